@@ -1,0 +1,64 @@
+# Everything a contributor runs, from a fresh clone with only python3 and make: `make` shows what there is.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TESTS ?=
+CHAOS_TIMEOUT ?= 900
+LOCK_FLAGS ?=
+
+DEPENDENCIES := $(VENV)/.dependencies
+INSTALLED := $(VENV)/.installed
+LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 \
+	--generate-hashes --no-header --no-annotate $(LOCK_FLAGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench chaos lock clean
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) ## Make .venv with the locked packages and this project in it
+
+# The stamp comes last: a setup that was interrupted has none, so the next one takes up the work.
+$(DEPENDENCIES): requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "plancast needs Python 3.11 or later, and $(PYTHON) is " + sys.version.split()[0] + "; name another one with PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@touch $@
+
+# Without build isolation, pip takes the build backend from the lock and fetches nothing unpinned.
+$(INSTALLED): $(DEPENDENCIES) pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup ## Run the demo: embedded NATS and local Ray, no key needed
+	$(BIN)/plancast demo
+
+test: setup ## Run the tests but the slow ones (TESTS="tests/bus -k kill" narrows it)
+	$(BIN)/python -m pytest -m "not slow" $(TESTS)
+
+check: setup ## Check format, lint, types and who imports whom
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## Format, and fix what ruff can fix
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+bench: setup ## Run the benchmarks
+	$(BIN)/python -m benchmarks
+
+chaos: setup ## Run the tests that kill things, CHAOS_TIMEOUT seconds for each
+	PYTEST_TIMEOUT=$(CHAOS_TIMEOUT) $(BIN)/python -m pytest -m chaos $(TESTS)
+
+# No header, no annotations, no index lines: nothing of the machine that makes the lock gets into it.
+lock: setup ## Pin requirements/*.txt anew from pyproject.toml (LOCK_FLAGS=--upgrade for newer ones)
+	$(LOCK) pyproject.toml -o requirements/runtime.txt >/dev/null
+	$(LOCK) pyproject.toml --group dev -c requirements/runtime.txt -o requirements/dev.txt >/dev/null
+
+clean: ## Remove caches and build results; .venv stays
+	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

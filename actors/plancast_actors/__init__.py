@@ -1,0 +1,1 @@
+"""Where turns happen: Ray."""

@@ -1,0 +1,1 @@
+"""How events and checkpoints travel and rest."""

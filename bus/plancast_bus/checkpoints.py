@@ -1,0 +1,180 @@
+"""Checkpoints: the durable form of a plan after a turn, and the port to where they rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from plancast_bus.codec import pack, unpack
+from plancast_bus.effects import Effect, from_fields, to_fields
+from plancast_bus.errors import InvalidEnvelope
+
+FORMAT = 1
+"""Version of the stored form; raised when a reader of the old form would misread the new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """What listings show of a plan; it can be read without the checkpoint's body."""
+
+    plan_id: str
+    status: str
+    goal_event: str
+    current_state: str
+    revision: int
+    tenant_id: str = ""
+    user_id: str = ""
+    session_id: str = ""
+    parent_plan_id: str = ""
+    planner: str = ""
+    created_at: float = 0.0
+    """Seconds since the epoch, UTC."""
+    updated_at: float = 0.0
+
+    def to_header(self) -> str:
+        """The summary as one line of ASCII."""
+        return json.dumps([getattr(self, name) for name in self.__slots__], separators=(",", ":"))
+
+    @classmethod
+    def from_header(cls, line: str) -> PlanSummary:
+        """The summary that :meth:`to_header` made a line of."""
+        return cls(*json.loads(line))
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A plan after a turn: its state, the effects of that turn, and what it must remember.
+
+    ``version`` is the store's, to be handed back with the next commit; 0 means "not stored yet".
+    """
+
+    correlation_id: str
+    """The correlation id that the plan's events carry; the key of the checkpoint."""
+    revision: int
+    """Number of turns committed, contiguous from 1."""
+    epoch: str
+    """Which attempt at the turn wrote it; tells one's own commit, whose acknowledgement was lost, from any other."""
+    state: bytes
+    """The plan's state, msgpack."""
+    summary: PlanSummary
+    outbox: tuple[Effect, ...] = ()
+    processed: bytes = b""
+    """Digests of the ids of processed events, 8 bytes each, oldest first."""
+    timeline: tuple[bytes, ...] = ()
+    """The newest entries of the timeline, msgpack each; older ones are sealed parts of the history."""
+    sealed: int = 0
+    """Number of sealed parts of the timeline."""
+    expires_after: float = 0.0
+    """Seconds until a finished plan is forgotten; 0 keeps it."""
+    version: int = field(default=0, compare=False)
+
+    def encode(self) -> bytes:
+        """The checkpoint's body as bytes; the summary travels beside it."""
+        return pack(
+            [
+                FORMAT,
+                self.revision,
+                self.epoch,
+                self.state,
+                [to_fields(effect) for effect in self.outbox],
+                self.processed,
+                self.timeline,
+                self.sealed,
+                self.expires_after,
+            ]
+        )
+
+    @classmethod
+    def decode(cls, correlation_id: str, payload: bytes, summary: PlanSummary, version: int) -> Checkpoint:
+        """The checkpoint in a stored body.
+
+        Raises:
+            InvalidEnvelope: the body is no checkpoint of a format that this version reads.
+        """
+        fields = unpack(payload)
+        if not isinstance(fields, list) or fields[:1] != [FORMAT]:
+            found = fields[0] if isinstance(fields, list) and fields else None
+            raise InvalidEnvelope(
+                f"the checkpoint of plan {correlation_id} has format {found!r:.40}; this version reads {FORMAT}"
+            )
+        try:
+            _format, revision, epoch, state, outbox, processed, timeline, sealed, expires_after = fields
+            effects, entries = tuple(from_fields(effect) for effect in outbox), tuple(timeline)
+        except (ValueError, TypeError) as error:
+            raise InvalidEnvelope(f"the checkpoint of plan {correlation_id} is damaged: {error}") from error
+        return cls(
+            correlation_id=correlation_id,
+            revision=revision,
+            epoch=epoch,
+            state=state,
+            summary=summary,
+            outbox=effects,
+            processed=processed,
+            timeline=entries,
+            sealed=sealed,
+            expires_after=expires_after,
+            version=version,
+        )
+
+
+class CheckpointStore(Protocol):
+    """Where checkpoints rest. The compare-and-set in :meth:`commit` is the only fence between writers."""
+
+    async def load(self, correlation_id: str) -> Checkpoint | None:
+        """The newest checkpoint of the plan, or None."""
+        ...
+
+    async def commit(self, checkpoint: Checkpoint) -> int:
+        """Store a checkpoint over version ``checkpoint.version`` (0: none) and return the new version.
+
+        It returns only when the write is acknowledged as durable. After a lost acknowledgement it
+        reads back and compares before it concludes anything.
+
+        Raises:
+            CommitConflict: another version is stored; the writer's state is stale.
+            BusUnavailable: the store cannot be reached; whether the write took place is unknown.
+            PayloadTooLarge: the checkpoint is over the server's limit.
+            PublishRefused: the store is full.
+        """
+        ...
+
+    async def history(self, correlation_id: str) -> list[bytes]:
+        """All timeline entries of the plan, oldest first, msgpack each; empty when unknown."""
+        ...
+
+    def summaries(
+        self,
+        *,
+        status: str | None = None,
+        session_id: str | None = None,
+        tenant_id: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[PlanSummary]:
+        """The plans that are stored, newest commit last, filtered."""
+        ...
+
+    def watch(self, correlation_id: str) -> AsyncIterator[Checkpoint]:
+        """The newest checkpoint of the plan, then each further one, until the caller stops."""
+        ...
+
+    async def forget(self, correlation_id: str) -> None:
+        """Remove the plan's checkpoint and history."""
+        ...
+
+    async def put_machine(self, digest: str, encoded: bytes) -> None:
+        """Keep a state machine under its content hash; repeating it changes nothing."""
+        ...
+
+    async def get_machine(self, digest: str) -> bytes | None:
+        """The state machine with this content hash, or None."""
+        ...
+
+    async def put_alias(self, correlation_id: str, plan: str) -> None:
+        """Note that events with ``correlation_id`` belong to the plan whose correlation id is ``plan``."""
+        ...
+
+    async def get_alias(self, correlation_id: str) -> str | None:
+        """The plan's own correlation id that a further one was noted for, or None."""
+        ...

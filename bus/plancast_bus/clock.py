@@ -1,0 +1,83 @@
+"""Time, for whoever waits: the machine's clock, or one that tests move."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Tells the time, and waits."""
+
+    def time(self) -> float:
+        """Seconds since the epoch, UTC."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait; zero or less only lets others run."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def time(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(max(seconds, 0.0))
+
+
+class ManualClock:
+    """A clock that stands still until it is moved: hours of waiting take no time in a test."""
+
+    def __init__(self, start: float = 1_767_225_600.0) -> None:
+        self._now = start
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._numbers = itertools.count()
+
+    def time(self) -> float:
+        return self._now
+
+    @property
+    def sleepers(self) -> int:
+        """How many wait for the clock to move."""
+        return sum(not woken.done() for _, _, woken in self._sleepers)
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._now + seconds, next(self._numbers), woken))
+        await woken
+
+    async def advance(self, seconds: float) -> None:
+        """Move the clock on, waking sleepers in the order of their times.
+
+        Each of them runs, and may sleep anew, while the clock shows the time it had waited for.
+        """
+        if seconds < 0:
+            raise ValueError("a clock does not go back")
+        target = self._now + seconds
+        await self._settle()
+        while self._sleepers and self._sleepers[0][0] <= target:
+            due, _, woken = heapq.heappop(self._sleepers)
+            if woken.done():  # its sleeper was cancelled
+                continue
+            self._now = max(self._now, due)
+            woken.set_result(None)
+            await self._settle()
+        self._now = target
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Let everyone who can go on do so. A chain of awaits needs one round for each of its links."""
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)
+
+
+_ROUNDS = 25

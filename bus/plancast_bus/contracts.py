@@ -1,0 +1,213 @@
+"""The bus as a port: what dispatchers, plan hosts, workers and clients need of it.
+
+Two adapters implement it, :mod:`plancast_bus.memory` and :mod:`plancast_bus.jetstream`, held to
+one conformance suite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from plancast_bus.checkpoints import CheckpointStore
+from plancast_bus.effects import Effect
+from plancast_bus.envelope import EventEnvelope
+from plancast_bus.subjects import Subjects
+
+Source = Literal["results", "requests", "facts", "timers"]
+"""What can be consumed: answers and signals for plans, requests (goals and tasks), facts, due timers."""
+
+
+@dataclass(slots=True)
+class Delivery:
+    """A message as it came out of a stream. Its payload is not decoded."""
+
+    subject: str
+    """As stored: with the shard."""
+    payload: bytes
+    content_type: str | None
+    message_id: str | None
+    """The ``Nats-Msg-Id`` header."""
+    stream: str
+    sequence: int
+    attempt: int
+    """1 for the first delivery."""
+    reply: str
+    """Names the delivery to its consumer."""
+    is_response: bool = False
+    """It is a final response that the response stream republished; plans have no use for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSpec:
+    """A durable consumer: everyone who consumes under the same name shares its messages."""
+
+    name: str
+    source: Source
+    filters: tuple[str, ...]
+    """Subjects as stored; at least one."""
+    ack_wait: float = 30.0
+    """Seconds after which an unacknowledged message is delivered again."""
+    max_ack_pending: int = 20_000
+
+
+class Consumer(Protocol):
+    """Reads one durable consumer. One fetch at a time."""
+
+    async def fetch(self, limit: int) -> list[Delivery]:
+        """At least one and at most ``limit`` messages; waits until there is one."""
+        ...
+
+    async def ack(self, deliveries: Iterable[Delivery]) -> None:
+        """Tell the stream that these are done. Not confirmed: a lost one is delivered again."""
+        ...
+
+    async def nak(self, delivery: Delivery, delay: float = 0.0) -> None:
+        """Have it delivered again, after ``delay`` seconds."""
+        ...
+
+    async def in_progress(self, deliveries: Iterable[Delivery]) -> None:
+        """Start the acknowledgement time of these anew."""
+        ...
+
+    async def close(self) -> None:
+        """Stop reading; what was fetched and not acknowledged is delivered again to others."""
+        ...
+
+
+class Subscription(Protocol):
+    """A running subscription to notices."""
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that could not be processed, kept with the reason."""
+
+    number: int
+    reason: str
+    """Short kind, such as ``undecodable``."""
+    detail: str
+    subject: str
+    """The subject as published."""
+    payload: bytes
+    content_type: str | None
+    message_id: str | None
+    time: float
+    """When it was put aside, seconds since the epoch, UTC."""
+
+
+class DeadLetters(Protocol):
+    """The messages that could not be processed."""
+
+    async def put(self, delivery: Delivery, reason: str, detail: str) -> None:
+        """Keep a message with the reason; repeating it for the same delivery keeps one."""
+        ...
+
+    async def count(self) -> int: ...
+
+    def list(self, *, limit: int | None = None) -> AsyncIterator[DeadLetter]:
+        """Oldest first."""
+        ...
+
+    async def get(self, number: int) -> DeadLetter:
+        """
+        Raises:
+            DeadLetterNotFound: there is none of this number.
+        """
+        ...
+
+    async def replay(self, number: int) -> None:
+        """Publish it again as it came, and forget it here."""
+        ...
+
+
+class Registry(Protocol):
+    """Registrations with a lifetime: apps, agents, events."""
+
+    async def put(self, kind: str, key: str, value: dict[str, Any], *, ttl: float | None = None) -> None:
+        """Register; it is gone ``ttl`` seconds after its last put."""
+        ...
+
+    async def get(self, kind: str, key: str) -> dict[str, Any] | None: ...
+
+    async def list(self, kind: str) -> dict[str, dict[str, Any]]:
+        """All registrations of a kind, by key."""
+        ...
+
+    async def delete(self, kind: str, key: str) -> None: ...
+
+
+Notice = Callable[[str, bytes, str | None], Awaitable[None]]
+"""Receives (subject, payload, content type) of a notice."""
+
+
+class Bus(Protocol):
+    """A connection to where events travel and checkpoints rest."""
+
+    @property
+    def subjects(self) -> Subjects: ...
+
+    @property
+    def checkpoints(self) -> CheckpointStore: ...
+
+    @property
+    def dead_letters(self) -> DeadLetters: ...
+
+    @property
+    def registry(self) -> Registry: ...
+
+    async def publish(self, event: EventEnvelope) -> None:
+        """Publish an event and wait until it is durable; its id makes a repetition harmless.
+
+        Raises:
+            PublishRefused: the stream is full, or none takes the subject.
+            PayloadTooLarge: over the limit of settings or server.
+            BusUnavailable: no acknowledgement in time; it may have been stored all the same.
+        """
+        ...
+
+    async def emit(self, effects: Sequence[Effect]) -> list[int]:
+        """Carry out effects, pipelined, and wait until all are acknowledged.
+
+        Returns the stream sequence of each published event (of the first one, when it was a
+        repetition); 0 for effects that publish none.
+
+        Raises:
+            PublishRefused, BusUnavailable: at least one was not acknowledged; emit all again.
+        """
+        ...
+
+    def encode(self, event: EventEnvelope) -> tuple[bytes, str]:
+        """An event as bytes and their content type, in the configured wire format."""
+        ...
+
+    def consume(self, spec: ConsumerSpec) -> Consumer:
+        """Read a durable consumer, created when it is not there."""
+        ...
+
+    async def delete_consumer(self, source: Source, name: str) -> None: ...
+
+    def new_inbox(self) -> str:
+        """A subject of one's own for notices."""
+        ...
+
+    async def subscribe(self, subject: str, notice: Notice) -> Subscription:
+        """Receive what is published on a subject from now on; nothing is kept, repeated or acknowledged."""
+        ...
+
+    async def ensure_streams(self) -> None:
+        """Create or update the streams; safe to call from many processes at once."""
+        ...
+
+    def on_reconnect(self, callback: Callable[[], None]) -> None:
+        """Have a callback called after each time that the connection came back."""
+        ...
+
+    async def health(self) -> dict[str, Any]:
+        """What the server and the streams are: for people and for doctors."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,253 @@
+"""A connection to a world in memory, and the consumers that read through it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from uuid import uuid4
+
+from plancast_bus import codec
+from plancast_bus.checkpoints import CheckpointStore
+from plancast_bus.clock import Clock
+from plancast_bus.contracts import ConsumerSpec, DeadLetters, Delivery, Notice, Registry, Source
+from plancast_bus.effects import Effect, NoteAlias, Publish, Respond, SealHistory, Withdraw
+from plancast_bus.envelope import EventEnvelope
+from plancast_bus.errors import BusError, BusUnavailable, PayloadTooLarge
+from plancast_bus.memory.checkpoints import MemoryCheckpoints
+from plancast_bus.memory.dead_letters import MemoryDeadLetters
+from plancast_bus.memory.faults import FaultPlan, Point
+from plancast_bus.memory.registry import MemoryRegistry
+from plancast_bus.memory.streams import MemoryStream
+from plancast_bus.memory.subscriptions import MemorySubscription
+from plancast_bus.memory.world import MemoryWorld
+from plancast_bus.settings import BusSettings
+from plancast_bus.subjects import Subjects
+
+
+class MemoryBus:
+    """A :class:`~plancast_bus.contracts.Bus` in memory.
+
+    Given settings (or nothing) it makes a world of its own; given a world it is a further connection
+    to that one. Closing a connection leaves the world as it is.
+    """
+
+    def __init__(
+        self,
+        world: MemoryWorld | BusSettings | None = None,
+        *,
+        clock: Clock | None = None,
+        faults: FaultPlan | None = None,
+    ) -> None:
+        if isinstance(world, MemoryWorld):
+            if clock is not None:
+                raise ValueError("a world has a clock: give it to MemoryWorld(clock=...)")
+            self.world = world
+        else:
+            self.world = MemoryWorld(world, clock=clock)
+        self.settings = self.world.settings
+        self.subjects: Subjects = self.world.subjects
+        self._plans = MemoryCheckpoints(self)
+        self.checkpoints: CheckpointStore = self._plans
+        self.dead_letters: DeadLetters = MemoryDeadLetters(self)
+        self.registry: Registry = MemoryRegistry(self)
+        self.faults = faults
+        self.closed = False
+        self._consumers: set[MemoryConsumer] = set()
+        self._subscriptions: set[_Subscribed] = set()
+        self._on_reconnect: list[Callable[[], None]] = []
+
+    async def publish(self, event: EventEnvelope) -> None:
+        """Publish an event; see :meth:`plancast_bus.contracts.Bus.publish`."""
+        subject = self.subjects.event(event.topic, event.correlation_id, event.type)
+        payload, content_type = self.encode(event)
+        if len(payload) > self.settings.max_event_bytes:
+            raise PayloadTooLarge(
+                f"event {event.type} has {len(payload)} bytes, over max_event_bytes ({self.settings.max_event_bytes})"
+            )
+        await self.emit((Publish(subject, payload, event.id, content_type),))
+
+    async def emit(self, effects: Sequence[Effect]) -> list[int]:
+        """Carry out effects; see :meth:`plancast_bus.contracts.Bus.emit`."""
+        await self.turn()
+        sequences: list[int] = []
+        failure: BusError | None = None
+        for effect in effects:
+            try:
+                sequences.append(await self._carry_out(effect))
+            except BusError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return sequences
+
+    def encode(self, event: EventEnvelope) -> tuple[bytes, str]:
+        wire_format = self.settings.wire_format
+        return codec.encode(event, wire_format), codec.CONTENT_TYPES[wire_format]
+
+    def consume(self, spec: ConsumerSpec) -> MemoryConsumer:
+        """Read a durable consumer, created when it is not there.
+
+        Raises:
+            BusError: another consumer of a work-queue stream has a filter that overlaps.
+        """
+        self.check_open()
+        stream = self.world.streams[spec.source]
+        consumer = MemoryConsumer(self, stream, spec)
+        self._consumers.add(consumer)
+        return consumer
+
+    async def delete_consumer(self, source: Source, name: str) -> None:
+        await self.turn()
+        self.world.streams[source].drop_durable(name)
+
+    def new_inbox(self) -> str:
+        return f"_INBOX.{uuid4().hex}"
+
+    async def subscribe(self, subject: str, notice: Notice) -> MemorySubscription:
+        await self.turn()
+        subscription = _Subscribed(self, subject, notice)
+        self.world.notices.add(subject, subscription)
+        self._subscriptions.add(subscription)
+        return subscription
+
+    async def ensure_streams(self) -> None:
+        await self.turn()
+
+    def on_reconnect(self, callback: Callable[[], None]) -> None:
+        """Keep a callback for :meth:`reconnect`; by itself this connection never breaks."""
+        self._on_reconnect.append(callback)
+
+    def reconnect(self) -> None:
+        """Do as if the connection had been lost and come back."""
+        for callback in self._on_reconnect:
+            callback()
+
+    async def health(self) -> dict[str, Any]:
+        await self.turn()
+        return {"adapter": "memory", **self.world.report()}
+
+    async def close(self) -> None:
+        """Close the connection. What its consumers have not acknowledged is delivered again to others."""
+        self.closed = True
+        self._plans.close()
+        for consumer in list(self._consumers):
+            await consumer.close()
+        for subscription in list(self._subscriptions):
+            await subscription.close()
+
+    # For the parts of this adapter.
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise BusUnavailable("this connection to the bus is closed")
+
+    async def turn(self) -> None:
+        """Let others run, as a call to a server would."""
+        self.check_open()
+        await asyncio.sleep(0)
+        self.check_open()
+
+    async def point(self, point: Point, subject: str) -> None:
+        if self.faults is not None:
+            await self.faults(point, subject)
+
+    def forget_consumer(self, consumer: MemoryConsumer) -> None:
+        self._consumers.discard(consumer)
+
+    def forget_subscription(self, subscription: _Subscribed) -> None:
+        self._subscriptions.discard(subscription)
+
+    async def _carry_out(self, effect: Effect) -> int:
+        if self.faults is None:
+            return self.world.carry_out(effect)
+        subject = self._subject(effect)
+        await self.point("publish.before", subject)
+        self.check_open()
+        sequence = self.world.carry_out(effect)
+        await self.point("publish.after", subject)
+        return sequence
+
+    def _subject(self, effect: Effect) -> str:
+        if isinstance(effect, Publish):
+            return effect.subject
+        if isinstance(effect, Respond):
+            return self.subjects.response(effect.topic, effect.correlation_id, effect.event_type)
+        if isinstance(effect, Withdraw):
+            return f"{self.world.streams['requests'].name}.{effect.sequence}"
+        if isinstance(effect, SealHistory):
+            return self.subjects.history(effect.plan, effect.first_revision)
+        if isinstance(effect, NoteAlias):
+            return self.subjects.alias(effect.correlation_id)
+        return self.subjects.timer(effect.plan, effect.name)
+
+
+class MemoryConsumer:
+    """A :class:`~plancast_bus.contracts.Consumer` in memory."""
+
+    def __init__(self, bus: MemoryBus, stream: MemoryStream, spec: ConsumerSpec) -> None:
+        self._bus = bus
+        self._stream = stream
+        self._spec = spec
+        self._durable = stream.durable(spec)
+        self._closed = False
+
+    async def fetch(self, limit: int) -> list[Delivery]:
+        if limit < 1:
+            raise ValueError("limit must be at least 1")
+        await self._bus.turn()
+        while True:
+            self._check_open()
+            if self._durable.deleted:
+                self._durable = self._stream.durable(self._spec)
+            now = self._stream.clock.time()
+            self._stream.tick(now)
+            taken = self._durable.take(limit, now)
+            if taken:
+                return taken
+            times = [each for each in (self._durable.next_due(), self._stream.next_tick()) if each is not None]
+            await self._durable.wait(min(times, default=None))
+
+    async def ack(self, deliveries: Iterable[Delivery]) -> None:
+        self._bus.check_open()
+        for delivery in deliveries:
+            try:
+                await self._bus.point("ack", delivery.subject)
+            except BusUnavailable:
+                continue
+            self._durable.ack(delivery.sequence)
+
+    async def nak(self, delivery: Delivery, delay: float = 0.0) -> None:
+        self._bus.check_open()
+        self._durable.nak(delivery.sequence, delay, self._stream.clock.time())
+
+    async def in_progress(self, deliveries: Iterable[Delivery]) -> None:
+        self._bus.check_open()
+        now = self._stream.clock.time()
+        for delivery in deliveries:
+            self._durable.in_progress(delivery.sequence, now)
+
+    async def close(self) -> None:
+        """Stop reading; what was not acknowledged is delivered again after its ``ack_wait``."""
+        self._closed = True
+        self._bus.forget_consumer(self)
+        self._durable.wake()
+
+    def _check_open(self) -> None:
+        self._bus.check_open()
+        if self._closed:
+            raise BusUnavailable("this consumer is closed")
+
+
+class _Subscribed(MemorySubscription):
+    """A subscription that takes itself off the list when closed."""
+
+    def __init__(self, bus: MemoryBus, subject: str, notice: Notice) -> None:
+        super().__init__(notice)
+        self._bus = bus
+        self._subject = subject
+
+    async def close(self) -> None:
+        self._bus.world.notices.remove(self._subject, self)
+        self._bus.forget_subscription(self)
+        await super().close()

@@ -1,0 +1,218 @@
+"""Checkpoints in memory, stored as bytes, so that what is loaded shares nothing with what was committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plancast_bus.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.clock import Clock
+from plancast_bus.codec import unpack
+from plancast_bus.effects import SealHistory
+from plancast_bus.errors import BusUnavailable, CommitConflict
+
+if TYPE_CHECKING:
+    from plancast_bus.memory.bus import MemoryBus
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCheckpoint:
+    """A checkpoint as it rests."""
+
+    correlation_id: str
+    version: int
+    body: bytes
+    header: str
+    expires_at: float
+
+    def decode(self) -> Checkpoint:
+        summary = PlanSummary.from_header(self.header)
+        return Checkpoint.decode(self.correlation_id, self.body, summary, self.version)
+
+
+class KeptPlans:
+    """The checkpoints, histories, machines and aliases of a world."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._checkpoints: dict[str, KeptCheckpoint] = {}  # in the order of their commits
+        self._history: dict[str, dict[int, bytes]] = {}
+        self._last = 0
+        self.machines: dict[str, bytes] = {}
+        self.aliases: dict[str, str] = {}
+        self._aliases_of: dict[str, set[str]] = {}
+        self.watchers: dict[str, set[asyncio.Queue[KeptCheckpoint | None]]] = {}
+
+    def find(self, correlation_id: str) -> KeptCheckpoint | None:
+        kept = self._checkpoints.get(correlation_id)
+        if kept is None or kept.expires_at > self._clock.time():
+            return kept
+        self.forget(correlation_id)
+        return None
+
+    def compare_and_set(self, version: int, correlation_id: str, body: bytes, header: str, ttl: float) -> int:
+        """Store over a version, and return the new one; 0 when another version is there."""
+        stored = self.find(correlation_id)
+        if (stored.version if stored else 0) != version:
+            return 0
+        if stored is None:
+            self._history.pop(correlation_id, None)
+        self._last += 1
+        expires_at = self._clock.time() + ttl if ttl > 0 else float("inf")
+        kept = KeptCheckpoint(correlation_id, self._last, body, header, expires_at)
+        self._checkpoints.pop(correlation_id, None)
+        self._checkpoints[correlation_id] = kept
+        for watcher in self.watchers.get(correlation_id, ()):
+            watcher.put_nowait(kept)
+        return kept.version
+
+    def seal(self, plan: str, first_revision: int, payload: bytes) -> None:
+        self._history.setdefault(plan, {})[first_revision] = payload
+
+    def sealed(self, plan: str) -> dict[int, bytes]:
+        """The sealed parts of a plan's timeline by their first revision."""
+        return dict(self._history.get(plan, {}))
+
+    def note_alias(self, correlation_id: str, plan: str) -> None:
+        self.aliases[correlation_id] = plan
+        self._aliases_of.setdefault(plan, set()).add(correlation_id)
+
+    def all(self) -> list[KeptCheckpoint]:
+        """All checkpoints, newest commit last."""
+        return [kept for each in list(self._checkpoints) if (kept := self.find(each)) is not None]
+
+    def count(self) -> int:
+        return len(self.all())
+
+    def forget(self, correlation_id: str) -> None:
+        self._checkpoints.pop(correlation_id, None)
+        self._history.pop(correlation_id, None)
+        for alias in self._aliases_of.pop(correlation_id, ()):
+            if self.aliases.get(alias) == correlation_id:
+                del self.aliases[alias]
+
+
+class MemoryCheckpoints:
+    """A connection's view of the checkpoints: a :class:`~plancast_bus.checkpoints.CheckpointStore`."""
+
+    def __init__(self, bus: MemoryBus) -> None:
+        self._bus = bus
+        self._watching: set[asyncio.Queue[KeptCheckpoint | None]] = set()
+
+    async def load(self, correlation_id: str) -> Checkpoint | None:
+        kept = (await self._kept()).find(correlation_id)
+        return kept.decode() if kept is not None else None
+
+    async def commit(self, checkpoint: Checkpoint) -> int:
+        subject = self._bus.subjects.checkpoint(checkpoint.correlation_id)
+        body, header = checkpoint.encode(), checkpoint.summary.to_header()
+        self._bus.world.check_size(body)
+        plans = await self._kept()
+        await self._bus.point("commit.before", subject)
+        self._bus.check_open()
+        version = plans.compare_and_set(
+            checkpoint.version, checkpoint.correlation_id, body, header, checkpoint.expires_after
+        )
+        if not version:
+            return self._own_version(checkpoint, body, header)
+        try:
+            await self._bus.point("commit.after", subject)
+        except BusUnavailable:
+            await self._bus.point("commit.readback", subject)
+            return self._own_version(checkpoint, body, header)
+        return version
+
+    async def history(self, correlation_id: str) -> list[bytes]:
+        plans = await self._kept()
+        kept = plans.find(correlation_id)
+        if kept is None:
+            return []
+        checkpoint = kept.decode()
+        parts = plans.sealed(correlation_id)
+        for effect in checkpoint.outbox:  # a part may be committed and not yet put away
+            if isinstance(effect, SealHistory) and effect.plan == correlation_id:
+                parts[effect.first_revision] = effect.payload
+        entries = [entry for first in sorted(parts) for entry in unpack(parts[first])]
+        return [*entries, *checkpoint.timeline]
+
+    async def summaries(
+        self,
+        *,
+        status: str | None = None,
+        session_id: str | None = None,
+        tenant_id: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[PlanSummary]:
+        found = 0
+        for kept in (await self._kept()).all():
+            if limit is not None and found >= limit:
+                return
+            summary = PlanSummary.from_header(kept.header)
+            wanted = (
+                (status is None or summary.status == status)
+                and (session_id is None or summary.session_id == session_id)
+                and (tenant_id is None or summary.tenant_id == tenant_id)
+            )
+            if wanted:
+                found += 1
+                yield summary
+
+    async def watch(self, correlation_id: str) -> AsyncIterator[Checkpoint]:
+        plans = await self._kept()
+        queue: asyncio.Queue[KeptCheckpoint | None] = asyncio.Queue()
+        watchers = plans.watchers.setdefault(correlation_id, set())
+        watchers.add(queue)
+        self._watching.add(queue)
+        try:
+            kept = plans.find(correlation_id)
+            if kept is not None:
+                yield kept.decode()
+            while (kept := await queue.get()) is not None:
+                yield kept.decode()
+            self._bus.check_open()
+        finally:
+            self._watching.discard(queue)
+            watchers.discard(queue)
+            if not watchers and plans.watchers.get(correlation_id) is watchers:
+                del plans.watchers[correlation_id]
+
+    async def forget(self, correlation_id: str) -> None:
+        (await self._kept()).forget(correlation_id)
+
+    async def put_machine(self, digest: str, encoded: bytes) -> None:
+        (await self._kept()).machines.setdefault(digest, encoded)
+
+    async def get_machine(self, digest: str) -> bytes | None:
+        return (await self._kept()).machines.get(digest)
+
+    async def put_alias(self, correlation_id: str, plan: str) -> None:
+        (await self._kept()).note_alias(correlation_id, plan)
+
+    async def get_alias(self, correlation_id: str) -> str | None:
+        return (await self._kept()).aliases.get(correlation_id)
+
+    def close(self) -> None:
+        """End what this connection watches."""
+        for queue in self._watching:
+            queue.put_nowait(None)
+
+    def _own_version(self, checkpoint: Checkpoint, body: bytes, header: str) -> int:
+        """The stored version, if the stored checkpoint is this one: an earlier try has arrived.
+
+        Raises:
+            CommitConflict: it is somebody else's.
+        """
+        stored = self._bus.world.plans.find(checkpoint.correlation_id)
+        if stored is not None and (stored.body, stored.header) == (body, header):
+            return stored.version
+        found = stored.version if stored is not None else 0
+        raise CommitConflict(
+            f"plan {checkpoint.correlation_id}: version {found} is stored, not {checkpoint.version}; "
+            "somebody else has committed, or forgotten, the plan"
+        )
+
+    async def _kept(self) -> KeptPlans:
+        await self._bus.turn()
+        return self._bus.world.plans

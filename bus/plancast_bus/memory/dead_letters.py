@@ -1,0 +1,104 @@
+"""Dead letters in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from plancast_bus.clock import Clock
+from plancast_bus.contracts import DeadLetter, Delivery
+from plancast_bus.errors import DeadLetterNotFound
+
+if TYPE_CHECKING:
+    from plancast_bus.memory.bus import MemoryBus
+
+
+class KeptDeadLetters:
+    """The dead letters of a world."""
+
+    def __init__(self, clock: Clock, max_age: float) -> None:
+        self._clock = clock
+        self._max_age = max_age
+        self._letters: dict[int, DeadLetter] = {}
+        self._origins: dict[tuple[str, int], int] = {}
+        self._last = 0
+
+    def put(self, delivery: Delivery, subject: str, reason: str, detail: str) -> None:
+        self._expire()
+        origin = (delivery.stream, delivery.sequence)
+        if origin in self._origins:
+            return
+        self._last += 1
+        self._origins[origin] = self._last
+        self._letters[self._last] = DeadLetter(
+            number=self._last,
+            reason=reason,
+            detail=detail,
+            subject=subject,
+            payload=delivery.payload,
+            content_type=delivery.content_type,
+            message_id=delivery.message_id,
+            time=self._clock.time(),
+        )
+
+    def count(self) -> int:
+        self._expire()
+        return len(self._letters)
+
+    def all(self) -> list[DeadLetter]:
+        self._expire()
+        return list(self._letters.values())
+
+    def get(self, number: int) -> DeadLetter:
+        self._expire()
+        letter = self._letters.get(number)
+        if letter is None:
+            raise DeadLetterNotFound(f"there is no dead letter {number}")
+        return letter
+
+    def remove(self, number: int) -> None:
+        self._letters.pop(number, None)
+        self._origins = {origin: each for origin, each in self._origins.items() if each != number}
+
+    def _expire(self) -> None:
+        while self._max_age and self._letters:
+            oldest = next(iter(self._letters.values()))
+            if oldest.time > self._clock.time() - self._max_age:
+                break
+            self.remove(oldest.number)
+
+
+class MemoryDeadLetters:
+    """A connection's view of the dead letters."""
+
+    def __init__(self, bus: MemoryBus) -> None:
+        self._bus = bus
+
+    async def put(self, delivery: Delivery, reason: str, detail: str) -> None:
+        kept = await self._kept()
+        kept.put(delivery, self._bus.subjects.published_from_stored(delivery.subject), reason, detail)
+
+    async def count(self) -> int:
+        return (await self._kept()).count()
+
+    async def list(self, *, limit: int | None = None) -> AsyncIterator[DeadLetter]:
+        for letter in (await self._kept()).all()[:limit]:
+            yield letter
+
+    async def get(self, number: int) -> DeadLetter:
+        return (await self._kept()).get(number)
+
+    async def replay(self, number: int) -> None:
+        kept = await self._kept()
+        letter = kept.get(number)
+        # Under its old id the stream would drop it as a duplicate.
+        message_id = f"replay-{number}-{letter.message_id or ''}"
+        world = self._bus.world
+        await self._bus.point("publish.before", letter.subject)
+        world.publish(letter.subject, letter.payload, letter.content_type, message_id)
+        await self._bus.point("publish.after", letter.subject)
+        kept.remove(number)
+
+    async def _kept(self) -> KeptDeadLetters:
+        await self._bus.turn()
+        return self._bus.world.dead_letters

@@ -1,0 +1,90 @@
+"""Checkpoints and summaries as bytes and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plancast_bus.checkpoints import FORMAT, Checkpoint, PlanSummary
+from plancast_bus.codec import pack, unpack
+from plancast_bus.effects import CancelTimer, Effect, Publish, SealHistory
+from plancast_bus.errors import InvalidEnvelope
+
+seconds = st.floats(0, 1e12)
+summaries = st.builds(
+    PlanSummary,
+    *([st.text()] * 4),
+    st.integers(0, 2**53),
+    *([st.text()] * 5),
+    seconds,
+    seconds,
+)
+effects = (
+    st.builds(Publish, st.text(), st.binary(), st.text(), st.text())
+    | st.builds(CancelTimer, st.text(), st.text())
+    | st.builds(SealHistory, st.text(), st.integers(1, 10**6), st.binary())
+)
+
+
+def tuples(items: st.SearchStrategy[Effect] | st.SearchStrategy[bytes]) -> st.SearchStrategy[tuple[object, ...]]:
+    return st.lists(items, max_size=4).map(tuple)
+
+
+checkpoints = st.builds(
+    Checkpoint,
+    correlation_id=st.text(min_size=1),
+    revision=st.integers(1, 2**53),
+    epoch=st.text(),
+    state=st.binary(),
+    summary=summaries,
+    outbox=tuples(effects),
+    processed=st.binary(),
+    timeline=tuples(st.binary()),
+    sealed=st.integers(0, 10**6),
+    expires_after=seconds,
+)
+SUMMARY = PlanSummary("p", "running", "goal", "start", 1)
+
+
+@given(checkpoints, st.integers(1, 2**53))
+def test_a_checkpoint_comes_back_as_it_was(checkpoint: Checkpoint, version: int) -> None:
+    summary = PlanSummary.from_header(checkpoint.summary.to_header())
+    decoded = Checkpoint.decode(checkpoint.correlation_id, checkpoint.encode(), summary, version)
+    assert decoded == checkpoint
+    assert decoded.version == version
+
+
+@given(summaries)
+def test_a_summary_is_one_line_of_ascii_and_comes_back(summary: PlanSummary) -> None:
+    line = summary.to_header()
+    assert line.isascii()
+    assert line.isprintable()
+    assert PlanSummary.from_header(line) == summary
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xc1",
+        pack(None),
+        pack([]),
+        pack({}),
+        pack("text"),
+        pack([FORMAT]),
+        pack([FORMAT + 1, *range(8)]),
+        pack([FORMAT, 1, "e", b"", [["no_such_effect"]], b"", [], 0, 0.0]),
+        pack([FORMAT, 1, "e", b"", 5, b"", [], 0, 0.0]),
+        pack([FORMAT, 1, "e", b"", [], b"", 5, 0, 0.0]),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidEnvelope):
+        Checkpoint.decode("p", body, SUMMARY, 1)
+
+
+def test_a_later_format_is_named_together_with_the_plan() -> None:
+    body = unpack(Checkpoint("p", 1, "e", b"", SUMMARY).encode())
+    with pytest.raises(InvalidEnvelope, match=rf"plan p has format {FORMAT + 1}; this version reads {FORMAT}"):
+        Checkpoint.decode("p", pack([FORMAT + 1, *body[1:]]), SUMMARY, 1)

@@ -1,0 +1,260 @@
+"""Envelopes as bytes: both wire formats, and bytes from anybody."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plancast_bus import codec
+from plancast_bus.codec import JSON_TYPE, MAX_DEPTH, MSGPACK_TYPE, WireFormat
+from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.errors import InvalidEnvelope
+
+FORMATS: list[WireFormat] = ["msgpack", "json"]
+
+any_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+words = st.text(min_size=1, max_size=20)
+envelopes = st.builds(
+    EventEnvelope,
+    source=st.text(max_size=20),
+    type=words,
+    topic=st.sampled_from(EventTopic),
+    id=words,
+    data=any_json,
+    time=st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)),
+    subject=st.none() | st.text(max_size=5),
+    correlation_id=words,
+    response_event=st.none() | words,
+    tenant_id=st.none() | words,
+    metadata=st.dictionaries(st.text(max_size=5), any_json, max_size=3),
+)
+
+
+def event(data: Any = None, **fields: Any) -> EventEnvelope:
+    return EventEnvelope(
+        source="s", type="t", topic=EventTopic.ACTION_RESULTS, data={} if data is None else data, **fields
+    )
+
+
+def wire(**fields: Any) -> dict[str, Any]:
+    return {"source": "s", "type": "t", "topic": "action-results", **fields}
+
+
+@pytest.mark.parametrize("wire_format", FORMATS)
+@given(sent=envelopes)
+def test_an_envelope_comes_back_as_it_was(wire_format: WireFormat, sent: EventEnvelope) -> None:
+    payload = codec.encode(sent, wire_format)
+    assert codec.decode(payload, codec.CONTENT_TYPES[wire_format]) == sent
+
+
+@given(sent=envelopes)
+def test_both_formats_say_the_same(sent: EventEnvelope) -> None:
+    read = {name: codec.decode(codec.encode(sent, name), codec.CONTENT_TYPES[name]) for name in FORMATS}
+    assert read["json"] == read["msgpack"]
+
+
+@given(
+    payload=st.binary(max_size=200),
+    content_type=st.sampled_from([None, JSON_TYPE, MSGPACK_TYPE, "", "text/plain"]) | st.text(),
+)
+def test_any_bytes_are_an_envelope_or_an_invalid_one(payload: bytes, content_type: str | None) -> None:
+    check_nothing_but_invalid(payload, content_type)
+
+
+@given(fields=st.dictionaries(st.text() | st.sampled_from([*EventEnvelope.model_fields, "correlationId"]), any_json))
+def test_any_object_is_an_envelope_or_an_invalid_one(fields: dict[str, Any]) -> None:
+    check_nothing_but_invalid(json.dumps({**wire(), **fields}).encode(), JSON_TYPE)
+    check_nothing_but_invalid(msgpack.packb({**wire(), **fields}), MSGPACK_TYPE)
+
+
+@given(sent=envelopes, place=st.integers(0, 500), byte=st.integers(0, 255), wire_format=st.sampled_from(FORMATS))
+def test_a_damaged_envelope_is_an_envelope_or_an_invalid_one(
+    sent: EventEnvelope, place: int, byte: int, wire_format: WireFormat
+) -> None:
+    payload = bytearray(codec.encode(sent, wire_format))
+    payload[place % len(payload)] = byte
+    check_nothing_but_invalid(bytes(payload), codec.CONTENT_TYPES[wire_format])
+
+
+def check_nothing_but_invalid(payload: bytes, content_type: str | None) -> None:
+    """What can be read can also be written again, in both formats."""
+    try:
+        read = codec.decode(payload, content_type)
+    except InvalidEnvelope:
+        return
+    for wire_format in FORMATS:
+        assert codec.decode(codec.encode(read, wire_format), codec.CONTENT_TYPES[wire_format]) == read
+
+
+@pytest.mark.parametrize(
+    ("payload", "content_type"),
+    [
+        (b"", JSON_TYPE),
+        (b"", MSGPACK_TYPE),
+        (b"[]", JSON_TYPE),
+        (b"null", None),
+        (b'"text"', None),
+        (b"{", None),
+        (b'{"a":1}{', None),
+        (b"\xff\xfe", None),
+        (b"\x80\x80", MSGPACK_TYPE),
+        (b"\xc1", MSGPACK_TYPE),
+        (b"\xdd\xff\xff\xff\xff", MSGPACK_TYPE),
+        (b"\xdf\xff\xff\xff\xff", MSGPACK_TYPE),
+        (b"\xc6\xff\xff\xff\xff", MSGPACK_TYPE),
+        (b"[" * 100_000, JSON_TYPE),
+        (b'{"a":' * 100_000, JSON_TYPE),
+        (b"\x91" * 100_000, MSGPACK_TYPE),
+        (b"\x81\xa1a" * 100_000, MSGPACK_TYPE),
+        (b"1" * 10_000, JSON_TYPE),
+    ],
+)
+def test_what_is_no_object_is_refused(payload: bytes, content_type: str | None) -> None:
+    with pytest.raises(InvalidEnvelope):
+        codec.decode(payload, content_type)
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/octet-stream", "", "application/x-python"])
+def test_an_unknown_content_type_is_refused_with_what_is_known(content_type: str) -> None:
+    payload = json.dumps(wire()).encode()
+    if not content_type:
+        assert codec.decode(payload, content_type).type == "t"
+        return
+    with pytest.raises(InvalidEnvelope, match="application/json or application/msgpack"):
+        codec.decode(payload, content_type)
+
+
+@pytest.mark.parametrize(
+    "content_type", [None, JSON_TYPE, "application/json; charset=utf-8", "APPLICATION/JSON", "application/ce+json"]
+)
+def test_json_has_many_names(content_type: str | None) -> None:
+    assert codec.decode(json.dumps(wire()).encode(), content_type).type == "t"
+
+
+@pytest.mark.parametrize("content_type", ["application/x-msgpack", "application/vnd.msgpack", MSGPACK_TYPE])
+def test_msgpack_has_several_names(content_type: str) -> None:
+    assert codec.decode(msgpack.packb(wire()), content_type).type == "t"
+
+
+@pytest.mark.parametrize(
+    "data", ["NaN", "Infinity", "-Infinity", "1e999", str(2**64), str(-(2**63) - 1), r'"\ud800"', r'{"\udfff":1}']
+)
+def test_json_beyond_json_is_refused(data: str) -> None:
+    payload = json.dumps(wire(data={"x": 0})).replace('{"x": 0}', f'{{"x": {data}}}')
+    assert data in payload
+    with pytest.raises(InvalidEnvelope):
+        codec.decode(payload.encode(), JSON_TYPE)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"bytes",
+        float("nan"),
+        float("inf"),
+        {1: "integer key"},
+        {b"bytes": "key"},
+        msgpack.ExtType(5, b"x"),
+        msgpack.Timestamp(1, 2),
+    ],
+)
+def test_msgpack_beyond_json_is_refused(data: Any) -> None:
+    with pytest.raises(InvalidEnvelope):
+        codec.decode(msgpack.packb(wire(data={"x": data})), MSGPACK_TYPE)
+
+
+@pytest.mark.parametrize("wire_format", FORMATS)
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"bytes",
+        float("nan"),
+        float("-inf"),
+        {1: "integer key"},
+        {"a": {2, 3}},
+        datetime(2026, 1, 1, tzinfo=UTC),
+        2**64,
+        "\ud800",
+        {"\udfff": 1},
+        object(),
+    ],
+)
+def test_what_nobody_could_read_is_not_written(data: Any, wire_format: WireFormat) -> None:
+    with pytest.raises(InvalidEnvelope):
+        codec.encode(event({"x": data}), wire_format)
+
+
+@pytest.mark.parametrize("wire_format", FORMATS)
+def test_endless_data_is_not_written(wire_format: WireFormat) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(InvalidEnvelope, match="nested"):
+        codec.encode(event(endless), wire_format)
+
+
+@pytest.mark.parametrize("wire_format", FORMATS)
+def test_nesting_has_a_limit_that_is_the_same_for_readers_and_writers(wire_format: WireFormat) -> None:
+    def nested(levels: int) -> Any:
+        data: Any = "leaf"
+        for _ in range(levels):
+            data = [data]
+        return data
+
+    deepest = event(nested(MAX_DEPTH))
+    assert codec.decode(codec.encode(deepest, wire_format), codec.CONTENT_TYPES[wire_format]) == deepest
+    with pytest.raises(InvalidEnvelope, match="nested"):
+        codec.encode(event(nested(MAX_DEPTH + 1)), wire_format)
+    with pytest.raises(InvalidEnvelope, match="nested"):
+        codec.decode(codec.dump(wire(data=nested(MAX_DEPTH + 1)), wire_format), codec.CONTENT_TYPES[wire_format])
+
+
+def test_what_the_subject_says_fills_in_for_a_plain_publisher() -> None:
+    defaults = {"topic": "action-results", "type": "a.b", "correlation_id": "c", "id": "m1"}
+    read = codec.decode(b'{"source":"cli","data":{"n":1}}', None, defaults=defaults)
+    assert (read.topic, read.type, read.correlation_id, read.id) == (
+        EventTopic.ACTION_RESULTS,
+        "a.b",
+        "c",
+        "m1",
+    )
+    assert read.data == {"n": 1}
+
+
+@pytest.mark.parametrize("name", ["correlation_id", "correlationId"])
+def test_what_the_event_says_comes_before_its_defaults(name: str) -> None:
+    payload = json.dumps(wire(id="own", **{name: "own"})).encode()
+    read = codec.decode(payload, None, defaults={"correlation_id": "c", "id": "m1", "type": "other"})
+    assert (read.correlation_id, read.id, read.type) == ("own", "own", "t")
+
+
+@pytest.mark.parametrize("name", ["correlation_id", "correlationId"])
+def test_a_field_that_is_null_counts_as_left_out(name: str) -> None:
+    payload = json.dumps(wire(id=None, **{name: None})).encode()
+    read = codec.decode(payload, None, defaults={"correlation_id": "c", "id": "m1"})
+    assert (read.correlation_id, read.id) == ("c", "m1")
+
+
+def test_the_error_names_the_fields_and_keeps_their_values_to_itself() -> None:
+    with pytest.raises(InvalidEnvelope) as refusal:
+        codec.decode(json.dumps({"type": 5, "topic": "s3cret", "data": "s3cret"}).encode())
+    assert all(name in str(refusal.value) for name in ("source", "type", "topic"))
+    assert "s3cret" not in str(refusal.value)
+
+
+@given(value=any_json | st.binary() | st.lists(st.binary()))
+def test_packed_values_come_back_as_they_were(value: Any) -> None:
+    assert codec.unpack(codec.pack(value)) == value
