@@ -1,0 +1,175 @@
+"""The bus on JetStream, put together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from nats import errors as nats_errors
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as NatsSubscription
+
+from plancast_bus.codec import CONTENT_TYPES, encode
+from plancast_bus.contracts import ConsumerSpec, Notice, Source
+from plancast_bus.effects import Effect
+from plancast_bus.envelope import EventEnvelope
+from plancast_bus.errors import BusUnavailable, PayloadTooLarge, UnsupportedServer
+from plancast_bus.jetstream import streams
+from plancast_bus.jetstream.api import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, ApiError, JetStreamApi
+from plancast_bus.jetstream.checkpoints import JetStreamCheckpoints
+from plancast_bus.jetstream.connection import Connection
+from plancast_bus.jetstream.consuming import PullConsumer
+from plancast_bus.jetstream.dead_letters import JetStreamDeadLetters
+from plancast_bus.jetstream.emitting import Emitter
+from plancast_bus.jetstream.exchange import Exchange
+from plancast_bus.jetstream.health import examine
+from plancast_bus.jetstream.publishing import Publisher
+from plancast_bus.jetstream.reading import StreamReader
+from plancast_bus.jetstream.registry import JetStreamRegistry
+from plancast_bus.settings import BusSettings, NatsSettings
+from plancast_bus.subjects import Subjects
+
+logger = logging.getLogger(__name__)
+
+
+async def connect(nats: NatsSettings, bus: BusSettings) -> JetStreamBus:
+    """Connect to NATS; the streams are made by :meth:`JetStreamBus.ensure_streams`.
+
+    Raises:
+        BusUnavailable: no connection in time, or refused credentials.
+        UnsupportedServer: the server is too old, or has no JetStream.
+    """
+    connection = Connection(nats)
+    await connection.open()
+    try:
+        exchange = Exchange(connection)
+        await exchange.open()
+        await _check_jetstream(connection, JetStreamApi(exchange))
+        return JetStreamBus(connection, exchange, bus)
+    except BaseException:
+        await connection.close()
+        raise
+
+
+async def _check_jetstream(connection: Connection, api: JetStreamApi) -> None:
+    try:
+        await api.call("INFO")
+    except (ApiError, BusUnavailable) as error:
+        if not connection.alive:
+            raise
+        raise UnsupportedServer(
+            f"the nats-server at {connection.where} runs without JetStream, or not for this account: "
+            f"{error}. Start it with -js, or enable JetStream in its config."
+        ) from error
+
+
+class JetStreamBus:
+    """A connection to where events travel and checkpoints rest."""
+
+    def __init__(self, connection: Connection, exchange: Exchange, settings: BusSettings) -> None:
+        self.subjects = Subjects(settings.prefix)
+        self._settings = settings
+        self._connection = connection
+        self._names = streams.StreamNames.of(settings.prefix)
+        self._api = JetStreamApi(exchange)
+        self._publisher = Publisher(exchange)
+        reader = StreamReader(connection, self._api)
+        self._emitter = Emitter(connection.client, self._api, self._publisher, self.subjects)
+        self.checkpoints = JetStreamCheckpoints(self._api, self._publisher, reader, self.subjects)
+        self.dead_letters = JetStreamDeadLetters(self._api, self._publisher, reader, self.subjects)
+        self.registry = JetStreamRegistry(self._api, self._publisher, reader, self.subjects)
+
+    async def publish(self, event: EventEnvelope) -> None:
+        """Publish an event and wait until it is durable; its id makes a repetition harmless.
+
+        Raises:
+            PublishRefused, PayloadTooLarge, BusUnavailable: see the contract.
+        """
+        payload, content_type = self.encode(event)
+        if len(payload) > self._settings.max_event_bytes:
+            raise PayloadTooLarge(
+                f"event {event.type} of {len(payload)} bytes is over max_event_bytes, {self._settings.max_event_bytes}"
+            )
+        subject = self.subjects.event(event.topic, event.correlation_id, event.type)
+        headers = {"Nats-Msg-Id": event.id, "Content-Type": content_type}
+        await self._publisher.publish_acked(subject, payload, headers)
+
+    async def emit(self, effects: Sequence[Effect]) -> list[int]:
+        """Carry out effects, pipelined, wait until all are acknowledged, and return the events' sequences.
+
+        Raises:
+            PublishRefused, BusUnavailable: at least one was not acknowledged; emit all again.
+        """
+        return await self._emitter.emit(effects)
+
+    def encode(self, event: EventEnvelope) -> tuple[bytes, str]:
+        """An event as bytes and their content type, in the configured wire format."""
+        wire_format = self._settings.wire_format
+        return encode(event, wire_format), CONTENT_TYPES[wire_format]
+
+    def consume(self, spec: ConsumerSpec) -> PullConsumer:
+        """Read a durable consumer, created when it is not there."""
+        stream = self._names.of_source(spec.source)
+        return PullConsumer(self._connection, self._api, stream, spec, self._names.responses)
+
+    async def delete_consumer(self, source: Source, name: str) -> None:
+        """Remove a durable consumer; harmless when there is none."""
+        try:
+            await self._api.call(f"CONSUMER.DELETE.{self._names.of_source(source)}.{name}")
+        except ApiError as error:
+            if error.code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
+                raise
+
+    def new_inbox(self) -> str:
+        """A subject of one's own for notices."""
+        return self._connection.client.new_inbox()
+
+    async def subscribe(self, subject: str, notice: Notice) -> NoticeSubscription:
+        """Receive what is published on a subject from now on; nothing is kept, repeated or acknowledged."""
+
+        async def receive(message: Msg) -> None:
+            content_type = message.headers.get("Content-Type") if message.headers else None
+            try:
+                await notice(message.subject, message.data, content_type)
+            except Exception:
+                logger.exception("a notice could not be handled", extra={"subject": message.subject})
+
+        try:
+            subscription = await self._connection.client.subscribe(subject, cb=receive)
+        except nats_errors.Error as error:
+            raise self._connection.unavailable(f"cannot subscribe to {subject[:200]}") from error
+        return NoticeSubscription(subscription)
+
+    async def ensure_streams(self) -> None:
+        """Create or update the streams; safe to call from many processes at once.
+
+        Raises:
+            BusError: a stream that exists differs in what cannot be changed, such as the number of shards.
+        """
+        await streams.ensure_streams(self._api, self.subjects, self._settings)
+
+    def on_reconnect(self, callback: Callable[[], None]) -> None:
+        """Have a callback called after each time that the connection came back."""
+        self._connection.on_reconnect(callback)
+
+    async def health(self) -> dict[str, Any]:
+        """What the server and the streams are: for people and for doctors."""
+        return await examine(self._connection, self._api, self._names)
+
+    async def close(self) -> None:
+        """End the connection, after what waits to be sent."""
+        await self._connection.close()
+
+
+class NoticeSubscription:
+    """A running subscription to notices."""
+
+    def __init__(self, subscription: NatsSubscription) -> None:
+        self._subscription = subscription
+
+    async def close(self) -> None:
+        """Receive no more."""
+        with suppress(nats_errors.Error):
+            await self._subscription.unsubscribe()

@@ -1,0 +1,247 @@
+"""Durable pull consumers, read without pause.
+
+A pull asks the server for a number of messages, its credit. A consumer keeps credit outstanding all the
+time, so that messages flow while earlier ones are being handled, but never more than a fetch may return.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from nats import errors as nats_errors
+from nats.aio.msg import Msg
+
+from plancast_bus.contracts import ConsumerSpec, Delivery
+from plancast_bus.errors import BusError, BusUnavailable
+from plancast_bus.jetstream.api import STREAM_NOT_FOUND, ApiError, JetStreamApi
+from plancast_bus.jetstream.connection import Connection
+from plancast_bus.jetstream.inbox import Inbox
+
+logger = logging.getLogger(__name__)
+
+PULL_EXPIRES = 30.0
+"""Seconds that a pull stays valid."""
+HEARTBEAT = 5.0
+"""Seconds between signs of life of an idle pull."""
+SILENCE = 2 * HEARTBEAT + 1.0
+"""Seconds without any sign of life after which the pulls are taken for lost."""
+RESTART_WAIT = 0.2
+"""Seconds between two attempts to begin anew."""
+_EXPIRES = round(PULL_EXPIRES * 1_000_000_000)
+_HEARTBEAT = round(HEARTBEAT * 1_000_000_000)
+
+
+class PullConsumer:
+    """Reads one durable consumer of a stream."""
+
+    def __init__(
+        self, connection: Connection, api: JetStreamApi, stream: str, spec: ConsumerSpec, responses: str
+    ) -> None:
+        self._connection = connection
+        self._client = connection.client
+        self._api = api
+        self._stream = stream
+        self._spec = spec
+        self._responses = responses
+        self._inbox: Inbox | None = None
+        self._credit = 0
+        self._stale = True
+        self._closed = False
+        self._forget = (connection.on_reconnect(self._begin_anew), connection.on_closed(self._begin_anew))
+
+    async def fetch(self, limit: int) -> list[Delivery]:
+        """At least one and at most ``limit`` messages; waits until there is one, also for a lost connection.
+
+        Raises:
+            BusUnavailable: the connection or the consumer is closed, or the consumer cannot be created.
+        """
+        if limit < 1:
+            raise ValueError("limit must be at least 1")
+        while True:
+            if self._closed or self._connection.ended:
+                raise self._connection.unavailable(f"consumer {self._spec.name} cannot read on")
+            if self._inbox is None or (self._stale and self._connection.alive):
+                await self._restart()
+            inbox = self._inbox
+            assert inbox is not None
+            # Pull before taking: nothing is awaited between taking and returning, where a cancellation would
+            # lose what was taken.
+            if not self._stale:
+                await self._top_up(inbox, limit)
+            if inbox.messages:
+                return self._take(inbox, limit)
+            if self._stale and self._connection.alive:
+                continue
+            await inbox.wait(max(0.05, inbox.heard + SILENCE - asyncio.get_running_loop().time()))
+            if self._connection.alive and asyncio.get_running_loop().time() >= inbox.heard + SILENCE:
+                self._stale = True
+
+    async def ack(self, deliveries: Iterable[Delivery]) -> None:
+        """Tell the stream that these are done. Not confirmed: a lost one is delivered again."""
+        await self._answer(deliveries, b"+ACK")
+
+    async def nak(self, delivery: Delivery, delay: float = 0.0) -> None:
+        """Have it delivered again, after ``delay`` seconds."""
+        word = b"-NAK"
+        if delay > 0:
+            word += b" " + json.dumps({"delay": round(delay * 1_000_000_000)}).encode()
+        await self._answer((delivery,), word)
+
+    async def in_progress(self, deliveries: Iterable[Delivery]) -> None:
+        """Start the acknowledgement time of these anew."""
+        await self._answer(deliveries, b"+WPI")
+
+    async def close(self) -> None:
+        """Stop reading; what was fetched and not acknowledged is delivered again to others."""
+        if self._closed:
+            return
+        self._closed = True
+        for forget in self._forget:
+            forget()
+        inbox, self._inbox = self._inbox, None
+        if inbox is None:
+            return
+        inbox.wake()
+        await inbox.close()
+        await self._answer([self._delivery(message) for message in inbox.messages], b"-NAK")
+
+    async def _answer(self, deliveries: Iterable[Delivery], word: bytes) -> None:
+        publish = self._client.publish
+        try:
+            for delivery in deliveries:
+                await publish(delivery.reply, word)
+        except nats_errors.Error as error:
+            # The stream delivers again what it hears nothing about.
+            logger.debug("acknowledgements are lost: %s", error, extra={"consumer": self._spec.name})
+
+    def _begin_anew(self) -> None:
+        self._stale = True
+        if self._inbox is not None:
+            self._inbox.wake()
+
+    async def _restart(self) -> None:
+        """Create the consumer where it is missing, and go on with a fresh inbox: it ends the old pulls."""
+        first = self._inbox is None
+        while True:
+            self._stale = False
+            try:
+                await self._create()
+                break
+            except BusUnavailable:
+                self._stale = True
+                if first or self._closed or self._connection.ended:
+                    raise
+                logger.warning("consumer cannot be reached yet", extra={"consumer": self._spec.name})
+                await asyncio.sleep(RESTART_WAIT)
+        old = self._inbox
+        inbox = Inbox(self._client, self._on_status)
+        await inbox.open()
+        if old is not None:
+            await old.close()
+            inbox.messages.extend(old.messages)
+        self._credit = len(inbox.messages)
+        self._inbox = inbox
+
+    async def _create(self) -> None:
+        spec = self._spec
+        config: dict[str, Any] = {
+            "name": spec.name,
+            "durable_name": spec.name,
+            "deliver_policy": "new" if spec.source == "facts" else "all",
+            "ack_policy": "explicit",
+            "ack_wait": round(spec.ack_wait * 1_000_000_000),
+            "max_deliver": -1,
+            "max_ack_pending": spec.max_ack_pending,
+            "filter_subjects": list(spec.filters),
+            "replay_policy": "instant",
+        }
+        operation = f"CONSUMER.CREATE.{self._stream}.{spec.name}"
+        try:
+            await self._api.call(operation, {"stream_name": self._stream, "config": config})
+        except ApiError as error:
+            if error.code == STREAM_NOT_FOUND:
+                raise BusError(
+                    f"consumer {spec.name} has no stream {self._stream} to read: it is not created yet"
+                ) from error
+            raise
+
+    async def _top_up(self, inbox: Inbox, limit: int) -> None:
+        """Ask for more, when less than half of what is allowed is still to come."""
+        coming = self._credit - len(inbox.messages)
+        if coming >= (limit + 1) // 2 or not self._connection.alive:
+            return
+        wanted = limit - coming
+        pull = json.dumps({"batch": wanted, "expires": _EXPIRES, "idle_heartbeat": _HEARTBEAT})
+        self._credit += wanted
+        inbox.heard = asyncio.get_running_loop().time()
+        try:
+            await self._client.publish(
+                f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._spec.name}", pull.encode(), inbox.subject
+            )
+        except nats_errors.Error:
+            self._stale = True
+
+    def _on_status(self, status: str, headers: dict[str, str]) -> None:
+        if status == "100":
+            return
+        pending = 0
+        with suppress(ValueError):
+            pending = int(headers.get("Nats-Pending-Messages", "0"))
+        self._credit = max(0, self._credit - pending)
+        if status not in ("404", "408"):
+            # The consumer is gone, its leader has moved, or the server shuts down.
+            logger.info(
+                "pull ended by the server: %s %s",
+                status,
+                headers.get("Description", ""),
+                extra={"consumer": self._spec.name},
+            )
+            self._stale = True
+        if self._inbox is not None:
+            self._inbox.wake()
+
+    def _take(self, inbox: Inbox, limit: int) -> list[Delivery]:
+        waiting = inbox.messages
+        if len(waiting) <= limit:
+            taken = [self._delivery(message) for message in waiting]
+            waiting.clear()
+        else:
+            taken = [self._delivery(waiting.popleft()) for _ in range(limit)]
+        self._credit = max(0, self._credit - len(taken))
+        return taken
+
+    def _delivery(self, message: Msg) -> Delivery:
+        tokens = message.reply.split(".")
+        at = 4 if len(tokens) >= 11 else 2  # the newer form has domain and account before the stream
+        headers = message.headers
+        if headers is None:
+            content_type = message_id = None
+            is_response = False
+        else:
+            content_type = headers.get("Content-Type") or _header(headers, "content-type")
+            message_id = headers.get("Nats-Msg-Id")
+            is_response = headers.get("Nats-Stream") == self._responses
+        return Delivery(
+            message.subject,
+            message.data,
+            content_type,
+            message_id,
+            tokens[at],
+            int(tokens[at + 3]),
+            int(tokens[at + 2]),
+            message.reply,
+            is_response,
+        )
+
+
+def _header(headers: dict[str, str], name: str) -> str | None:
+    """A header whatever its case, as plain publishers write it."""
+    for key, value in headers.items():
+        if key.lower() == name:
+            return value
+    return None

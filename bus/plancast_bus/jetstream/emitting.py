@@ -1,0 +1,173 @@
+"""Effects carried out: a turn's outbox sent all at once, and waited for together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from nats import errors as nats_errors
+from nats.aio.client import Client
+
+from plancast_bus.effects import (
+    CancelTimer,
+    Effect,
+    NoteAlias,
+    Publish,
+    Respond,
+    SealHistory,
+    SetTimer,
+    Withdraw,
+)
+from plancast_bus.errors import BusError
+from plancast_bus.jetstream.api import MESSAGE_GONE, ApiError, JetStreamApi
+from plancast_bus.jetstream.exchange import Headers, Reply
+from plancast_bus.jetstream.publishing import Publisher, SubjectTaken
+from plancast_bus.jetstream.streams import StreamNames
+from plancast_bus.subjects import Subjects
+
+logger = logging.getLogger(__name__)
+
+INBOX = "_INBOX."
+"""Notices go to inboxes only: a requester must not choose any subject of the server for us to publish on."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    position: int
+    effect: Effect
+    target: str
+    """Subject, or operation of the API, for the answer to be understood."""
+    reply: Reply
+
+
+class Emitter:
+    """Carries out effects."""
+
+    def __init__(self, client: Client, api: JetStreamApi, publisher: Publisher, subjects: Subjects) -> None:
+        self._client = client
+        self._api = api
+        self._publisher = publisher
+        self._subjects = subjects
+        self._names = StreamNames.of(subjects.prefix)
+        self._senders: dict[type[Any], Callable[[Any], Awaitable[tuple[str, Reply]]]] = {
+            Publish: self._publish,
+            Respond: self._respond,
+            SetTimer: self._set_timer,
+            CancelTimer: self._cancel_timer,
+            Withdraw: self._withdraw,
+            SealHistory: self._seal_history,
+            NoteAlias: self._note_alias,
+        }
+
+    async def emit(self, effects: Sequence[Effect]) -> list[int]:
+        """Send effects, wait until all are acknowledged, and return the sequences of published events.
+
+        Effects on the same timer keep their order: setting and cancelling take different ways through the
+        server, so the later one waits for the earlier one.
+
+        Raises:
+            BusError: at least one was not acknowledged; the others were sent all the same.
+        """
+        sequences = [0] * len(effects)
+        failure: BusError | None = None
+        sent: list[_Sent] = []
+        timers: set[str] = set()
+        for position, effect in enumerate(effects):
+            try:
+                if isinstance(effect, SetTimer | CancelTimer):
+                    timer = self._subjects.timer(effect.plan, effect.name)
+                    if timer in timers:
+                        failure = await self._settle_all(sent, sequences) or failure
+                        sent, timers = [], set()
+                    timers.add(timer)
+                target, reply = await self._senders[type(effect)](effect)
+            except BusError as error:
+                failure = failure or error
+            else:
+                sent.append(_Sent(position, effect, target, reply))
+        failure = await self._settle_all(sent, sequences) or failure
+        if failure is not None:
+            raise failure
+        return sequences
+
+    async def _settle_all(self, sent: list[_Sent], sequences: list[int]) -> BusError | None:
+        failure: BusError | None = None
+        for one in sent:
+            try:
+                sequences[one.position] = await self._settle(one)
+            except BusError as error:
+                failure = failure or error
+        return failure
+
+    async def _settle(self, sent: _Sent) -> int:
+        effect = sent.effect
+        if isinstance(effect, Publish):
+            return (await self._publisher.settle(sent.target, sent.reply)).sequence
+        if isinstance(effect, CancelTimer | Withdraw):
+            try:
+                await self._api.settle(sent.target, sent.reply)
+            except ApiError as error:
+                if error.code not in MESSAGE_GONE:
+                    raise
+            return 0
+        try:
+            await self._publisher.settle(sent.target, sent.reply)
+        except SubjectTaken:
+            if not isinstance(effect, Respond):  # a response that was given before is as good
+                raise
+        if isinstance(effect, Respond) and effect.notify:
+            await self._notify(effect)
+        return 0
+
+    async def _notify(self, effect: Respond) -> None:
+        if not effect.notify.startswith(INBOX):
+            logger.warning("a requester asks to be told on a subject that is no inbox; it is not told")
+            return
+        try:
+            await self._client.publish(effect.notify, effect.payload, headers={"Content-Type": effect.content_type})
+        except nats_errors.Error as error:
+            # The response is stored all the same, and republished.
+            logger.debug("a requester was not told: %s", error)
+
+    async def _post(self, subject: str, payload: bytes, headers: Headers) -> tuple[str, Reply]:
+        return subject, await self._publisher.send(subject, payload, headers)
+
+    async def _call(self, operation: str, body: dict[str, Any]) -> tuple[str, Reply]:
+        return operation, await self._api.send(operation, body)
+
+    async def _publish(self, effect: Publish) -> tuple[str, Reply]:
+        headers = {"Nats-Msg-Id": effect.message_id, "Content-Type": effect.content_type}
+        return await self._post(effect.subject, effect.payload, headers)
+
+    async def _respond(self, effect: Respond) -> tuple[str, Reply]:
+        subject = self._subjects.response(effect.topic, effect.correlation_id, effect.event_type)
+        headers = {"Nats-Msg-Id": effect.message_id, "Content-Type": effect.content_type}
+        return await self._post(subject, effect.payload, headers)
+
+    async def _set_timer(self, effect: SetTimer) -> tuple[str, Reply]:
+        due = datetime.fromtimestamp(effect.due, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        headers = {
+            "Nats-Schedule": f"@at {due}",
+            "Nats-Schedule-Target": self._subjects.timer_due(effect.plan, effect.name),
+            "Content-Type": effect.content_type,
+        }
+        return await self._post(self._subjects.timer(effect.plan, effect.name), effect.payload, headers)
+
+    async def _cancel_timer(self, effect: CancelTimer) -> tuple[str, Reply]:
+        subject = self._subjects.timer(effect.plan, effect.name)
+        return await self._call(f"STREAM.PURGE.{self._names.timers}", {"filter": subject})
+
+    async def _withdraw(self, effect: Withdraw) -> tuple[str, Reply]:
+        message = {"seq": effect.sequence, "no_erase": True}
+        return await self._call(f"STREAM.MSG.DELETE.{self._names.requests}", message)
+
+    async def _seal_history(self, effect: SealHistory) -> tuple[str, Reply]:
+        subject = self._subjects.history(effect.plan, effect.first_revision)
+        headers = {"Nats-Msg-Id": f"{effect.plan}:{effect.first_revision}"}
+        return await self._post(subject, effect.payload, headers)
+
+    async def _note_alias(self, effect: NoteAlias) -> tuple[str, Reply]:
+        return await self._post(self._subjects.alias(effect.correlation_id), effect.plan.encode(), {})

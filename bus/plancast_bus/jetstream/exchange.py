@@ -1,0 +1,186 @@
+"""Requests and their replies: one inbox for all, a deadline for each.
+
+Everything that is sent here may safely arrive twice (it carries a message id, an expected sequence, or
+says the same thing again), so what was not answered before a connection broke is sent again when it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from nats import errors as nats_errors
+from nats.aio.msg import Msg
+
+from plancast_bus.errors import BusError, BusUnavailable, InvalidSubject, PayloadTooLarge
+from plancast_bus.jetstream.connection import Connection
+
+NO_RESPONDERS_RETRIES = 2
+"""How often a request that nobody takes is sent again: a stream may be electing its leader."""
+NO_RESPONDERS_WAIT = 0.25
+
+Headers = dict[str, str]
+Reply = asyncio.Future[Msg]
+
+
+class NoResponders(BusError):
+    """Raised when nobody on the server takes a subject."""
+
+
+@dataclass(slots=True)
+class _Request:
+    reply: Reply
+    deadline: float
+    subject: str
+    payload: bytes
+    headers: Headers | None
+    written: bool
+    """It was sent over a connection that stood; otherwise the client holds it until there is one."""
+    refusals: int = 0
+
+
+class Exchange:
+    """Sends requests, each with a future for its reply."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._client = connection.client
+        self._loop = asyncio.get_running_loop()
+        self._timeout = connection.timeout
+        self._inbox = f"{self._client.new_inbox()}."
+        self._cut = len(self._inbox)
+        self._requests: dict[str, _Request] = {}
+        self._count = 0
+        self._sweep: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Listen for replies."""
+        await self._client.subscribe(f"{self._inbox}*", cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0)
+        self._connection.on_reconnect(self._send_again)
+        self._connection.on_closed(self._give_up)
+
+    async def send(self, subject: str, payload: bytes, headers: Headers | None = None) -> Reply:
+        """Send a request, as fast as the connection takes it, and return the future of its reply.
+
+        The future fails with `BusUnavailable` after ``publish_timeout``, or with `NoResponders`.
+
+        Raises:
+            BusUnavailable: the connection is closed, or too much waits for it to come back.
+            PayloadTooLarge: payload and headers are over the server's limit.
+        """
+        client = self._client
+        self._check_size(payload, headers)
+        self._count += 1
+        token = str(self._count)
+        reply: Reply = self._loop.create_future()
+        self._requests[token] = _Request(
+            reply, self._loop.time() + self._timeout, subject, payload, headers, client.is_connected
+        )
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(self._sweep_interval, self._expire)
+        try:
+            await client.publish(subject, payload, self._inbox + token, headers)
+        except BaseException as error:
+            self._requests.pop(token, None)
+            if isinstance(error, nats_errors.Error):
+                raise self._explain(error, subject) from error
+            raise
+        return reply
+
+    async def request(self, subject: str, payload: bytes = b"", headers: Headers | None = None) -> Msg:
+        """Send a request and wait for its reply."""
+        return await (await self.send(subject, payload, headers))
+
+    async def _receive(self, message: Msg) -> None:
+        token = message.subject[self._cut :]
+        request = self._requests.pop(token, None)
+        if request is None or request.reply.done():
+            return
+        if not message.data and message.headers and message.headers.get("Status") == "503":
+            self._refused(token, request)
+            return
+        request.reply.set_result(message)
+
+    def _refused(self, token: str, request: _Request) -> None:
+        if request.refusals >= NO_RESPONDERS_RETRIES:
+            _fail(request.reply, NoResponders(f"nobody on the server takes {request.subject[:200]}"))
+            return
+        request.refusals += 1
+        self._requests[token] = request
+        self._loop.call_later(NO_RESPONDERS_WAIT, self._resend, token)
+
+    def _send_again(self) -> None:
+        """What was written before the connection broke may be lost, or only its reply."""
+        for token, request in self._requests.items():
+            if request.written:
+                self._resend(token)
+            request.written = True
+
+    def _resend(self, token: str) -> None:
+        task = self._loop.create_task(self._write(token))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _write(self, token: str) -> None:
+        request = self._requests.get(token)
+        if request is None or request.reply.done():
+            return
+        try:
+            await self._client.publish(request.subject, request.payload, self._inbox + token, request.headers)
+        except nats_errors.Error as error:
+            self._requests.pop(token, None)
+            _fail(request.reply, self._explain(error, request.subject))
+
+    @property
+    def _sweep_interval(self) -> float:
+        return min(1.0, self._timeout / 10)
+
+    def _expire(self) -> None:
+        # Requests all wait equally long, so the oldest come first.
+        self._sweep = None
+        now = self._loop.time()
+        requests = self._requests
+        while requests:
+            token = next(iter(requests))
+            request = requests[token]
+            if request.deadline > now and not request.reply.done():
+                break
+            del requests[token]
+            _fail(request.reply, self._late(request.subject))
+        if requests:
+            self._sweep = self._loop.call_later(self._sweep_interval, self._expire)
+
+    def _give_up(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            _fail(request.reply, self._late(request.subject))
+
+    def _late(self, subject: str) -> BusUnavailable:
+        return self._connection.unavailable(f"no answer for {subject[:200]} within {self._timeout:g} s")
+
+    def _check_size(self, payload: bytes, headers: Headers | None) -> None:
+        # The server ends the connection of a client that sends more than it allows.
+        size = len(payload)
+        if headers:
+            size += 12
+            for name, value in headers.items():
+                size += len(name) + (len(value) if value.isascii() else len(value.encode())) + 4
+        if size > self._client.max_payload:
+            raise PayloadTooLarge(
+                f"a message of {size} bytes is over the limit of the nats-server, {self._client.max_payload} bytes"
+            )
+
+    def _explain(self, error: nats_errors.Error, subject: str) -> BusError:
+        if isinstance(error, nats_errors.BadSubjectError):
+            return InvalidSubject(f"{subject[:200]!r} is no subject to publish on")
+        return self._connection.unavailable(f"{subject[:200]} cannot be sent")
+
+
+def _fail(reply: Reply, error: BusError) -> None:
+    if not reply.done():
+        reply.set_exception(error)
+        reply.exception()  # whoever waited may have gone; that is no reason for a warning

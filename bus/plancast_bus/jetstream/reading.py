@@ -1,0 +1,181 @@
+"""Reading streams: all that is there now, or whatever a subject will hold."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Any, Literal
+
+from nats.aio.msg import Msg
+
+from plancast_bus.errors import BusError
+from plancast_bus.jetstream.api import JetStreamApi, StoredMessage
+from plancast_bus.jetstream.connection import Connection
+from plancast_bus.jetstream.inbox import Inbox
+
+BATCH = 4096
+"""Messages of one pull."""
+HEARTBEAT = 5.0
+"""Seconds between signs of life of an idle watch."""
+SILENCE = 2 * HEARTBEAT + 1.0
+RESTART_WAIT = 0.2
+_INACTIVE = 60_000_000_000
+_EPHEMERAL: dict[str, Any] = {
+    "ack_policy": "none",
+    "replay_policy": "instant",
+    "mem_storage": True,
+    "num_replicas": 1,
+    "max_deliver": 1,
+}
+
+
+class StreamReader:
+    """Reads streams with consumers that leave nothing behind."""
+
+    def __init__(self, connection: Connection, api: JetStreamApi) -> None:
+        self._connection = connection
+        self._client = connection.client
+        self._api = api
+
+    async def read(
+        self,
+        stream: str,
+        subject: str,
+        policy: Literal["all", "last_per_subject"],
+        *,
+        headers_only: bool = False,
+    ) -> AsyncGenerator[StoredMessage]:
+        """What a stream holds under a subject, in the order of sequences, then stop.
+
+        What is stored while reading may be read too. A subject that was stored anew before its turn came
+        is read with its new message.
+
+        Raises:
+            BusUnavailable: the connection broke meanwhile.
+        """
+        ended: list[str] = []
+
+        def on_status(status: str, _headers: dict[str, str]) -> None:
+            ended.append(status)
+            inbox.wake()
+
+        inbox = Inbox(self._client, on_status)
+        await inbox.open()
+        consumer = ""
+        try:
+            created = await self._consumer(
+                stream,
+                {
+                    "deliver_policy": policy,
+                    "filter_subjects": [subject],
+                    "headers_only": headers_only,
+                    "inactive_threshold": _INACTIVE,
+                },
+            )
+            consumer = created["name"]
+            if not created.get("num_pending"):
+                return
+            first_end = (await self._api.call(f"STREAM.INFO.{stream}"))["state"]["last_seq"]
+            end = 0
+            while True:
+                ended.clear()
+                pull = json.dumps({"batch": BATCH, "no_wait": True}).encode()
+                await self._client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", pull, inbox.subject)
+                received = 0
+                while received < BATCH:
+                    if not inbox.messages:
+                        if ended:
+                            break
+                        await inbox.wait(self._connection.timeout)
+                        if not inbox.messages and not ended:
+                            raise self._connection.unavailable(f"reading {stream} was interrupted")
+                    while inbox.messages:
+                        received += 1
+                        message, pending = _stored(inbox.messages.popleft())
+                        if end and message.sequence > end:
+                            return
+                        yield message
+                        if pending == 0:
+                            return
+                        if not end and message.sequence >= first_end:
+                            # What was stored anew while reading has moved behind the end: read on that far.
+                            end = (await self._api.call(f"STREAM.INFO.{stream}"))["state"]["last_seq"]
+                if received == 0 or "503" in ended:
+                    return
+        finally:
+            await inbox.close()
+            if consumer and self._connection.alive:
+                with suppress(BusError):  # the server removes it in a minute all the same
+                    await self._api.send(f"CONSUMER.DELETE.{stream}.{consumer}")
+
+    async def watch(self, stream: str, subject: str) -> AsyncGenerator[StoredMessage]:
+        """The newest message of a subject, then each further one; outlives reconnects.
+
+        After an interruption it goes on with the newest message.
+        """
+        stale = True
+        inbox: Inbox | None = None
+        last = 0
+
+        def begin_anew() -> None:
+            nonlocal stale
+            stale = True
+            if inbox is not None:
+                inbox.wake()
+
+        forget = (self._connection.on_reconnect(begin_anew), self._connection.on_closed(begin_anew))
+        try:
+            while True:
+                if self._connection.ended:
+                    raise self._connection.unavailable(f"watching {subject[:200]} ended")
+                if inbox is None or (stale and self._connection.alive):
+                    stale = False
+                    if inbox is not None:
+                        await inbox.close()
+                    inbox = Inbox(self._client, lambda _status, _headers: None)
+                    await inbox.open()
+                    await self._consumer(
+                        stream,
+                        {
+                            "deliver_policy": "last_per_subject",
+                            "filter_subject": subject,
+                            "deliver_subject": inbox.subject,
+                            "idle_heartbeat": round(HEARTBEAT * 1e9),
+                        },
+                    )
+                while inbox.messages:
+                    message, _pending = _stored(inbox.messages.popleft())
+                    if message.sequence > last:
+                        last = message.sequence
+                        yield message
+                if stale and self._connection.alive:
+                    continue
+                now = asyncio.get_running_loop().time
+                await inbox.wait(max(RESTART_WAIT, inbox.heard + SILENCE - now()))
+                if now() >= inbox.heard + SILENCE:
+                    stale = True
+        finally:
+            for each in forget:
+                each()
+            if inbox is not None:
+                await inbox.close()
+
+    async def _consumer(self, stream: str, config: dict[str, Any]) -> dict[str, Any]:
+        body = {"stream_name": stream, "config": {**_EPHEMERAL, **config}}
+        return await self._api.call(f"CONSUMER.CREATE.{stream}", body)
+
+
+def _stored(message: Msg) -> tuple[StoredMessage, int]:
+    """A delivered message as stored, and how many come after it."""
+    tokens = message.reply.split(".")
+    at = 4 if len(tokens) >= 11 else 2  # the newer form has domain and account before the stream
+    stored = StoredMessage(
+        subject=message.subject,
+        sequence=int(tokens[at + 3]),
+        time=int(tokens[at + 5]) / 1e9,
+        headers=message.headers or {},
+        payload=message.data,
+    )
+    return stored, int(tokens[at + 6])

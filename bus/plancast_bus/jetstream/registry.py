@@ -1,0 +1,55 @@
+"""Registrations as messages that the server lets expire."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Any
+
+from plancast_bus.codec import pack, unpack
+from plancast_bus.jetstream.api import JetStreamApi
+from plancast_bus.jetstream.checkpoints import TTL, ttl_header
+from plancast_bus.jetstream.publishing import Publisher
+from plancast_bus.jetstream.reading import StreamReader
+from plancast_bus.jetstream.streams import StreamNames
+from plancast_bus.subjects import Subjects, decode_token
+
+
+class JetStreamRegistry:
+    """Registrations with a lifetime: apps, agents, events."""
+
+    def __init__(self, api: JetStreamApi, publisher: Publisher, reader: StreamReader, subjects: Subjects) -> None:
+        self._api = api
+        self._publisher = publisher
+        self._reader = reader
+        self._subjects = subjects
+        self._stream = StreamNames.of(subjects.prefix).meta
+
+    async def put(self, kind: str, key: str, value: dict[str, Any], *, ttl: float | None = None) -> None:
+        """Register; it is gone ``ttl`` seconds after its last put, rounded up to whole ones."""
+        headers = {TTL: ttl_header(ttl)} if ttl is not None else {}
+        await self._publisher.publish_acked(self._subjects.registry(kind, key), pack(value), headers)
+
+    async def get(self, kind: str, key: str) -> dict[str, Any] | None:
+        """A registration, or None."""
+        message = await self._api.last(self._stream, self._subjects.registry(kind, key))
+        if message is None or message.is_marker:
+            return None
+        value: dict[str, Any] = unpack(message.payload)
+        return value
+
+    async def list(self, kind: str) -> dict[str, dict[str, Any]]:
+        """All registrations of a kind, by key."""
+        registrations: dict[str, dict[str, Any]] = {}
+        # A wildcard is no key, so the filter is not made by `Subjects.registry`, which would encode it.
+        subject = f"{self._subjects.store}.registry.{kind}.*"
+        reading = self._reader.read(self._stream, subject, "last_per_subject")
+        async with aclosing(reading):
+            async for message in reading:
+                if not message.is_marker:
+                    key = decode_token(message.subject.rpartition(".")[2])
+                    registrations[key] = unpack(message.payload)
+        return registrations
+
+    async def delete(self, kind: str, key: str) -> None:
+        """Remove a registration; harmless when there is none."""
+        await self._api.purge(self._stream, self._subjects.registry(kind, key))

@@ -1,0 +1,1181 @@
+"""What every adapter of the bus must do: the same tests in memory and on a real nats-server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from plancast_bus import codec
+from plancast_bus.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.clock import Clock, SystemClock
+from plancast_bus.contracts import Bus, Consumer, ConsumerSpec, Delivery, Source
+from plancast_bus.effects import (
+    CancelTimer,
+    NoteAlias,
+    Publish,
+    Respond,
+    SealHistory,
+    SetTimer,
+    Withdraw,
+)
+from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.errors import (
+    BusError,
+    BusUnavailable,
+    CommitConflict,
+    DeadLetterNotFound,
+    PayloadTooLarge,
+    PublishRefused,
+)
+from plancast_bus.memory import MemoryBus, MemoryWorld
+from plancast_bus.settings import BusSettings, NatsSettings
+from plancast_bus.sources import TOPICS
+
+PATIENCE = 30.0
+SHORT = 1.0  # seconds by the world's clock
+
+
+class QuickClock:
+    """Real time, four times as fast."""
+
+    def __init__(self) -> None:
+        self._start = time.time()
+        self._zero = time.monotonic()
+
+    def time(self) -> float:
+        return self._start + 4 * (time.monotonic() - self._zero)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(max(seconds, 0.0) / 4)
+
+
+class World:
+    """A bus of one adapter, and further connections to what it stores."""
+
+    def __init__(self, adapter: str, clock: Clock, connect: Callable[[], Awaitable[Bus]]) -> None:
+        self.adapter = adapter
+        self.clock = clock
+        self._connect = connect
+        self._open: list[Bus] = []
+
+    async def connect(self) -> Bus:
+        bus = await self._connect()
+        self._open.append(bus)
+        return bus
+
+    async def close(self) -> None:
+        for bus in self._open:
+            await bus.close()
+
+
+WorldFactory = Callable[..., Awaitable[World]]
+
+
+@pytest.fixture(params=["memory", "jetstream"])
+async def bus_factory(request: pytest.FixtureRequest) -> AsyncIterator[WorldFactory]:
+    """Makes worlds, each with settings of its own and a prefix that nobody else has."""
+    worlds: list[World] = []
+
+    async def make(**fields: object) -> World:
+        chosen = BusSettings.model_validate({"prefix": f"t{uuid4().hex}", **fields})
+        world = _memory(chosen) if request.param == "memory" else await _jetstream(request, chosen)
+        worlds.append(world)
+        return world
+
+    yield make
+    for world in worlds:
+        await world.close()
+
+
+def _memory(chosen: BusSettings) -> World:
+    shared = MemoryWorld(chosen, clock=QuickClock())
+
+    async def connect() -> Bus:
+        return MemoryBus(shared)
+
+    return World("memory", shared.clock, connect)
+
+
+async def _jetstream(request: pytest.FixtureRequest, chosen: BusSettings) -> World:
+    from plancast_bus.jetstream import connect as connect_jetstream
+
+    server = request.getfixturevalue("nats_server")
+
+    async def connect() -> Bus:
+        return await connect_jetstream(NatsSettings(url=server.url), chosen)
+
+    world = World("jetstream", SystemClock(), connect)
+    await (await world.connect()).ensure_streams()
+    return world
+
+
+@pytest.fixture
+async def world(bus_factory: WorldFactory) -> World:
+    return await bus_factory()
+
+
+@pytest.fixture
+async def bus(world: World) -> Bus:
+    return await world.connect()
+
+
+# Small words that the tests are written in.
+
+
+def event(
+    name: str, *, topic: str = "action-results", correlation_id: str = "plan-1", kind: str = "thing.done"
+) -> EventEnvelope:
+    return EventEnvelope(source="test", type=kind, topic=EventTopic(topic), id=name, correlation_id=correlation_id)
+
+
+def spec(
+    bus: Bus,
+    source: Source = "results",
+    *,
+    name: str = "reader",
+    ack_wait: float = 60.0,
+    max_ack_pending: int = 1000,
+    filters: tuple[str, ...] | None = None,
+) -> ConsumerSpec:
+    if filters is None:
+        filters = (
+            (bus.subjects.timers_due(),)
+            if source == "timers"
+            else tuple(bus.subjects.stored(topic) for topic in TOPICS[source])
+        )
+    return ConsumerSpec(name, source, filters, ack_wait=ack_wait, max_ack_pending=max_ack_pending)
+
+
+async def fetch(consumer: Consumer, limit: int = 100) -> list[Delivery]:
+    return await asyncio.wait_for(consumer.fetch(limit), PATIENCE)
+
+
+async def take(consumer: Consumer, count: int, *, ack: bool = True) -> list[Delivery]:
+    """Exactly as many messages as asked for, or a failure; acknowledged unless told otherwise."""
+    taken: list[Delivery] = []
+    while len(taken) < count:
+        fetched = await fetch(consumer, count - len(taken))
+        if ack:
+            await consumer.ack(fetched)
+        taken.extend(fetched)
+    return taken
+
+
+async def take_from_all(consumers: list[Consumer], count: int) -> list[list[Delivery]]:
+    """What each of several consumers got of so many messages, read by all of them at the same time."""
+    seen: list[list[Delivery]] = [[] for _ in consumers]
+    done = asyncio.Event()
+
+    async def read(index: int) -> None:
+        while True:
+            fetched = await consumers[index].fetch(7)
+            await consumers[index].ack(fetched)
+            seen[index].extend(fetched)
+            if sum(map(len, seen)) >= count:
+                done.set()
+
+    readers = [asyncio.ensure_future(read(index)) for index in range(len(consumers))]
+    try:
+        await asyncio.wait_for(done.wait(), PATIENCE)
+    finally:
+        for reader in readers:
+            reader.cancel()
+        await asyncio.wait(readers)
+    assert sum(map(len, seen)) == count
+    return seen
+
+
+async def nothing_comes(consumer: Consumer, seconds: float = 0.4) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(consumer.fetch(100), seconds)
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await condition():  # noqa: ASYNC110 (what it asks about is on a server)
+            await asyncio.sleep(0.05)
+
+
+def ids(deliveries: list[Delivery]) -> list[str | None]:
+    return [delivery.message_id for delivery in deliveries]
+
+
+def checkpoint(
+    correlation_id: str = "plan-1",
+    *,
+    revision: int = 1,
+    version: int = 0,
+    epoch: str = "epoch-1",
+    state: bytes = b"state",
+    status: str = "running",
+    session: str = "",
+    tenant: str = "",
+    timeline: tuple[bytes, ...] = (),
+) -> Checkpoint:
+    summary = PlanSummary(correlation_id, status, "goal", "start", revision, session_id=session, tenant_id=tenant)
+    return Checkpoint(correlation_id, revision, epoch, state, summary, timeline=timeline, version=version)
+
+
+ANY_IDS = ["plain", "a.b", "*", ">", "a b", "%41", "naïve", "日本語", "🦊", "\x00\n", "/?#", ".", "~", "a:b_c-d", " "]
+
+
+# Events.
+
+
+async def test_what_is_published_is_fetched_in_order(bus: Bus) -> None:
+    consumer = bus.consume(spec(bus))
+    for number in range(20):
+        await bus.publish(event(f"e{number}", correlation_id=f"c{number % 3}"))
+    taken = await take(consumer, 20)
+    assert ids(taken) == [f"e{number}" for number in range(20)]
+    assert [each.sequence for each in taken] == sorted(each.sequence for each in taken)
+    assert {each.attempt for each in taken} == {1}
+    assert not any(each.is_response for each in taken)
+
+
+@pytest.mark.parametrize("wire_format", ["json", "msgpack"])
+async def test_an_event_arrives_as_it_was_published(bus_factory: WorldFactory, wire_format: str) -> None:
+    bus = await (await bus_factory(wire_format=wire_format)).connect()
+    sent = EventEnvelope(source="test", type="a.b", topic=EventTopic.ACTION_RESULTS, data={"ü": [1, None, 2.5, "\x00"]})
+    await bus.publish(sent)
+    (taken,) = await take(bus.consume(spec(bus)), 1)
+    assert taken.content_type == f"application/{wire_format}"
+    assert codec.decode(taken.payload, taken.content_type) == sent
+    assert taken.message_id == sent.id
+    address = bus.subjects.parse_stored(taken.subject)
+    assert (address.topic, address.correlation_id, address.event_type) == (
+        "action-results",
+        sent.correlation_id,
+        "a.b",
+    )
+    assert bus.subjects.published_from_stored(taken.subject) == bus.subjects.event(
+        "action-results", sent.correlation_id, "a.b"
+    )
+
+
+@pytest.mark.parametrize("source", ["results", "requests"])
+async def test_each_topic_of_a_source_that_must_be_processed_is_kept_until_somebody_reads(
+    bus: Bus, source: Source
+) -> None:
+    for topic in TOPICS[source]:
+        await bus.publish(event(f"on-{topic}", topic=topic))
+    consumer = bus.consume(spec(bus, source))
+    assert ids(await take(consumer, len(TOPICS[source]))) == [f"on-{topic}" for topic in TOPICS[source]]
+
+
+async def test_every_topic_takes_events(bus: Bus) -> None:
+    for topic in EventTopic:
+        await bus.publish(event(f"on-{topic}", topic=topic))
+
+
+async def test_a_subject_that_no_stream_takes_is_refused_and_the_other_effects_are_carried_out(
+    bus: Bus,
+) -> None:
+    with pytest.raises(PublishRefused):
+        await bus.emit(
+            [
+                Publish(f"{bus.subjects.prefix}.no-topic.c.t", b"x", "m1", codec.JSON_TYPE),
+                Publish(bus.subjects.event("action-results", "c", "t"), b"x", "m2", codec.JSON_TYPE),
+            ]
+        )
+    await bus.emit([Publish(bus.subjects.event("action-results", "c", "t"), b"x", "m2", codec.JSON_TYPE)])
+    assert ids(await take(bus.consume(spec(bus)), 1)) == ["m2"]
+
+
+async def test_emit_tells_the_place_of_what_it_published(bus: Bus) -> None:
+    def publish(name: str) -> Publish:
+        return Publish(bus.subjects.event("action-requests", "c", "t"), b"{}", name, codec.JSON_TYPE)
+
+    assert await bus.emit([]) == []
+    one, nothing, two = await bus.emit([publish("m1"), CancelTimer("c", "none"), publish("m2")])
+    assert nothing == 0
+    assert 0 < one < two
+    assert await bus.emit([publish("m2"), publish("m1")]) == [two, one]
+    taken = await take(bus.consume(spec(bus, "requests")), 2)
+    assert [(each.message_id, each.sequence) for each in taken] == [("m1", one), ("m2", two)]
+
+
+async def test_consumers_of_one_name_share(world: World) -> None:
+    buses = [await world.connect(), await world.connect()]
+    expected = [f"e{number}" for number in range(200)]
+    for name in expected:
+        await buses[0].publish(event(name))
+    seen = await take_from_all([each.consume(spec(each)) for each in buses], len(expected))
+    assert sorted(str(name) for part in seen for name in ids(part)) == sorted(expected)
+
+
+async def test_a_repeated_message_id_is_stored_once(bus: Bus) -> None:
+    consumer = bus.consume(spec(bus))
+    for name in ("a", "a", "b", "a"):
+        await bus.publish(event(name))
+    assert ids(await take(consumer, 2)) == ["a", "b"]
+    await bus.publish(event("c"))
+    assert ids(await take(consumer, 1)) == ["c"]
+
+
+async def test_the_duplicate_window_ends(bus_factory: WorldFactory) -> None:
+    world = await bus_factory(duplicate_window=SHORT)
+    bus = await world.connect()
+    consumer = bus.consume(spec(bus))
+    await bus.publish(event("a"))
+    assert ids(await take(consumer, 1)) == ["a"]
+
+    async def stored_again() -> bool:
+        await world.clock.sleep(SHORT)
+        await bus.publish(event("a"))
+        await bus.publish(event(f"marker-{uuid4().hex}"))
+        return "a" in ids(await take(consumer, 1))
+
+    await eventually(stored_again)
+
+
+async def test_what_is_not_acknowledged_is_delivered_again(bus: Bus) -> None:
+    consumer = bus.consume(spec(bus, ack_wait=SHORT))
+    await bus.publish(event("a"))
+    (first,) = await take(consumer, 1, ack=False)
+    (second,) = await take(consumer, 1, ack=False)
+    assert (first.message_id, second.message_id) == ("a", "a")
+    assert (first.attempt, first.sequence) == (1, second.sequence)
+    assert second.attempt > 1
+
+
+async def test_what_is_acknowledged_is_gone(world: World, bus: Bus) -> None:
+    consumer = bus.consume(spec(bus, ack_wait=SHORT))
+    await bus.publish(event("a"))
+    await take(consumer, 1)
+    await world.clock.sleep(2 * SHORT)
+    await bus.publish(event("b"))
+    assert ids(await take(consumer, 1)) == ["b"]
+    await world.clock.sleep(2 * SHORT)
+    await consumer.close()
+    await bus.delete_consumer("results", "reader")
+    await bus.publish(event("c"))
+    assert ids(await take(bus.consume(spec(bus, name="other")), 1)) == ["c"]
+
+
+async def test_a_nak_delivers_again_at_once_or_after_its_delay(bus: Bus) -> None:
+    consumer = bus.consume(spec(bus))
+    await bus.publish(event("a"))
+    (first,) = await take(consumer, 1, ack=False)
+    await consumer.nak(first)
+    (second,) = await take(consumer, 1, ack=False)
+    assert (second.message_id, second.attempt) == ("a", 2)
+    await consumer.nak(second, delay=SHORT)
+    await bus.publish(event("b"))
+    taken = await take(consumer, 2)
+    assert [(each.message_id, each.attempt) for each in taken] == [("b", 1), ("a", 3)]
+
+
+async def test_in_progress_keeps_a_message_from_being_delivered_again(world: World, bus: Bus) -> None:
+    consumer = bus.consume(spec(bus, ack_wait=2 * SHORT))
+    await bus.publish(event("a"))
+    held = await take(consumer, 1, ack=False)
+    for _ in range(12):
+        await world.clock.sleep(SHORT / 4)
+        await consumer.in_progress(held)
+    await bus.publish(event("b"))
+    (taken,) = await take(consumer, 1)
+    assert (taken.message_id, taken.attempt) == ("b", 1)
+    await consumer.ack(held)
+    await bus.publish(event("c"))
+    assert ids(await take(consumer, 1)) == ["c"]
+
+
+async def test_no_more_than_max_ack_pending_are_out(bus: Bus) -> None:
+    for number in range(10):
+        await bus.publish(event(f"e{number}"))
+    consumer = bus.consume(spec(bus, max_ack_pending=3))
+    seen: list[str | None] = []
+    for expected in (3, 3, 3, 1):
+        held = await take(consumer, expected, ack=False)
+        seen.extend(ids(held))
+        await nothing_comes(consumer)
+        await consumer.ack(held)
+    assert seen == [f"e{number}" for number in range(10)]
+
+
+async def test_consumers_by_shard_see_every_correlation_id_once(bus_factory: WorldFactory) -> None:
+    bus = await (await bus_factory(shards=8)).connect()
+    correlation_ids = [*ANY_IDS, *(f"plan-{number}" for number in range(100))]
+    for correlation_id in correlation_ids:
+        await bus.publish(event(correlation_id, correlation_id=correlation_id))
+        await bus.publish(event(f"{correlation_id} again", correlation_id=correlation_id))
+    groups = [(0, 1, 2), (3, 4, 5), (6, 7)]
+    consumers = [
+        bus.consume(
+            spec(
+                bus,
+                name=f"reader-{index}",
+                filters=tuple(bus.subjects.stored("action-results", shard) for shard in group),
+            )
+        )
+        for index, group in enumerate(groups)
+    ]
+    seen = await take_from_all(consumers, 2 * len(correlation_ids))
+    where: dict[str, set[int]] = {}
+    for index, deliveries in enumerate(seen):
+        assert deliveries, "a group of shards got nothing at all"
+        for each in deliveries:
+            address = bus.subjects.parse_stored(each.subject)
+            assert int(each.subject.split(".")[2]) in groups[index]
+            where.setdefault(address.correlation_id, set()).add(index)
+    assert set(where) == set(correlation_ids)
+    assert {len(places) for places in where.values()} == {1}
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(correlation_id=st.text(min_size=1, max_size=30))
+@example(correlation_id="*.>")
+async def test_a_correlation_id_may_be_any_text(bus: Bus, correlation_id: str) -> None:
+    name = uuid4().hex
+    await bus.publish(event(name, correlation_id=correlation_id))
+    consumer = bus.consume(spec(bus))
+    (taken,) = await take(consumer, 1)
+    await consumer.close()
+    assert taken.message_id == name
+    assert bus.subjects.parse_stored(taken.subject).correlation_id == correlation_id
+    assert codec.decode(taken.payload, taken.content_type).correlation_id == correlation_id
+
+
+async def test_requests_wait_for_whoever_takes_them(bus: Bus) -> None:
+    for kind in ("a.wanted", "b.wanted"):
+        await bus.publish(event(kind, topic="action-requests", kind=kind))
+
+    def only(kind: str) -> tuple[str, ...]:
+        return (bus.subjects.stored("action-requests", event_type=kind),)
+
+    one = bus.consume(spec(bus, "requests", name="a", filters=only("a.wanted")))
+    assert ids(await take(one, 1)) == ["a.wanted"]
+    await nothing_comes(one)
+    two = bus.consume(spec(bus, "requests", name="b", filters=only("b.wanted")))
+    assert ids(await take(two, 1)) == ["b.wanted"]
+
+
+async def test_consumers_of_different_names_may_not_want_the_same_messages(bus: Bus) -> None:
+    await bus.publish(event("a"))
+    await take(bus.consume(spec(bus)), 1)
+    with pytest.raises(BusError):
+        await fetch(bus.consume(spec(bus, name="other")))
+
+
+async def test_facts_are_delivered_to_each_consumer_from_its_creation_on(bus: Bus) -> None:
+    await bus.publish(event("before", topic="business-facts"))
+    readers = [bus.consume(spec(bus, "facts", name=name)) for name in ("one", "two")]
+    # A consumer is created with its first fetch at the latest; when that has happened cannot be seen
+    # from outside, so facts are published until both have got one.
+    first = [asyncio.ensure_future(reader.fetch(1)) for reader in readers]
+    count = 0
+    async with asyncio.timeout(PATIENCE):
+        while not all(task.done() for task in first):
+            await bus.publish(event(f"fact-{count}", topic="business-facts"))
+            count += 1
+            await asyncio.sleep(0.05)
+    await bus.publish(event("last", topic="business-facts"))
+    for reader, task in zip(readers, first, strict=True):
+        seen = await task
+        await reader.ack(seen)
+        while seen[-1].message_id != "last":
+            fetched = await fetch(reader)
+            await reader.ack(fetched)
+            seen.extend(fetched)
+        names = ids(seen)
+        assert "before" not in names
+        first_number = int(str(names[0]).removeprefix("fact-"))
+        assert names == [*(f"fact-{number}" for number in range(first_number, count)), "last"]
+
+
+async def test_a_consumer_that_was_made_anew_gets_what_was_not_acknowledged(bus: Bus) -> None:
+    consumer = bus.consume(spec(bus))
+    await bus.publish(event("a"))
+    await take(consumer, 1, ack=False)
+    await consumer.close()
+    await bus.delete_consumer("results", "reader")
+    await bus.delete_consumer("results", "never-there")
+    (taken,) = await take(bus.consume(spec(bus)), 1)
+    assert (taken.message_id, taken.attempt) == ("a", 1)
+
+
+async def test_what_a_closed_consumer_held_is_delivered_to_others(world: World, bus: Bus) -> None:
+    other = await world.connect()
+    for number in range(5):
+        await bus.publish(event(f"e{number}"))
+    consumer = bus.consume(spec(bus, ack_wait=SHORT))
+    await take(consumer, 2, ack=False)
+    await consumer.close()
+    heir = other.consume(spec(other, ack_wait=SHORT))
+    seen: set[str | None] = set()
+    async with asyncio.timeout(PATIENCE):
+        while len(seen) < 5:
+            fetched = await heir.fetch(10)
+            await heir.ack(fetched)
+            seen |= set(ids(fetched))
+    assert seen == {f"e{number}" for number in range(5)}
+
+
+async def test_a_full_stream_refuses_the_publisher_until_there_is_room(bus_factory: WorldFactory) -> None:
+    bus = await (await bus_factory(max_stream_bytes=20_000)).connect()
+
+    def large(name: str) -> Publish:
+        subject = bus.subjects.event("action-results", "c", "large")
+        return Publish(subject, b"x" * 4000, name, codec.JSON_TYPE)
+
+    async def accepted(name: str = "once more") -> bool:
+        try:
+            await bus.emit([large(name)])
+        except PublishRefused:
+            return False
+        return True
+
+    stored = 0
+    while stored < 10 and await accepted(f"m{stored}"):
+        stored += 1
+    assert 0 < stored < 6
+    assert ids(await take(bus.consume(spec(bus)), stored)) == [f"m{number}" for number in range(stored)]
+    await eventually(accepted)
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000, 1_000_000, 4_000_000])
+async def test_payloads_of_any_size_under_the_limit_pass_unchanged(bus: Bus, size: int) -> None:
+    payload = bytes(range(256)) * (size // 256) + b"." * (size % 256)
+    await bus.emit([Publish(bus.subjects.event("action-results", "c", "t"), payload, "m", codec.MSGPACK_TYPE)])
+    (taken,) = await take(bus.consume(spec(bus)), 1)
+    assert taken.payload == payload
+
+
+async def test_a_message_over_the_limit_is_refused_and_the_connection_goes_on(bus: Bus) -> None:
+    with pytest.raises(PayloadTooLarge):
+        await bus.emit([Publish(bus.subjects.event("action-results", "c", "t"), bytes(9 << 20), "m", codec.JSON_TYPE)])
+    with pytest.raises(PayloadTooLarge):
+        await bus.checkpoints.commit(checkpoint(state=bytes(9 << 20)))
+    assert await bus.checkpoints.load("plan-1") is None
+    await bus.publish(event("a"))
+    assert ids(await take(bus.consume(spec(bus)), 1)) == ["a"]
+
+
+async def test_an_event_over_the_configured_limit_is_refused(bus_factory: WorldFactory) -> None:
+    bus = await (await bus_factory(max_event_bytes=2000)).connect()
+    with pytest.raises(PayloadTooLarge):
+        await bus.publish(event("a").model_copy(update={"data": {"text": "x" * 3000}}))
+
+
+async def test_the_same_consumer_can_read_other_filters_later(bus: Bus) -> None:
+    """The way of shards that are dealt out anew: first some, then all of them."""
+    for number in range(20):
+        await bus.publish(event(f"e{number}", correlation_id=f"c{number}"))
+    all_shards = spec(bus).filters
+    some = bus.consume(spec(bus, filters=(bus.subjects.stored("action-results", 0),)))
+    await nothing_or_acked(some)
+    await some.close()
+    await bus.delete_consumer("results", "reader")
+    left = bus.consume(spec(bus, filters=all_shards))
+    await bus.publish(event("last"))
+    seen: list[str | None] = []
+    while "last" not in seen:
+        fetched = await fetch(left)
+        await left.ack(fetched)
+        seen.extend(ids(fetched))
+    assert len(seen) == len(set(seen))
+
+
+async def nothing_or_acked(consumer: Consumer) -> None:
+    try:
+        while True:
+            fetched = await asyncio.wait_for(consumer.fetch(100), 0.4)
+            await consumer.ack(fetched)
+    except TimeoutError:
+        return
+
+
+# Timers.
+
+
+def timer(world: World, name: str, after: float, payload: bytes = b"{}", plan: str = "plan-1") -> SetTimer:
+    return SetTimer(plan, name, world.clock.time() + after, payload, codec.JSON_TYPE)
+
+
+async def test_a_timer_fires_at_its_time(world: World, bus: Bus) -> None:
+    consumer = bus.consume(spec(bus, "timers"))
+    due = world.clock.time() + SHORT
+    await bus.emit([SetTimer("plan a.b*", "deadline", due, b"payload", codec.JSON_TYPE)])
+    (taken,) = await take(consumer, 1)
+    assert world.clock.time() >= due - 0.05
+    assert (taken.payload, taken.content_type) == (b"payload", codec.JSON_TYPE)
+    assert bus.subjects.parse_stored(taken.subject).correlation_id == "plan a.b*"
+    assert not taken.is_response
+
+
+async def test_timers_fire_in_the_order_of_their_times(world: World, bus: Bus) -> None:
+    await bus.emit([timer(world, "c", 2.4, b"c"), timer(world, "a", 0.8, b"a"), timer(world, "b", 1.6, b"b")])
+    taken = await take(bus.consume(spec(bus, "timers")), 3)
+    assert [each.payload for each in taken] == [b"a", b"b", b"c"]
+
+
+async def test_setting_a_timer_again_replaces_it(world: World, bus: Bus) -> None:
+    await bus.emit([timer(world, "t", 1.0, b"old"), timer(world, "t", 2.0, b"new")])
+    await bus.emit([timer(world, "t", 2.0, b"new", plan="other plan"), timer(world, "end", 4.0, b"end")])
+    taken = await take(bus.consume(spec(bus, "timers")), 3)
+    assert [each.payload for each in taken] == [b"new", b"new", b"end"]
+
+
+async def test_a_cancelled_timer_does_not_fire(world: World, bus: Bus) -> None:
+    await bus.emit([timer(world, "t", 1.5, b"cancelled"), timer(world, "kept", 1.5, b"kept")])
+    await bus.emit([CancelTimer("plan-1", "t"), CancelTimer("plan-1", "never-set")])
+    await bus.emit([CancelTimer("plan-1", "t"), timer(world, "end", 3.0, b"end")])
+    taken = await take(bus.consume(spec(bus, "timers")), 2)
+    assert [each.payload for each in taken] == [b"kept", b"end"]
+
+
+async def test_cancelling_and_setting_in_one_go_keeps_the_order(world: World, bus: Bus) -> None:
+    await bus.emit([timer(world, "t", 1.0, b"one")])
+    await bus.emit([CancelTimer("plan-1", "t"), timer(world, "t", 1.0, b"two")])
+    await bus.emit([timer(world, "u", 1.0, b"three"), CancelTimer("plan-1", "u"), timer(world, "end", 3.0)])
+    taken = await take(bus.consume(spec(bus, "timers")), 2)
+    assert [each.payload for each in taken] == [b"two", b"{}"]
+
+
+async def test_an_overdue_timer_fires_at_once(world: World, bus: Bus) -> None:
+    consumer = bus.consume(spec(bus, "timers"))
+    await bus.emit([timer(world, "t", -3600.0, b"late")])
+    (taken,) = await take(consumer, 1)
+    assert taken.payload == b"late"
+
+
+async def test_a_timer_wakes_whoever_waits_already(world: World, bus: Bus) -> None:
+    consumer = bus.consume(spec(bus, "timers"))
+    await bus.emit([timer(world, "far", 3600.0)])
+    waiting = asyncio.ensure_future(fetch(consumer))
+    await asyncio.sleep(0.1)
+    await bus.emit([timer(world, "near", 0.5, b"near")])
+    (taken,) = await waiting
+    assert taken.payload == b"near"
+
+
+async def test_a_timer_that_fired_is_delivered_again_until_acknowledged(world: World, bus: Bus) -> None:
+    consumer = bus.consume(spec(bus, "timers", ack_wait=SHORT))
+    await bus.emit([timer(world, "t", 0.0, b"due")])
+    await take(consumer, 1, ack=False)
+    (again,) = await take(consumer, 1)
+    assert again.payload == b"due"
+    assert again.attempt > 1
+
+
+# Withdrawn requests, aliases.
+
+
+async def test_a_withdrawn_request_reaches_nobody(bus: Bus) -> None:
+    subject = bus.subjects.event("action-requests", "c", "t")
+    sequence, _ = await bus.emit([Publish(subject, b"", name, codec.JSON_TYPE) for name in ("withdrawn", "kept")])
+    await bus.emit([Withdraw(sequence)])
+    await bus.emit([Withdraw(sequence), Withdraw(sequence + 1000)])
+    assert ids(await take(bus.consume(spec(bus, "requests")), 1)) == ["kept"]
+
+
+async def test_aliases_lead_to_their_plans(bus: Bus) -> None:
+    store = bus.checkpoints
+    assert await store.get_alias("other") is None
+    await store.put_alias("other", "plan ü")
+    await store.put_alias("other", "plan ü")
+    assert await bus.emit([NoteAlias("a.b *", "plan-2"), NoteAlias("a.b *", "plan-2")]) == [0, 0]
+    assert await store.get_alias("other") == "plan ü"
+    assert await store.get_alias("a.b *") == "plan-2"
+    assert await store.get_alias("plan ü") is None
+
+
+# Responses and notices.
+
+
+class Heard:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.notices: list[tuple[str, bytes, str | None]] = []
+
+    async def __call__(self, subject: str, payload: bytes, content_type: str | None) -> None:
+        self.notices.append((subject, payload, content_type))
+
+    async def has(self, payload: bytes) -> bool:
+        return any(heard == payload for _, heard, _ in self.notices)
+
+    async def wait_for(self, payload: bytes) -> None:
+        await eventually(lambda: self.has(payload))
+
+
+def response(payload: bytes = b"answer", message_id: str = "r1", notify: str = "") -> Respond:
+    return Respond("action-results", "plan-1", "goal.completed", payload, message_id, codec.JSON_TYPE, notify)
+
+
+async def test_a_response_is_republished_once_and_marked_as_a_response(world: World, bus: Bus) -> None:
+    other = await world.connect()
+    heard, told = Heard(), Heard()
+    inbox = other.new_inbox()
+    await other.subscribe(bus.subjects.event("action-results", "plan-1", "goal.completed"), heard)
+    await other.subscribe(f"{bus.subjects.prefix}.action-results.plan-1.marker", heard)
+    await other.subscribe(inbox, told)
+    await other.health()  # the server knows the subscriptions by the time it answers
+
+    await bus.emit([response(notify=inbox)])
+    await bus.emit([response(notify=inbox)])
+    await bus.emit([response(b"another answer", "r2")])
+    await told.wait_for(b"answer")
+    await bus.emit([Publish(bus.subjects.event("action-results", "plan-1", "marker"), b"marker", "m", codec.JSON_TYPE)])
+    await heard.wait_for(b"marker")
+
+    responses = [each for each in heard.notices if each[1] != b"marker"]
+    expected = bus.subjects.event("action-results", "plan-1", "goal.completed")
+    assert responses == [(expected, b"answer", codec.JSON_TYPE)]
+    taken = await take(bus.consume(spec(bus)), 2)
+    assert [(each.payload, each.is_response) for each in taken] == [(b"answer", True), (b"marker", False)]
+    assert bus.subjects.published_from_stored(taken[0].subject) == expected
+    assert taken[0].content_type == codec.JSON_TYPE
+
+
+async def test_a_response_on_another_topic_travels_there(bus: Bus) -> None:
+    heard = Heard()
+    await bus.subscribe(f"{bus.subjects.prefix}.business-facts.>", heard)
+    await bus.health()
+    await bus.emit([replace(response(), topic="business-facts")])
+    await heard.wait_for(b"answer")
+    assert [subject for subject, _, _ in heard.notices] == [
+        bus.subjects.event("business-facts", "plan-1", "goal.completed")
+    ]
+
+
+async def test_nobody_is_told_on_a_subject_that_is_no_inbox(bus: Bus) -> None:
+    heard = Heard()
+    inbox = bus.new_inbox()
+    await bus.subscribe("somebody.elses.subject", heard)
+    await bus.subscribe(inbox, heard)
+    await bus.health()
+    await bus.emit([response(notify="somebody.elses.subject")])
+    await bus.emit([replace(response(b"second", "r2", inbox), correlation_id="plan-2")])
+    await heard.wait_for(b"second")
+    assert [subject for subject, _, _ in heard.notices] == [inbox]
+
+
+async def test_notices_come_for_events_as_published(world: World, bus: Bus) -> None:
+    other = await world.connect()
+    everything, one_type, two_tokens = Heard(), Heard(), Heard()
+    prefix = bus.subjects.prefix
+    await other.subscribe(f"{prefix}.>", everything)
+    await other.subscribe(f"{prefix}.*.*.thing.done", one_type)
+    await other.subscribe(f"{prefix}.*", two_tokens)
+    await other.health()
+    sent = [
+        event("a"),
+        event("b", topic="business-facts", correlation_id="x.y"),
+        event("c", kind="thing.else"),
+        event("d", topic="system-events"),
+    ]
+    for each in sent:
+        await bus.publish(each)
+    last_payload, content_type = bus.encode(sent[-1])
+    await everything.wait_for(last_payload)
+    await one_type.wait_for(last_payload)
+    subjects = [bus.subjects.event(each.topic, each.correlation_id, each.type) for each in sent]
+    assert [subject for subject, _, _ in everything.notices] == subjects
+    assert [subject for subject, _, _ in one_type.notices] == [subjects[0], subjects[1], subjects[3]]
+    assert {heard for _, _, heard in everything.notices} == {content_type}
+    assert not two_tokens.notices
+
+
+async def test_a_closed_subscription_hears_nothing_and_a_failing_one_goes_on(bus: Bus) -> None:
+    failed, heard, closed = 0, Heard(), Heard()
+
+    async def fail(subject: str, payload: bytes, content_type: str | None) -> None:
+        nonlocal failed
+        failed += 1
+        raise RuntimeError("a receiver that fails")
+
+    pattern = f"{bus.subjects.prefix}.>"
+    await bus.subscribe(pattern, fail)
+    await bus.subscribe(pattern, heard)
+    subscription = await bus.subscribe(pattern, closed)
+    await subscription.close()
+    await bus.health()
+    for name in ("a", "b"):
+        await bus.publish(event(name))
+
+    async def both() -> bool:
+        return failed == 2 and len(heard.notices) == 2
+
+    await eventually(both)
+    assert not closed.notices
+
+
+# Checkpoints.
+
+
+async def test_a_checkpoint_is_loaded_as_it_was_committed(world: World, bus: Bus) -> None:
+    committed = replace(
+        checkpoint("plan ü.*", state=bytes(range(256)), timeline=(b"one", b"two"), session="s"),
+        outbox=(
+            Publish("a.b", b"\x00", "m", codec.JSON_TYPE),
+            response(),
+            SetTimer("p", "t", 12.5, b"x", codec.JSON_TYPE),
+            CancelTimer("p", "t"),
+            Withdraw(7),
+            SealHistory("p", 1, codec.pack([])),
+            NoteAlias("a", "p"),
+        ),
+        processed=b"12345678",
+        sealed=3,
+    )
+    assert await bus.checkpoints.load("plan ü.*") is None
+    version = await bus.checkpoints.commit(committed)
+    loaded = await (await world.connect()).checkpoints.load("plan ü.*")
+    assert loaded == committed
+    assert loaded is not None
+    assert loaded.version == version > 0
+
+
+async def test_commits_follow_each_other(bus: Bus) -> None:
+    version = 0
+    for revision in range(1, 6):
+        newer = await bus.checkpoints.commit(checkpoint(revision=revision, version=version))
+        assert newer > version
+        version = newer
+    loaded = await bus.checkpoints.load("plan-1")
+    assert loaded is not None
+    assert (loaded.revision, loaded.version) == (5, version)
+
+
+@pytest.mark.parametrize("stale", ["none", "older", "newer"])
+async def test_a_commit_over_another_version_is_a_conflict_and_changes_nothing(bus: Bus, stale: str) -> None:
+    first = await bus.checkpoints.commit(checkpoint())
+    second = await bus.checkpoints.commit(checkpoint(revision=2, version=first, state=b"stored"))
+    version = {"none": 0, "older": first, "newer": second + 1000}[stale]
+    with pytest.raises(CommitConflict):
+        await bus.checkpoints.commit(
+            checkpoint(revision=2, version=version, epoch="epoch-2", state=b"other", status="failed")
+        )
+    loaded = await bus.checkpoints.load("plan-1")
+    assert loaded is not None
+    assert (loaded.version, loaded.state, loaded.summary.status) == (second, b"stored", "running")
+
+
+async def test_a_plan_that_is_not_stored_cannot_be_updated(bus: Bus) -> None:
+    with pytest.raises(CommitConflict):
+        await bus.checkpoints.commit(checkpoint(version=5))
+    assert await bus.checkpoints.load("plan-1") is None
+
+
+async def test_repeating_a_commit_whose_acknowledgement_was_lost_finds_it_stored(bus: Bus) -> None:
+    created = await bus.checkpoints.commit(checkpoint())
+    assert await bus.checkpoints.commit(checkpoint()) == created
+    again = checkpoint(revision=2, version=created)
+    updated = await bus.checkpoints.commit(again)
+    assert await bus.checkpoints.commit(again) == updated
+
+
+async def test_another_turn_of_the_same_activation_is_not_taken_for_the_stored_one(bus: Bus) -> None:
+    """An activation that goes on after a commit of unknown outcome, with another turn, must hear of it."""
+    await bus.checkpoints.commit(checkpoint(state=b"stored"))
+    with pytest.raises(CommitConflict):
+        await bus.checkpoints.commit(checkpoint(state=b"other"))
+    loaded = await bus.checkpoints.load("plan-1")
+    assert loaded is not None
+    assert loaded.state == b"stored"
+
+
+async def test_two_writers_race_and_exactly_one_wins_each_version(world: World) -> None:
+    buses = [await world.connect(), await world.connect()]
+    version = 0
+    for revision in range(1, 51):
+        outcomes = await asyncio.gather(
+            *(
+                each.checkpoints.commit(
+                    checkpoint(revision=revision, version=version, epoch=f"epoch-{index}", state=b"%d" % index)
+                )
+                for index, each in enumerate(buses)
+            ),
+            return_exceptions=True,
+        )
+        winners = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, int)]
+        assert len(winners) == 1
+        (winner,) = winners
+        assert isinstance(outcomes[1 - winner], CommitConflict)
+        loaded = await buses[0].checkpoints.load("plan-1")
+        assert loaded is not None
+        assert (loaded.state, loaded.revision) == (b"%d" % winner, revision)
+        assert loaded.version == outcomes[winner]
+        version = loaded.version
+
+
+async def test_plans_do_not_share_versions(bus: Bus) -> None:
+    names = [*ANY_IDS, "plan", "PLAN"]
+    versions = await asyncio.gather(*(bus.checkpoints.commit(checkpoint(name, state=name.encode())) for name in names))
+    for name, version in zip(names, versions, strict=True):
+        loaded = await bus.checkpoints.load(name)
+        assert loaded is not None
+        assert (loaded.state, loaded.version) == (name.encode(), version)
+
+
+async def test_a_finished_plan_expires(world: World, bus: Bus) -> None:
+    store = bus.checkpoints
+    first = await store.commit(checkpoint(timeline=(b"one",)))
+    await store.commit(checkpoint("kept"))
+    await bus.emit([SealHistory("plan-1", 1, codec.pack([b"one"]))])
+    finished = checkpoint(revision=2, version=first, status="completed", timeline=(b"two",))
+    last = await store.commit(replace(finished, sealed=1, expires_after=SHORT))
+
+    async def gone() -> bool:
+        await world.clock.sleep(0.2)
+        return await store.load("plan-1") is None
+
+    await eventually(gone)
+    assert [each.plan_id async for each in store.summaries()] == ["kept"]
+    assert await store.history("plan-1") == []
+    with pytest.raises(CommitConflict):
+        await store.commit(checkpoint(revision=3, version=last))
+    assert await store.commit(checkpoint(epoch="epoch-2")) > last
+
+
+async def test_a_forgotten_plan_can_begin_anew(bus: Bus) -> None:
+    store = bus.checkpoints
+    first = await store.commit(checkpoint(timeline=(b"two",)))
+    await bus.emit([SealHistory("plan-1", 1, codec.pack([b"one"]))])
+    await store.commit(checkpoint("kept"))
+    await store.forget("plan-1")
+    await store.forget("never-there")
+    assert await store.load("plan-1") is None
+    assert await store.history("plan-1") == []
+    assert [each.plan_id async for each in store.summaries()] == ["kept"]
+    with pytest.raises(CommitConflict):
+        await store.commit(checkpoint(revision=2, version=first))
+    assert await store.commit(checkpoint(timeline=(b"new",))) > first
+    assert await store.history("plan-1") == [b"new"]
+
+
+async def test_the_history_is_contiguous_over_sealed_parts(bus: Bus) -> None:
+    """Also between the commit that seals a part and the moment when the part is put away."""
+    store = bus.checkpoints
+    assert await store.history("plan-1") == []
+    version, timeline, sealed = 0, [], 0
+    for revision in range(1, 26):
+        timeline.append(codec.pack({"revision": revision}))
+        outbox: tuple[SealHistory, ...] = ()
+        if len(timeline) > 4:
+            part, timeline = timeline[:4], timeline[4:]
+            outbox = (SealHistory("plan-1", revision - 4, codec.pack(part)),)
+            sealed += 1
+        version = await store.commit(
+            replace(
+                checkpoint(revision=revision, version=version, timeline=tuple(timeline)),
+                outbox=outbox,
+                sealed=sealed,
+            )
+        )
+        for put_away in (False, True):
+            if put_away:
+                await bus.emit(outbox)
+                await bus.emit(outbox)
+            history = [codec.unpack(entry)["revision"] for entry in await store.history("plan-1")]
+            assert history == list(range(1, revision + 1))
+    assert await store.history("plan-2") == []
+
+
+async def test_summaries_are_filtered_and_the_newest_commit_is_last(bus: Bus) -> None:
+    store = bus.checkpoints
+    assert [each async for each in store.summaries()] == []
+    versions = {}
+    for name, status, session, tenant in [
+        ("a", "running", "s1", "t1"),
+        ("b ü.*", "completed", "s1", "t2"),
+        ("c", "running", "s2", "t1"),
+        ("d", "failed", "s2", "t2"),
+    ]:
+        versions[name] = await store.commit(checkpoint(name, status=status, session=session, tenant=tenant))
+    await store.commit(checkpoint("a", revision=2, version=versions["a"], status="running", session="s1", tenant="t1"))
+
+    async def names(**filters: str) -> list[str]:
+        return [each.plan_id async for each in store.summaries(**filters)]  # type: ignore[arg-type]
+
+    assert await names() == ["b ü.*", "c", "d", "a"]
+    assert await names(status="running") == ["c", "a"]
+    assert await names(session_id="s1") == ["b ü.*", "a"]
+    assert await names(tenant_id="t2") == ["b ü.*", "d"]
+    assert await names(status="running", session_id="s2", tenant_id="t1") == ["c"]
+    assert await names(status="paused") == []
+    assert len([each async for each in store.summaries(limit=2)]) == 2
+    assert len([each async for each in store.summaries(limit=0)]) == 0
+    (newest,) = [each async for each in store.summaries(session_id="s1", status="running")]
+    assert newest.revision == 2
+
+
+async def test_a_watch_sees_the_newest_checkpoint_and_later_ones(world: World, bus: Bus) -> None:
+    other = await world.connect()
+    version = await bus.checkpoints.commit(checkpoint())
+    version = await bus.checkpoints.commit(checkpoint(revision=2, version=version))
+    await bus.checkpoints.commit(checkpoint("another plan"))
+    seen = []
+    async with asyncio.timeout(PATIENCE):
+        async for each in other.checkpoints.watch("plan-1"):
+            seen.append((each.revision, each.version))
+            if each.revision == 5:
+                break
+            version = await bus.checkpoints.commit(checkpoint(revision=each.revision + 1, version=each.version))
+    assert [revision for revision, _ in seen] == [2, 3, 4, 5]
+    assert seen[-1][1] == version
+
+
+async def test_a_watch_waits_for_a_plan_that_is_not_there_yet(bus: Bus) -> None:
+    watching = bus.checkpoints.watch("plan-1")
+    first = asyncio.ensure_future(anext(watching))
+    await asyncio.sleep(0.1)
+    assert not first.done()
+    await bus.checkpoints.commit(checkpoint())
+    assert (await asyncio.wait_for(first, PATIENCE)).revision == 1
+    await watching.aclose()  # type: ignore[attr-defined]
+
+
+async def test_state_machines_are_kept_by_their_hash(world: World, bus: Bus) -> None:
+    other = await world.connect()
+    assert await bus.checkpoints.get_machine("abc123") is None
+    await bus.checkpoints.put_machine("abc123", b"machine")
+    await bus.checkpoints.put_machine("abc123", b"machine")
+    await other.checkpoints.put_machine("abc123", b"machine")
+    assert await other.checkpoints.get_machine("abc123") == b"machine"
+    assert await other.checkpoints.get_machine("abc124") is None
+
+
+# Registry and dead letters.
+
+
+async def test_registrations_are_listed_by_kind_and_replaced(world: World, bus: Bus) -> None:
+    other = await world.connect()
+    for key in ANY_IDS:
+        await bus.registry.put("agent", key, {"key": key})
+    await bus.registry.put("app", "plain", {"n": 1})
+    await bus.registry.put("app", "plain", {"n": 2})
+    assert await other.registry.list("agent") == {key: {"key": key} for key in ANY_IDS}
+    assert await other.registry.list("app") == {"plain": {"n": 2}}
+    assert await other.registry.list("event") == {}
+    assert await other.registry.get("agent", "a.b") == {"key": "a.b"}
+    assert await other.registry.get("agent", "none") is None
+    await bus.registry.delete("app", "plain")
+    await bus.registry.delete("app", "plain")
+    assert await other.registry.get("app", "plain") is None
+    assert await other.registry.list("app") == {}
+
+
+async def test_a_registration_is_gone_after_its_time_unless_put_again(world: World, bus: Bus) -> None:
+    await bus.registry.put("agent", "alive", {"n": 1}, ttl=3 * SHORT)
+    await bus.registry.put("agent", "gone", {"n": 1}, ttl=SHORT)
+    await bus.registry.put("agent", "for ever", {"n": 1})
+
+    async def gone() -> bool:
+        await world.clock.sleep(SHORT / 2)
+        await bus.registry.put("agent", "alive", {"n": 2}, ttl=3 * SHORT)
+        return await bus.registry.get("agent", "gone") is None
+
+    await eventually(gone)
+    assert await bus.registry.list("agent") == {"alive": {"n": 2}, "for ever": {"n": 1}}
+
+
+async def put_aside(bus: Bus, *names: str) -> list[Delivery]:
+    consumer = bus.consume(spec(bus))
+    for name in names:
+        subject = bus.subjects.event("action-results", "a.b *", "t.u")
+        await bus.emit([Publish(subject, name.encode() + b"\xc1", name, codec.MSGPACK_TYPE)])
+    taken = await take(consumer, len(names))
+    await consumer.close()
+    for each in taken:
+        await bus.dead_letters.put(each, "undecodable", f"about {each.message_id}")
+    return taken
+
+
+async def test_dead_letters_are_kept_once_and_listed_oldest_first(world: World, bus: Bus) -> None:
+    assert await bus.dead_letters.count() == 0
+    assert [each async for each in bus.dead_letters.list()] == []
+    taken = await put_aside(bus, "a", "b", "c")
+    for each in taken:
+        await bus.dead_letters.put(replace(each, attempt=2, reply="other"), "undecodable", "said again")
+    letters = [each async for each in (await world.connect()).dead_letters.list()]
+    assert await bus.dead_letters.count() == 3
+    assert [each.message_id for each in letters] == ["a", "b", "c"]
+    assert [each.number for each in letters] == sorted({each.number for each in letters})
+    first = letters[0]
+    assert (first.reason, first.detail) == ("undecodable", "about a")
+    assert (first.payload, first.content_type) == (b"a\xc1", codec.MSGPACK_TYPE)
+    assert first.subject == bus.subjects.event("action-results", "a.b *", "t.u")
+    assert abs(first.time - world.clock.time()) < 60
+    found = await bus.dead_letters.get(first.number)
+    assert replace(found, time=first.time) == first
+    assert abs(found.time - first.time) < 0.001
+    assert [each.message_id async for each in bus.dead_letters.list(limit=2)] == ["a", "b"]
+
+
+async def test_a_dead_letter_is_replayed_as_it_came(bus: Bus) -> None:
+    (original,) = await put_aside(bus, "a")
+    (letter,) = [each async for each in bus.dead_letters.list()]
+    await bus.dead_letters.replay(letter.number)
+    (again,) = await take(bus.consume(spec(bus)), 1)
+    assert (again.subject, again.payload, again.content_type) == (
+        original.subject,
+        original.payload,
+        original.content_type,
+    )
+    assert again.sequence != original.sequence
+    assert await bus.dead_letters.count() == 0
+
+
+async def test_a_timer_that_was_put_aside_is_replayed_as_a_timer(world: World, bus: Bus) -> None:
+    consumer = bus.consume(spec(bus, "timers"))
+    await bus.emit([timer(world, "t", 0.0, b"due", plan="a.b")])
+    (original,) = await take(consumer, 1)
+    await bus.dead_letters.put(original, "failed", "")
+    (letter,) = [each async for each in bus.dead_letters.list()]
+    assert letter.subject == bus.subjects.timer_due("a.b", "t")
+    await bus.dead_letters.replay(letter.number)
+    (again,) = await take(consumer, 1)
+    assert (again.subject, again.payload) == (original.subject, b"due")
+
+
+@pytest.mark.parametrize("number", [0, -1, 99])
+async def test_a_number_without_a_dead_letter_is_said_to_have_none(bus: Bus, number: int) -> None:
+    with pytest.raises(DeadLetterNotFound):
+        await bus.dead_letters.get(number)
+    with pytest.raises(DeadLetterNotFound):
+        await bus.dead_letters.replay(number)
+
+
+# Connections.
+
+
+async def test_closing_a_connection_leaves_the_others(world: World) -> None:
+    one, other = await world.connect(), await world.connect()
+    consumer = one.consume(spec(one))
+    waiting = asyncio.ensure_future(consumer.fetch(1))
+    await asyncio.sleep(0.1)
+    await one.checkpoints.commit(checkpoint())
+    await one.close()
+    await one.close()
+    with pytest.raises(BusUnavailable):
+        await asyncio.wait_for(waiting, PATIENCE)
+    with pytest.raises(BusUnavailable):
+        await one.publish(event("never"))
+    with pytest.raises(BusUnavailable):
+        await one.checkpoints.load("plan-1")
+    await other.publish(event("a"))
+    assert ids(await take(other.consume(spec(other)), 1)) == ["a"]
+    assert await other.checkpoints.load("plan-1") is not None
+
+
+async def test_streams_can_be_ensured_by_many_at_once(world: World) -> None:
+    buses = [await world.connect() for _ in range(4)]
+    await asyncio.gather(*(each.ensure_streams() for each in buses for _ in range(2)))
+    await buses[0].publish(event("a"))
+    await buses[0].ensure_streams()
+    assert ids(await take(buses[1].consume(spec(buses[1])), 1)) == ["a"]
+
+
+async def test_health_says_something_json_able(bus: Bus) -> None:
+    await bus.publish(event("a"))
+    assert codec.dump(await bus.health(), "json")
