@@ -1,0 +1,83 @@
+"""Ending: how one plan ends, as far as a client knows."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from plancast.status import PlanStatus
+from plancast_bus.checkpoints import Checkpoint
+from plancast_bus.codec import unpack
+from plancast_bus.contracts import Subscription
+
+
+class Ending:
+    """How a plan ends, for all who wait for it in a client."""
+
+    __slots__ = (
+        "__weakref__",
+        "arrived",
+        "data",
+        "delay",
+        "due",
+        "failure",
+        "hint",
+        "hinted",
+        "key",
+        "missing_since",
+        "noticed",
+        "plan_id",
+        "revision",
+        "urgent",
+        "waiters",
+    )
+
+    def __init__(self, plan_id: str) -> None:
+        self.plan_id = plan_id
+        self.key = plan_id
+        """The correlation id under which its checkpoint rests."""
+        self.data: dict[str, Any] | None = None
+        """The final response's data, once known."""
+        self.failure: Exception | None = None
+        """Why the waiting ends without a response."""
+        self.noticed = False
+        """The response is told to this client's inbox."""
+        self.arrived = asyncio.Event()
+        self.hint: Subscription | None = None
+        """Hears when the plan's checkpoint is written."""
+        self.hinted = False
+        self.revision = 0
+        """Of the newest checkpoint that was seen."""
+        self.missing_since: float | None = None
+        self.waiters = 0
+        self.delay = 0.0
+        """Seconds until the look after the next one."""
+        self.due = 0.0
+        self.urgent = False
+        """It is to be looked up at once."""
+
+    def conclude(self, data: dict[str, Any] | None, failure: Exception | None = None) -> None:
+        """End the waiting; the first end counts."""
+        if self.data is None:
+            self.data, self.failure = data, failure
+            self.arrived.set()
+
+
+def response_of(checkpoint: Checkpoint) -> dict[str, Any] | None:
+    """The data of the final response of the plan in a checkpoint; None while it is not finished."""
+    status = PlanStatus(checkpoint.summary.status)
+    if not status.finished:
+        return None
+    state: dict[str, Any] = unpack(checkpoint.state)
+    result = state.get("result")
+    return {
+        "plan_id": checkpoint.summary.plan_id,
+        "status": str(status),
+        "result": state.get("results", {}) if result is None else result,
+        "error": state.get("error"),
+    }
+
+
+def tells(checkpoint: Checkpoint, inbox: str) -> bool:
+    """Whether the plan's final response is told to an inbox."""
+    return bool(inbox) and unpack(checkpoint.state).get("notify") == inbox

@@ -1,0 +1,100 @@
+"""``context.bus`` outside a plan's turn: events are published at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plancast.plain import plain
+from plancast_bus.contracts import Bus
+from plancast_bus.envelope import EventEnvelope, EventTopic
+
+
+class LiveEvents:
+    """Publishes what a task's handler sends; see :class:`plancast.context.EventPort`.
+
+    What is sent follows from one event, the cause: it inherits the cause's correlation id, tenant,
+    session, user, plan and trace. Its ids are the cause's id with a number, so that a task that is
+    done again sends the same ids again, and streams drop them.
+
+    Args:
+        bus: Where to publish.
+        cause: The event that the handler handles.
+        source: Who sends: the worker's name.
+    """
+
+    __slots__ = ("_bus", "_cause", "_count", "_source")
+
+    def __init__(self, bus: Bus, cause: EventEnvelope, source: str) -> None:
+        self._bus = bus
+        self._cause = cause
+        self._source = source
+        self._count = 0
+
+    async def publish(
+        self,
+        event_type: str,
+        data: Any = None,
+        *,
+        topic: str = EventTopic.BUSINESS_FACTS,
+        correlation_id: str | None = None,
+        **fields: Any,
+    ) -> str:
+        """Publish an event, wait until it is durable, and return its id.
+
+        Raises:
+            BusUnavailable, PublishRefused, PayloadTooLarge, InvalidSubject: it was not published.
+            TypeError, ValueError: the data is no JSON, or a field is wrong.
+        """
+        cause = self._cause
+        self._count += 1
+        said = {key: value for key, value in fields.items() if value is not None}
+        event = EventEnvelope.model_validate(
+            {
+                "id": f"{cause.id}:{self._count}",
+                "source": self._source,
+                "correlation_id": correlation_id or cause.correlation_id,
+                "tenant_id": cause.tenant_id,
+                "user_id": cause.user_id,
+                "session_id": cause.session_id,
+                "plan_id": cause.plan_id,
+                "goal_id": cause.goal_id,
+                "trace_id": cause.trace_id,
+                "parent_event_id": cause.id,
+                **said,
+                "type": event_type,
+                "topic": topic,
+                "data": {} if data is None else plain(data),
+            }
+        )
+        await self._bus.publish(event)
+        return event.id
+
+    async def request(
+        self,
+        event_type: str,
+        data: Any = None,
+        response_event: str = "",
+        *,
+        correlation_id: str | None = None,
+        topic: str = EventTopic.ACTION_REQUESTS,
+        **fields: Any,
+    ) -> str:
+        """Publish a request; its answer goes to whoever follows the correlation id. Errors as in :meth:`publish`."""
+        fields["response_event"] = response_event or None
+        return await self.publish(event_type, data, topic=topic, correlation_id=correlation_id, **fields)
+
+    async def respond(
+        self,
+        event_type: str,
+        data: Any = None,
+        correlation_id: str | None = None,
+        *,
+        topic: str = EventTopic.ACTION_RESULTS,
+        **fields: Any,
+    ) -> str:
+        """Publish an answer beside the task's own. Errors as in :meth:`publish`."""
+        return await self.publish(event_type, data, topic=topic, correlation_id=correlation_id, **fields)
+
+    async def announce(self, event_type: str, data: Any = None, **fields: Any) -> str:
+        """Publish a business fact. Errors as in :meth:`publish`."""
+        return await self.publish(event_type, data, **fields | {"topic": EventTopic.BUSINESS_FACTS})

@@ -1,0 +1,42 @@
+"""Plain values: what can travel in an event and is the same on the other side."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pydantic import BaseModel
+
+MAX_DEPTH = 60
+"""Deepest nesting of lists and objects in an event's data; a little less than readers allow for a whole event."""
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON would have it: pydantic models become dicts, tuples lists, the rest stays as it is.
+
+    Raises:
+        TypeError: a value has no JSON form; the message says where it is.
+        ValueError: a number is not finite, or the nesting is deeper than 60 levels.
+    """
+    return _plain(value, "", MAX_DEPTH)
+
+
+def _plain(value: Any, where: str, allowed: int) -> Any:
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        raise ValueError(f"{where or 'the value'} is {value}, which JSON does not know")
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    if not allowed:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise TypeError(f"{where or 'the value'} has the key {key!r:.80}; keys are strings in JSON")
+        return {key: _plain(item, f"{where}.{key}" if where else key, allowed - 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, f"{where}[{index}]", allowed - 1) for index, item in enumerate(value)]
+    raise TypeError(f"{where or 'the value'} is a {type(value).__name__}, which JSON does not know")

@@ -1,0 +1,45 @@
+"""Requests of a plan that are not answered yet, and the ids that tell them apart."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from plancast_bus.subjects import encode_token
+
+_NUMBER = re.compile(r"\d+-\d+")
+
+
+def effect_id(plan_id: str, revision: int, index: int) -> str:
+    """The id of the ``index``-th event that a plan's turn ``revision`` sends; the same however often it is sent."""
+    return f"{encode_token(plan_id)}:{revision}-{index}"
+
+
+def is_request_of(plan_id: str, event_id: str) -> bool:
+    """Whether an event id is one that this plan gave to an event of its own."""
+    prefix = encode_token(plan_id) + ":"
+    return event_id.startswith(prefix) and _NUMBER.fullmatch(event_id, len(prefix)) is not None
+
+
+@dataclass(slots=True)
+class Request:
+    """A request that waits for its answer."""
+
+    event_type: str
+    response_event: str
+    state: str | None = None
+    """The state whose action it is; None when a handler sent it."""
+    attempt: int = 1
+    child: bool = False
+    """It is the goal of a child plan, whose plan id is the request's id."""
+    due: float | None = None
+    """When it times out or is asked again, seconds since the epoch."""
+    asking_again: bool = False
+    """It has failed, and is asked again when due."""
+    sequence: int = 0
+    """Its place in the stream of requests, once known; what a withdrawal names."""
+
+    def to_list(self) -> list[Any]:
+        """The request as plain values."""
+        return [getattr(self, name) for name in self.__slots__]

@@ -1,0 +1,112 @@
+"""Settings: read once, at the edge, from ``PLANCAST_`` environment variables; handed in everywhere else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from plancast_bus.settings import BusSettings, NatsSettings
+
+
+class RaySettings(BaseModel):
+    """Where Ray is."""
+
+    address: str = ""
+    """Address of a Ray cluster; empty takes ``RAY_ADDRESS`` or starts Ray on this machine."""
+    namespace: str = "plancast"
+    """Ray namespace of all actors."""
+
+
+class HostSettings(BaseModel):
+    """Plan hosts: the Ray actors that plan actors live in."""
+
+    count: int = Field(0, ge=0)
+    """Shared hosts; 0 takes one for each two cores, at least one."""
+    cpus: float = Field(0.0, ge=0)
+    """Share of a core that each host asks Ray for; 0 lets Ray place them anywhere."""
+    placement: Literal["shared", "dedicated"] = "shared"
+    """Where plans live unless their planner says otherwise."""
+    max_live_plans: int = Field(50_000, ge=1)
+    """Plan actors that a host keeps in memory; the least recently used is passivated first."""
+    idle_seconds: float = Field(300.0, gt=0)
+    """Seconds without an event after which a plan actor is passivated."""
+    dedicated_idle_seconds: float = Field(30.0, gt=0)
+    """Seconds without an event after which a dedicated host ends itself."""
+    max_handler_attempts: int = Field(5, ge=1)
+    """How often a turn is tried when its handler raises ``RetryableError``."""
+
+
+class DispatcherSettings(BaseModel):
+    """Dispatchers: the Ray actors that read the streams."""
+
+    count: int = Field(1, ge=1)
+    max_outstanding: int = Field(4096, ge=1)
+    """Events handed to hosts and not yet committed, for each dispatcher; more wait in the stream."""
+    max_batch: int = Field(512, ge=1)
+    """Events in one call to a host."""
+    ack_wait: float = Field(30.0, gt=0)
+    """Seconds after which an event that nobody reports on is delivered again."""
+    unknown_plan_seconds: float = Field(60.0, ge=0)
+    """Seconds that an event for an unknown plan is retried before it becomes a dead letter."""
+
+
+class WorkerSettings(BaseModel):
+    """Worker processes."""
+
+    processes: int = Field(1, ge=0)
+    """Worker actors that ``run`` and ``deploy`` start."""
+    ack_wait: float = Field(15.0, gt=0)
+    """Seconds after which the task of a worker that died is given to another."""
+
+
+class PlanSettings(BaseModel):
+    """Bounds of a plan."""
+
+    retention_seconds: float = Field(7 * 86400, ge=0)
+    """Seconds that a finished plan can still be looked up; 0 keeps it for ever."""
+    max_kept_events: int = Field(100, ge=1)
+    """Events that came early, or while paused; beyond it the oldest is dropped, with a warning in the timeline."""
+    max_processed_ids: int = Field(512, ge=16)
+    """Event ids that a checkpoint remembers, to know a repetition by."""
+    timeline_tail_bytes: int = Field(8192, ge=256)
+    """Timeline that a checkpoint carries; what is over it is put away once."""
+
+
+class Settings(BaseSettings):
+    """All settings. Environment: ``PLANCAST_HOSTS__COUNT=4``, ``PLANCAST_NATS__PASSWORD=...``."""
+
+    model_config = SettingsConfigDict(env_prefix="PLANCAST_", env_nested_delimiter="__", extra="ignore")
+
+    nats: NatsSettings = Field(default_factory=NatsSettings)
+    bus: BusSettings = Field(default_factory=BusSettings)
+    ray: RaySettings = Field(default_factory=RaySettings)
+    hosts: HostSettings = Field(default_factory=HostSettings)
+    dispatchers: DispatcherSettings = Field(default_factory=DispatcherSettings)
+    workers: WorkerSettings = Field(default_factory=WorkerSettings)
+    plans: PlanSettings = Field(default_factory=PlanSettings)
+    data_dir: Path = Path(".plancast")
+    """Where ``run`` keeps the embedded nats-server's data, and notes the URL of what runs."""
+
+    @classmethod
+    def load(cls, base: Settings | None = None) -> Settings:
+        """The environment over an app's settings; ``NATS_URL`` and ``RAY_ADDRESS`` count where nothing is said."""
+        said = cls()
+        if base is not None:
+            said = cls.model_validate(_merge(base.model_dump(), said.model_dump(exclude_unset=True)))
+        if not said.nats.url:
+            said.nats.url = os.environ.get("NATS_URL", "")
+        if not said.ray.address:
+            said.ray.address = os.environ.get("RAY_ADDRESS", "")
+        return said
+
+
+def _merge(base: dict[str, object], over: dict[str, object]) -> dict[str, object]:
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged

@@ -1,0 +1,778 @@
+"""The command line, against a real nats-server wherever a command needs one."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import pytest
+
+from plancast.cli import connection, doctor, main, output
+from plancast.cli.failures import describe
+from plancast.cli.graph import mermaid
+from plancast.cli.running import DataFolder, Running, find_running, is_held
+from plancast.settings import Settings
+from plancast.stored import StoredPlans
+from plancast.turn import Turn, TurnEnvironment, Verdict
+from plancast_bus.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.codec import pack
+from plancast_bus.contracts import ConsumerSpec, Delivery
+from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.jetstream import JetStreamBus, connect
+from plancast_bus.server import NatsServer
+from plancast_bus.settings import BusSettings, NatsSettings
+
+T = TypeVar("T")
+GONE = "nats://127.0.0.1:1"
+GOOD_APP = """
+from plancast import App, Planner, Worker
+
+planner = Planner("greeter")
+planner.add_goal("greet.goal", {
+    "start": {"state_name": "start", "default_next": "ask"},
+    "ask": {
+        "state_name": "ask",
+        "action": {"event_type": "name.ask", "response_event": "name.given", "data": {"to": "{goal_data.to}"}},
+        "transitions": [
+            {"on_event": "name.given", "to_state": "done"},
+            {"on_event": "name.failed", "to_state": "failed", "condition": "event.data.final == true"},
+        ],
+    },
+    "done": {"state_name": "done", "is_terminal": True},
+    "failed": {"state_name": "failed", "is_terminal": True},
+})
+worker = Worker("names")
+
+@worker.on_task("name.ask", "name.given")
+def ask(task, context):
+    return {"name": "Ada"}
+
+app = App("greetings", planners=[planner], workers=[worker])
+no_app = 7
+"""
+BAD_APP = """
+from plancast import App, Planner
+
+planner = Planner("p")
+planner.add_goal("g", {
+    "start": {"state_name": "start", "default_next": "nowhere"},
+    "lonely": {"state_name": "lonely"},
+})
+app = App("bad", planners=[planner])
+"""
+
+
+@dataclass
+class Result:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Invoke]:
+    """Runs a command line in this process, in a folder of its own with the apps ``good`` and ``bad``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NATS_URL", raising=False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "cli_good.py").write_text(GOOD_APP)
+    (tmp_path / "cli_bad.py").write_text(BAD_APP)
+    import logging
+
+    handlers = list(logging.getLogger().handlers)
+
+    def run(*arguments: str) -> Result:
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    yield run
+    logging.getLogger().handlers[:] = handlers
+    for name in ("cli_good", "cli_bad", "cli_broken"):
+        sys.modules.pop(name, None)
+
+
+@dataclass
+class Deployed:
+    """A nats-server with streams under a prefix of the test's own, and plans in them."""
+
+    nats: NatsSettings
+    bus: BusSettings
+
+    def run(self, work: Callable[[JetStreamBus], Awaitable[T]]) -> T:
+        """Do something on the bus."""
+
+        async def connected() -> T:
+            bus = await connect(self.nats, self.bus)
+            try:
+                return await work(bus)
+            finally:
+                await bus.close()
+
+        return asyncio.run(connected())
+
+    def plan(self, plan_id: str, events: Sequence[tuple[str, Any]] = (), **goal: Any) -> None:
+        """A plan of the app ``good`` that has received the events, committed turn by turn."""
+        self.run(lambda bus: _commit_turns(bus, plan_id, events, goal))
+
+    def sent(self, plan_id: str, event_type: str) -> EventEnvelope:
+        """The event of a type that is on its way to a plan."""
+
+        async def fetch(bus: JetStreamBus) -> EventEnvelope:
+            filters = (bus.subjects.stored("plan-events", "*", plan_id, event_type),)
+            consumer = bus.consume(ConsumerSpec(f"look-{uuid4().hex[:8]}", "results", filters))
+            async with asyncio.timeout(10):
+                [delivery] = await consumer.fetch(1)
+            await consumer.close()
+            address = bus.subjects.parse_stored(delivery.subject)
+            assert address.correlation_id == plan_id
+            return decode_delivery(delivery)
+
+        return self.run(fetch)
+
+
+def decode_delivery(delivery: Delivery) -> EventEnvelope:
+    from plancast_bus.codec import load
+
+    return EventEnvelope.model_validate(load(delivery.payload, delivery.content_type))
+
+
+async def _commit_turns(
+    bus: JetStreamBus, plan_id: str, events: Sequence[tuple[str, Any]], goal: dict[str, Any]
+) -> None:
+    namespace: dict[str, Any] = {}
+    exec(compile(GOOD_APP, "good.py", "exec"), namespace)
+    environment = TurnEnvironment(namespace["app"], bus.subjects, bus.encode, StoredPlans(bus.checkpoints))
+    data = goal.pop("data", {"to": "you"})
+    start = EventEnvelope(
+        source="t", type="greet.goal", topic=EventTopic.ACTION_REQUESTS, data=data, correlation_id=plan_id, **goal
+    )
+    following = [
+        EventEnvelope(source="t", type=kind, topic=EventTopic.PLAN_EVENTS, data=said, correlation_id=plan_id, **goal)
+        for kind, said in events
+    ]
+    plan, version, timeline = None, 0, []
+    now = time.time() - 60
+    for revision, event in enumerate([start, *following], start=1):
+        now += 1.5
+        turn = Turn(environment, plan_id, event, plan, revision, now)
+        assert await turn.run() is Verdict.COMMIT, turn.reason
+        plan = turn.plan
+        assert plan is not None
+        timeline.append(pack(turn.entry()))
+        await bus.checkpoints.put_machine(plan.machine.hash, plan.machine.encoded)
+        summary = PlanSummary(
+            plan_id, str(plan.status), plan.goal_event, plan.current_state, revision,
+            plan.tenant_id, plan.user_id, plan.session_id or "", "", plan.planner, plan.created_at, now,
+        )  # fmt: skip
+        state = pack(plan.to_state() | {"machine": plan.machine.hash})
+        version = await bus.checkpoints.commit(
+            Checkpoint(plan_id, revision, "test", state, summary, timeline=tuple(timeline), version=version)
+        )
+
+
+@pytest.fixture
+def deployed(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, invoke: Invoke) -> Deployed:
+    """Streams of the test's own, which commands find by NATS_URL."""
+    prefix = f"cli-{uuid4().hex[:8]}"
+    monkeypatch.setenv("NATS_URL", nats_server.url)
+    monkeypatch.setenv("PLANCAST_BUS__PREFIX", prefix)
+    made = Deployed(NatsSettings(url=nats_server.url), BusSettings(prefix=prefix))
+    made.run(lambda bus: bus.ensure_streams())
+    return made
+
+
+class TestUsage:
+    @pytest.mark.parametrize(
+        "command",
+        [
+            *(["run"], ["deploy"], ["worker"], ["status"], ["stop"], ["validate"], ["submit"], ["doctor"], ["demo"]),
+            *(["plans", each] for each in ["list", "show", "history", "watch", "signal", "resume", "cancel", "pause"]),
+            *(["deadletters", each] for each in ["list", "show", "replay"]),
+        ],
+        ids=" ".join,
+    )
+    def test_every_command_has_help(self, invoke: Invoke, command: list[str]) -> None:
+        result = invoke(*command, "--help")
+        assert result.code == 0
+        assert f"Usage: plancast {' '.join(command)}" in result.out
+
+    def test_help_names_every_command(self, invoke: Invoke) -> None:
+        result = invoke("--help")
+        assert result.code == 0
+        for command in [
+            "validate",
+            "run",
+            "worker",
+            "deploy",
+            "status",
+            "stop",
+            "submit",
+            "plans",
+            "doctor",
+            "demo",
+            "deadletters",
+        ]:
+            assert f" {command} " in result.out
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["frobnicate"],
+            ["validate"],
+            ["validate", "no-colon"],
+            ["validate", "cli_nowhere:app"],
+            ["validate", "cli_good:nothing"],
+            ["validate", "cli_good:no_app"],
+            ["run", "cli_good:app", "--port", "99999"],
+            ["run", "cli_good:app", "--port", "4333", "--nats-url", GONE],
+            ["deploy", "cli_good:app"],
+            ["deploy", "cli_good:app", "--nats-url", GONE],
+            ["plans", "list", "--status", "happy"],
+            ["plans", "signal", "p", "e", "--data", "{no json"],
+            ["plans", "signal", "p", "e", "--data", "NaN"],
+            ["plans", "resume", "p", "--data", "@nowhere.json"],
+            ["submit", "greet.goal", "--data", "{no json"],
+            ["submit", "greet.goal", "--data", "[1]"],
+            ["deadletters", "replay"],
+            ["deadletters", "replay", "1", "--all"],
+        ],
+        ids=" ".join,
+    )
+    def test_wrong_usage_exits_2_with_one_line(self, invoke: Invoke, arguments: list[str]) -> None:
+        result = invoke(*arguments)
+        assert result.code == 2
+        assert result.out == ""
+        first, *others = result.err.splitlines()
+        assert first.startswith("error: ")
+        assert all(line.startswith("hint: ") for line in others)
+
+    def test_a_group_alone_shows_its_help(self, invoke: Invoke) -> None:
+        result = invoke("plans")
+        assert (result.code, result.err) == (2, "")
+        assert "history" in result.out
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["submit", "greet.goal"],
+            ["plans", "list"],
+            ["plans", "show", "p"],
+            ["deadletters", "list"],
+            ["worker", "cli_good:app"],
+        ],
+        ids=" ".join,
+    )
+    def test_no_connection_exits_3(self, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+        monkeypatch.setenv("PLANCAST_NATS__CONNECT_TIMEOUT", "0.3")
+        result = invoke(*arguments, "--nats-url", GONE)
+        assert result.code == 3
+        assert "error: no connection to NATS at 127.0.0.1:1" in result.err
+        assert "Traceback" not in result.err
+
+    def test_no_server_named_exits_3_and_says_how_to_name_one(self, invoke: Invoke) -> None:
+        result = invoke("plans", "list")
+        assert result.code == 3
+        assert "--nats-url" in result.err
+
+    def test_verbose_shows_the_traceback(self, invoke: Invoke) -> None:
+        assert "Traceback" in invoke("submit", "greet.goal", "-d", "{", "-v").err
+        assert "Traceback" not in invoke("submit", "greet.goal", "-d", "{").err
+
+    def test_a_wrong_setting_is_named_but_not_shown(self, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PLANCAST_HOSTS__COUNT", "s3cret")
+        result = invoke("plans", "list")
+        assert result.code == 2
+        assert "PLANCAST_HOSTS__COUNT" in result.err
+        assert "s3cret" not in result.err
+
+    @pytest.mark.parametrize(
+        "arguments",
+        ["--help", "validate cli_good:app", "plans", "submit e --data {", "run nowhere", "deploy cli_good:app"],
+    )
+    def test_neither_ray_nor_litellm_nor_nats_is_loaded_in_vain(self, invoke: Invoke, arguments: str) -> None:
+        script = (
+            "import sys; from plancast.cli import main; main(sys.argv[1:]); "
+            "print('LOADED', {'ray', 'litellm', 'nats'} & set(sys.modules))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script, *arguments.split()], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert done.stdout.splitlines()[-1] == "LOADED set()"
+
+    def test_a_reader_that_has_seen_enough_is_no_error(self, invoke: Invoke) -> None:
+        plancast = Path(sys.executable).with_name("plancast")
+        done = subprocess.run(
+            f"{plancast} validate cli_good:app --json | head -c 1",
+            shell=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.stdout, done.stderr) == ("{", "")
+
+
+class TestValidate:
+    def test_a_good_app(self, invoke: Invoke) -> None:
+        result = invoke("validate", "cli_good:app")
+        assert (result.code, result.err) == (0, "")
+        assert "app 'greetings' is valid" in result.out
+
+    def test_a_good_app_as_json(self, invoke: Invoke) -> None:
+        assert invoke("validate", "cli_good:app", "--json").json == {
+            "address": "cli_good:app",
+            "valid": True,
+            "app": "greetings",
+            "planners": [{"name": "greeter", "goals": {"greet.goal": 4}}],
+            "workers": [{"name": "names", "tasks": ["name.ask"]}],
+            "faults": [],
+            "warnings": [],
+        }
+
+    def test_a_bad_app_exits_1_and_names_every_fault(self, invoke: Invoke) -> None:
+        result = invoke("validate", "cli_bad:app")
+        assert result.code == 1
+        assert "unknown state 'nowhere'" in result.out
+        assert "'lonely' cannot be reached" in result.out
+        said = invoke("validate", "cli_bad:app", "--json")
+        assert said.code == 1
+        assert len(said.json["faults"]) == 3
+
+    def test_a_module_that_cannot_be_imported_names_the_line(self, invoke: Invoke, tmp_path: Path) -> None:
+        (tmp_path / "cli_broken.py").write_text("import math\nmath.nothing\n")
+        result = invoke("validate", "cli_broken:app")
+        assert result.code == 1
+        assert "cli_broken.py:2: AttributeError" in result.err
+
+    def test_a_request_that_nobody_answers_is_a_warning(self, invoke: Invoke, tmp_path: Path) -> None:
+        (tmp_path / "cli_broken.py").write_text(GOOD_APP.replace("workers=[worker]", "workers=[]"))
+        result = invoke("validate", "cli_broken:app", "--json")
+        assert result.code == 0
+        assert "name.ask" in result.json["warnings"][0]
+
+
+class TestPlans:
+    def test_list_shows_the_one_that_moved_last_first(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("older", session_id="s1")
+        deployed.plan("newer", [("name.given", {"name": "Bo"})], tenant_id="t1")
+        listed = invoke("plans", "list", "--json").json
+        assert [each["plan_id"] for each in listed] == ["newer", "older"]
+        assert listed[0]["status"] == "completed"
+        assert listed[0]["goal_event"] == "greet.goal"
+        table = invoke("plans", "list").out.splitlines()
+        assert table[0].split()[:3] == ["plan", "status", "state"]
+        assert table[1].split()[:3] == ["newer", "completed", "done"]
+
+    def test_list_filters_and_limits(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("a", session_id="s1")
+        deployed.plan("b", [("name.given", {})], tenant_id="t1")
+
+        def ids(*options: str) -> list[str]:
+            return [each["plan_id"] for each in invoke("plans", "list", "--json", *options).json]
+
+        assert ids("--status", "completed") == ["b"]
+        assert ids("--session-id", "s1") == ["a"]
+        assert ids("--tenant-id", "t1") == ["b"]
+        assert ids("--limit", "1") == ["b"]
+        assert "--limit 0 shows all" in invoke("plans", "list", "--limit", "1").err
+        assert ids("--session-id", "nobody's") == []
+
+    def test_show_tells_what_a_plan_waits_for(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("waits", data={"to": "Bob"})
+        said = invoke("plans", "show", "waits", "--json").json
+        assert (said["plan_id"], said["status"], said["current_state"]) == ("waits", "running", "ask")
+        assert said["goal_data"] == {"to": "Bob"}
+        assert said["listens_for"] == ["name.given", "name.failed"]
+        [waiting] = said["waiting_for"]
+        assert (waiting["event_type"], waiting["response_event"], waiting["state"]) == ("name.ask", "name.given", "ask")
+        assert waiting["asked_at"].startswith("20")
+        assert [step["state"] for step in said["way"]] == ["ask"]
+        shown = invoke("plans", "show", "waits").out
+        assert "name.given" in shown
+        assert "58 s" in shown or "59 s" in shown  # the age of the request
+
+    def test_show_tells_the_results_and_the_error(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("failed", [("name.failed", {"final": True, "error": "nobody there"})])
+        shown = invoke("plans", "show", "failed")
+        assert shown.code == 0
+        assert "nobody there" in shown.out
+        assert "→ failed" in shown.out
+        assert "waits for" not in shown.out
+
+    def test_graph_marks_the_way(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("done", [("name.given", {"name": "Bo"})])
+        lines = [line.strip() for line in invoke("plans", "show", "done", "--graph").out.splitlines()]
+        assert lines[0] == "stateDiagram-v2"
+        assert 'state "ask" as s1' in lines
+        assert "[*] --> s0" in lines
+        assert "s0 --> s1 : ✓" in lines
+        assert "s1 --> s2 : ✓ name.given" in lines
+        assert "s1 --> s3 : name.failed [event.data.final == true]" in lines
+        assert "class s0,s1 taken" in lines
+        assert "class s2 current" in lines
+
+    def test_graph_cannot_be_broken_by_names(self) -> None:
+        states = {
+            "start": {"transitions": [{"on_event": "e", "to_state": 'a"b', "condition": 'x == ";:" \n'}]},
+            'a"b': {"is_terminal": True},
+        }
+        lines = mermaid({"state_machine": states, "current_state": "start"}, []).splitlines()
+        assert '    state "a\'b" as s1' in lines
+        assert "    s0 --> s1 : e [x == ',∶'  ]" in lines
+
+    def test_history(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("told", [("name.given", {"name": "Bo"})])
+        entries = invoke("plans", "history", "told", "--json").json
+        assert [entry["revision"] for entry in entries] == [1, 2]
+        assert entries[1]["event"]["data"] == {"name": "Bo"}
+        table = invoke("plans", "history", "told").out.splitlines()
+        assert len(table) == 3
+        assert "name.ask" in table[1]
+        assert "+1.5 s" in table[2]
+        assert "ask → done completed" in table[2]
+        assert '"name": "Bo"' in invoke("plans", "history", "told", "--full").out
+
+    def test_watch_ends_with_the_plan(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("good", [("name.given", {})])
+        deployed.plan("bad", [("name.failed", {"final": True})])
+        done = invoke("plans", "watch", "good", "--json")
+        assert (done.code, done.json["status"], done.json["revision"]) == (0, "completed", 2)
+        failed = invoke("plans", "watch", "bad")
+        assert failed.code == 1
+        assert "failed" in failed.out
+
+    @pytest.mark.parametrize("command", ["show", "history", "watch", "resume", "cancel", "pause"])
+    def test_an_unknown_plan_exits_1(self, invoke: Invoke, deployed: Deployed, command: str) -> None:
+        result = invoke("plans", command, "nobody")
+        assert (result.code, result.out) == (1, "")
+        assert result.err.startswith("error: plan nobody is unknown")
+
+    def test_signal_reaches_the_plan_as_its_tenant(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("p", tenant_id="t1")
+        result = invoke("plans", "signal", "p", "name.given", "--data", '{"name": "Bo"}')
+        assert result.code == 0
+        event = deployed.sent("p", "name.given")
+        assert (event.data, event.tenant_id, event.topic) == ({"name": "Bo"}, "t1", EventTopic.PLAN_EVENTS)
+
+    def test_data_may_come_from_a_file_or_stdin(
+        self, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "data.json").write_text('{"a": 1}')
+        assert connection.read_json(f"@{tmp_path / 'data.json'}") == {"a": 1}
+        monkeypatch.setattr("sys.stdin", (tmp_path / "data.json").open())
+        assert connection.read_json("-") == {"a": 1}
+        sys.stdin.close()
+
+    def test_controls_reach_the_plan(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("p")
+        assert invoke("plans", "pause", "p", "--reason", "lunch").code == 0
+        assert deployed.sent("p", "plan.pause").data == {"reason": "lunch"}
+        assert invoke("plans", "resume", "p", "--data", '"go"').code == 0
+        assert deployed.sent("p", "plan.resume").data == {"input": "go"}
+        assert invoke("plans", "cancel", "p", "--reason", "enough", "--json").json == {"plan_id": "p", "sent": True}
+        assert deployed.sent("p", "plan.cancel").data == {"reason": "enough"}
+
+    def test_a_finished_plan_takes_no_signal(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("over", [("name.given", {})])
+        result = invoke("plans", "signal", "over", "name.given")
+        assert result.code == 1
+        assert "completed" in result.err
+
+    def test_a_server_without_streams_says_so(
+        self, invoke: Invoke, deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PLANCAST_BUS__PREFIX", "never-deployed")
+        result = invoke("plans", "show", "p")
+        assert result.code == 1
+        assert "nothing was ever deployed" in result.err
+
+
+class TestSubmit:
+    def test_prints_the_id(self, invoke: Invoke, deployed: Deployed) -> None:
+        result = invoke("submit", "greet.goal", "--correlation-id", "mine")
+        assert (result.code, result.out) == (0, "mine\n")
+        assert invoke("submit", "greet.goal", "--json").json.keys() == {"plan_id"}
+
+    def test_waits_for_the_result(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("known", [("name.given", {"name": "Bo"})])
+        result = invoke("submit", "greet.goal", "--correlation-id", "known", "--wait", "--timeout", "20")
+        assert (result.code, result.json) == (0, {"ask": {"name": "Bo"}})
+
+    def test_exits_1_when_the_plan_failed(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("known", [("name.failed", {"final": True, "error": "nobody there"})])
+        arguments = ["submit", "greet.goal", "--correlation-id", "known", "--wait", "--timeout", "20"]
+        result = invoke(*arguments)
+        assert (result.code, result.out) == (1, "")
+        assert "nobody there" in result.err
+        said = invoke(*arguments, "--json")
+        assert (said.code, said.json["status"]) == (1, "failed")
+
+    def test_gives_up_after_the_timeout(self, invoke: Invoke, deployed: Deployed) -> None:
+        result = invoke("submit", "greet.goal", "--wait", "--timeout", "0.2")
+        assert (result.code, result.out) == (1, "")
+        assert "has not ended after 0.2 s" in result.err
+
+    def test_an_unknown_goal_names_those_that_there_are(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.run(lambda bus: bus.registry.put("app", "a", {"goals": ["greet.goal"]}))
+        result = invoke("submit", "great.goal")
+        assert result.code == 1
+        assert "greet.goal" in result.err
+
+
+class TestDeadLetters:
+    @staticmethod
+    async def _put(bus: JetStreamBus) -> None:
+        for number, payload in enumerate([b"no envelope", b'{"some": "json"}'], start=1):
+            subject = bus.subjects.stored("action-results", 3, "p1", "x.done")
+            delivery = Delivery(subject, payload, None, f"m{number}", "S", number, 1, "")
+            await bus.dead_letters.put(delivery, "undecodable", f"why {number} \x1b[31m")
+
+    def test_none(self, invoke: Invoke, deployed: Deployed) -> None:
+        assert invoke("deadletters", "list").code == 0
+        assert invoke("deadletters", "list", "--json").json == {"count": 0, "letters": []}
+
+    def test_list_and_show(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.run(self._put)
+        listed = invoke("deadletters", "list", "--json").json
+        assert listed["count"] == 2
+        assert [each["number"] for each in listed["letters"]] == [1, 2]
+        assert listed["letters"][0]["subject"] == f"{deployed.bus.prefix}.action-results.p1.x.done"
+        table = invoke("deadletters", "list").out
+        assert "why 1" in table
+        assert "\x1b" not in table
+        assert invoke("deadletters", "show", "2", "--json").json["payload"] == {"some": "json"}
+        assert "no envelope" in invoke("deadletters", "show", "1").out
+
+    def test_replay_one_then_all(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.run(self._put)
+        assert invoke("deadletters", "replay", "1", "--json").json == {"replayed": [1], "failed": {}}
+        assert [each["number"] for each in invoke("deadletters", "list", "--json").json["letters"]] == [2]
+        assert invoke("deadletters", "replay", "--all").code == 0
+        assert invoke("deadletters", "list", "--json").json["count"] == 0
+        results = f"{deployed.bus.prefix.upper()}_RESULTS"
+        assert deployed.run(lambda bus: bus.health())["streams"][results]["messages"] == 2
+
+    @pytest.mark.parametrize("command", ["show", "replay"])
+    def test_an_unknown_number_exits_1(self, invoke: Invoke, deployed: Deployed, command: str) -> None:
+        result = invoke("deadletters", command, "99")
+        assert result.code == 1
+        assert "no dead letter 99" in result.err
+
+
+class TestDoctor:
+    def test_a_well_server(self, invoke: Invoke, deployed: Deployed) -> None:
+        result = invoke("doctor")
+        assert result.code == 0
+        assert "✗" not in result.out
+        said = invoke("doctor", "--json").json
+        assert said["healthy"]
+        assert {"server", "jetstream", "clock", "streams", "limits", "dead letters"} <= {
+            each["check"] for each in said["findings"]
+        }
+
+    def test_missing_streams_are_a_fault(
+        self, invoke: Invoke, deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PLANCAST_BUS__PREFIX", "never-deployed")
+        result = invoke("doctor")
+        assert result.code == 1
+        assert "missing" in result.out
+
+    def test_goals_that_nobody_reads_are_a_fault(self, invoke: Invoke, deployed: Deployed) -> None:
+        invoke("submit", "greet.goal")
+        result = invoke("doctor")
+        assert result.code == 1
+        assert "nobody reads 1 message" in result.out
+
+    def test_no_connection_exits_3(self, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PLANCAST_NATS__CONNECT_TIMEOUT", "0.3")
+        result = invoke("doctor", "--nats-url", GONE, "--json")
+        assert result.code == 3
+        assert result.json["findings"][0]["level"] == "fault"
+
+    def test_what_is_wrong_is_told(self) -> None:
+        stream = {"messages": 5, "bytes": 90, "max_bytes": 100, "storage": "memory", "consumers": {}}
+        consumers = {"d": {"pending": doctor.LAG, "durable": True}}
+        evidence = doctor.Evidence(
+            settings=Settings(bus=BusSettings(max_event_bytes=2048)),
+            health={
+                "server": {
+                    "version": "2.12.0",
+                    "address": "h:1",
+                    "round_trip": 0.1,
+                    "storage_bytes": 0,
+                    "max_payload": 1024,
+                },
+                "streams": {"PLANCAST_REQUESTS": stream, "PLANCAST_RESULTS": stream | {"consumers": consumers}},
+            },
+            apps=(),
+            dead_letters=2,
+            clock_skew=-90.0,
+        )
+        found = {(each.check, each.level): each.detail for each in doctor.examine(evidence)}
+        assert "1 min 30 s behind" in found["clock", "fault"]
+        assert "nearly full" in found["limits", "fault"]
+        assert "PLANCAST_REQUESTS" in found["consumers", "fault"]
+        assert "d (10,000)" in found["consumers", "warning"]
+        assert "2 messages" in found["dead letters", "warning"]
+        assert "memory" in found["streams", "warning"]
+        assert found["apps", "warning"]
+
+
+class TestDataFolder:
+    def test_one_run_at_a_time(self, invoke: Invoke, tmp_path: Path) -> None:
+        with DataFolder(tmp_path / "data") as folder:
+            folder.write(Running("nats://h:1", "plancast", os.getpid(), "cli_good:app"))
+            result = invoke("run", "cli_good:app", "--data-dir", str(tmp_path / "data"))
+        assert result.code == 1
+        assert "already (cli_good:app" in result.err
+        assert "plancast stop" in result.err
+
+    def test_the_note_is_there_while_it_runs_and_private(self, tmp_path: Path) -> None:
+        running = Running("nats://u:p@h:1", "plancast", os.getpid(), "cli_good:app", "auto", 5.0)
+        with DataFolder(tmp_path) as folder:
+            assert find_running(tmp_path) is None
+            folder.write(running)
+            assert find_running(tmp_path) == running
+            assert (tmp_path / "run.json").stat().st_mode & 0o077 == 0
+        assert not (tmp_path / "run.json").exists()
+        assert not is_held(tmp_path)
+
+    def test_the_note_of_a_killed_run_counts_for_nothing(self, invoke: Invoke, tmp_path: Path) -> None:
+        script = (
+            "import os, signal, sys; from pathlib import Path; from plancast.cli.running import *\n"
+            "folder = DataFolder(Path(sys.argv[1])).__enter__()\n"
+            "folder.write(Running('nats://h:1', 'n', os.getpid()))\n"
+            "os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=60)
+        assert (tmp_path / "run.json").exists()
+        assert find_running(tmp_path) is None
+        assert invoke("stop", "--data-dir", str(tmp_path)).code == 1
+
+    def test_commands_find_the_server_of_what_runs_here(
+        self, invoke: Invoke, deployed: Deployed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.delenv("NATS_URL")
+        deployed.plan("p")
+        with DataFolder(tmp_path / ".plancast") as folder:
+            folder.write(Running(deployed.nats.url, "plancast", os.getpid()))
+            assert [each["plan_id"] for each in invoke("plans", "list", "--json").json] == ["p"]
+
+    def test_stop_ends_what_runs_and_waits_for_it(self, invoke: Invoke, tmp_path: Path) -> None:
+        script = (
+            "import os, signal, sys, time; from pathlib import Path; from plancast.cli.running import *\n"
+            "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), sys.exit(0)))\n"
+            "with DataFolder(Path(sys.argv[1])) as folder:\n"
+            "    folder.write(Running('nats://h:1', 'n', os.getpid(), 'some:app')); print('up', flush=True)\n"
+            "    signal.pause()"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "up\n"
+            result = invoke("stop", "--data-dir", str(tmp_path))
+            assert (result.code, process.wait(10)) == (0, 0)
+        assert "stopped some:app" in result.out
+
+    @pytest.mark.parametrize("command", ["status", "stop"])
+    def test_nothing_runs(self, invoke: Invoke, command: str) -> None:
+        result = invoke(command)
+        assert result.code == 1
+        assert "nothing runs" in result.err
+
+
+class TestWorker:
+    @staticmethod
+    async def _ask(bus: JetStreamBus) -> Any:
+        asked = uuid4().hex
+        await bus.publish(
+            EventEnvelope(
+                id=asked,
+                source="t",
+                type="name.ask",
+                topic=EventTopic.ACTION_REQUESTS,
+                correlation_id=asked,
+                response_event="name.given",
+            )
+        )
+        filters = (bus.subjects.stored("action-results", "*", asked, "name.given"),)
+        consumer = bus.consume(ConsumerSpec(f"look-{asked[:8]}", "results", filters))
+        async with asyncio.timeout(30):
+            [delivery] = await consumer.fetch(1)
+        await consumer.close()
+        return decode_delivery(delivery).data
+
+    def test_does_tasks_outlives_nats_and_ends_in_order(self, invoke: Invoke, fresh_nats: NatsServer) -> None:
+        deployed = Deployed(NatsSettings(url=fresh_nats.url), BusSettings())
+        plancast = Path(sys.executable).with_name("plancast")
+        command = [str(plancast), "worker", "cli_good:app", "--nats-url", fresh_nats.url, "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                assert json.loads(process.stdout.readline())["tasks"] == ["name.ask"]
+                assert deployed.run(self._ask) == {"name": "Ada"}
+                fresh_nats.kill()
+                time.sleep(0.5)
+                fresh_nats.start()
+                assert deployed.run(self._ask) == {"name": "Ada"}
+                process.send_signal(signal.SIGTERM)
+                _, err = process.communicate(timeout=20)
+            finally:
+                process.kill()
+        assert process.returncode == 0
+        assert "Traceback" not in err
+
+    def test_an_app_without_workers_is_wrong_usage(self, invoke: Invoke, tmp_path: Path) -> None:
+        (tmp_path / "cli_broken.py").write_text(GOOD_APP.replace("workers=[worker]", "workers=[]"))
+        assert invoke("worker", "cli_broken:app").code == 2
+
+
+class TestOutput:
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [
+            (0.0, "0.0 ms"),
+            (0.0042, "4.2 ms"),
+            (0.34, "340 ms"),
+            (0.9996, "1.0 s"),
+            (4.24, "4.2 s"),
+            (9.96, "10 s"),
+            (59.6, "1 min 00 s"),
+            (185, "3 min 05 s"),
+            (7800, "2 h 10 min"),
+            (4 * 86400 + 3 * 3600, "4 d 3 h"),
+        ],
+    )
+    def test_durations_are_for_people(self, seconds: float, text: str) -> None:
+        assert output.duration(seconds) == text
+
+    def test_text_from_outside_does_nothing_to_the_terminal(self) -> None:
+        assert output.plain("a\x1b[31mb\x07") == "a\\x1b[31mb\\x07"
+
+    def test_urls_are_shown_without_password(self) -> None:
+        assert output.public_url("nats://u:p@h:1, tls://h:2") == "nats://h:1,tls://h:2"
+
+    def test_unexpected_errors_are_named(self) -> None:
+        message, hint, code = describe(KeyError("x"))
+        assert (message, code) == ("KeyError: 'x'", 1)
+        assert "-v" in hint
