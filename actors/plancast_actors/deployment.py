@@ -1,0 +1,228 @@
+"""Deployment: brings the actors of an app to what the settings ask, watches, drains and stops them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from plancast.app import App, load_app
+from plancast.errors import InvalidApp
+from plancast.settings import Settings
+from plancast_actors import ray_actors
+from plancast_actors.dispatcher import CONSUMER_PREFIX, DispatcherOptions, consumer_specs
+from plancast_actors.ray_actors import Blueprint, names_of
+from plancast_bus.contracts import Bus, Source
+from plancast_bus.jetstream import connect
+
+KINDS = {"dispatchers": "dispatcher-", "hosts": "host-", "dedicated": "plan-", "workers": "worker-"}
+START_SECONDS = 120.0
+CALL_SECONDS = 5.0
+RETIRE_SECONDS = 10.0
+
+
+class Deployment:
+    """The actors of one app in one Ray namespace. This process must be connected to Ray."""
+
+    def __init__(self, app_name: str, settings: Settings) -> None:
+        self.app_name = app_name
+        self.settings = settings
+        self.namespace = settings.ray.namespace
+
+    @classmethod
+    async def up(
+        cls,
+        app_address: str,
+        settings: Settings,
+        *,
+        workers: bool = True,
+        import_paths: Sequence[str] = (),
+    ) -> Deployment:
+        """Deploy an app: streams, hosts, dispatchers, workers. What is there already is found again.
+
+        Args:
+            app_address: ``module:attribute``, importable on every node.
+            settings: Of the deployment; they reach every actor.
+            workers: Whether the app's workers run in the cluster too.
+            import_paths: Folders that the actors search for the app's modules.
+
+        Raises:
+            InvalidApp: the app cannot run; names every fault.
+        """
+        app = load_app(app_address, import_paths)
+        app.validate()
+        deployment = cls(app.name, settings)
+        blueprint = _blueprint(app, app_address, settings, import_paths)
+        bus = await connect(settings.nats, settings.bus)
+        try:
+            await bus.ensure_streams()
+            await deployment._converge(bus, blueprint, settings.workers.processes if workers and app.workers else 0)
+            tasks = sorted(app.tasks)
+            await bus.registry.put("app", app.name, {"name": app.name, "goals": sorted(app.goals), "tasks": tasks})
+        finally:
+            await bus.close()
+        return deployment
+
+    @classmethod
+    async def find(cls, settings: Settings) -> Deployment | None:
+        """The deployment in the settings' namespace, or None."""
+        names = await asyncio.to_thread(names_of, settings.ray.namespace, list(KINDS.values()))
+        return cls("", settings) if names else None
+
+    async def _converge(self, bus: Bus, blueprint: Blueprint, workers: int) -> None:
+        """Start what is missing, replace dispatchers that are set up otherwise, and let go of what is too many."""
+        dispatchers = [
+            dataclasses.replace(blueprint, options=dataclasses.replace(blueprint.options, index=index))
+            for index in range(blueprint.options.count)
+        ]
+        worker_names = [f"worker-{index}" for index in range(workers)]
+        await self._start(
+            [(ray_actors.start_host, blueprint, name) for name in blueprint.shared_hosts]
+            + [(ray_actors.start_worker, blueprint, name) for name in worker_names]
+        )
+        await self._retire(await self._outdated(dispatchers))
+        await _delete_stale_consumers(bus, dispatchers)
+        await self._start([(ray_actors.start_dispatcher, each, each.options.name) for each in dispatchers])
+        await self._retire(await self._surplus("host-", blueprint.shared_hosts))
+        await self._retire(await self._surplus("worker-", worker_names))
+
+    async def _start(self, wanted: list[tuple[Callable[..., Any], Blueprint, str]]) -> None:
+        def start() -> None:
+            actors = [start(blueprint, name, self.namespace) for start, blueprint, name in wanted]
+            ray.get([actor.ready.remote() for actor in actors], timeout=START_SECONDS)
+
+        await asyncio.to_thread(start)
+
+    async def _outdated(self, wanted: Sequence[Blueprint]) -> list[str]:
+        layouts = {each.options.name: (each.options, each.shared_hosts) for each in wanted}
+        outdated = []
+        layout: Any
+        for name in await asyncio.to_thread(names_of, self.namespace, [KINDS["dispatchers"]]):
+            try:
+                layout = tuple(await ray.get_actor(name, namespace=self.namespace).layout.remote())
+            except (RayError, ValueError):
+                layout = None
+            if layouts.get(name) != layout:
+                outdated.append(name)
+        return outdated
+
+    async def _surplus(self, prefix: str, wanted: Sequence[str]) -> list[str]:
+        return [name for name in await asyncio.to_thread(names_of, self.namespace, [prefix]) if name not in wanted]
+
+    async def _retire(self, names: Sequence[str]) -> None:
+        """Drain and stop actors; what they do not get done is done by those that follow."""
+        await asyncio.gather(*(self._drain(name, RETIRE_SECONDS) for name in names))
+        await asyncio.to_thread(self._kill, names)
+
+    async def status(self) -> dict[str, Any]:
+        """What runs: ``app``, ``namespace``, and for each kind of actor a list of what it says of itself."""
+        names = await asyncio.to_thread(names_of, self.namespace, list(KINDS.values()))
+        reports = await asyncio.gather(*(self._ask(name) for name in names))
+        found: dict[str, Any] = {"app": self.app_name, "namespace": self.namespace}
+        for kind, prefix in KINDS.items():
+            found[kind] = [report for report in reports if report["name"].startswith(prefix)]
+        return found
+
+    async def _ask(self, name: str) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                report: dict[str, Any] = await ray.get_actor(name, namespace=self.namespace).status.remote()
+                return report
+        except (RayError, ValueError, TimeoutError) as error:
+            return {"name": name, "alive": False, "error": type(error).__name__}
+
+    async def drain(self, timeout: float = 10.0) -> bool:
+        """Stop taking events, and let what is in hand be committed; True when that was done in time."""
+        for kinds in (("dispatchers",), ("hosts", "dedicated"), ("workers",)):
+            names = await asyncio.to_thread(names_of, self.namespace, [KINDS[kind] for kind in kinds])
+            done = await asyncio.gather(*(self._drain(name, timeout) for name in names))
+            if not all(done):
+                return False
+        return True
+
+    async def _drain(self, name: str, timeout: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout + CALL_SECONDS):
+                return bool(await ray.get_actor(name, namespace=self.namespace).drain.remote(timeout))
+        except (RayError, ValueError, TimeoutError):
+            return False
+
+    async def down(self) -> None:
+        """Stop all actors. Plans go on when the app is deployed again."""
+        await asyncio.to_thread(self._kill, names_of(self.namespace, list(KINDS.values())))
+
+    def _kill(self, names: Iterable[str]) -> None:
+        for name in names:
+            try:
+                ray.kill(ray.get_actor(name, namespace=self.namespace), no_restart=True)
+            except (RayError, ValueError):
+                continue
+
+    async def kill(self, name: str) -> int:
+        """Kill an actor's process with SIGKILL, as a fault would, and return its pid; Ray restarts it.
+
+        Works for actors on this machine. One that is just being restarted is waited for.
+        """
+        async with asyncio.timeout(START_SECONDS):
+            while True:
+                try:
+                    pid = int(await ray.get_actor(name, namespace=self.namespace).pid.remote())
+                    break
+                except RayError:
+                    await asyncio.sleep(0.1)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    async def kill_host(self, index: int) -> str:
+        """Kill the process of a shared plan host; returns the actor's name."""
+        name = f"host-{index}"
+        await self.kill(name)
+        return name
+
+
+def host_count(settings: Settings) -> int:
+    """How many shared hosts there are: as set, or one for each two cores."""
+    return settings.hosts.count or max(1, (os.cpu_count() or 1) // 2)
+
+
+def _blueprint(app: App, app_address: str, settings: Settings, import_paths: Sequence[str]) -> Blueprint:
+    default = settings.hosts.placement
+    dedicated = frozenset(
+        goal for goal, planner in app.goals.items() if (planner.config.placement or default) == "dedicated"
+    )
+    if settings.dispatchers.count > settings.bus.shards:
+        raise InvalidApp(
+            f"{settings.dispatchers.count} dispatchers cannot share {settings.bus.shards} shards (PLANCAST_BUS__SHARDS)"
+        )
+    return Blueprint(
+        app_address=app_address,
+        settings=settings,
+        import_paths=tuple(import_paths),
+        options=DispatcherOptions(
+            count=settings.dispatchers.count,
+            shards=settings.bus.shards,
+            max_outstanding=settings.dispatchers.max_outstanding,
+            max_batch=settings.dispatchers.max_batch,
+            ack_wait=settings.dispatchers.ack_wait,
+            goals=tuple(sorted(app.goals)),
+            dedicated_goals=dedicated,
+        ),
+        shared_hosts=tuple(f"host-{index}" for index in range(host_count(settings))),
+    )
+
+
+async def _delete_stale_consumers(bus: Bus, dispatchers: Sequence[Blueprint]) -> None:
+    """Two consumers of a work queue may not overlap, so those of another number of dispatchers have to go."""
+    wanted = {spec.name for each in dispatchers for spec in consumer_specs(bus.subjects, each.options)}
+    streams = (await bus.health())["streams"]
+    sources: tuple[Source, ...] = ("results", "requests")
+    for source in sources:
+        for name in streams[f"{bus.subjects.prefix.upper()}_{source.upper()}"]["consumers"]:
+            if name.startswith(CONSUMER_PREFIX) and name not in wanted:
+                await bus.delete_consumer(source, name)

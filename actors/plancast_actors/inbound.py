@@ -1,0 +1,51 @@
+"""What dispatchers and plan hosts tell each other. Plain tuples: they cross process borders by the thousand."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, Protocol
+
+
+class Inbound(NamedTuple):
+    """An event on its way to a plan; its payload is not decoded."""
+
+    token: int
+    """Names the event to its dispatcher."""
+    subject: str
+    """As stored."""
+    payload: bytes
+    content_type: str | None
+    message_id: str | None
+    stream: str
+    sequence: int
+    attempt: int
+
+
+class Outcome(NamedTuple):
+    """What became of an event."""
+
+    token: int
+    kind: Literal["done", "retry"]
+    """``done``: durable, acknowledge it. ``retry``: deliver it again after ``delay``."""
+    delay: float
+    """Seconds."""
+
+
+class HostLost(Exception):
+    """Raised when a plan host cannot be reached: its process is gone, or not yet back."""
+
+
+class HostPort(Protocol):
+    """A plan host, as a dispatcher sees it."""
+
+    async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
+        """Hand over events, and take what has become of earlier ones.
+
+        Args:
+            dispatcher: Who asks; outcomes are kept for each apart.
+            batch: Events; may be empty.
+            wait: Return only when there is an outcome, or after about a second.
+
+        Raises:
+            HostLost: nothing is known of the events that were handed over and not reported on.
+        """
+        ...

@@ -1,0 +1,94 @@
+"""LocalRuntime: everything on this machine, an embedded nats-server and local Ray included."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from plancast.settings import Settings
+from plancast_actors import cluster
+from plancast_actors.deployment import Deployment
+from plancast_bus.server import NatsServer, ServerOptions
+
+DRAIN_SECONDS = 10.0
+
+
+class LocalRuntime:
+    """Runs an app until the context is left.
+
+    Args:
+        app_address: ``module:attribute``.
+        settings: Where ``nats.url`` is empty, a nats-server is started in ``data_dir``; where
+            ``ray.address`` is empty, Ray is started on this machine.
+        workers: Whether the app's workers run too.
+        import_paths: Folders that the actors search for the app's modules.
+        nats_port: Port of the embedded nats-server; 0 takes a free one.
+        sync_interval: Of the embedded nats-server; ``always`` syncs every write to disk.
+
+    Raises:
+        NatsServerError, UnsupportedServer, BusUnavailable: NATS or Ray cannot be had.
+        InvalidApp: the app cannot run.
+    """
+
+    def __init__(
+        self,
+        app_address: str,
+        settings: Settings,
+        *,
+        workers: bool = True,
+        import_paths: Sequence[str] = (),
+        nats_port: int = 0,
+        sync_interval: str = "",
+    ) -> None:
+        self.app_address = app_address
+        self.settings = settings.model_copy(deep=True)
+        self.server: NatsServer | None = None
+        self.deployment: Deployment
+        self._workers = workers
+        self.import_paths = tuple(import_paths)
+        self._nats_port = nats_port
+        self._sync_interval = sync_interval
+        self._exit = contextlib.AsyncExitStack()
+
+    @property
+    def nats_url(self) -> str:
+        """Where NATS is."""
+        return self.settings.nats.url
+
+    @property
+    def namespace(self) -> str:
+        """The Ray namespace of the actors."""
+        return self.settings.ray.namespace
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as exit_stack:
+            if not self.settings.nats.url:
+                await self._start_server(exit_stack)
+            await asyncio.to_thread(cluster.connect, self.settings.ray)
+            exit_stack.push_async_callback(asyncio.to_thread, cluster.disconnect)
+            self.deployment = await Deployment.up(
+                self.app_address, self.settings, workers=self._workers, import_paths=self.import_paths
+            )
+            exit_stack.push_async_callback(self._wind_down)
+            self._exit = exit_stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._exit.__aexit__(kind, error, trace)
+
+    async def _start_server(self, exit_stack: contextlib.AsyncExitStack) -> None:
+        options = ServerOptions(port=self._nats_port, sync_interval=self._sync_interval or None)
+        server = NatsServer(self.settings.data_dir / "nats", options)
+        await asyncio.to_thread(server.start)
+        exit_stack.push_async_callback(asyncio.to_thread, server.stop)
+        self.server = server
+        self.settings.nats.url = server.url
+
+    async def _wind_down(self) -> None:
+        await self.deployment.drain(DRAIN_SECONDS)
+        await self.deployment.down()

@@ -1,0 +1,241 @@
+"""PlanHost: where plan actors live. Takes events in batches, reports what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict, defaultdict
+from typing import Any
+
+from plancast.app import App
+from plancast.machine import Machine
+from plancast.settings import Settings
+from plancast.stored import StoredPlans
+from plancast.turn import TurnEnvironment
+from plancast_actors.inbound import Inbound, Outcome
+from plancast_actors.plan_actor import PlanActor
+from plancast_bus.clock import Clock, SystemClock
+from plancast_bus.codec import decode
+from plancast_bus.contracts import Bus
+from plancast_bus.envelope import EventEnvelope
+from plancast_bus.errors import InvalidEnvelope, InvalidSubject
+
+logger = logging.getLogger(__name__)
+REPORT_WAIT = 1.0
+"""Seconds after which a waiting exchange returns without an outcome."""
+
+
+class Reports:
+    """Outcomes that a dispatcher has not taken yet."""
+
+    __slots__ = ("_outcomes", "_some")
+
+    def __init__(self) -> None:
+        self._outcomes: list[Outcome] = []
+        self._some = asyncio.Event()
+
+    def add(self, outcome: Outcome) -> None:
+        """Note what became of an event."""
+        self._outcomes.append(outcome)
+        self._some.set()
+
+    async def take(self, wait: float) -> list[Outcome]:
+        """The outcomes so far; when there are none, waits up to so many seconds for one."""
+        if wait and not self._outcomes:
+            self._some.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._some.wait()
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+
+class PlanHost:
+    """Holds plan actors in memory while they are in use, and drops them when they are not.
+
+    Args:
+        app: Planners of the plans.
+        bus: A connection of the host's own.
+        settings: ``hosts`` and ``plans`` are used.
+        name: For logs and status.
+    """
+
+    def __init__(
+        self, app: App, bus: Bus, settings: Settings, *, name: str = "host-0", clock: Clock | None = None
+    ) -> None:
+        self.app = app
+        self.bus = bus
+        self.settings = settings
+        self.name = name
+        self.clock = clock or SystemClock()
+        self.environment = TurnEnvironment(
+            app=app,
+            subjects=bus.subjects,
+            encode=bus.encode,
+            memory=StoredPlans(bus.checkpoints),
+            settings=settings.plans,
+            max_event_bytes=settings.bus.max_event_bytes,
+            registry=bus.registry,
+        )
+        self.has_handlers = any(
+            planner.handles_events or planner.transition_handler or any(map(planner.goal_handler, planner.goals))
+            for planner in app.planners
+        )
+        self.turns = self.activations = self.put_aside = self.passivations = 0
+        self._actors: OrderedDict[str, PlanActor] = OrderedDict()
+        self._machines: dict[str, Machine] = {}
+        self._kept: set[str] = set()
+        self._reports: defaultdict[str, Reports] = defaultdict(Reports)
+        self._sweeper: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    # What dispatchers call.
+
+    async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
+        """See :class:`plancast_actors.inbound.HostPort`."""
+        if self._sweeper is None and not self._stopping:
+            self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+        now = self.clock.time()
+        for fields in batch:
+            self._deliver(dispatcher, Inbound(*fields), now)
+        return await self._reports[dispatcher].take(REPORT_WAIT if wait else 0.0)
+
+    def _deliver(self, dispatcher: str, inbound: Inbound, now: float) -> None:
+        try:
+            key = self.bus.subjects.parse_stored(inbound.subject).correlation_id
+        except InvalidSubject:
+            key = ""
+        actor = self._actors.get(key)
+        if actor is None:
+            actor = self._actors[key] = PlanActor(self, key)
+            if len(self._actors) > self.settings.hosts.max_live_plans:
+                self._passivate_some()
+        else:
+            self._actors.move_to_end(key)
+        actor.last_used = now
+        actor.deliver(inbound, self._reports[dispatcher])
+
+    # What plan actors call.
+
+    def decode(self, inbound: Inbound) -> tuple[EventEnvelope, bool]:
+        """The event, and whether it is a due timer.
+
+        Raises:
+            InvalidEnvelope: it is none, or says something else than its subject.
+        """
+        limit = self.settings.bus.max_event_bytes
+        if len(inbound.payload) > limit:
+            raise InvalidEnvelope(f"{len(inbound.payload)} bytes; the limit is {limit} (PLANCAST_BUS__MAX_EVENT_BYTES)")
+        try:
+            address = self.bus.subjects.parse_stored(inbound.subject)
+        except InvalidSubject as error:
+            raise InvalidEnvelope(str(error)) from error
+        if not address.topic:
+            return decode(inbound.payload, inbound.content_type), True
+        defaults = {
+            "id": inbound.message_id or f"{inbound.stream}-{inbound.sequence}",
+            "source": "unknown",
+            "topic": address.topic,
+            "type": address.event_type,
+            "correlation_id": address.correlation_id,
+        }
+        event = decode(inbound.payload, inbound.content_type, defaults=defaults)
+        for name in ("topic", "type", "correlation_id"):
+            if getattr(event, name) != defaults[name]:
+                raise InvalidEnvelope(
+                    f"{name} is {str(getattr(event, name))[:100]!r}, but the subject says {str(defaults[name])[:100]!r}"
+                )
+        return event, False
+
+    def is_fact(self, stream: str) -> bool:
+        """Whether a stream is one for observers, whose events need not belong to a plan."""
+        return stream.endswith("FACTS")
+
+    async def machine(self, digest: str) -> Machine | None:
+        """The state machine with this content hash; None for the empty hash."""
+        if not digest:
+            return None
+        machine = self._machines.get(digest)
+        if machine is None:
+            encoded = await self.bus.checkpoints.get_machine(digest)
+            if encoded is None:
+                raise LookupError(f"the state machine {digest} is not in the store")
+            machine = self._machines[digest] = Machine.decode(encoded)
+        return machine
+
+    async def keep_machine(self, machine: Machine) -> None:
+        """Have a state machine in the store, before a checkpoint refers to it."""
+        if machine.hash not in self._kept:
+            await self.bus.checkpoints.put_machine(machine.hash, machine.encoded)
+            self._kept.add(machine.hash)
+
+    def rested(self, actor: PlanActor) -> None:
+        """An actor has worked off its mailbox; one whose plan is finished has no further use."""
+        if actor.idle and actor.finished:
+            self._actors.pop(actor.correlation_id, None)
+
+    # Passivation.
+
+    async def _sweep(self) -> None:
+        idle = self.settings.hosts.idle_seconds
+        while True:
+            await self.clock.sleep(max(0.05, min(idle / 4, 30.0)))
+            self.passivate(idle)
+
+    def passivate(self, idle_seconds: float) -> int:
+        """Drop the actors that had no event for so long; returns how many."""
+        before = self.clock.time() - idle_seconds
+        dropped = 0
+        for key in list(self._actors):
+            actor = self._actors[key]
+            if actor.last_used > before:
+                break
+            if actor.idle:
+                del self._actors[key]
+                dropped += 1
+        self.passivations += dropped
+        return dropped
+
+    def _passivate_some(self) -> None:
+        """Make room: drop the least recently used actor that is idle."""
+        for key, actor in self._actors.items():
+            if actor.idle:
+                del self._actors[key]
+                self.passivations += 1
+                return
+
+    # Status and shutdown.
+
+    async def status(self) -> dict[str, Any]:
+        """What the host does, for people."""
+        return {
+            "name": self.name,
+            "live_plans": len(self._actors),
+            "busy_plans": sum(not actor.idle for actor in self._actors.values()),
+            "turns": self.turns,
+            "activations": self.activations,
+            "passivations": self.passivations,
+            "dead_letters": self.put_aside,
+        }
+
+    async def drain(self, timeout: float = 10.0) -> bool:
+        """Wait until no event is in hand; True when that was reached within ``timeout`` seconds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while any(not actor.idle for actor in self._actors.values()):
+            if loop.time() > deadline:
+                return False
+            await asyncio.sleep(0.02)
+        return True
+
+    async def stop(self) -> None:
+        """Stop all actors; what they had in hand is delivered again to whoever comes next."""
+        self._stopping = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+            self._sweeper = None
+        for actor in list(self._actors.values()):
+            await actor.stop()
+        self._actors.clear()

@@ -1,0 +1,284 @@
+"""The Ray actors. Plain classes, each around a part that knows nothing of Ray; wrapped in one place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from plancast.app import App, load_app
+from plancast.settings import Settings
+from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.inbound import HostLost, HostPort, Inbound, Outcome
+from plancast_actors.plan_host import PlanHost
+from plancast_actors.task_runner import TaskRunner
+from plancast_bus.contracts import Bus
+from plancast_bus.errors import BusUnavailable
+from plancast_bus.subjects import encode_token
+
+logger = logging.getLogger(__name__)
+MAX_CONCURRENCY = 10_000
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What an actor needs to come to life, also after Ray has restarted it."""
+
+    app_address: str
+    settings: Settings
+    """As whoever deployed them read them; the actor's environment has no say."""
+    import_paths: tuple[str, ...] = ()
+    """Searched first for the user's app."""
+    options: DispatcherOptions = field(default_factory=DispatcherOptions)
+    shared_hosts: tuple[str, ...] = ()
+
+    def load_app(self) -> App:
+        """The user's app."""
+        return load_app(self.app_address, self.import_paths)
+
+
+async def open_bus(settings: Settings) -> Bus:
+    """A connection to NATS; waits as long as it takes, since an actor without one is of no use."""
+    from plancast_bus.jetstream import connect
+
+    while True:
+        try:
+            return await connect(settings.nats, settings.bus)
+        except BusUnavailable as error:
+            logger.warning("waiting for NATS: %s", error)
+            await asyncio.sleep(0.5)
+
+
+class Process:
+    """What the actors have in common: they connect when they are made, and say so when they cannot."""
+
+    def __init__(self, blueprint: Blueprint, name: str) -> None:
+        self.blueprint = blueprint
+        self.name = name
+        self.started_at = time.time()
+        self.bus: Bus | None = None
+        self._ready: asyncio.Future[None] = asyncio.ensure_future(self._start())
+
+    async def _start(self) -> None:
+        raise NotImplementedError  # pragma: no cover
+
+    async def ready(self) -> str:
+        """Wait until the actor can work; returns its name. Raises what has kept it from starting."""
+        await asyncio.shield(self._ready)
+        return self.name
+
+    async def pid(self) -> int:
+        """The process id, on the node where the actor is."""
+        return os.getpid()
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "alive": True,
+            "pid": os.getpid(),
+            "up_seconds": time.time() - self.started_at,
+        }
+
+
+class HostProcess(Process):
+    """A plan host in a Ray actor."""
+
+    host: PlanHost
+
+    def __init__(self, blueprint: Blueprint, name: str, dedicated_to: str | None = None) -> None:
+        self.dedicated_to = dedicated_to
+        super().__init__(blueprint, name)
+
+    async def _start(self) -> None:
+        settings = self.blueprint.settings
+        app = self.blueprint.load_app()
+        self.bus = await open_bus(settings)
+        self.host = PlanHost(app, self.bus, settings, name=self.name)
+        if self.dedicated_to is not None:
+            self._leaver = asyncio.ensure_future(self._leave_when_idle(settings.hosts.dedicated_idle_seconds))
+
+    async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
+        """See :class:`plancast_actors.inbound.HostPort`."""
+        if not self._ready.done():
+            await asyncio.shield(self._ready)
+        return await self.host.exchange(dispatcher, batch, wait)
+
+    async def status(self) -> dict[str, Any]:
+        """What the host does."""
+        await self.ready()
+        return {**self._about(), **await self.host.status()}
+
+    async def drain(self, timeout: float) -> bool:
+        """Wait until no event is in hand."""
+        await self.ready()
+        return await self.host.drain(timeout)
+
+    async def _leave_when_idle(self, idle_seconds: float) -> None:
+        """A host of one plan ends itself when the plan has been silent; the next event brings it back."""
+        turns, since = -1, time.monotonic()
+        while True:
+            await asyncio.sleep(min(1.0, idle_seconds / 4))
+            if self.host.turns != turns or not await self.host.drain(0):
+                turns, since = self.host.turns, time.monotonic()
+            elif time.monotonic() - since > idle_seconds:
+                await self.host.stop()
+                if self.bus is not None:
+                    await self.bus.close()
+                with contextlib.suppress(RayError):
+                    ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+                return
+
+
+class DispatcherProcess(Process):
+    """A dispatcher in a Ray actor."""
+
+    dispatcher: Dispatcher
+
+    async def _start(self) -> None:
+        settings = self.blueprint.settings
+        self.bus = await open_bus(settings)
+        self.dispatcher = Dispatcher(self.bus, RayDirectory(self.blueprint, settings), self.blueprint.options)
+        await self.dispatcher.start()
+
+    async def status(self) -> dict[str, Any]:
+        """What the dispatcher does."""
+        await self.ready()
+        return {**self._about(), **await self.dispatcher.status()}
+
+    async def layout(self) -> tuple[DispatcherOptions, tuple[str, ...]]:
+        """How it was set up, and the names of its hosts."""
+        return self.blueprint.options, self.blueprint.shared_hosts
+
+    async def drain(self, timeout: float) -> bool:
+        """Stop reading, and wait until nothing is outstanding."""
+        await self.ready()
+        return await self.dispatcher.drain(timeout)
+
+
+class WorkerProcess(Process):
+    """The app's workers in a Ray actor."""
+
+    runner: TaskRunner
+
+    async def _start(self) -> None:
+        settings = self.blueprint.settings
+        app = self.blueprint.load_app()
+        self.bus = await open_bus(settings)
+        self.runner = TaskRunner(app, self.bus, settings.workers)
+        await self.runner.start()
+
+    async def status(self) -> dict[str, Any]:
+        """What the workers do."""
+        await self.ready()
+        return {
+            **self._about(),
+            "tasks": sorted(task for worker in self.runner.workers for task in worker.tasks),
+        }
+
+    async def drain(self, timeout: float) -> bool:
+        """Stop taking tasks, and wait for those that run."""
+        await self.ready()
+        await self.runner.stop(drain_seconds=timeout)
+        return True
+
+
+# Found again by name, in the namespace of the deployment.
+
+
+class RayHost:
+    """A plan host in another process; see :class:`plancast_actors.inbound.HostPort`."""
+
+    def __init__(
+        self, name: str, namespace: str, blueprint: Blueprint | None = None, dedicated_to: str | None = None
+    ) -> None:
+        self._name = name
+        self._namespace = namespace
+        self._blueprint = blueprint
+        self._dedicated_to = dedicated_to
+        self._actor: Any = None
+
+    async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
+        """Hand events over; see the protocol."""
+        try:
+            if self._actor is None:
+                self._actor = await asyncio.to_thread(self._find)
+            outcomes: list[Outcome] = await self._actor.exchange.remote(dispatcher, batch, wait)
+            return outcomes
+        except (RayActorError, RayError, ValueError) as error:
+            self._actor = None
+            raise HostLost(f"{self._name}: {type(error).__name__}") from error
+
+    def _find(self) -> Any:
+        if self._dedicated_to is None or self._blueprint is None:
+            return ray.get_actor(self._name, namespace=self._namespace)
+        return start_host(self._blueprint, self._name, self._namespace, self._dedicated_to)
+
+
+class RayDirectory:
+    """Finds plan hosts by name; see :class:`plancast_actors.dispatcher.HostDirectory`."""
+
+    def __init__(self, blueprint: Blueprint, settings: Settings) -> None:
+        self._blueprint = blueprint
+        self._namespace = settings.ray.namespace
+
+    @property
+    def shared(self) -> list[HostPort]:
+        """The shared hosts."""
+        return [RayHost(name, self._namespace) for name in self._blueprint.shared_hosts]
+
+    def dedicated(self, plan: str) -> HostPort:
+        """The host of one plan's own; it is started at the first event."""
+        return RayHost(dedicated_name(plan), self._namespace, self._blueprint, plan)
+
+
+def dedicated_name(plan: str) -> str:
+    """The name of the Ray actor of one plan's own."""
+    return f"plan-{encode_token(plan)}"
+
+
+_Host = ray.remote(HostProcess)
+_Dispatcher = ray.remote(DispatcherProcess)
+_Worker = ray.remote(WorkerProcess)
+
+
+def _options(name: str, namespace: str, cpus: float = 0.0) -> dict[str, Any]:
+    return {
+        "name": name,
+        "namespace": namespace,
+        "lifetime": "detached",
+        "max_restarts": -1,
+        "max_concurrency": MAX_CONCURRENCY,
+        "num_cpus": cpus,
+        "get_if_exists": True,
+    }
+
+
+def start_host(blueprint: Blueprint, name: str, namespace: str, dedicated_to: str | None = None) -> Any:
+    """Start a plan host, or find the one of this name."""
+    cpus = 0.0 if dedicated_to is not None else blueprint.settings.hosts.cpus
+    return _Host.options(**_options(name, namespace, cpus)).remote(blueprint, name, dedicated_to)
+
+
+def start_dispatcher(blueprint: Blueprint, name: str, namespace: str) -> Any:
+    """Start a dispatcher, or find it."""
+    return _Dispatcher.options(**_options(name, namespace)).remote(blueprint, name)
+
+
+def start_worker(blueprint: Blueprint, name: str, namespace: str) -> Any:
+    """Start the app's workers, or find them."""
+    return _Worker.options(**_options(name, namespace)).remote(blueprint, name)
+
+
+def names_of(namespace: str, prefixes: Sequence[str]) -> list[str]:
+    """Names of the actors of a deployment that are there; a look at the whole cluster, not for hot paths."""
+    everywhere = ray.util.list_named_actors(all_namespaces=True)
+    names = [actor["name"] for actor in everywhere if actor["namespace"] == namespace]
+    return sorted(name for name in names if name.startswith(tuple(prefixes)))

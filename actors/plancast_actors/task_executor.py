@@ -1,0 +1,160 @@
+"""TaskExecutor: calls the handler of one kind of task, and makes the answer of what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from plancast.context import PlatformContext
+from plancast.errors import RetryableError, TerminalError
+from plancast.plain import plain
+from plancast.worker import TaskContext, TaskDefinition, TaskHandler, Worker
+from plancast_actors.answers import answer_of, check_data, expected_answer, failure_of
+from plancast_bus.envelope import EventEnvelope
+
+logger = logging.getLogger(__name__)
+
+ContextFactory = Callable[[EventEnvelope], PlatformContext]
+"""Makes the context of a handler that is about to handle a request."""
+
+LOST_DELIVERIES = 10
+"""How often a task may be delivered beyond its attempts, because processes ended while they did it."""
+
+
+class WorkerRoom:
+    """How many tasks a worker does at once, over all kinds of them."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.turns = asyncio.Semaphore(worker.concurrency)
+        self.threads = ThreadPoolExecutor(worker.concurrency, thread_name_prefix=worker.name)
+        self._held = 0
+        self._left = asyncio.Event()
+
+    async def free(self) -> int:
+        """How many more tasks may be fetched; waits until there is room for one."""
+        while self._held >= self.worker.concurrency:
+            self._left.clear()
+            await self._left.wait()
+        return self.worker.concurrency - self._held
+
+    def enter(self) -> None:
+        """A task was fetched."""
+        self._held += 1
+
+    def leave(self) -> None:
+        """A task is settled."""
+        self._held -= 1
+        self._left.set()
+
+
+@dataclass(slots=True)
+class TaskCounts:
+    """What became of tasks, in numbers of them since the start."""
+
+    answered: int = 0
+    """Done, also those that nobody wanted an answer of."""
+    failed: int = 0
+    """Answered with a failure."""
+    retried: int = 0
+    """Given back, to be tried again."""
+    put_aside: int = 0
+    """Made dead letters."""
+
+
+class TaskExecutor:
+    """Does tasks of one kind, one call for each."""
+
+    def __init__(
+        self, room: WorkerRoom, definition: TaskDefinition, context_factory: ContextFactory, counts: TaskCounts
+    ) -> None:
+        self.room = room
+        self.definition = definition
+        self.counts = counts
+        self._context_factory = context_factory
+        self._is_async = _is_async(definition.handler)
+
+    async def run(self, request: EventEnvelope, attempt: int) -> EventEnvelope | None:
+        """Call the handler, and make the answer of what it returns or raises.
+
+        Raises:
+            RetryableError: the task is to be tried again.
+        """
+        definition, worker = self.definition, self.room.worker
+        failure: BaseException
+        try:
+            if attempt > worker.max_attempts + LOST_DELIVERIES:
+                raise TerminalError(f"given up at delivery {attempt}: processes ended while they were doing this task")
+            check_data(definition, request.data)
+            task = TaskContext(request, attempt)
+            returned = await self._call(task, self._context_factory(request))
+            event_type, data = task.answer or (expected_answer(request, definition), returned)
+            answer = None if event_type is None else answer_of(request, definition, event_type, _sendable(data))
+            self.counts.answered += 1
+            return answer
+        except RetryableError as error:
+            if attempt < worker.max_attempts:
+                raise
+            failure = error
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            failure = TerminalError("the handler was cancelled from within")
+        except (Exception, SystemExit) as error:
+            failure = error
+        return self.failure(request, failure)
+
+    def failure(self, request: EventEnvelope, failure: BaseException) -> EventEnvelope | None:
+        """Log a failure, and make the answer that tells of it; None when nobody waits for one."""
+        self.counts.failed += 1
+        known = isinstance(failure, (TerminalError, RetryableError))
+        logger.warning(
+            "task failed: %s",
+            type(failure).__name__,
+            exc_info=None if known else failure,
+            extra=self.about(request),
+        )
+        return failure_of(request, self.definition, failure)
+
+    async def _call(self, task: TaskContext, context: PlatformContext) -> Any:
+        handler = self.definition.handler
+        if self._is_async:
+            return await handler(task, context)
+        call = partial(contextvars.copy_context().run, _call_plain, handler, task, context)
+        returned = await asyncio.get_running_loop().run_in_executor(self.room.threads, call)
+        return await returned if inspect.isawaitable(returned) else returned
+
+    def about(self, request: EventEnvelope) -> dict[str, Any]:
+        """What a log line says of a task: ids, no data."""
+        return {
+            "event_id": request.id,
+            "plan_id": request.plan_id,
+            "task": request.type,
+            "worker": self.room.worker.name,
+        }
+
+
+def _sendable(data: Any) -> Any:
+    try:
+        return {} if data is None else plain(data)
+    except (TypeError, ValueError) as error:
+        raise TerminalError(f"what the handler returned cannot be sent: {error}") from error
+
+
+def _call_plain(handler: TaskHandler, task: TaskContext, context: PlatformContext) -> Any:
+    try:
+        return handler(task, context)
+    except StopIteration as error:  # no future can carry it
+        raise RuntimeError("the handler raised StopIteration") from error
+
+
+def _is_async(handler: TaskHandler) -> bool:
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004

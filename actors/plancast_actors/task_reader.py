@@ -1,0 +1,239 @@
+"""TaskReader: reads the tasks of one kind, has them done, answers, and then acknowledges."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from plancast.errors import RetryableError, TerminalError
+from plancast_actors.answers import read_request
+from plancast_actors.task_executor import TaskExecutor
+from plancast_bus.clock import Clock
+from plancast_bus.contracts import Bus, Consumer, ConsumerSpec, Delivery
+from plancast_bus.envelope import EventEnvelope
+from plancast_bus.errors import BusError, BusUnavailable, InvalidEnvelope, InvalidSubject, PayloadTooLarge
+
+logger = logging.getLogger(__name__)
+
+FIRST_RETRY, LONGEST_RETRY = 0.5, 30.0
+"""Seconds after which a task is tried again; they double from the first to the longest."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+"""Seconds between attempts to reach the bus."""
+CANCEL_SECONDS = 5.0
+"""How long a handler may take to end once it is cancelled."""
+
+
+class _Held:
+    """A task in hand: from its delivery until it is acknowledged or given back."""
+
+    __slots__ = ("delivery", "task")
+
+    def __init__(self, delivery: Delivery) -> None:
+        self.delivery = delivery
+        self.task: asyncio.Task[None] | None = None
+
+
+class TaskReader:
+    """Reads the tasks of one kind. A task is acknowledged only when its answer is durable."""
+
+    def __init__(
+        self, bus: Bus, executor: TaskExecutor, spec: ConsumerSpec, clock: Clock, max_event_bytes: int
+    ) -> None:
+        self._bus = bus
+        self._executor = executor
+        self._room = executor.room
+        self._counts = executor.counts
+        self._event_type = executor.definition.event_type
+        self._spec = spec
+        self._clock = clock
+        self._max_event_bytes = max_event_bytes
+        self._consumer: Consumer = bus.consume(spec)
+        self._held: dict[int, _Held] = {}
+        self._settled: list[_Held] = []
+        self._any_settled = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._reading = loop.create_task(self._read())
+        self._others = [loop.create_task(self._keep_alive()), loop.create_task(self._acknowledge())]
+
+    @property
+    def running(self) -> list[asyncio.Task[None]]:
+        """The tasks in hand."""
+        return [held.task for held in self._held.values() if held.task is not None and not held.task.done()]
+
+    async def stop_reading(self) -> None:
+        """Take no more tasks; those in hand go on."""
+        self._reading.cancel()
+        await asyncio.wait([self._reading])
+
+    async def close(self) -> None:
+        """Give back what is still in hand, and let the consumer go."""
+        running = self.running
+        for task in (*running, *self._others):
+            task.cancel()
+        await asyncio.wait((*running, *self._others), timeout=CANCEL_SECONDS)
+        with suppress(BusError):
+            await self._flush()
+        for held in self._held.values():
+            with suppress(BusError):
+                await self._consumer.nak(held.delivery)
+            self._room.leave()
+        self._held.clear()
+        with suppress(BusError):
+            await self._consumer.close()
+
+    # Reading, keeping alive, acknowledging.
+
+    async def _read(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            free = await self._room.free()
+            try:
+                deliveries = await self._consumer.fetch(free)
+            except Exception as error:
+                logger.warning(
+                    "tasks cannot be read, trying on: %s",
+                    error,
+                    exc_info=None if isinstance(error, BusError) else error,
+                    extra={"task": self._event_type},
+                )
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+                if not isinstance(error, BusUnavailable):
+                    await self._renew()
+                continue
+            pause = FIRST_PAUSE
+            loop = asyncio.get_running_loop()
+            for delivery in deliveries:
+                held = self._held.get(delivery.sequence)
+                if held is not None:  # its time to be acknowledged ran out while it was being done
+                    held.delivery = delivery
+                    continue
+                held = self._held[delivery.sequence] = _Held(delivery)
+                self._room.enter()
+                held.task = loop.create_task(self._process(held))
+
+    async def _renew(self) -> None:
+        """A new reader of the same consumer; what the old one has given out stays in hand."""
+        with suppress(BusError):
+            await self._consumer.close()
+        with suppress(BusError):
+            self._consumer = self._bus.consume(self._spec)
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await self._clock.sleep(self._spec.ack_wait / 3)
+            if self._held:
+                with suppress(BusError):
+                    await self._consumer.in_progress([held.delivery for held in self._held.values()])
+
+    async def _acknowledge(self) -> None:
+        while True:
+            await self._any_settled.wait()
+            self._any_settled.clear()
+            try:
+                await self._flush()
+            except BusError as error:
+                logger.warning("acknowledging later: %s", error, extra={"task": self._event_type})
+                await asyncio.sleep(FIRST_PAUSE)
+                self._any_settled.set()
+
+    async def _flush(self) -> None:
+        batch, self._settled = self._settled, []
+        try:
+            if batch:
+                await self._consumer.ack([held.delivery for held in batch])
+        except BaseException:
+            self._settled[:0] = batch
+            raise
+        for held in batch:
+            self._release(held)
+
+    def _release(self, held: _Held) -> None:
+        if self._held.pop(held.delivery.sequence, None) is not None:
+            self._room.leave()
+
+    def _settle(self, held: _Held) -> None:
+        self._settled.append(held)
+        self._any_settled.set()
+
+    # One task.
+
+    async def _process(self, held: _Held) -> None:
+        try:
+            await self._handle(held)
+        except Exception:
+            logger.exception("a task could not be handled, it is given back", extra={"task": self._event_type})
+            await self._give_back(held, LONGEST_PAUSE)
+
+    async def _handle(self, held: _Held) -> None:
+        delivery = held.delivery
+        try:
+            request = self._read_request(delivery)
+        except InvalidEnvelope as error:
+            await self._put_aside(delivery, error)
+            self._settle(held)
+            return
+        try:
+            async with self._room.turns:
+                answer = await self._executor.run(request, delivery.attempt)
+        except RetryableError as error:
+            await self._try_again(held, request, error)
+            return
+        if answer is not None:
+            await self._publish(request, answer)
+        self._settle(held)
+
+    async def _put_aside(self, delivery: Delivery, error: InvalidEnvelope) -> None:
+        reason, detail = "too-large" if isinstance(error, _TooLarge) else "undecodable", str(error)
+        logger.warning(
+            "a request becomes a dead letter: %s", detail, extra={"task": self._event_type, "reason": reason}
+        )
+        await self._patiently(lambda: self._bus.dead_letters.put(delivery, reason, detail))
+        self._counts.put_aside += 1
+
+    def _read_request(self, delivery: Delivery) -> EventEnvelope:
+        if len(delivery.payload) > self._max_event_bytes:
+            raise _TooLarge(f"{len(delivery.payload)} bytes are over max_event_bytes ({self._max_event_bytes})")
+        return read_request(delivery, self._bus.subjects)
+
+    async def _try_again(self, held: _Held, request: EventEnvelope, error: RetryableError) -> None:
+        attempt, delay = held.delivery.attempt, error.retry_after
+        if delay is None:
+            delay = min(FIRST_RETRY * 2 ** min(attempt - 1, 10), LONGEST_RETRY)
+        self._counts.retried += 1
+        logger.info("task is tried again in %g s", delay, extra=self._executor.about(request) | {"attempt": attempt})
+        await self._give_back(held, max(delay, 0.0))
+
+    async def _give_back(self, held: _Held, delay: float) -> None:
+        self._release(held)
+        with suppress(BusError):  # then it comes again when its time to be acknowledged is over
+            await self._consumer.nak(held.delivery, delay)
+
+    async def _publish(self, request: EventEnvelope, answer: EventEnvelope) -> None:
+        """Publish an answer however long it takes; one that cannot be sent is replaced by a failure that says so."""
+        try:
+            await self._patiently(lambda: self._bus.publish(answer))
+        except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
+            failure = self._executor.failure(request, TerminalError(f"the answer cannot be sent: {error}"))
+            if failure is not None:
+                await self._patiently(lambda: self._bus.publish(failure))
+
+    async def _patiently(self, act: Callable[[], Awaitable[None]]) -> None:
+        """Do something over the bus, again and again while it is away or refuses."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                await act()
+                return
+            except (PayloadTooLarge, InvalidEnvelope, InvalidSubject):
+                raise
+            except BusError as error:
+                logger.warning("trying on: %s", error, extra={"task": self._event_type})
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+
+class _TooLarge(InvalidEnvelope):
+    """Raised when a message is over the limit, before it is decoded."""

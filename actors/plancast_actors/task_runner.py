@@ -1,0 +1,137 @@
+"""TaskRunner: does the tasks of workers in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from plancast.app import App
+from plancast.context import PlatformContext
+from plancast.errors import InvalidApp
+from plancast.live import LiveEvents
+from plancast.settings import WorkerSettings
+from plancast.stored import StoredPlans
+from plancast.worker import Worker
+from plancast_actors.task_executor import ContextFactory, TaskCounts, TaskExecutor, WorkerRoom
+from plancast_actors.task_reader import TaskReader
+from plancast_bus.clock import Clock, SystemClock
+from plancast_bus.contracts import Bus, ConsumerSpec
+from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.settings import BusSettings
+from plancast_bus.subjects import Subjects
+
+DRAIN_SECONDS = 10.0
+MAX_EVENT_BYTES: int = BusSettings().max_event_bytes
+
+
+def task_consumer(event_type: str, subjects: Subjects, ack_wait: float) -> ConsumerSpec:
+    """The durable consumer that all workers of a kind of task share."""
+    name = "task-" + event_type.replace(".", "-")
+    if "-" in event_type:  # web.search and web-search are two tasks
+        name += f"-{zlib.crc32(event_type.encode()):08x}"
+    subject = subjects.stored(EventTopic.ACTION_REQUESTS, "*", "*", event_type)
+    return ConsumerSpec(name=name, source="requests", filters=(subject,), ack_wait=ack_wait)
+
+
+class TaskRunner:
+    """Does tasks until it is stopped. The loss of NATS does not end it: it goes on when the connection is back.
+
+    A task is done at least once, and answered once: the answer's id follows from the request's. A
+    plain function runs in a thread, of which a worker has as many as its ``concurrency``.
+
+    Args:
+        workers: An app, for all of its workers, or workers.
+        bus: The connection to work over; whoever made it closes it.
+        settings: Of worker processes.
+        context_factory: Makes the context that handlers are given; by default one that publishes at once.
+        max_event_bytes: Requests over this become dead letters.
+        clock: What heartbeats go by.
+
+    Raises:
+        InvalidApp: two workers do the same task.
+    """
+
+    def __init__(
+        self,
+        workers: App | Iterable[Worker],
+        bus: Bus,
+        settings: WorkerSettings | None = None,
+        *,
+        context_factory: ContextFactory | None = None,
+        max_event_bytes: int = MAX_EVENT_BYTES,
+        clock: Clock | None = None,
+    ) -> None:
+        self.workers = workers.workers if isinstance(workers, App) else tuple(workers)
+        self.bus = bus
+        self.settings = settings or WorkerSettings()
+        self._context_factory = context_factory
+        self._max_event_bytes = max_event_bytes
+        self._clock = clock or SystemClock()
+        self._plans = StoredPlans(bus.checkpoints)
+        self._rooms: list[WorkerRoom] = []
+        self._readers: list[TaskReader] = []
+        self._counts = TaskCounts()
+        self._stopped = asyncio.Event()
+        tasks = [task for worker in self.workers for task in worker.tasks]
+        twice = sorted({task for task in tasks if tasks.count(task) > 1})
+        if twice:
+            raise InvalidApp(f"more than one worker does the task {twice[0]!r}")
+
+    async def start(self) -> None:
+        """Begin to read tasks."""
+        if self._readers:
+            return
+        self._stopped.clear()
+        for worker in self.workers:
+            room = WorkerRoom(worker)
+            self._rooms.append(room)
+            context_factory = self._context_factory or self._live_context(worker)
+            for definition in worker.tasks.values():
+                executor = TaskExecutor(room, definition, context_factory, self._counts)
+                spec = task_consumer(definition.event_type, self.bus.subjects, self.settings.ack_wait)
+                self._readers.append(TaskReader(self.bus, executor, spec, self._clock, self._max_event_bytes))
+
+    async def stop(self, *, drain_seconds: float = DRAIN_SECONDS) -> bool:
+        """Take no more tasks, wait for those in hand, and give back what is not done in time.
+
+        Args:
+            drain_seconds: How long to wait for the tasks in hand.
+
+        Returns:
+            Whether all of them were done in time.
+        """
+        readers, self._readers = self._readers, []
+        rooms, self._rooms = self._rooms, []
+        await asyncio.gather(*(reader.stop_reading() for reader in readers))
+        running = [task for reader in readers for task in reader.running]
+        if running and drain_seconds > 0:
+            await asyncio.wait(running, timeout=drain_seconds)
+        drained = all(task.done() for task in running)
+        await asyncio.gather(*(reader.close() for reader in readers))
+        for room in rooms:
+            room.threads.shutdown(wait=False, cancel_futures=True)
+        self._stopped.set()
+        return drained
+
+    async def run_forever(self) -> None:
+        """Do tasks until :meth:`stop` is called, or the caller is cancelled; then tasks in hand are waited for."""
+        await self.start()
+        try:
+            await self._stopped.wait()
+        finally:
+            await self.stop()
+
+    def status(self) -> dict[str, Any]:
+        """What the runner does: tasks ``running``, and how many it has answered, failed, retried and put aside."""
+        return {"running": sum(len(reader.running) for reader in self._readers), **asdict(self._counts)}
+
+    def _live_context(self, worker: Worker) -> ContextFactory:
+        def make(request: EventEnvelope) -> PlatformContext:
+            return PlatformContext(
+                bus=LiveEvents(self.bus, request, worker.name), memory=self._plans, registry=self.bus.registry
+            )
+
+        return make

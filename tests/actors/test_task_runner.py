@@ -1,0 +1,720 @@
+"""TaskRunner over the bus in memory, on a clock that only tests move."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from plancast.app import App
+from plancast.context import PlatformContext
+from plancast.errors import ForeignPlan, InvalidApp, RetryableError, TerminalError
+from plancast.plan import PlanContext
+from plancast.settings import WorkerSettings
+from plancast.worker import TaskContext, Worker
+from plancast_actors.task_runner import TaskRunner, task_consumer
+from plancast_bus.clock import ManualClock
+from plancast_bus.codec import decode
+from plancast_bus.contracts import ConsumerSpec, DeadLetter
+from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.errors import BusUnavailable, PublishRefused
+from plancast_bus.jetstream import connect
+from plancast_bus.memory import MemoryBus, MemoryWorld
+from plancast_bus.memory.faults import Point
+from plancast_bus.server import NatsServer
+from plancast_bus.settings import BusSettings, NatsSettings
+from plancast_bus.subjects import Subjects
+
+ACK_WAIT = 9.0
+
+
+class Bench:
+    """A world with a requester and as many runners as a test starts."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.world = MemoryWorld(BusSettings(max_event_bytes=4096), clock=self.clock)
+        self.bus = MemoryBus(self.world)
+        self.runners: list[TaskRunner] = []
+        self._answers = self.bus.consume(ConsumerSpec("answers", "results", ("plancast.action-results.>",)))
+
+    async def run(self, *workers: Worker, bus: MemoryBus | None = None, **options: Any) -> TaskRunner:
+        runner = TaskRunner(
+            workers,
+            bus or MemoryBus(self.world),
+            WorkerSettings(ack_wait=ACK_WAIT),
+            clock=self.clock,
+            max_event_bytes=4096,
+            **options,
+        )
+        self.runners.append(runner)
+        await runner.start()
+        return runner
+
+    async def ask(self, data: Any = None, *, type: str = "web.search", **fields: Any) -> EventEnvelope:
+        request = EventEnvelope(
+            source="plan",
+            type=type,
+            topic=EventTopic.ACTION_REQUESTS,
+            data={} if data is None else data,
+            **{"correlation_id": "plan-1", "response_event": "web.search.completed", **fields},
+        )
+        await self.bus.publish(request)
+        return request
+
+    async def answer(self) -> EventEnvelope:
+        """The next answer; the clock goes on while there is none."""
+        fetching = asyncio.create_task(self._answers.fetch(1))
+        await self.until(fetching.done)
+        [delivery] = await fetching
+        await self._answers.ack([delivery])
+        return decode(delivery.payload, delivery.content_type)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Move the clock until something has come about."""
+        while not condition():
+            await asyncio.sleep(0.001)  # lets threads come to their end
+            await self.clock.advance(0.5)
+
+    async def settled(self) -> None:
+        """Wait until no request is left."""
+        await self.until(lambda: not self.world.streams["requests"].messages)
+
+    @property
+    def answers_given(self) -> int:
+        """How many answers were stored and not yet read."""
+        return len(self.world.streams["results"].messages)
+
+    async def dead_letters(self) -> list[DeadLetter]:
+        return [letter async for letter in self.bus.dead_letters.list()]
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    yield bench
+    for runner in bench.runners:
+        await runner.stop(drain_seconds=0)
+
+
+@dataclass
+class Gate:
+    """Tasks that begin, and end when they are let."""
+
+    begun: int = 0
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def worker(self, **options: Any) -> Worker:
+        worker = Worker("gate", **options)
+
+        @worker.on_task("web.search")
+        async def hold(task: TaskContext, context: PlatformContext) -> Any:
+            self.begun += 1
+            await self.open.wait()
+            return task.data
+
+        return worker
+
+
+def search(
+    handler: Callable[..., Any], *, response_event: str | None = None, schema: Any = None, **options: Any
+) -> Worker:
+    worker = Worker("searcher", **options)
+    worker.on_task("web.search", response_event, schema=schema)(handler)
+    return worker
+
+
+# Answers.
+
+
+async def test_what_a_handler_returns_is_the_answer(bench: Bench) -> None:
+    async def handle(task: TaskContext, context: PlatformContext) -> Any:
+        return {"found": task.data["topic"], "attempt": task.attempt}
+
+    await bench.run(search(handle))
+    request = await bench.ask(
+        {"topic": "x"}, plan_id="plan-1", goal_id="g", tenant_id="t", session_id="s", user_id="u", trace_id="tr"
+    )
+    answer = await bench.answer()
+    assert (answer.type, answer.topic, answer.source) == ("web.search.completed", "action-results", "searcher")
+    assert answer.data == {"found": "x", "attempt": 1}
+    assert (answer.parent_event_id, answer.id) == (request.id, f"answer:{request.id}")
+    assert (answer.correlation_id, answer.plan_id, answer.goal_id) == ("plan-1", "plan-1", "g")
+    assert (answer.tenant_id, answer.session_id, answer.user_id, answer.trace_id) == ("t", "s", "u", "tr")
+    await bench.settled()
+
+
+async def test_an_answer_goes_to_the_topic_that_the_request_names(bench: Bench) -> None:
+    facts = bench.bus.consume(ConsumerSpec("facts", "facts", ("plancast.business-facts.>",)))
+    await bench.run(search(lambda task, context: 1))
+    await bench.ask(response_topic="business-facts")
+    fetching = asyncio.create_task(facts.fetch(1))
+    await bench.until(fetching.done)
+    [delivery] = await fetching
+    assert decode(delivery.payload, delivery.content_type).type == "web.search.completed"
+
+
+async def test_the_definition_says_what_to_answer_when_the_request_does_not(bench: Bench) -> None:
+    await bench.run(search(lambda task, context: None, response_event="search.done"))
+    await bench.ask(response_event=None)
+    answer = await bench.answer()
+    assert (answer.type, answer.data) == ("search.done", {})
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_request_that_wants_no_answer_gets_none(bench: Bench, fails: bool) -> None:
+    def handle(task: TaskContext, context: PlatformContext) -> None:
+        if fails:
+            raise ValueError("no")
+
+    await bench.run(search(handle))
+    await bench.ask(response_event=None)
+    await bench.settled()
+    assert bench.answers_given == 0
+
+
+async def test_a_handler_can_answer_with_another_event(bench: Bench) -> None:
+    async def handle(task: TaskContext, context: PlatformContext) -> Any:
+        await task.respond_with("web.search.no_results", {"tried": 3})
+        return {"ignored": True}
+
+    await bench.run(search(handle))
+    await bench.ask()
+    answer = await bench.answer()
+    assert (answer.type, answer.data) == ("web.search.no_results", {"tried": 3})
+
+
+async def test_models_are_answered_as_plain_values(bench: Bench) -> None:
+    class Found(BaseModel):
+        title: str
+
+    await bench.run(search(lambda task, context: {"hits": [Found(title="a")], "pair": (1, 2)}))
+    await bench.ask()
+    assert (await bench.answer()).data == {"hits": [{"title": "a"}], "pair": [1, 2]}
+
+
+async def test_a_plain_handler_runs_in_a_thread(bench: Bench) -> None:
+    await bench.run(search(lambda task, context: threading.current_thread() is threading.main_thread()))
+    await bench.ask()
+    assert (await bench.answer()).data is False
+
+
+async def test_plain_json_without_envelope_fields_is_a_request(bench: Bench) -> None:
+    await bench.run(search(lambda task, context: task.data, response_event="web.search.completed"))
+    bench.world.publish("plancast.action-requests.plan-1.web.search", b'{"data": {"topic": "x"}}', None, None)
+    answer = await bench.answer()
+    assert (answer.data, answer.correlation_id) == ({"topic": "x"}, "plan-1")
+
+
+# Failures.
+
+
+@pytest.mark.parametrize("error", [KeyError("topic"), TerminalError("closed"), SystemExit(3), StopIteration()])
+async def test_what_a_handler_raises_is_answered(bench: Bench, error: BaseException) -> None:
+    def handle(task: TaskContext, context: PlatformContext) -> None:
+        raise error
+
+    await bench.run(search(handle))
+    request = await bench.ask()
+    answer = await bench.answer()
+    assert (answer.type, answer.parent_event_id) == ("web.search.failed", request.id)
+    assert answer.data["success"] is False
+    assert type(error).__name__ in answer.data["error"]
+    await bench.settled()
+
+
+async def test_an_error_text_is_bounded(bench: Bench) -> None:
+    async def handle(task: TaskContext, context: PlatformContext) -> None:
+        raise ValueError("x" * 10_000)
+
+    await bench.run(search(handle))
+    await bench.ask()
+    assert len((await bench.answer()).data["error"]) == 2000
+
+
+async def test_a_cancellation_from_within_the_handler_is_a_failure(bench: Bench) -> None:
+    async def handle(task: TaskContext, context: PlatformContext) -> None:
+        raise asyncio.CancelledError
+
+    await bench.run(search(handle))
+    await bench.ask()
+    assert "cancelled" in (await bench.answer()).data["error"]
+
+
+@pytest.mark.parametrize("returned", [{1: "a"}, {"a": {1, 2}}, {"a": b"x"}, {"n": float("nan")}, {"n": 1 << 70}])
+async def test_what_cannot_be_sent_is_answered_as_a_failure(bench: Bench, returned: Any) -> None:
+    await bench.run(search(lambda task, context: returned))
+    await bench.ask()
+    answer = await bench.answer()
+    assert answer.type == "web.search.failed"
+    assert "cannot be sent" in answer.data["error"]
+    await bench.settled()
+
+
+async def test_an_answer_that_is_too_large_is_answered_as_a_failure(bench: Bench) -> None:
+    await bench.run(search(lambda task, context: {"text": "x" * 5000}))
+    await bench.ask()
+    answer = await bench.answer()
+    assert answer.type == "web.search.failed"
+    assert "max_event_bytes" in answer.data["error"]
+    await bench.settled()
+
+
+async def test_data_that_does_not_fit_a_model_is_answered_with_the_fields(bench: Bench) -> None:
+    class Query(BaseModel):
+        topic: str
+        limit: int
+
+    calls = 0
+
+    def handle(task: TaskContext, context: PlatformContext) -> Any:
+        nonlocal calls
+        calls += 1
+        return task.data
+
+    await bench.run(search(handle, schema=Query))
+    await bench.ask({"limit": "many-secret"})
+    error = (await bench.answer()).data["error"]
+    assert "topic: Field required" in error
+    assert "limit: " in error
+    assert "many-secret" not in error
+    await bench.ask({"topic": "x", "limit": 3})
+    assert (await bench.answer()).data == {"topic": "x", "limit": 3}
+    assert calls == 1
+
+
+# Retries.
+
+
+async def test_a_retryable_error_has_the_task_tried_again(bench: Bench) -> None:
+    times: list[float] = []
+
+    async def handle(task: TaskContext, context: PlatformContext) -> Any:
+        times.append(bench.clock.time())
+        if task.attempt == 1:
+            raise RetryableError("busy", retry_after=7)
+        return {"attempt": task.attempt}
+
+    await bench.run(search(handle))
+    await bench.ask()
+    answer = await bench.answer()
+    assert (answer.type, answer.data) == ("web.search.completed", {"attempt": 2})
+    assert 7 <= times[1] - times[0] < 8
+    assert bench.answers_given == 0
+
+
+async def test_when_attempts_are_exhausted_the_failure_is_answered(bench: Bench) -> None:
+    times: list[float] = []
+
+    async def handle(task: TaskContext, context: PlatformContext) -> Any:
+        times.append(bench.clock.time())
+        raise RetryableError("busy")
+
+    await bench.run(search(handle, max_attempts=4))
+    await bench.ask()
+    answer = await bench.answer()
+    assert (answer.type, answer.data["error"]) == ("web.search.failed", "RetryableError: busy")
+    assert [later - earlier for earlier, later in pairwise(times)] == [0.5, 1.0, 2.0]
+    await bench.settled()
+
+
+async def test_a_task_that_is_being_retried_does_not_take_a_place(bench: Bench) -> None:
+    async def handle(task: TaskContext, context: PlatformContext) -> Any:
+        if task.data.get("busy"):
+            raise RetryableError("busy", retry_after=3600)
+        return task.data
+
+    await bench.run(search(handle, concurrency=1))
+    await bench.ask({"busy": True})
+    await bench.ask({"n": 2})
+    assert (await bench.answer()).data == {"n": 2}
+
+
+# Deliveries.
+
+
+async def test_a_task_of_a_process_that_died_is_done_by_another_and_answered_once(bench: Bench) -> None:
+    gate = Gate()
+    dying = MemoryBus(bench.world)
+    first = await bench.run(gate.worker(), bus=dying)
+    await bench.ask({"n": 1})
+    await bench.until(lambda: gate.begun == 1)
+    dying.closed = True  # nothing of this process reaches the bus any more
+    await first.stop(drain_seconds=0)
+    gate.open.set()
+    await bench.run(gate.worker())
+    assert (await bench.answer()).data == {"n": 1}
+    assert gate.begun == 2
+    await bench.settled()
+    assert bench.answers_given == 0
+
+
+async def test_a_task_whose_acknowledgement_was_lost_is_answered_once(bench: Bench) -> None:
+    lost = 0
+
+    async def lose_first(point: Point, subject: str) -> None:
+        nonlocal lost
+        if point == "ack" and not lost:
+            lost += 1
+            raise BusUnavailable("lost")
+
+    done = 0
+
+    def handle(task: TaskContext, context: PlatformContext) -> Any:
+        nonlocal done
+        done += 1
+        return {"n": task.data["n"]}
+
+    await bench.run(search(handle), bus=MemoryBus(bench.world, faults=lose_first))
+    await bench.ask({"n": 1})
+    await bench.settled()
+    assert (lost, done) == (1, 2)
+    assert bench.answers_given == 1
+
+
+async def test_the_answer_is_durable_before_the_task_is_acknowledged(bench: Bench) -> None:
+    steps: list[str] = []
+
+    async def note(point: Point, subject: str) -> None:
+        steps.append(point)
+        if point == "publish.before" and steps.count(point) < 3:
+            raise PublishRefused("full")
+
+    await bench.run(search(lambda task, context: 1), bus=MemoryBus(bench.world, faults=note))
+    await bench.ask()
+    await bench.settled()
+    assert steps == ["publish.before"] * 3 + ["publish.after", "ack"]
+
+
+async def test_heartbeats_keep_a_long_task(bench: Bench) -> None:
+    gate = Gate()
+    await bench.run(gate.worker())
+    await bench.run(gate.worker())
+    await bench.ask({"n": 1})
+    await bench.until(lambda: gate.begun == 1)
+    for _ in range(100):
+        await bench.clock.advance(1)
+    gate.open.set()
+    assert (await bench.answer()).data == {"n": 1}
+    assert gate.begun == 1
+
+
+async def test_a_task_that_comes_again_while_it_is_done_is_not_begun_twice(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+    runner = await bench.run(gate.worker())
+
+    async def deaf(deliveries: Any) -> None:
+        raise BusUnavailable("away")
+
+    monkeypatch.setattr(runner._readers[0]._consumer, "in_progress", deaf)
+    await bench.ask({"n": 1})
+    await bench.until(lambda: gate.begun == 1)
+    for _ in range(30):
+        await bench.clock.advance(1)
+    gate.open.set()
+    await bench.answer()
+    await bench.settled()
+    assert gate.begun == 1
+
+
+async def test_a_task_that_ends_every_process_is_given_up(bench: Bench) -> None:
+    worker = search(lambda task, context: 1, max_attempts=1)
+    spec = task_consumer("web.search", bench.bus.subjects, ACK_WAIT)
+    dying = bench.bus.consume(spec)
+    await bench.ask()
+    for _ in range(11):
+        await dying.fetch(1)
+        await bench.clock.advance(ACK_WAIT)
+    await bench.run(worker)
+    answer = await bench.answer()
+    assert answer.type == "web.search.failed"
+    assert "processes ended" in answer.data["error"]
+
+
+async def test_losing_the_bus_does_not_end_the_runner(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plancast_actors.task_reader.FIRST_PAUSE", 0.001)
+    runner = await bench.run(search(lambda task, context: task.data))
+    consumer = runner._readers[0]._consumer
+    fetch, failures = consumer.fetch, 0
+
+    async def failing(limit: int) -> Any:
+        nonlocal failures
+        failures += 1
+        if failures <= 3:
+            raise BusUnavailable("away")
+        return await fetch(limit)
+
+    monkeypatch.setattr(consumer, "fetch", failing)
+    await bench.ask({"n": 0})
+    assert (await bench.answer()).data == {"n": 0}
+    await bench.ask({"n": 1})
+    assert (await bench.answer()).data == {"n": 1}
+    assert failures > 3
+
+
+async def test_a_consumer_that_was_deleted_is_made_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plancast_actors.task_reader.FIRST_PAUSE", 0.001)
+    await bench.run(search(lambda task, context: task.data))
+    await bench.bus.delete_consumer("requests", "task-web-search")
+    await bench.ask({"n": 1})
+    assert (await bench.answer()).data == {"n": 1}
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"\xff", "undecodable"),
+        (b"[]", "undecodable"),
+        (b'{"type": "web.other"}', "undecodable"),
+        (b'{"topic": "action-results"}', "undecodable"),
+        (b'{"topic": "unheard-of"}', "undecodable"),
+        (b'{"correlation_id": "plan-2"}', "undecodable"),
+        (b'{"response_event": "no good"}', "undecodable"),
+        (b'{"response_topic": "unheard-of"}', "undecodable"),
+        (b'{"data": "%s"}' % (b"x" * 5000), "too-large"),
+    ],
+)
+async def test_what_is_no_request_becomes_a_dead_letter_and_blocks_nothing(
+    bench: Bench, payload: bytes, reason: str
+) -> None:
+    await bench.run(search(lambda task, context: task.data, concurrency=1))
+    bench.world.publish("plancast.action-requests.plan-1.web.search", payload, "application/json", "bad")
+    await bench.ask({"n": 2})
+    assert (await bench.answer()).data == {"n": 2}
+    await bench.settled()
+    [letter] = await bench.dead_letters()
+    assert (letter.reason, letter.payload) == (reason, payload)
+    assert letter.detail
+
+
+async def test_an_id_that_cannot_be_a_header_is_answered_under_another(bench: Bench) -> None:
+    await bench.run(search(lambda task, context: 1))
+    request = await bench.ask(id="new\nline ü")
+    answer = await bench.answer()
+    assert answer.parent_event_id == request.id
+    assert answer.id.isascii()
+    assert answer.id.isprintable()
+
+
+# Concurrency, stopping.
+
+
+async def test_no_more_tasks_are_done_at_once_than_the_worker_allows(bench: Bench) -> None:
+    gate = Gate()
+    await bench.run(gate.worker(concurrency=3))
+    for n in range(10):
+        await bench.ask({"n": n})
+    await bench.until(lambda: gate.begun == 3)
+    await bench.clock.advance(60)
+    assert gate.begun == 3
+    gate.open.set()
+    answered = {(await bench.answer()).data["n"] for _ in range(10)}
+    assert answered == set(range(10))
+
+
+async def test_concurrency_counts_over_all_kinds_of_task(bench: Bench) -> None:
+    at_once = most = 0
+    worker = Worker("searcher", concurrency=2)
+
+    async def handle(task: TaskContext, context: PlatformContext) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.001)
+        at_once -= 1
+
+    kinds = ("web.search", "web.fetch", "web.rank")
+    for kind in kinds:
+        worker.on_task(kind)(handle)
+    for n in range(12):
+        await bench.ask(type=kinds[n % 3])
+    await bench.run(worker)
+    for _ in range(12):
+        await bench.answer()
+    assert most == 2
+
+
+async def test_a_drain_waits_for_tasks_in_hand_and_takes_no_more(bench: Bench) -> None:
+    gate = Gate()
+    runner = await bench.run(gate.worker())
+    await bench.ask({"n": 1})
+    await bench.until(lambda: gate.begun == 1)
+    stopping = asyncio.create_task(runner.stop(drain_seconds=60))
+    await asyncio.sleep(0)
+    await bench.ask({"n": 2})
+    gate.open.set()
+    assert await stopping is True
+    assert (await bench.answer()).data == {"n": 1}
+    assert len(bench.world.streams["requests"].messages) == 1
+    assert runner.status() == {"running": 0, "answered": 1, "failed": 0, "retried": 0, "put_aside": 0}
+
+
+async def test_what_is_not_done_when_the_drain_is_over_goes_to_others_at_once(bench: Bench) -> None:
+    gate = Gate()
+    runner = await bench.run(gate.worker())
+    await bench.ask({"n": 1})
+    await bench.until(lambda: gate.begun == 1)
+    assert await runner.stop(drain_seconds=0.001) is False
+    gate.open.set()
+    before = bench.clock.time()
+    await bench.run(gate.worker())
+    assert (await bench.answer()).data == {"n": 1}
+    assert bench.clock.time() - before < ACK_WAIT
+
+
+async def test_run_forever_ends_with_stop_and_with_cancellation(bench: Bench) -> None:
+    for end in ("stop", "cancel"):
+        runner = await bench.run(search(lambda task, context: 1))
+        running = asyncio.create_task(runner.run_forever())
+        await asyncio.sleep(0)
+        if end == "stop":
+            await runner.stop()
+            await running
+        else:
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        assert runner.status()["running"] == 0
+
+
+# What handlers are given.
+
+
+async def test_what_a_handler_publishes_follows_from_its_task_and_repeats_nothing(bench: Bench) -> None:
+    facts = bench.bus.consume(ConsumerSpec("facts", "facts", ("plancast.business-facts.>",)))
+
+    async def handle(task: TaskContext, context: PlatformContext) -> Any:
+        ids = [await context.bus.announce("page.read", {"n": 1}), await context.bus.publish("page.kept")]
+        if task.attempt == 1:
+            raise RetryableError
+        return ids
+
+    await bench.run(search(handle))
+    request = await bench.ask(plan_id="plan-1", tenant_id="acme", session_id="s", trace_id="tr")
+    answer = await bench.answer()
+    assert answer.data == [f"{request.id}:1", f"{request.id}:2"]
+    events = [decode(each.payload, each.content_type) for each in await facts.fetch(10)]
+    assert [(each.type, each.id) for each in events] == [
+        ("page.read", f"{request.id}:1"),
+        ("page.kept", f"{request.id}:2"),
+    ]
+    inherited = {(each.tenant_id, each.plan_id, each.session_id, each.trace_id) for each in events}
+    assert inherited == {("acme", "plan-1", "s", "tr")}
+    assert {each.correlation_id for each in events} == {"plan-1"}
+
+
+async def test_a_handler_can_ask_another_worker_for_the_plan(bench: Bench) -> None:
+    worker = Worker("searcher")
+
+    @worker.on_task("web.search")
+    async def delegate(task: TaskContext, context: PlatformContext) -> Any:
+        await context.bus.request("web.fetch", {"url": "x"}, "web.fetch.completed")
+
+    @worker.on_task("web.fetch")
+    async def fetch(task: TaskContext, context: PlatformContext) -> Any:
+        return task.data
+
+    await bench.run(worker)
+    await bench.ask(response_event=None)
+    answer = await bench.answer()
+    assert (answer.type, answer.data, answer.correlation_id) == ("web.fetch.completed", {"url": "x"}, "plan-1")
+
+
+async def test_a_handler_can_look_at_plans_but_not_save_them(bench: Bench) -> None:
+    async def handle(task: TaskContext, context: PlatformContext) -> Any:
+        assert await context.memory.get_plan_context("plan-1") is None
+        with pytest.raises(ForeignPlan):
+            await PlanContext(plan_id="plan-1", state_machine={}, _context=context).save()
+        return {"ok": True}
+
+    await bench.run(search(handle))
+    await bench.ask()
+    assert (await bench.answer()).data == {"ok": True}
+
+
+async def test_a_context_of_ones_own_is_handed_in(bench: Bench) -> None:
+    async def handle(task: TaskContext, context: Any) -> Any:
+        return context
+
+    await bench.run(search(handle), context_factory=lambda request: f"for {request.id}")
+    request = await bench.ask()
+    assert (await bench.answer()).data == f"for {request.id}"
+
+
+# Names.
+
+
+async def test_consumers_of_different_tasks_have_different_names() -> None:
+    kinds = ["web.search", "web-search", "web.search-fast", "web-search.fast", "web_search"]
+    names = [task_consumer(kind, Subjects(), 15.0).name for kind in kinds]
+    assert len(set(names)) == len(kinds)
+    assert names[0] == "task-web-search"
+    assert not any(set(name) & set(".*> ") for name in names)
+
+
+async def test_an_app_brings_all_of_its_workers(bench: Bench) -> None:
+    workers = [search(lambda task, context: 1), Gate().worker()]
+    assert TaskRunner(App("a", workers=workers[:1]), bench.bus).workers == tuple(workers[:1])
+    with pytest.raises(InvalidApp, match=r"web\.search"):
+        TaskRunner(workers, bench.bus)
+
+
+# With a server.
+
+
+async def test_a_runner_goes_on_when_the_server_was_killed_and_is_back(fresh_nats: NatsServer) -> None:
+    requester, bus = [await connect(NatsSettings(url=fresh_nats.url), BusSettings()) for _ in range(2)]
+    await requester.ensure_streams()
+    gate = Gate()
+    runner = TaskRunner([gate.worker()], bus)
+    await runner.start()
+
+    async def ask(n: int) -> None:
+        await requester.publish(
+            EventEnvelope(
+                id=f"request-{n}",
+                source="plan",
+                type="web.search",
+                topic=EventTopic.ACTION_REQUESTS,
+                data={"n": n},
+                correlation_id="plan-1",
+                response_event="web.search.completed",
+            )
+        )
+
+    answers = requester.consume(ConsumerSpec("answers", "results", ("plancast.action-results.>",)))
+    async with asyncio.timeout(60):
+        await ask(1)
+        while not gate.begun:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(fresh_nats.kill)
+        gate.open.set()
+        await asyncio.to_thread(fresh_nats.start)
+        [first] = await answers.fetch(1)
+        await answers.ack([first])
+        while True:
+            try:
+                await ask(2)
+                break
+            except BusUnavailable:
+                await asyncio.sleep(0.05)
+        [second] = await answers.fetch(1)
+    answered = [decode(each.payload, each.content_type) for each in (first, second)]
+    assert [(each.id, each.data) for each in answered] == [
+        ("answer:request-1", {"n": 1}),
+        ("answer:request-2", {"n": 2}),
+    ]
+    assert await runner.stop() is True
+    for each in (requester, bus):
+        await each.close()
