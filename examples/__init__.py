@@ -1,0 +1,1 @@
+"""Apps to read, run and take apart: ``plancast run examples.research:app``."""

@@ -1,0 +1,74 @@
+"""The command line. Heavy packages are imported by the commands that need them, when they run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from plancast.cli import apps, deadletters, demo, deployment, doctor, logs, plans, run, submit
+from plancast.cli.failures import DONE, INTERRUPTED, report
+from plancast.cli.options import Verbose
+from plancast.cli.output import print_line
+
+EPILOG = (
+    "Settings are environment variables such as PLANCAST_HOSTS__COUNT and PLANCAST_NATS__PASSWORD. "
+    "Exit codes: 0 done, 1 the plan failed or a check found faults, 2 wrong usage, 3 cannot connect."
+)
+
+app = typer.Typer(
+    name="plancast",
+    no_args_is_help=True,
+    add_completion=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    epilog=EPILOG,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print_line(f"plancast {version('plancast')}")
+        raise typer.Exit
+
+
+@app.callback()
+def plancast(
+    verbose: Verbose = 0,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Durable plans as actors: events over NATS JetStream, turns on Ray."""
+
+
+for _panel, _commands in (
+    ("Run an app", (apps.validate, run.run, run.worker, deployment.deploy, deployment.status, deployment.stop)),
+    ("Plans", (submit.submit,)),
+    ("Look after it", (doctor.doctor, demo.demo)),
+):
+    for _command in _commands:
+        app.command(rich_help_panel=_panel)(_command)
+app.add_typer(plans.plans, name="plans", rich_help_panel="Plans")
+app.add_typer(deadletters.deadletters, name="deadletters", rich_help_panel="Look after it")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (that of the process, if none is given) and return its exit code."""
+    logs.reset()
+    try:
+        code = app(args=arguments, prog_name="plancast", standalone_mode=False)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read has seen enough, as with `plancast plans list | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except Exception as error:
+        return report(error)
+    return code if isinstance(code, int) else DONE

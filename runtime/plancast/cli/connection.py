@@ -1,0 +1,142 @@
+"""From options to settings, and from settings to a connection."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plancast.cli.failures import NO_CONNECTION, CommandFailed, usage_error
+from plancast.cli.output import public_url
+from plancast.cli.running import find_running
+from plancast.settings import Settings
+
+if TYPE_CHECKING:
+    from plancast.client import Client
+    from plancast_bus.jetstream import JetStreamBus
+
+
+def load_settings(
+    *,
+    base: Settings | None = None,
+    nats_url: str | None = None,
+    address: str | None = None,
+    data_dir: Path | None = None,
+) -> Settings:
+    """The settings of an app and the environment, with what the command line says over them."""
+    settings = Settings.load(base)
+    if nats_url is not None:
+        settings.nats.url = nats_url
+    if address is not None:
+        settings.ray.address = address
+    if data_dir is not None:
+        settings.data_dir = data_dir
+    return settings
+
+
+def reachable_settings(nats_url: str | None, data_dir: Path | None = None) -> Settings:
+    """Settings that name a nats-server: the one given, that of the environment, or that of what runs here.
+
+    Raises:
+        CommandFailed: none of them names one.
+    """
+    settings = load_settings(nats_url=nats_url, data_dir=data_dir)
+    if not settings.nats.url:
+        running = find_running(settings.data_dir)
+        if running is None:
+            raise CommandFailed(
+                f"no nats-server is named, and nothing runs on the data folder {settings.data_dir}",
+                hint="Start something with `plancast run MODULE:APP`, or name a server with --nats-url or NATS_URL.",
+                code=NO_CONNECTION,
+            )
+        settings.nats.url = running.nats_url
+    return settings
+
+
+@asynccontextmanager
+async def open_bus(settings: Settings) -> AsyncIterator[JetStreamBus]:
+    """The bus at the settings' URL; its streams may be missing.
+
+    Raises:
+        BusUnavailable, UnsupportedServer: it cannot be used.
+    """
+    from plancast_bus.jetstream import connect
+
+    bus = await connect(settings.nats, settings.bus)
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+@asynccontextmanager
+async def open_deployed(nats_url: str | None) -> AsyncIterator[JetStreamBus]:
+    """The bus of the server that the options, the environment or the data folder name.
+
+    Raises:
+        BusUnavailable, UnsupportedServer: it cannot be used.
+        CommandFailed: nothing was ever deployed there.
+    """
+    from plancast_bus.jetstream.api import STREAM_NOT_FOUND, ApiError
+
+    settings = reachable_settings(nats_url)
+    async with open_bus(settings) as bus:
+        try:
+            await bus.dead_letters.count()
+        except ApiError as error:
+            if error.code != STREAM_NOT_FOUND:
+                raise
+            raise CommandFailed(
+                f"nothing was ever deployed on {public_url(settings.nats.url)} under {settings.bus.prefix!r}: "
+                "the streams are missing",
+                hint="`plancast run` and `plancast deploy` make them; PLANCAST_BUS__PREFIX names another prefix.",
+            ) from error
+        yield bus
+
+
+@asynccontextmanager
+async def open_client(nats_url: str | None) -> AsyncIterator[Client]:
+    """A client over :func:`open_deployed`; raises the same."""
+    from plancast.client import Client
+
+    async with open_deployed(nats_url) as bus, Client(bus) as client:
+        yield client
+
+
+def read_json(text: str, option: str = "--data") -> Any:
+    """The value of a JSON option: JSON itself, ``@file``, or ``-`` for stdin.
+
+    Raises:
+        CommandFailed: it cannot be read, or is no JSON.
+    """
+    source = option
+    try:
+        if text == "-":
+            source, text = "stdin", sys.stdin.read()
+        elif text.startswith("@"):
+            source, text = text[1:], Path(text[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise usage_error(f"{option}: cannot read {source}: {reason}") from error
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise usage_error(
+            f"{option}: {source if source != option else 'this'} is no JSON: {error}",
+            """Quote it for the shell, as in --data '{"topic": "coroutines"}', or use @file or - (stdin).""",
+        ) from error
+
+
+def read_object(text: str, option: str = "--data") -> dict[str, Any]:
+    """The value of a JSON option that must be an object."""
+    value = read_json(text, option)
+    if not isinstance(value, dict):
+        raise usage_error(f"{option}: a JSON object is needed, not {type(value).__name__}")
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not in JSON")

@@ -1,0 +1,204 @@
+"""`plancast deploy`, `status` and `stop`: what runs, here or on a Ray cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from plancast.cli.apps import load_valid
+from plancast.cli.connection import load_settings, open_bus
+from plancast.cli.failures import DONE, FAILED, CommandFailed, usage_error
+from plancast.cli.options import AppAddress, AsJson, DataDir, NatsUrl, RayAddress, Verbose
+from plancast.cli.output import note, plural, print_json, print_line, public_url, report_line
+from plancast.cli.running import Running, find_running, is_held, wait_until_released
+from plancast.cli.status_view import show_status
+
+if TYPE_CHECKING:
+    from plancast.app import App
+    from plancast.settings import Settings
+    from plancast_actors.deployment import Deployment
+
+
+def deploy(
+    app: AppAddress,
+    address: RayAddress = None,
+    nats_url: NatsUrl = None,
+    no_workers: Annotated[bool, typer.Option("--no-workers", help="Deploy planners only.")] = False,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Deploy an app onto a Ray cluster and return; it goes on until `plancast stop --address`."""
+    loaded = load_valid(app)
+    settings = load_settings(base=loaded.settings, nats_url=nats_url, address=address)
+    if not settings.nats.url:
+        raise usage_error(
+            "a deployment needs a nats-server that stays", "Name it with --nats-url or NATS_URL, for all nodes."
+        )
+    if not settings.ray.address:
+        raise usage_error(
+            "a deployment needs a Ray cluster that stays",
+            "Name it with --address or RAY_ADDRESS; `auto` is the one that `ray start --head` started here.",
+        )
+    return asyncio.run(_deploy(loaded, app, settings, not no_workers, as_json))
+
+
+async def _deploy(app: App, address: str, settings: Settings, workers: bool, as_json: bool) -> int:
+    async with open_bus(settings) as bus:  # says at once, and here, when NATS cannot be used
+        await bus.ensure_streams()
+    note(f"deploying {app.name} onto {settings.ray.address} …")
+    from plancast_actors.deployment import Deployment
+
+    async with _joined(settings):
+        deployment = await Deployment.up(address, settings, workers=workers, import_paths=[str(Path.cwd())])
+        found = await deployment.status()
+    counts = {kind: len(found.get(kind, ())) for kind in ("dispatchers", "hosts", "workers")}
+    if as_json:
+        print_json({"deployed": True, "app": app.name, "namespace": settings.ray.namespace, **counts})
+        return DONE
+    parts = ", ".join(plural(count, kind.removesuffix("s")) for kind, count in counts.items())
+    print_line(f"deployed {app.name}: {parts}; namespace={settings.ray.namespace}")
+    return DONE
+
+
+def status(
+    nats_url: NatsUrl = None,
+    address: RayAddress = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Show what runs: the actors, and the plans by status. Exits 1 when nothing runs."""
+    settings = load_settings(nats_url=nats_url, address=address, data_dir=data_dir)
+    running = None if address else find_running(settings.data_dir)
+    if running is not None:
+        settings.nats.url = settings.nats.url or running.nats_url
+        settings.ray.address = running.ray_address
+        settings.ray.namespace = running.namespace
+    elif not settings.ray.address and not settings.nats.url:
+        raise _nothing_runs(settings.data_dir)
+    return asyncio.run(_status(settings, running, as_json))
+
+
+async def _status(settings: Settings, running: Running | None, as_json: bool) -> int:
+    actors = await _actors(settings) if settings.ray.address else None
+    plans = await _plans(settings) if settings.nats.url else None
+    document: dict[str, Any] = {
+        "running": running is not None or actors is not None,
+        "pid": running.pid if running is not None else None,
+        "started_at": running.started_at if running is not None else None,
+        "app": running.app if running is not None else None,
+        "namespace": settings.ray.namespace,
+        "nats": public_url(settings.nats.url) or None,
+        "ray": settings.ray.address or None,
+        "actors": actors,
+        "plans": plans,
+    }
+    if as_json:
+        print_json(document)
+    else:
+        show_status(document, time.time())
+    return DONE if document["running"] else FAILED
+
+
+async def _actors(settings: Settings) -> dict[str, Any] | None:
+    from plancast_actors.deployment import Deployment
+
+    async with _joined(settings):
+        deployment = await Deployment.find(settings)
+        return await deployment.status() if deployment is not None else None
+
+
+async def _plans(settings: Settings) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    async with open_bus(settings) as bus:
+        if (await bus.health())["streams"][f"{settings.bus.prefix.upper()}_CHECKPOINTS"].get("missing"):
+            return counts
+        async for summary in bus.checkpoints.summaries():
+            counts[summary.status] = counts.get(summary.status, 0) + 1
+    return counts
+
+
+def stop(
+    address: RayAddress = None,
+    data_dir: DataDir = None,
+    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long draining may take.")] = 60.0,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Drain and stop what runs here, or the deployment on --address. Plans go on when the app runs again."""
+    settings = load_settings(address=address, data_dir=data_dir)
+    if not address and is_held(settings.data_dir):
+        return asyncio.run(_stop_here(settings.data_dir, timeout, as_json))
+    if settings.ray.address:
+        return asyncio.run(_stop_deployment(settings, timeout, as_json))
+    raise _nothing_runs(settings.data_dir)
+
+
+async def _stop_here(folder: Path, timeout: float, as_json: bool) -> int:
+    running = find_running(folder)
+    if running is None:
+        raise CommandFailed(
+            f"plancast is starting or stopping on the data folder {folder}", hint="Try again in a moment."
+        )
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(running.pid, signal.SIGTERM)
+    if not await wait_until_released(folder, timeout):
+        raise CommandFailed(
+            f"process {running.pid} has not ended after {timeout:g} s",
+            hint=f"It may still be draining. Look again with `plancast status`, or end it with `kill {running.pid}`.",
+        )
+    return _stopped(f"stopped {running.app or 'plancast'} (process {running.pid})", as_json)
+
+
+async def _stop_deployment(settings: Settings, timeout: float, as_json: bool) -> int:
+    from plancast_actors.deployment import Deployment
+
+    async with _joined(settings):
+        deployment = await Deployment.find(settings)
+        if deployment is None:
+            raise CommandFailed(
+                f"nothing is deployed in the namespace {settings.ray.namespace!r} of {settings.ray.address}"
+            )
+        await _take_down(deployment, timeout)
+    return _stopped(f"stopped the deployment in namespace {settings.ray.namespace}", as_json)
+
+
+async def _take_down(deployment: Deployment, timeout: float) -> None:
+    if not await deployment.drain(timeout):
+        note(f"not everything was drained in {timeout:g} s; events in hand come again at the next start")
+    await deployment.down()
+
+
+def _stopped(text: str, as_json: bool) -> int:
+    if as_json:
+        print_json({"stopped": True})
+    else:
+        report_line(text, good=True)
+    return DONE
+
+
+@contextlib.asynccontextmanager
+async def _joined(settings: Settings) -> AsyncIterator[None]:
+    """This process as a member of the settings' Ray cluster."""
+    from plancast_actors import cluster
+
+    await asyncio.to_thread(cluster.connect, settings.ray)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(cluster.disconnect)
+
+
+def _nothing_runs(folder: Path) -> CommandFailed:
+    return CommandFailed(
+        f"nothing runs on the data folder {folder}",
+        hint="Start something with `plancast run MODULE:APP`, or name a Ray cluster with --address.",
+    )

@@ -1,0 +1,115 @@
+"""How `plancast plans history` and `plans watch` look."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from plancast.cli import timeline
+from plancast.cli.output import cell, duration, iso, note, out, plain, status_text, table, timestamp
+
+if TYPE_CHECKING:
+    from plancast.handle import PlanChange
+
+
+def show_table(entries: Sequence[Mapping[str, Any]]) -> None:
+    """One turn a line."""
+    if not entries:
+        note("no turns")
+        return
+    made = table("#", "time (UTC)", "after", "event", "from → to", "sent", "notes", right=["#", "after"])
+    for column in made.columns[:3]:
+        column.no_wrap = True
+    before: float | None = None
+    for entry in entries:
+        at = float(entry["time"])
+        made.add_row(
+            str(entry["revision"]),
+            cell(timestamp(at, fraction=True), "dim"),
+            cell(f"+{duration(at - before)}" if before is not None else "", "dim"),
+            _event(entry),
+            _move(entry),
+            cell(_sent(entry)),
+            _notes(entry),
+        )
+        before = at
+    out().print(made)
+
+
+def show_full(entries: Sequence[Mapping[str, Any]]) -> None:
+    """A paragraph for each turn: its event with its data, and the ids of all that it sent."""
+    console = out()
+    for index, entry in enumerate(entries):
+        if index:
+            console.print()
+        head = Text.assemble(
+            (f"#{entry['revision']}", "bold"),
+            (f"  {timestamp(float(entry['time']), fraction=True)}  ", "dim"),
+            _event(entry),
+            "  ",
+            _move(entry),
+        )
+        console.print(head, soft_wrap=True)
+        event = entry.get("event") or {}
+        console.print(cell(f"  event {event.get('id', '?')} from {event.get('source', '?')}", "dim"), soft_wrap=True)
+        data = json.dumps(event.get("data"), indent=2, ensure_ascii=False, default=str)
+        console.print(cell("  " + data.replace("\n", "\n  ")), soft_wrap=True)
+        for kind, event_id in entry.get("sent") or ():
+            console.print(Text.assemble("  sent ", cell(kind, "cyan"), cell(f"  {event_id}", "dim")), soft_wrap=True)
+        for remark in _remarks(entry):
+            console.print(cell(f"  {remark}", "yellow"), soft_wrap=True)
+
+
+def show_change(change: PlanChange) -> None:
+    """A change of a plan that is watched."""
+    line = Text.assemble(
+        (f"{timestamp(change.time, fraction=True)}  ", "dim"),
+        (f"#{change.revision}  ", "dim"),
+        status_text(change.status),
+        "  ",
+        cell(" → ".join(change.path) or change.current_state),
+    )
+    if change.event_type:
+        line.append_text(Text.assemble("  on ", cell(change.event_type, "cyan")))
+    out().print(line, soft_wrap=True)
+
+
+def change_document(change: PlanChange) -> dict[str, Any]:
+    """A change in the JSON of `plans watch`."""
+    return asdict(change) | {"time": iso(change.time)}
+
+
+def _event(entry: Mapping[str, Any]) -> Text:
+    kind = cell(timeline.event_type(entry), "cyan")
+    return Text.assemble(kind, ("  ⏲", "dim")) if entry.get("timer") else kind
+
+
+def _move(entry: Mapping[str, Any]) -> Text:
+    before, path = entry.get("from") or "", list(entry.get("path") or ())
+    after = path or ([entry["state"]] if entry.get("state") not in (None, before) else [])
+    line = cell(" → ".join([each for each in (before, *after) if each]) or "–")
+    if not after:
+        line.stylize("dim")
+    if entry.get("status") not in ("pending", "running"):
+        line = Text.assemble(line, " ", status_text(str(entry.get("status"))))
+    return line
+
+
+def _sent(entry: Mapping[str, Any]) -> str:
+    return ", ".join(str(kind) for kind, _event_id in entry.get("sent") or ())
+
+
+def _notes(entry: Mapping[str, Any]) -> Text:
+    return cell("; ".join(_remarks(entry)), "red" if entry.get("status") == "failed" else "yellow")
+
+
+def _remarks(entry: Mapping[str, Any]) -> list[str]:
+    remarks = [plain(str(each)) for each in entry.get("notes") or ()]
+    for key, label in (("error", ""), ("pause_reason", "paused: ")):
+        if entry.get(key):
+            remarks.append(f"{label}{entry[key]}")
+    return remarks

@@ -1,0 +1,71 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from plancast.cli import logs
+
+AppAddress = Annotated[
+    str, typer.Argument(metavar="MODULE:APP", help="Where the app is, such as examples.research:app.")
+]
+
+PlanId = Annotated[str, typer.Argument(metavar="ID", help="The plan's id.")]
+
+NatsUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--nats-url",
+        metavar="URL",
+        help="nats-server to talk to.  \\[default: $NATS_URL, else what `plancast run` left in the data folder]",
+        show_default=False,
+    ),
+]
+
+OwnNatsUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--nats-url",
+        metavar="URL",
+        help="nats-server to use.  \\[default: $NATS_URL, else an embedded one]",
+        show_default=False,
+    ),
+]
+
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        metavar="ADDRESS",
+        help="Ray cluster to use.  \\[default: $RAY_ADDRESS]",
+        show_default=False,
+    ),
+]
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="FOLDER",
+        help="Where `plancast run` keeps its data.  \\[default: $PLANCAST_DATA_DIR, else ./.plancast]",
+        show_default=False,
+    ),
+]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+Verbose = Annotated[
+    int,
+    typer.Option(
+        "-v",
+        "--verbose",
+        "--debug",
+        count=True,
+        show_default=False,
+        callback=logs.configure,
+        help="Log more to stderr, and show tracebacks; -vv for everything.",
+    ),
+]

@@ -1,0 +1,203 @@
+"""`plancast plans`: look at plans, and move them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from plancast.cli import history_view, plan_view
+from plancast.cli.connection import open_client, read_json
+from plancast.cli.failures import DONE, FAILED, usage_error
+from plancast.cli.graph import mermaid
+from plancast.cli.options import AsJson, NatsUrl, PlanId, Verbose
+from plancast.cli.output import print_json, print_line, report_line
+from plancast.status import PlanStatus
+
+if TYPE_CHECKING:
+    from plancast.handle import PlanHandle
+    from plancast_bus.checkpoints import PlanSummary
+
+_T = TypeVar("_T")
+
+plans = typer.Typer(no_args_is_help=True, help="Look at plans, and move them.")
+
+
+@plans.command("list")
+def list_plans(
+    status: Annotated[PlanStatus | None, typer.Option(help="Only plans of this status.")] = None,
+    session_id: Annotated[str | None, typer.Option(metavar="ID", help="Only plans of this session.")] = None,
+    tenant_id: Annotated[str | None, typer.Option(metavar="ID", help="Only plans of this tenant.")] = None,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="At most so many; 0 for all.")] = 50,
+    nats_url: NatsUrl = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """List plans, the one that moved last first."""
+    found = asyncio.run(_summaries(nats_url, status, session_id, tenant_id, limit + 1 if limit else None))
+    shown = found[:limit] if limit else found
+    if as_json:
+        print_json([plan_view.summary_document(each) for each in shown])
+    else:
+        plan_view.show_list(shown, time.time(), more=len(found) > len(shown))
+    return DONE
+
+
+async def _summaries(
+    nats_url: str | None,
+    status: PlanStatus | None,
+    session_id: str | None,
+    tenant_id: str | None,
+    limit: int | None,
+) -> list[PlanSummary]:
+    async with open_client(nats_url) as client:
+        return await client.plans(status=status, session_id=session_id, tenant_id=tenant_id, limit=limit)
+
+
+@plans.command()
+def show(
+    plan: PlanId,
+    graph: Annotated[bool, typer.Option("--graph", help="Print the state machine as a Mermaid diagram.")] = False,
+    nats_url: NatsUrl = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Show a plan: where it stands, what it waits for, what it has learned, and the way it took."""
+
+    async def look(handle: PlanHandle) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        return await handle.state(), await handle.history()
+
+    state, history = asyncio.run(_with_plan(nats_url, plan, look))
+    if graph:
+        diagram = mermaid(state, history)
+        if as_json:
+            print_json({"plan_id": state["plan_id"], "mermaid": diagram})
+        else:
+            print_line(diagram)
+    elif as_json:
+        print_json(plan_view.plan_document(state, history))
+    else:
+        plan_view.show_plan(state, history, time.time())
+    return DONE
+
+
+@plans.command()
+def history(
+    plan: PlanId,
+    full: Annotated[bool, typer.Option("--full", help="With the data of each event, and all that was sent.")] = False,
+    nats_url: NatsUrl = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Show a plan's timeline: one turn a line, oldest first."""
+
+    async def look(handle: PlanHandle) -> list[dict[str, Any]]:
+        return await handle.history()
+
+    entries = asyncio.run(_with_plan(nats_url, plan, look))
+    if as_json:
+        print_json(entries)
+    elif full:
+        history_view.show_full(entries)
+    else:
+        history_view.show_table(entries)
+    return DONE
+
+
+@plans.command()
+def watch(plan: PlanId, nats_url: NatsUrl = None, as_json: AsJson = False, verbose: Verbose = 0) -> int:
+    """Follow a plan until it ends; exits 1 when it fails. With --json one line of JSON for each change."""
+
+    async def follow(handle: PlanHandle) -> PlanStatus:
+        status = PlanStatus.PENDING
+        async for change in handle.watch():
+            status = change.status
+            if as_json:
+                print_json(history_view.change_document(change), compact=True)
+            else:
+                history_view.show_change(change)
+        return status
+
+    ended = asyncio.run(_with_plan(nats_url, plan, follow))
+    return DONE if ended is PlanStatus.COMPLETED else FAILED
+
+
+@plans.command()
+def signal(
+    plan: PlanId,
+    event: Annotated[str, typer.Argument(metavar="EVENT", help="The event type that the plan waits for.")],
+    data: Annotated[
+        str, typer.Option("--data", "-d", metavar="JSON", help="The event's data: JSON, @file, or -.")
+    ] = "{}",
+    nats_url: NatsUrl = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Send an event to a plan; one that comes early is kept until the plan waits for it."""
+    said = read_json(data)
+    return _move(nats_url, plan, lambda handle: handle.signal(event, said), f"sent {event}", as_json)
+
+
+@plans.command()
+def resume(
+    plan: PlanId,
+    data: Annotated[str, typer.Option("--data", "-d", metavar="JSON", help="The input: JSON, @file, or -.")] = "{}",
+    nats_url: NatsUrl = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Let a paused plan go on, with what it was waiting for."""
+    said = read_json(data)
+    return _move(nats_url, plan, lambda handle: handle.resume(said), "asked to resume", as_json)
+
+
+@plans.command()
+def cancel(
+    plan: PlanId,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why; the requester and the history are told.")
+    ] = "cancelled",
+    nats_url: NatsUrl = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Cancel a plan and its children."""
+    return _move(nats_url, plan, lambda handle: handle.cancel(reason), "asked to cancel", as_json)
+
+
+@plans.command()
+def pause(
+    plan: PlanId,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; `plans show` tells.")] = "paused",
+    nats_url: NatsUrl = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Hold a plan until it is resumed."""
+    return _move(nats_url, plan, lambda handle: handle.pause(reason), "asked to pause", as_json)
+
+
+def _move(
+    nats_url: str | None,
+    plan: str,
+    send: Callable[[PlanHandle], Awaitable[Any]],
+    done: str,
+    as_json: bool,
+) -> int:
+    """Send something to a plan; the handle refuses one that is unknown or has ended."""
+    asyncio.run(_with_plan(nats_url, plan, send))
+    if as_json:
+        print_json({"plan_id": plan, "sent": True})
+    else:
+        report_line(f"plan {plan}: {done}", good=True)
+    return DONE
+
+
+async def _with_plan(nats_url: str | None, plan: str, look: Callable[[PlanHandle], Awaitable[_T]]) -> _T:
+    if not plan:
+        raise usage_error("a plan's id may not be empty")
+    async with open_client(nats_url) as client:
+        return await look(client.plan(plan))

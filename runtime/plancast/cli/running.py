@@ -1,0 +1,122 @@
+"""What runs on a data folder: a lock that says whether, and a note that says what and where."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import BinaryIO
+
+from plancast.cli.failures import CommandFailed
+
+NOTE, LOCK = "run.json", "run.lock"
+_LOCK_PATIENCE = 0.5  # somebody who only looks holds the lock for a moment
+_POLL = 0.1
+
+
+@dataclass(frozen=True)
+class Running:
+    """What `plancast run` notes of itself in its data folder."""
+
+    nats_url: str
+    namespace: str
+    pid: int
+    app: str = ""
+    ray_address: str = "auto"
+    started_at: float = 0.0
+    """Seconds since the epoch, UTC."""
+
+
+class DataFolder:
+    """A data folder, held by one `plancast run` at a time. Released when the process ends, however it does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock: BinaryIO | None = None
+
+    def __enter__(self) -> DataFolder:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = open(self.folder / LOCK, "ab")
+        except OSError as error:
+            raise CommandFailed(f"the data folder {self.folder} cannot be written: {error.strerror}") from error
+        give_up = time.monotonic() + _LOCK_PATIENCE
+        while not _try_lock(lock):
+            if time.monotonic() > give_up:
+                lock.close()
+                raise _taken(self.folder)
+            time.sleep(_POLL)
+        self._lock = lock
+        (self.folder / NOTE).unlink(missing_ok=True)
+        return self
+
+    def write(self, running: Running) -> None:
+        """Note what runs; only the owner can read it, since the URL may hold a password."""
+        draft = self.folder / f"{NOTE}.{running.pid}"
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(asdict(running), file, indent=2)
+            file.write("\n")
+        draft.replace(self.folder / NOTE)
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            (self.folder / NOTE).unlink(missing_ok=True)
+        if self._lock is not None:
+            self._lock.close()
+
+
+def find_running(folder: Path) -> Running | None:
+    """What runs on a data folder; None when nothing does, or it is not ready yet."""
+    if not is_held(folder):
+        return None
+    return _read(folder)
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a `plancast run` holds the folder."""
+    try:
+        with open(folder / LOCK, "rb") as lock:
+            return not _try_lock(lock)
+    except OSError:
+        return False
+
+
+async def wait_until_released(folder: Path, timeout: float) -> bool:
+    """Wait until nothing holds the folder; False when that takes longer than ``timeout`` seconds."""
+    give_up = time.monotonic() + timeout
+    while is_held(folder):
+        if time.monotonic() > give_up:
+            return False
+        await asyncio.sleep(_POLL)
+    return True
+
+
+def _read(folder: Path) -> Running | None:
+    try:
+        said = json.loads((folder / NOTE).read_bytes())
+        return Running(**{each.name: said[each.name] for each in fields(Running) if each.name in said})
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _try_lock(lock: BinaryIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _taken(folder: Path) -> CommandFailed:
+    running = _read(folder)
+    which = f" ({running.app}, process {running.pid})" if running is not None else ", and is starting or stopping"
+    return CommandFailed(
+        f"plancast runs on the data folder {folder} already{which}",
+        hint="Stop it with `plancast stop`, or take another folder with --data-dir.",
+    )

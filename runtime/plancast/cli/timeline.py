@@ -1,0 +1,87 @@
+"""What a plan's timeline tells: the way through the states, and since when something is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from plancast.requests import Request
+
+
+@dataclass(frozen=True)
+class Step:
+    """A state that a plan entered."""
+
+    state: str
+    came_from: str
+    """The state before; empty for the first."""
+    event: str
+    """The event that led to it."""
+    time: float
+    """Seconds since the epoch, UTC."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A request that is not answered yet."""
+
+    request_id: str
+    event_type: str
+    response_event: str
+    state: str | None
+    attempt: int
+    child: bool
+    asked_at: float | None
+    """Seconds since the epoch, UTC; None when the timeline does not tell."""
+    due: float | None
+    asking_again: bool
+
+
+def steps(history: Iterable[Mapping[str, Any]]) -> list[Step]:
+    """The way through the states."""
+    way: list[Step] = []
+    for entry in history:
+        before = way[-1].state if way else ""
+        path = list(entry.get("path") or ())
+        if not path and entry.get("state") not in ("", before, entry.get("from")):
+            path = [entry["state"]]  # assigned by a handler
+        for state in path:
+            way.append(Step(state, way[-1].state if way else "", event_type(entry), float(entry["time"])))
+    return way
+
+
+def waits(state: Mapping[str, Any], history: Iterable[Mapping[str, Any]]) -> list[Waiting]:
+    """What a plan waits for, the oldest first."""
+    sent_at = {sent[1]: float(entry["time"]) for entry in history for sent in entry.get("sent") or ()}
+    return [
+        Waiting(
+            request_id,
+            request.event_type,
+            request.response_event,
+            request.state,
+            request.attempt,
+            request.child,
+            sent_at.get(request_id),
+            request.due,
+            request.asking_again,
+        )
+        for request_id, request in ((key, _request(value)) for key, value in (state.get("requests") or {}).items())
+    ]
+
+
+def listens_for(state: Mapping[str, Any]) -> list[str]:
+    """The event types that can move a plan out of its current state."""
+    current = (state.get("state_machine") or {}).get(state.get("current_state")) or {}
+    return list(dict.fromkeys(transition["on_event"] for transition in current.get("transitions") or ()))
+
+
+def event_type(entry: Mapping[str, Any]) -> str:
+    """The type of the event of an entry."""
+    return str((entry.get("event") or {}).get("type", ""))
+
+
+def _request(value: Any) -> Request:
+    if isinstance(value, Mapping):
+        return Request(**value)
+    return Request(*value)
