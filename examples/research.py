@@ -77,8 +77,7 @@ RANKED = """SELECT topic, heading, text FROM passages WHERE passages MATCH ?
 @cache
 def corpus() -> sqlite3.Connection:
     """Every paragraph of the language reference in a full-text index, made on the first search."""
-    index = sqlite3.connect(":memory:")
-    index.execute("CREATE VIRTUAL TABLE passages USING fts5(topic, heading, text, place UNINDEXED, tokenize=porter)")
+    passages: dict[str, tuple[str, str, str, int]] = {}
     for topic in sorted(topics, key=lambda name: (len(topics[name]), name)):
         heading, place = topic, 0
         for block in re.split(r"\n\s*\n", topics[topic]):
@@ -87,8 +86,11 @@ def corpus() -> sqlite3.Connection:
             if underline and set(underline) <= set("*=-~^"):
                 heading, place = first.replace('"', ""), 0
             elif SENTENCE.match(text):
-                index.execute("INSERT INTO passages VALUES (?, ?, ?, ?)", (topic, heading, text, place))
+                passages.setdefault(text, (topic, heading, text, place))
                 place += 1
+    index = sqlite3.connect(":memory:")
+    index.execute("CREATE VIRTUAL TABLE passages USING fts5(topic, heading, text, place UNINDEXED, tokenize=porter)")
+    index.executemany("INSERT INTO passages VALUES (?, ?, ?, ?)", passages.values())
     return index
 
 

@@ -29,7 +29,7 @@ def connect(settings: RaySettings, *, num_cpus: int | None = None, log_to_driver
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     common: dict[str, Any] = {
         "namespace": settings.namespace,
-        "logging_level": "warning",
+        "logging_level": "error",
         "log_to_driver": log_to_driver,
     }
     if settings.address:
@@ -39,6 +39,7 @@ def connect(settings: RaySettings, *, num_cpus: int | None = None, log_to_driver
             raise BusUnavailable(f"cannot join the Ray cluster at {settings.address}: {error}") from error
         return False
     ray.init(
+        address="local",  # not whatever cluster happens to run here
         include_dashboard=False,
         num_cpus=num_cpus,
         _node_ip_address=LOOPBACK,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from plancast_actors.inbound import HostLost, HostPort, Inbound, Outcome
+from plancast_actors.inbound import HostPort, Inbound, Outcome
 from plancast_bus.contracts import Bus, Consumer, ConsumerSpec, Delivery, Source
 from plancast_bus.envelope import EventTopic
 from plancast_bus.errors import BusUnavailable, InvalidSubject
@@ -183,7 +184,7 @@ class HostLink:
     async def _exchange(self, batch: list[Inbound], wait: bool) -> None:
         try:
             outcomes = await self._host.exchange(self._dispatcher, batch, wait)
-        except HostLost as error:
+        except Exception as error:  # HostLost; whatever else it is, nothing is known of the events
             if not self._lost:
                 logger.warning("plan host lost, %d events are handed over again: %s", len(self._handed), error)
             self._lost = True
@@ -212,7 +213,8 @@ class Dispatcher:
         self._links: dict[str, HostLink] = {}
         self._shared: list[HostLink] = []
         self._places: OrderedDict[str, bool] = OrderedDict()
-        self._next_token = 0
+        self._next_token = secrets.randbits(48)
+        """Not from 0: a host may still report to a dispatcher of this name that is gone."""
         self._room = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._consumers: list[Consumer] = []
@@ -278,12 +280,10 @@ class Dispatcher:
                 await self._room.wait()
                 continue
             try:
-                deliveries = await consumer.fetch(free)
+                await self._dispatch(consumer, await consumer.fetch(free))
             except BusUnavailable as error:
                 logger.warning("cannot read: %s", error)
                 await asyncio.sleep(0.5)
-                continue
-            await self._dispatch(consumer, deliveries)
 
     async def _dispatch(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         now = asyncio.get_running_loop().time()
@@ -294,8 +294,8 @@ class Dispatcher:
                 continue
             self._next_token += 1
             token = self._next_token
-            self._outstanding[token] = (consumer, delivery, now)
             link = await self._route(delivery)
+            self._outstanding[token] = (consumer, delivery, now)
             link.put(
                 Inbound(
                     token,
@@ -382,11 +382,11 @@ class Dispatcher:
     async def _acknowledge(self) -> None:
         ready, self._acks = self._acks, {}
         for consumer, deliveries in ready.items():
-            await consumer.ack(deliveries)
+            await _without_bus(consumer.ack(deliveries))
             self.acknowledged += len(deliveries)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(_without_bus(work))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
@@ -401,7 +401,15 @@ class Dispatcher:
                 if since <= before:
                     due.setdefault(consumer, []).append(delivery)
             for consumer, deliveries in due.items():
-                await consumer.in_progress(deliveries)
+                await _without_bus(consumer.in_progress(deliveries))
+
+
+async def _without_bus(work: Coroutine[Any, Any, None]) -> None:
+    """Do what the stream makes good when it is lost: what is not acknowledged is delivered again."""
+    try:
+        await work
+    except BusUnavailable as error:
+        logger.info("the bus is away: %s", error)
 
 
 def _correlation_token(subject: str) -> str:

@@ -13,13 +13,13 @@ from uuid import uuid4
 
 from plancast.errors import RetryableError
 from plancast.plan import PlanContext
-from plancast.turn import CANCEL, Turn, Verdict
+from plancast.turn import CANCEL, Turn, Verdict, cancel_reason
 from plancast_actors.inbound import Inbound, Outcome
 from plancast_bus.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.codec import pack, unpack
 from plancast_bus.contracts import Delivery
 from plancast_bus.effects import Effect, Publish, SealHistory
-from plancast_bus.envelope import EventEnvelope
+from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import (
     BusUnavailable,
     CommitConflict,
@@ -47,8 +47,9 @@ class PlanActor:
     """
 
     __slots__ = (
-        "_conflicts", "_handling", "_loaded", "_machine_hash", "_processed", "_revision", "_sealed", "_tail",
-        "_tail_bytes", "_task", "_version", "correlation_id", "host", "last_used", "mailbox", "plan",
+        "_conflicts", "_handling", "_loaded", "_machine_hash", "_processed", "_revision", "_running", "_sealed",
+        "_stopped_by", "_tail", "_tail_bytes", "_task", "_version", "correlation_id", "host", "last_used", "mailbox",
+        "plan",
     )  # fmt: skip
 
     def __init__(self, host: PlanHost, correlation_id: str) -> None:
@@ -59,6 +60,9 @@ class PlanActor:
         self.last_used = 0.0
         self._task: asyncio.Task[None] | None = None
         self._handling: asyncio.Task[Verdict] | None = None
+        self._running: Turn | None = None
+        self._stopped_by: EventEnvelope | None = None
+        """The cancellation that has stopped the running handler."""
         self._conflicts = 0
         self._unload()
 
@@ -82,13 +86,26 @@ class PlanActor:
 
     def deliver(self, inbound: Inbound, reports: Reports) -> None:
         """Put an event into the mailbox. A cancellation interrupts the handler that is running."""
-        if self._handling is not None and inbound.subject.endswith("." + CANCEL):
+        cancellation = self._cancellation(inbound)
+        if cancellation is not None and self._handling is not None:
             self.mailbox.appendleft((inbound, reports))
+            self._stopped_by = cancellation
             self._handling.cancel()
         else:
             self.mailbox.append((inbound, reports))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._work())
+
+    def _cancellation(self, inbound: Inbound) -> EventEnvelope | None:
+        """The event, when it is one that may cancel the plan whose handler is running."""
+        turn = self._running
+        if turn is None or (turn.plan or turn.goal) is None or not inbound.subject.endswith("." + CANCEL):
+            return None
+        try:
+            event, _ = self.host.decode(inbound)
+        except InvalidEnvelope:
+            return None
+        return event if event.topic == EventTopic.PLAN_EVENTS and turn.same_tenant(event) else None
 
     async def stop(self) -> None:
         """Drop what is in hand; nothing of it was acknowledged."""
@@ -134,8 +151,17 @@ class PlanActor:
             turn = self._turn(event, is_timer)
             try:
                 verdict = await self._run(turn)
-            except Interrupted:
-                raise
+            except Interrupted as interrupted:
+                if turn.goal is None:
+                    raise
+                # There is no plan yet that could be cancelled: the goal's own turn ends it.
+                self._forget_turn()
+                turn = self._turn(event, is_timer)
+                verdict = await turn.cancel(str(interrupted))
+            except BusUnavailable as error:
+                logger.warning("turn is tried again: %s", error, extra={"correlation_id": self.correlation_id})
+                self._unload()
+                return Outcome(inbound.token, "retry", 1.0)
             except RetryableError as error:
                 if inbound.attempt < self.host.settings.hosts.max_handler_attempts:
                     logger.info("turn is tried again: %s", error, extra={"correlation_id": self.correlation_id})
@@ -164,7 +190,7 @@ class PlanActor:
                 await asyncio.sleep(min(1.0, random.random() * 0.01 * 2 ** min(self._conflicts, 7)))
                 await self._patiently(self._load)
                 continue
-            except PayloadTooLarge as error:
+            except (PayloadTooLarge, InvalidEnvelope) as error:
                 turn, verdict = await self._failed(event, is_timer, error)
                 await self._commit(turn, digest)
             self._conflicts = 0
@@ -186,26 +212,31 @@ class PlanActor:
     async def _run(self, turn: Turn) -> Verdict:
         if not self.host.has_handlers:
             return await turn.run()
-        self._handling = asyncio.get_running_loop().create_task(turn.run())
+        self._handling, self._running = asyncio.get_running_loop().create_task(turn.run()), turn
         try:
             await asyncio.wait((self._handling,))
-            if self._handling.cancelled():
-                raise Interrupted
-            return self._handling.result()
+            if not self._handling.cancelled():
+                return self._handling.result()
+            if self._stopped_by is None:
+                raise RuntimeError("the handler was cancelled, and not by plancast")
+            raise Interrupted(cancel_reason(self._stopped_by))
         finally:
             self._handling.cancel()
-            self._handling = None
+            self._handling = self._running = self._stopped_by = None
 
     async def _failed(self, event: EventEnvelope, is_timer: bool, error: BaseException) -> tuple[Turn, Verdict]:
         """A turn that fails the plan, from the checkpoint: nothing that the broken turn did remains."""
-        known = self._loaded and self._revision == 0
-        self._unload()
-        if known:
-            self._loaded = True
-        else:
+        if not self._forget_turn():
             await self._patiently(self._load)
         turn = self._turn(event, is_timer)
         return turn, await turn.fail(error)
+
+    def _forget_turn(self) -> bool:
+        """Drop what a turn has done to the plan; True when there was no plan before: nothing is to be loaded."""
+        new = self._loaded and self._revision == 0
+        self._unload()
+        self._loaded = new
+        return new
 
     def _surely_new(self, event: EventEnvelope) -> bool:
         """A goal most probably has no plan yet. The commit proves it, so that no read is needed."""
@@ -219,7 +250,7 @@ class PlanActor:
         self._unload()
         owner = await self._patiently(lambda: self.host.bus.checkpoints.get_alias(self.correlation_id))
         if owner is not None and owner != self.correlation_id:
-            await self._patiently(lambda: self.host.bus.publish(event.model_copy(update={"correlation_id": owner})))
+            await self._emit((self._readdressed(event, owner),))
             return Outcome(inbound.token, "done", 0.0)
         if self.host.is_fact(inbound.stream) or self._is_own_timer(inbound):
             return Outcome(inbound.token, "done", 0.0)
@@ -229,6 +260,13 @@ class PlanActor:
             return Outcome(inbound.token, "retry", delay)
         await self._put_aside(inbound, "no-plan", f"no plan has the correlation id {self.correlation_id!r}")
         return Outcome(inbound.token, "done", 0.0)
+
+    def _readdressed(self, event: EventEnvelope, owner: str) -> Publish:
+        """The event, to the plan that its correlation id stands for; under its own id the stream would drop it."""
+        bus = self.host.bus
+        payload, content_type = bus.encode(event.model_copy(update={"correlation_id": owner}))
+        subject = bus.subjects.event(event.topic, owner, event.type)
+        return Publish(subject, payload, f"readdressed:{_digest(event.id).hex()}", content_type)
 
     def _is_own_timer(self, inbound: Inbound) -> bool:
         return inbound.subject.startswith(self.host.bus.subjects.store + ".")

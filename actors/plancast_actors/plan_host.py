@@ -16,10 +16,11 @@ from plancast.turn import TurnEnvironment
 from plancast_actors.inbound import Inbound, Outcome
 from plancast_actors.plan_actor import PlanActor
 from plancast_bus.clock import Clock, SystemClock
-from plancast_bus.codec import decode
+from plancast_bus.codec import MSGPACK_TYPE, decode, pack
 from plancast_bus.contracts import Bus
 from plancast_bus.envelope import EventEnvelope
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
+from plancast_bus.subjects import encode_token
 
 logger = logging.getLogger(__name__)
 REPORT_WAIT = 1.0
@@ -108,9 +109,9 @@ class PlanHost:
             key = ""
         actor = self._actors.get(key)
         if actor is None:
-            actor = self._actors[key] = PlanActor(self, key)
-            if len(self._actors) > self.settings.hosts.max_live_plans:
+            if len(self._actors) >= self.settings.hosts.max_live_plans:
                 self._passivate_some()
+            actor = self._actors[key] = PlanActor(self, key)
         else:
             self._actors.move_to_end(key)
         actor.last_used = now
@@ -131,6 +132,10 @@ class PlanHost:
             address = self.bus.subjects.parse_stored(inbound.subject)
         except InvalidSubject as error:
             raise InvalidEnvelope(str(error)) from error
+        try:
+            encode_token(address.correlation_id)
+        except InvalidSubject as error:
+            raise InvalidEnvelope(str(error)) from error
         if not address.topic:
             return decode(inbound.payload, inbound.content_type), True
         defaults = {
@@ -146,6 +151,8 @@ class PlanHost:
                 raise InvalidEnvelope(
                     f"{name} is {str(getattr(event, name))[:100]!r}, but the subject says {str(defaults[name])[:100]!r}"
                 )
+        if inbound.content_type != MSGPACK_TYPE:
+            pack(event.to_wire())  # JSON can say what no checkpoint can hold, such as integers over 64 bits
         return event, False
 
     def is_fact(self, stream: str) -> bool:
@@ -172,8 +179,8 @@ class PlanHost:
 
     def rested(self, actor: PlanActor) -> None:
         """An actor has worked off its mailbox; one whose plan is finished has no further use."""
-        if actor.idle and actor.finished:
-            self._actors.pop(actor.correlation_id, None)
+        if actor.idle and actor.finished and self._actors.get(actor.correlation_id) is actor:
+            del self._actors[actor.correlation_id]
 
     # Passivation.
 

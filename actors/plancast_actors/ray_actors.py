@@ -172,7 +172,7 @@ class WorkerProcess(Process):
         settings = self.blueprint.settings
         app = self.blueprint.load_app()
         self.bus = await open_bus(settings)
-        self.runner = TaskRunner(app, self.bus, settings.workers)
+        self.runner = TaskRunner(app, self.bus, settings.workers, max_event_bytes=settings.bus.max_event_bytes)
         await self.runner.start()
 
     async def status(self) -> dict[str, Any]:

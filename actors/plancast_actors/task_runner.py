@@ -33,7 +33,7 @@ def task_consumer(event_type: str, subjects: Subjects, ack_wait: float) -> Consu
     if "-" in event_type:  # web.search and web-search are two tasks
         name += f"-{zlib.crc32(event_type.encode()):08x}"
     subject = subjects.stored(EventTopic.ACTION_REQUESTS, "*", "*", event_type)
-    return ConsumerSpec(name=name, source="requests", filters=(subject,), ack_wait=ack_wait)
+    return ConsumerSpec(name=name, source="requests", filters=(subject,), ack_wait=ack_wait, prefetch=False)
 
 
 class TaskRunner:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -159,8 +159,8 @@ class CheckpointStore(Protocol):
         """The newest checkpoint of the plan, then each further one, until the caller stops."""
         ...
 
-    async def forget(self, correlation_id: str) -> None:
-        """Remove the plan's checkpoint and history."""
+    async def forget(self, correlation_id: str, aliases: Sequence[str] = ()) -> None:
+        """Remove the plan's checkpoint, its history, and what was noted of these further correlation ids."""
         ...
 
     async def put_machine(self, digest: str, encoded: bytes) -> None:

@@ -50,6 +50,9 @@ class ConsumerSpec:
     ack_wait: float = 30.0
     """Seconds after which an unacknowledged message is delivered again."""
     max_ack_pending: int = 20_000
+    prefetch: bool = True
+    """Whether more may be on its way than was asked for. Faster; but what waits here unseen is not kept alive,
+    so it is not for consumers whose reader may be busy for longer than ``ack_wait``."""
 
 
 class Consumer(Protocol):

@@ -241,6 +241,7 @@ class PlanContext:
             InterpolationError: an action's data names a path that does not exist.
         """
         self._require_unfinished()
+        self._claim()
         target = self._onward() if trigger_event is None else self._accept(trigger_event)
         if target is None:
             return
@@ -256,6 +257,7 @@ class PlanContext:
         """Complete the plan and give its final response. A second call changes nothing."""
         if self.status.finished:
             return
+        self._claim()
         if result is not None:
             self.result = result
             self.results["final"] = result
@@ -266,6 +268,7 @@ class PlanContext:
         """Fail the plan; the requester is told why. A second call changes nothing."""
         if self.status.finished:
             return
+        self._claim()
         self.error = _text(error)
         await self._finish(PlanStatus.FAILED)
         await self.save()
@@ -274,6 +277,7 @@ class PlanContext:
         """Cancel the plan, with its open requests and its children. A second call changes nothing."""
         if self.status.finished:
             return
+        self._claim()
         self.error = reason
         await self._finish(PlanStatus.CANCELLED)
         await self.save()
@@ -285,6 +289,7 @@ class PlanContext:
             PlanFinished: the plan is finished already.
         """
         self._require_unfinished()
+        self._claim()
         self.status = PlanStatus.PAUSED
         self.pause_reason = reason
         await self.save()
@@ -301,6 +306,7 @@ class PlanContext:
         self._require_unfinished()
         if self.status is not PlanStatus.PAUSED:
             return
+        self._claim()
         self.status = PlanStatus.RUNNING
         self.pause_reason = None
         self.results["user_input"] = input_data
@@ -339,6 +345,12 @@ class PlanContext:
     def _turn(self) -> Any:
         context = self._context
         return context.turn if isinstance(context, PlatformContext) else None
+
+    def _claim(self) -> None:
+        """Be the turn's own plan before anything is staged."""
+        turn = self._turn
+        if turn is not None:
+            turn.adopt(self)
 
     def _require_unfinished(self) -> None:
         if self.status.finished:

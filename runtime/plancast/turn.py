@@ -30,7 +30,7 @@ from plancast_bus.effects import (
     effect_kind,
 )
 from plancast_bus.envelope import EventEnvelope, EventTopic
-from plancast_bus.errors import InvalidSubject, PayloadTooLarge
+from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.subjects import Subjects, check_event_type, encode_token
 
 CANCEL, PAUSE, RESUME = "plan.cancel", "plan.pause", "plan.resume"
@@ -345,6 +345,8 @@ class Turn:
         retry = state.action.retry if state is not None and state.action is not None else None
         if retry is None or request.attempt >= retry.attempts:
             return False
+        if request.asking_again:
+            return True
         delay = retry.delay(request.attempt)
         request.asking_again, request.due = True, self.now + delay
         self.notes.append(
@@ -381,7 +383,7 @@ class Turn:
         return called
 
     async def _cancel(self, plan: PlanContext) -> Verdict:
-        await plan.cancel(str(_said(self.event, "reason") or "cancelled"))
+        await plan.cancel(cancel_reason(self.event))
         return Verdict.COMMIT
 
     async def _pause(self, plan: PlanContext) -> Verdict:
@@ -431,7 +433,7 @@ class Turn:
         plan._context = self.context
         plan.correlation_id = self.correlation_id
         plan.created_at = self.now
-        plan.requests.update(self._before_plan)
+        plan.requests = self._before_plan | plan.requests
         if goal is not None:
             plan.goal_id = plan.goal_id or goal.event_id
             plan.reply_to = plan.reply_to or goal.reply_to
@@ -680,6 +682,11 @@ def _check_response(event_type: str, topic: str | None) -> None:
 
 def _timer_name(request_id: str) -> str:
     return request_id.rpartition(":")[2]
+
+
+def cancel_reason(event: EventEnvelope) -> str:
+    """Why a cancellation cancels."""
+    return str(_said(event, "reason") or "cancelled")
 
 
 def _said(event: Any, name: str) -> Any:

@@ -58,6 +58,12 @@ async def test_a_search_finds_passages_of_the_topic_first() -> None:
     assert 1 <= len(result["hits"]) <= 8
 
 
+async def test_a_passage_that_several_topics_share_is_found_once() -> None:
+    for topic in ("coroutines", "exceptions", "descriptors"):
+        texts = [hit["text"] for hit in (await found(topic))["hits"]]
+        assert len(texts) == len(set(texts))
+
+
 async def test_a_search_knows_word_forms() -> None:
     assert (await found("coroutine"))["hits"] == (await found("coroutines"))["hits"]
 

@@ -561,16 +561,20 @@ async def test_a_watch_goes_on_after_the_bus_was_away(
     handle = await client.submit("trip.goal", {})
     plan = await host.begin()
     watch = client.bus.checkpoints.watch
+    shown: list[int] = []
 
-    async def broken(correlation_id: str) -> AsyncIterator[Checkpoint]:
-        monkeypatch.setattr(client.bus.checkpoints, "watch", watch)
+    async def breaking(correlation_id: str) -> AsyncIterator[Checkpoint]:
         async for checkpoint in watch(correlation_id):
+            shown.append(checkpoint.revision)
             yield checkpoint
-            await host.finish(plan)
-            raise BusUnavailable("away")
+            if len(shown) == 1:
+                raise BusUnavailable("away")
+            if len(shown) == 2:
+                await host.finish(plan)
 
-    monkeypatch.setattr(client.bus.checkpoints, "watch", broken)
+    monkeypatch.setattr(client.bus.checkpoints, "watch", breaking)
     assert [change.revision async for change in handle.watch()] == [1, 2]
+    assert shown == [1, 1, 2]
 
 
 # Connecting.

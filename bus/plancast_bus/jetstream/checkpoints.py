@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 
 from plancast_bus.checkpoints import Checkpoint, PlanSummary
@@ -140,10 +140,12 @@ class JetStreamCheckpoints:
                 if checkpoint is not None:
                     yield checkpoint
 
-    async def forget(self, correlation_id: str) -> None:
-        """Remove the plan's checkpoint and history."""
+    async def forget(self, correlation_id: str, aliases: Sequence[str] = ()) -> None:
+        """Remove the plan's checkpoint, its history, and what was noted of these further correlation ids."""
         await self._api.purge(self._names.checkpoints, self._subjects.checkpoint(correlation_id))
         await self._api.purge(self._names.history, self._subjects.history(correlation_id, "*"))
+        for alias in aliases:
+            await self._api.purge(self._names.meta, self._subjects.alias(alias))
 
     async def put_machine(self, digest: str, encoded: bytes) -> None:
         """Keep a state machine under its content hash; repeating it changes nothing."""

@@ -71,7 +71,7 @@ class PullConsumer:
             assert inbox is not None
             # Pull before taking: nothing is awaited between taking and returning, where a cancellation would
             # lose what was taken.
-            if not self._stale:
+            if not self._stale and (self._spec.prefetch or not inbox.messages):
                 await self._top_up(inbox, limit)
             if inbox.messages:
                 return self._take(inbox, limit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -117,6 +117,7 @@ class MemoryCheckpoints:
         )
         if not version:
             return self._own_version(checkpoint, body, header)
+        self._bus.world.notices.tell(subject, body, None)
         try:
             await self._bus.point("commit.after", subject)
         except BusUnavailable:
@@ -178,7 +179,7 @@ class MemoryCheckpoints:
             if not watchers and plans.watchers.get(correlation_id) is watchers:
                 del plans.watchers[correlation_id]
 
-    async def forget(self, correlation_id: str) -> None:
+    async def forget(self, correlation_id: str, aliases: Sequence[str] = ()) -> None:
         (await self._kept()).forget(correlation_id)
 
     async def put_machine(self, digest: str, encoded: bytes) -> None:

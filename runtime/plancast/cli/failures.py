@@ -52,6 +52,7 @@ _HINTS: tuple[tuple[type[BaseException], str], ...] = (
     (NatsServerError, ""),
     (BusUnavailable, "Start one with `plancast run MODULE:APP`, or name another with --nats-url."),
 )
+_RAY_HINT = "Is the address right? A cluster with token authentication needs RAY_AUTH_MODE=token here too."
 _EXPECTED = (
     InvalidApp,
     InvalidStateMachine,
@@ -105,7 +106,8 @@ def describe(error: BaseException) -> tuple[str, str, int]:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return text, "Run it again with -v to see where this comes from.", FAILED
     text = str(error) or type(error).__name__
-    return text, _first(_HINTS, error, ""), _first(_CODES, error, FAILED)
+    hint = _RAY_HINT if "Ray cluster" in text else _first(_HINTS, error, "")
+    return text, hint, _first(_CODES, error, FAILED)
 
 
 def _first(choices: Sequence[tuple[type[BaseException], _T]], error: BaseException, otherwise: _T) -> _T:

@@ -116,7 +116,7 @@ async def _work(app: App, settings: Settings, as_json: bool) -> int:
     try:
         async with open_bus(settings) as bus:
             await bus.ensure_streams()
-            runner = TaskRunner(app, bus, settings.workers)
+            runner = TaskRunner(app, bus, settings.workers, max_event_bytes=settings.bus.max_event_bytes)
             await runner.start()
             try:
                 _announce_worker(app, settings, as_json)

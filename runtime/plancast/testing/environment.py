@@ -82,7 +82,13 @@ class PlancastTest:
         await self.bus.registry.put("app", self.app.name, {"name": self.app.name, "goals": sorted(self.app.goals)})
         self.client = Client(self.bus)
         if self._workers and self.app.workers:
-            self._runner = TaskRunner(self.app, MemoryBus(self.world), self.settings.workers)
+            self._runner = TaskRunner(
+                self.app,
+                MemoryBus(self.world),
+                self.settings.workers,
+                max_event_bytes=self.settings.bus.max_event_bytes,
+                clock=self.clock,
+            )
             await self._runner.start()
         await self.start_dispatcher()
         return self
