@@ -187,8 +187,8 @@ class Deployment:
 
 
 def host_count(settings: Settings) -> int:
-    """How many shared hosts there are: as set, or one for each two cores."""
-    return settings.hosts.count or max(1, (os.cpu_count() or 1) // 2)
+    """How many shared hosts there are: as set, or one for each core but one."""
+    return settings.hosts.count or max(1, (os.cpu_count() or 1) - 1)
 
 
 def _blueprint(app: App, app_address: str, settings: Settings, import_paths: Sequence[str]) -> Blueprint:

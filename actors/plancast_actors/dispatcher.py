@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from plancast_actors.inbound import HostPort, Inbound, Outcome
+from plancast_actors.inbound import BUSY, PATIENCE, HostPort, Inbound, Outcome
 from plancast_bus.contracts import Bus, Consumer, ConsumerSpec, Delivery, Source
 from plancast_bus.envelope import EventTopic
 from plancast_bus.errors import BusUnavailable, InvalidSubject
@@ -158,6 +158,8 @@ class HostLink:
                 self._lost = False
                 self._queue = [*self._handed.values(), *self._queue]
                 self._handed.clear()
+            if len(self._handed) >= BUSY:
+                await asyncio.sleep(PATIENCE)  # one call for many events
             while self._queue:
                 batch, self._queue = self._queue[: self._max_batch], self._queue[self._max_batch :]
                 self._handed.update((inbound.token, inbound) for inbound in batch)

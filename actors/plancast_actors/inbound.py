@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, Protocol
 
 
+BUSY = 32
+"""Events in hand from which on a moment's patience makes one call of many; below it nobody waits for company."""
+PATIENCE = 0.002
+"""That moment, in seconds."""
+
+
 class Inbound(NamedTuple):
     """An event on its way to a plan; its payload is not decoded."""
 

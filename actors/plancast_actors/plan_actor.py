@@ -8,8 +8,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, TypeVar
-from uuid import uuid4
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from plancast.errors import RetryableError
 from plancast.plan import PlanContext
@@ -38,6 +37,17 @@ DIGEST_BYTES = 8
 
 class Interrupted(Exception):
     """Raised when a cancellation has stopped the handler of a turn; the turn leaves no trace."""
+
+
+class Emitted(NamedTuple):
+    """A checkpoint whose effects are all out.
+
+    Streams know repetitions for a while only, so that effects are not sent again without need.
+    """
+
+    version: int
+    sequences: dict[str, int]
+    """Places in the stream of the requests that are still open."""
 
 
 class PlanActor:
@@ -83,6 +93,13 @@ class PlanActor:
     def finished(self) -> bool:
         """Whether its plan needs nothing any more."""
         return self.plan is None or self.plan.status.finished
+
+    @property
+    def emitted(self) -> Emitted | None:
+        """What is out, of an idle actor; None when its plan needs nothing any more."""
+        if self.plan is None or self.plan.status.finished:
+            return None
+        return Emitted(self._version, {key: each.sequence for key, each in self.plan.requests.items()})
 
     def deliver(self, inbound: Inbound, reports: Reports) -> None:
         """Put an event into the mailbox. A cancellation interrupts the handler that is running."""
@@ -180,6 +197,7 @@ class PlanActor:
                 await self._emit(tuple(turn.effects))
                 return done
             if verdict is Verdict.IGNORE:
+                turn.close()
                 return done
             try:
                 await self._commit(turn, digest)
@@ -194,6 +212,7 @@ class PlanActor:
                 turn, verdict = await self._failed(event, is_timer, error)
                 await self._commit(turn, digest)
             self._conflicts = 0
+            turn.close()
             return done
 
     # The turn.
@@ -252,7 +271,7 @@ class PlanActor:
         if owner is not None and owner != self.correlation_id:
             await self._emit((self._readdressed(event, owner),))
             return Outcome(inbound.token, "done", 0.0)
-        if self.host.is_fact(inbound.stream) or self._is_own_timer(inbound):
+        if self.host.is_fact(event.topic) or self._is_own_timer(inbound):
             return Outcome(inbound.token, "done", 0.0)
         delay, waited = 0.1 * 2 ** min(inbound.attempt - 1, 6), 0.1 * (2 ** min(inbound.attempt, 7) - 1)
         waited += max(0, inbound.attempt - 7) * 6.4
@@ -305,7 +324,12 @@ class PlanActor:
                 remembered[at : at + DIGEST_BYTES] for at in range(0, len(remembered), DIGEST_BYTES)
             )
             self.host.activations += 1
-            await self._emit(checkpoint.outbox)
+            emitted = self.host.take_emitted(self.correlation_id)
+            if emitted is not None and emitted.version == checkpoint.version:
+                for key, request in self.plan.requests.items():
+                    request.sequence = emitted.sequences.get(key, 0)
+            else:
+                await self._emit(checkpoint.outbox)
         self._loaded = True
 
     async def _commit(self, turn: Turn, digest: bytes) -> None:
@@ -332,7 +356,7 @@ class PlanActor:
         checkpoint = Checkpoint(
             correlation_id=self.correlation_id,
             revision=turn.revision,
-            epoch=uuid4().hex,
+            epoch=self.host.next_epoch(),
             state=pack(state),
             summary=_summary(plan, turn),
             outbox=tuple(turn.effects),

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections import OrderedDict, defaultdict
 from typing import Any
+from uuid import uuid4
 
 from plancast.app import App
 from plancast.machine import Machine
 from plancast.settings import Settings
 from plancast.stored import StoredPlans
 from plancast.turn import TurnEnvironment
-from plancast_actors.inbound import Inbound, Outcome
-from plancast_actors.plan_actor import PlanActor
+from plancast_actors.inbound import BUSY, PATIENCE, Inbound, Outcome
+from plancast_actors.plan_actor import Emitted, PlanActor
 from plancast_bus.clock import Clock, SystemClock
-from plancast_bus.codec import MSGPACK_TYPE, decode, pack
+from plancast_bus.codec import decode
 from plancast_bus.contracts import Bus
 from plancast_bus.envelope import EventEnvelope
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
+from plancast_bus.sources import SOURCES
 from plancast_bus.subjects import encode_token
 
 logger = logging.getLogger(__name__)
+MAX_REMEMBERED = 100_000
+"""Passivated plans of which a host remembers that their last effects are out."""
 REPORT_WAIT = 1.0
 """Seconds after which a waiting exchange returns without an outcome."""
 
@@ -30,14 +35,17 @@ REPORT_WAIT = 1.0
 class Reports:
     """Outcomes that a dispatcher has not taken yet."""
 
-    __slots__ = ("_outcomes", "_some")
+    __slots__ = ("_outcomes", "_some", "owed")
 
     def __init__(self) -> None:
         self._outcomes: list[Outcome] = []
         self._some = asyncio.Event()
+        self.owed = 0
+        """Events that were handed over and of which nothing is known yet."""
 
     def add(self, outcome: Outcome) -> None:
         """Note what became of an event."""
+        self.owed -= 1
         self._outcomes.append(outcome)
         self._some.set()
 
@@ -48,6 +56,8 @@ class Reports:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._some.wait()
+            if self.owed >= BUSY:
+                await asyncio.sleep(PATIENCE)  # one call for many outcomes
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
@@ -85,6 +95,9 @@ class PlanHost:
         )
         self.turns = self.activations = self.put_aside = self.passivations = 0
         self._actors: OrderedDict[str, PlanActor] = OrderedDict()
+        self._emitted: OrderedDict[str, Emitted] = OrderedDict()
+        self._incarnation = uuid4().hex
+        self._epochs = itertools.count()
         self._machines: dict[str, Machine] = {}
         self._kept: set[str] = set()
         self._reports: defaultdict[str, Reports] = defaultdict(Reports)
@@ -115,9 +128,15 @@ class PlanHost:
         else:
             self._actors.move_to_end(key)
         actor.last_used = now
-        actor.deliver(inbound, self._reports[dispatcher])
+        reports = self._reports[dispatcher]
+        reports.owed += 1
+        actor.deliver(inbound, reports)
 
     # What plan actors call.
+
+    def next_epoch(self) -> str:
+        """A text that no commit has carried before, of this or any other host."""
+        return f"{self._incarnation}-{next(self._epochs)}"
 
     def decode(self, inbound: Inbound) -> tuple[EventEnvelope, bool]:
         """The event, and whether it is a due timer.
@@ -151,13 +170,11 @@ class PlanHost:
                 raise InvalidEnvelope(
                     f"{name} is {str(getattr(event, name))[:100]!r}, but the subject says {str(defaults[name])[:100]!r}"
                 )
-        if inbound.content_type != MSGPACK_TYPE:
-            pack(event.to_wire())  # JSON can say what no checkpoint can hold, such as integers over 64 bits
         return event, False
 
-    def is_fact(self, stream: str) -> bool:
-        """Whether a stream is one for observers, whose events need not belong to a plan."""
-        return stream.endswith("FACTS")
+    def is_fact(self, topic: str) -> bool:
+        """Whether a topic is one for observers, whose events need not belong to a plan."""
+        return SOURCES[topic] == "facts"
 
     async def machine(self, digest: str) -> Machine | None:
         """The state machine with this content hash; None for the empty hash."""
@@ -199,18 +216,28 @@ class PlanHost:
             if actor.last_used > before:
                 break
             if actor.idle:
-                del self._actors[key]
+                self._drop(key, actor)
                 dropped += 1
-        self.passivations += dropped
         return dropped
 
     def _passivate_some(self) -> None:
         """Make room: drop the least recently used actor that is idle."""
         for key, actor in self._actors.items():
             if actor.idle:
-                del self._actors[key]
-                self.passivations += 1
+                self._drop(key, actor)
                 return
+
+    def _drop(self, key: str, actor: PlanActor) -> None:
+        del self._actors[key]
+        self.passivations += 1
+        if actor.emitted is not None:
+            self._emitted[key] = actor.emitted
+            if len(self._emitted) > MAX_REMEMBERED:
+                self._emitted.popitem(last=False)
+
+    def take_emitted(self, key: str) -> Emitted | None:
+        """What was out of a plan that this host has passivated; None when that is not known."""
+        return self._emitted.pop(key, None)
 
     # Status and shutdown.
 

@@ -11,6 +11,7 @@ from plancast_bus.codec import pack, unpack
 from plancast_bus.effects import Effect, from_fields, to_fields
 from plancast_bus.errors import InvalidEnvelope
 
+_one_line = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 FORMAT = 1
 """Version of the stored form; raised when a reader of the old form would misread the new one."""
 
@@ -35,7 +36,12 @@ class PlanSummary:
 
     def to_header(self) -> str:
         """The summary as one line of ASCII."""
-        return json.dumps([getattr(self, name) for name in self.__slots__], separators=(",", ":"))
+        return _one_line(
+            [
+                self.plan_id, self.status, self.goal_event, self.current_state, self.revision, self.tenant_id,
+                self.user_id, self.session_id, self.parent_plan_id, self.planner, self.created_at, self.updated_at,
+            ]
+        )  # fmt: skip
 
     @classmethod
     def from_header(cls, line: str) -> PlanSummary:

@@ -108,14 +108,14 @@ def load_app(address: str, import_paths: Iterable[str] = ()) -> App:
         InvalidApp: the address is malformed, or nothing, or something else, is there.
     """
     module_name, colon, attribute = address.partition(":")
-    if not colon or not module_name or not attribute:
+    if not colon or not module_name or not attribute or module_name.startswith("."):
         raise InvalidApp(f"{address!r} is no app address: write MODULE:ATTRIBUTE, such as examples.research:app")
     here = str(Path.cwd())
     sys.path[:0] = [path for path in dict.fromkeys([*import_paths, here]) if path not in sys.path]
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise InvalidApp(f"there is no module {error.name!r} (looked in {here} and the installed packages)") from error
     found: Any = module

@@ -603,13 +603,13 @@ def _request(value: Any) -> Request:
 
 
 def _event_type(event: Any) -> str:
-    if isinstance(event, Mapping):
+    if isinstance(event, dict):
         return str(event.get("type") or event.get("event_type"))
     return str(event.event_type)
 
 
 def _event_data(event: Any) -> Any:
-    data = event.get("data") if isinstance(event, Mapping) else getattr(event, "data", None)
+    data = event.get("data") if isinstance(event, dict) else getattr(event, "data", None)
     return data if data is None or isinstance(data, (dict, list, str, int, float, bool)) else {}
 
 
@@ -617,12 +617,12 @@ def answered_request(event: Any) -> str | None:
     """Id of the request that an event answers. A fact answers none, though it names the request it came about by."""
     if _event_topic(event) in _FACTS:
         return None
-    parent = event.get("parent_event_id") if isinstance(event, Mapping) else getattr(event, "parent_event_id", None)
+    parent = event.get("parent_event_id") if isinstance(event, dict) else getattr(event, "parent_event_id", None)
     return parent if isinstance(parent, str) else None
 
 
 def _event_topic(event: Any) -> str:
-    topic = event.get("topic") if isinstance(event, Mapping) else getattr(event, "topic", "")
+    topic = event.get("topic") if isinstance(event, dict) else getattr(event, "topic", "")
     return topic if isinstance(topic, str) else ""
 
 

@@ -25,7 +25,7 @@ class HostSettings(BaseModel):
     """Plan hosts: the Ray actors that plan actors live in."""
 
     count: int = Field(0, ge=0)
-    """Shared hosts; 0 takes one for each two cores, at least one."""
+    """Shared hosts; 0 takes one for each core but one, at least one."""
     cpus: float = Field(0.0, ge=0)
     """Share of a core that each host asks Ray for; 0 lets Ray place them anywhere."""
     placement: Literal["shared", "dedicated"] = "shared"

@@ -137,6 +137,13 @@ class Turn:
                 key: (each.due, each.child, each.sequence, each.event_type) for key, each in plan.requests.items()
             }
 
+    def close(self) -> None:
+        """Let go of what knows the turn: cycles, left to the garbage collector, cost more than the turn itself."""
+        if self.plan is not None:
+            self.plan._context = None
+        self.context.turn = None
+        del self.context
+
     # What happens in a turn.
 
     async def run(self) -> Verdict:

@@ -1,0 +1,253 @@
+"""The floor: what W1 does on JetStream, done by processes that know nothing of plans.
+
+For each W1 plan there are the same messages, of the same sizes (recorded from a real plan, see
+:mod:`benchmarks.script`), with the same headers, in the same streams:
+
+- a goal is pulled; one checkpoint is written by compare-and-set and its acknowledgement awaited; then a request
+  is published and its acknowledgement awaited; then the goal is acknowledged;
+- the same for each answer, the last one with the final response instead of a request (one write to the
+  stream of responses, which the server republishes as an event, which is pulled and acknowledged in turn);
+- an echo process pulls the requests, publishes the answers, awaits their acknowledgement, and acknowledges.
+
+Order within a plan is kept, and plans are pipelined across each other, as the product does it. The wire code is the
+product's own (:mod:`plancast_bus.jetstream`: connection, publisher, pull consumer), on uvloop, as in Ray's actors.
+
+What it leaves out: decoding and encoding of events, state machines, turns, timelines, the look for
+repetitions, keeping events alive that take long, and Ray. Its processes remember the last version and the number of
+turns of each plan, because a compare-and-set needs them, and nothing else.
+
+Choices, where there was one to make, in favour of the baseline:
+
+- As many plain processes as the product has dispatchers and plan hosts together, each of them reading and writing
+  its own shards: there is no hop between a reader and a writer.
+- One echo process, as the product has one worker process.
+- The settings of streams and server are the product's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.context import SpawnProcess
+from multiprocessing.synchronize import Event
+from typing import Any
+
+import uvloop
+
+from benchmarks import w1
+from benchmarks.script import Script
+from plancast_bus.contracts import ConsumerSpec, Delivery
+from plancast_bus.envelope import EventTopic
+from plancast_bus.jetstream.api import JetStreamApi
+from plancast_bus.jetstream.checkpoints import EXPECTED, SUMMARY, TTL, ttl_header
+from plancast_bus.jetstream.connection import Connection
+from plancast_bus.jetstream.consuming import PullConsumer
+from plancast_bus.jetstream.exchange import Exchange
+from plancast_bus.jetstream.publishing import Publisher
+from plancast_bus.jetstream.streams import StreamNames
+from plancast_bus.settings import BusSettings, NatsSettings
+from plancast_bus.subjects import Subjects
+
+MAX_OUTSTANDING = 4096
+"""Messages in hand in one process; as the product's dispatcher."""
+ACK_WAIT = 120.0
+"""Seconds. Longer than the product's, since nothing here keeps messages alive that wait their turn."""
+START_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a process of the baseline is given."""
+
+    nats: NatsSettings
+    bus: BusSettings
+    script: Script
+    index: int = 0
+    """Of the processes that stand for dispatchers and hosts."""
+    count: int = 1
+    """How many those are; each takes its share of the shards."""
+
+    @property
+    def own_shards(self) -> list[int]:
+        """The shards of this process."""
+        return list(range(self.index, self.bus.shards, self.count))
+
+
+class Wire:
+    """The product's connection, publisher and consumers, without the bus on top."""
+
+    def __init__(self, connection: Connection, exchange: Exchange, settings: BusSettings) -> None:
+        self.subjects = Subjects(settings.prefix)
+        self.publisher = Publisher(exchange)
+        self._connection = connection
+        self._api = JetStreamApi(exchange)
+        self._names = StreamNames.of(settings.prefix)
+
+    @classmethod
+    async def open(cls, role: Role) -> Wire:
+        """Connect."""
+        connection = Connection(role.nats)
+        await connection.open()
+        exchange = Exchange(connection)
+        await exchange.open()
+        return cls(connection, exchange, role.bus)
+
+    def consume(self, spec: ConsumerSpec) -> PullConsumer:
+        """Read a durable consumer."""
+        stream = self._names.of_source(spec.source)
+        return PullConsumer(self._connection, self._api, stream, spec, self._names.responses)
+
+
+class Reader:
+    """Pulls from consumers and handles each message in a task of its own, so many at once."""
+
+    def __init__(self, consumers: Sequence[PullConsumer]) -> None:
+        self._consumers = consumers
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Event()
+
+    async def run(self) -> None:
+        """Read until cancelled, or until a message cannot be handled."""
+        async with asyncio.TaskGroup() as group:
+            for consumer in self._consumers:
+                group.create_task(self._read(consumer, group))
+
+    async def handle(self, delivery: Delivery) -> None:
+        """Do what has to be done before a message is acknowledged."""
+        raise NotImplementedError
+
+    async def _read(self, consumer: PullConsumer, group: asyncio.TaskGroup) -> None:
+        while True:
+            free = MAX_OUTSTANDING - len(self._tasks)
+            if free <= 0:
+                self._room.clear()
+                await self._room.wait()
+                continue
+            for delivery in await consumer.fetch(free):
+                task = group.create_task(self._take(consumer, delivery))
+                self._tasks.add(task)
+                task.add_done_callback(self._taken)
+
+    async def _take(self, consumer: PullConsumer, delivery: Delivery) -> None:
+        if not delivery.is_response:
+            await self.handle(delivery)
+        await consumer.ack((delivery,))
+
+    def _taken(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._room.set()
+
+
+class Plans(Reader):
+    """Stands for dispatchers and plan hosts."""
+
+    def __init__(self, role: Role, wire: Wire) -> None:
+        subjects, shards = wire.subjects, role.own_shards
+        suffix = f"{role.index}-of-{role.count}"
+        results = (EventTopic.ACTION_RESULTS, EventTopic.PLAN_EVENTS)
+        filters = tuple(subjects.stored(topic, shard) for topic in results for shard in shards)
+        goals = tuple(subjects.stored(EventTopic.ACTION_REQUESTS, shard, "*", w1.GOAL) for shard in shards)
+        super().__init__(
+            [
+                wire.consume(ConsumerSpec(f"plans-results-{suffix}", "results", filters, ack_wait=ACK_WAIT)),
+                wire.consume(ConsumerSpec(f"plans-goals-{suffix}", "requests", goals, ack_wait=ACK_WAIT)),
+            ]
+        )
+        self._script = role.script
+        self._subjects = subjects
+        self._publisher = wire.publisher
+        self._plans: dict[str, tuple[int, int]] = {}
+        """Of each plan: how many turns it had, and the version of its checkpoint."""
+
+    async def handle(self, delivery: Delivery) -> None:
+        """Write the checkpoint, then send."""
+        plan = delivery.subject.split(".", 4)[3]
+        revision, version = self._plans.get(plan, (0, 0))
+        turn = self._script.turns[revision]
+        revision += 1
+        headers = {EXPECTED: str(version), SUMMARY: turn.summary}
+        if turn.expires_after > 0:
+            headers[TTL] = ttl_header(turn.expires_after)
+        ack = await self._publisher.publish_acked(self._subjects.checkpoint(plan), turn.checkpoint, headers)
+        headers = {"Nats-Msg-Id": f"{plan}:{revision}-0", "Content-Type": self._script.content_type}
+        if revision < w1.TURNS:
+            self._plans[plan] = revision, ack.sequence
+            subject = self._subjects.event(EventTopic.ACTION_REQUESTS, plan, w1.REQUEST)
+        else:
+            self._plans.pop(plan, None)
+            subject = self._subjects.response(EventTopic.ACTION_RESULTS, plan, w1.RESPONSE)
+            headers[EXPECTED] = "0"
+        await self._publisher.publish_acked(subject, turn.sent, headers)
+
+
+class Echo(Reader):
+    """Stands for the worker."""
+
+    def __init__(self, role: Role, wire: Wire) -> None:
+        filters = (wire.subjects.stored(EventTopic.ACTION_REQUESTS, "*", "*", w1.REQUEST),)
+        super().__init__([wire.consume(ConsumerSpec("tasks-echo", "requests", filters, ack_wait=ACK_WAIT))])
+        self._answer = role.script.answers[0]
+        self._content_type = role.script.content_type
+        self._subjects = wire.subjects
+        self._publisher = wire.publisher
+
+    async def handle(self, delivery: Delivery) -> None:
+        """Publish the answer."""
+        plan = delivery.subject.split(".", 4)[3]
+        subject = self._subjects.event(EventTopic.ACTION_RESULTS, plan, w1.ANSWER)
+        headers = {"Nats-Msg-Id": f"answer:{delivery.message_id}", "Content-Type": self._content_type}
+        await self._publisher.publish_acked(subject, self._answer, headers)
+
+
+class Processes:
+    """The processes of the baseline; they end with the one that started them."""
+
+    def __init__(self, nats: NatsSettings, bus: BusSettings, script: Script, count: int) -> None:
+        roles: list[tuple[type[Plans] | type[Echo], Role]] = [
+            (Plans, Role(nats, bus, script, index, count)) for index in range(count)
+        ]
+        roles.append((Echo, Role(nats, bus, script)))
+        context = multiprocessing.get_context("spawn")
+        self._ready: list[Event] = [context.Event() for _ in roles]
+        self._processes: list[SpawnProcess] = [
+            context.Process(target=_serve, args=(kind, role, ready), daemon=True)
+            for (kind, role), ready in zip(roles, self._ready, strict=True)
+        ]
+
+    @property
+    def pids(self) -> dict[str, list[int]]:
+        """Process ids: ``plans`` stand for dispatchers and hosts."""
+        pids = [process.pid for process in self._processes if process.pid is not None]
+        return {"plans": pids[:-1], "workers": pids[-1:]}
+
+    def start(self) -> None:
+        """Start them all, and wait until all are connected."""
+        for process in self._processes:
+            process.start()
+        for process, ready in zip(self._processes, self._ready, strict=True):
+            if not ready.wait(START_SECONDS) or not process.is_alive():
+                raise RuntimeError("a process of the baseline did not come up")
+
+    def stop(self) -> None:
+        """End them all."""
+        for process in self._processes:
+            if process.is_alive():
+                process.terminate()
+        for process in self._processes:
+            if process.pid is not None:
+                process.join(10)
+                process.close()
+
+
+def _serve(kind: type[Plans] | type[Echo], role: Role, ready: Event) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    uvloop.run(_run(kind, role, ready))
+
+
+async def _run(kind: Any, role: Role, ready: Event) -> None:
+    reader: Reader = kind(role, await Wire.open(role))
+    ready.set()
+    await reader.run()

@@ -1,0 +1,194 @@
+"""The driver: submits goals and waits for final responses, the same for every system.
+
+Goals are encoded before the clock starts, and published by a bounded number of emissions at once. Final responses
+are heard through one core subscription to the events that the server republishes; they are looked
+into after the clock has stopped. So the driver costs little beside what it measures. With a client
+(``--client``) goals go through :class:`plancast.Client` instead, and results through its handles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from benchmarks import w1
+from benchmarks.script import goal
+from plancast import Client
+from plancast_bus.codec import load
+from plancast_bus.contracts import Bus, Subscription
+from plancast_bus.effects import Publish
+
+CHUNK = 50
+"""Goals in one emission."""
+EMISSIONS = 20
+"""Emissions at once: with CHUNK, the publishes that are in flight."""
+CLIENT_SUBMITS = 500
+"""Submits of a client at once."""
+
+
+class BenchmarkFailed(Exception):
+    """Raised when plans do not end as they should: their figures would mean nothing."""
+
+
+@dataclass
+class Outcome:
+    """What a round of plans has taken."""
+
+    seconds: float
+    """From the first submit to the last final response."""
+    latencies: list[float] = field(default_factory=list)
+    """Of each plan, from its submit to its final response; seconds."""
+
+    @property
+    def plans_per_second(self) -> float:
+        """Plans in all by the time in all."""
+        return len(self.latencies) / self.seconds
+
+    def percentile_ms(self, percent: float) -> float:
+        """The latency that so many percent of the plans do not exceed."""
+        ordered = sorted(self.latencies)
+        return ordered[max(1, math.ceil(percent / 100 * len(ordered))) - 1] * 1000
+
+
+class Driver:
+    """Drives plans through a bus. Open it, run rounds, close it.
+
+    Args:
+        bus: A connection; whoever made it closes it.
+        timeout: Seconds that a round may take.
+    """
+
+    def __init__(self, bus: Bus, timeout: float) -> None:
+        self._bus = bus
+        self._timeout = timeout
+        self._subscription: Subscription | None = None
+        self._started: dict[str, float] = {}
+        self._latencies: dict[str, float] = {}
+        self._responses: list[tuple[bytes, str | None]] = []
+        self._repeated = 0
+        self._last = 0.0
+        self._awaited = 0
+        self._complete = asyncio.Event()
+
+    async def open(self) -> None:
+        """Listen for final responses."""
+        prefix = self._bus.subjects.prefix
+        self._subscription = await self._bus.subscribe(f"{prefix}.action-results.*.{w1.RESPONSE}", self._responded)
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._subscription is not None:
+            await self._subscription.close()
+
+    async def together(self, count: int) -> Outcome:
+        """Submit so many plans as fast as possible, and wait for all."""
+        goals = [self._goal(number) for number in range(count)]
+        self._begin(count)
+        first = time.perf_counter()
+        chunks = (goals[at : at + CHUNK] for at in range(0, count, CHUNK))
+        async with asyncio.timeout(self._timeout):
+            await asyncio.gather(*(self._publish(chunks) for _ in range(EMISSIONS)))
+            await self._complete.wait()
+        self._check(count)
+        return Outcome(self._last - first, list(self._latencies.values()))
+
+    async def alone(self, count: int) -> Outcome:
+        """Submit so many plans one after the other, each when the one before has ended."""
+        goals = [self._goal(number) for number in range(count)]
+        outcome = Outcome(0.0)
+        for each in goals:
+            self._begin(1)
+            async with asyncio.timeout(self._timeout):
+                await self._publish(iter([[each]]))
+                await self._complete.wait()
+            self._check(1)
+            outcome.latencies.extend(self._latencies.values())
+        outcome.seconds = sum(outcome.latencies)
+        return outcome
+
+    async def park(self, count: int) -> None:
+        """Submit so many plans that wait for a signal."""
+        goals = [self._goal(number, w1.PARK) for number in range(count)]
+        chunks = (goals[at : at + CHUNK] for at in range(0, count, CHUNK))
+        async with asyncio.timeout(self._timeout):
+            await asyncio.gather(*(self._publish(chunks) for _ in range(EMISSIONS)))
+
+    def _goal(self, number: int, event_type: str = w1.GOAL) -> tuple[str, Publish]:
+        plan = uuid4().hex
+        event = goal(plan, number, event_type)
+        payload, content_type = self._bus.encode(event)
+        subject = self._bus.subjects.event(event.topic, plan, event.type)
+        return plan, Publish(subject, payload, event.id, content_type)
+
+    async def _publish(self, chunks: Iterator[Sequence[tuple[str, Publish]]]) -> None:
+        for chunk in chunks:
+            now = time.perf_counter()
+            self._started.update((plan, now) for plan, _ in chunk)
+            await self._bus.emit([effect for _, effect in chunk])
+
+    def _begin(self, count: int) -> None:
+        self._started.clear()
+        self._latencies.clear()
+        self._responses.clear()
+        self._awaited, self._repeated = count, 0
+        self._complete.clear()
+
+    async def _responded(self, subject: str, payload: bytes, content_type: str | None) -> None:
+        now = time.perf_counter()
+        plan = subject.split(".", 3)[2]
+        started = self._started.get(plan)
+        if started is None:
+            return
+        if plan in self._latencies:
+            self._repeated += 1
+            return
+        self._latencies[plan] = now - started
+        self._responses.append((payload, content_type))
+        if len(self._latencies) == self._awaited:
+            self._last = now
+            self._complete.set()
+
+    def _check(self, count: int) -> None:
+        statuses = [load(payload, content_type)["data"]["status"] for payload, content_type in self._responses]
+        completed = statuses.count("completed")
+        if completed != count or self._repeated:
+            raise BenchmarkFailed(
+                f"{completed} of {count} plans completed, {self._repeated} final responses came twice"
+            )
+
+
+class ClientDriver:
+    """Drives plans through :class:`plancast.Client`, as a user's program would."""
+
+    def __init__(self, client: Client, timeout: float) -> None:
+        self._client = client
+        self._timeout = timeout
+
+    async def together(self, count: int) -> Outcome:
+        """Submit so many plans as fast as possible, and wait for all."""
+        turnstile = asyncio.Semaphore(CLIENT_SUBMITS)
+
+        async def run(number: int) -> float:
+            async with turnstile:
+                started = time.perf_counter()
+                handle = await self._client.submit(w1.GOAL, {"n": number})
+            await handle.result()
+            return time.perf_counter() - started
+
+        first = time.perf_counter()
+        async with asyncio.timeout(self._timeout):
+            latencies = await asyncio.gather(*map(run, range(count)))
+        return Outcome(time.perf_counter() - first, list(latencies))
+
+    async def alone(self, count: int) -> Outcome:
+        """Submit so many plans one after the other, each when the one before has ended."""
+        outcome = Outcome(0.0)
+        for _ in range(count):
+            one = await self.together(1)
+            outcome.latencies.extend(one.latencies)
+            outcome.seconds += one.seconds
+        return outcome

@@ -1,0 +1,166 @@
+"""Where the time of one plan alone goes, hop by hop, as somebody sees it who listens at the nats-server.
+
+Everything that a plan does is a message: its goal, the delivery of the goal to a dispatcher, the
+checkpoint, the checkpoint's acknowledgement, the request, and so on to the final response. One
+subscription to all subjects hears them, in one process and by one clock, without a change to what is measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from nats.aio.msg import Msg
+from rich.table import Table
+
+from benchmarks import w1
+from benchmarks.driver import Driver
+from benchmarks.measuring import TIMEOUT, WARM_UP
+from benchmarks.systems import SYSTEMS, Sync, SystemName
+from plancast_bus.jetstream import connect
+from plancast_bus.jetstream.connection import Connection
+from plancast_bus.subjects import Subjects
+
+PLANS = 100
+
+STORED = "an event is published, until it is delivered"
+TURN = "a delivery, until the checkpoint is published: reading, hop to the host, turn"
+COMMIT = "a checkpoint, until its acknowledgement is on its way"
+EMIT = "an acknowledgement, until what the turn sends is published"
+WORK = "a request's delivery, until its answer is published: the worker"
+RESPOND = "the final response, until the server republishes it"
+ALL = "in all, from the goal to the final response"
+HOPS = (STORED, TURN, COMMIT, EMIT, WORK, RESPOND)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A message that was heard."""
+
+    time: float
+    subject: str
+    reply: str
+
+
+class Ear:
+    """Hears all messages of a nats-server."""
+
+    def __init__(self, connection: Connection, subjects: Subjects) -> None:
+        self._connection = connection
+        self._subjects = subjects
+        self._marks: list[Mark] = []
+
+    async def open(self) -> None:
+        """Begin to listen."""
+        await self._connection.open()
+        await self._connection.client.subscribe(">", cb=self._hear, pending_msgs_limit=0, pending_bytes_limit=0)
+        await self._connection.client.flush()
+
+    async def close(self) -> None:
+        """Listen no more, when what was said has been heard."""
+        await self._connection.client.flush()
+        await self._connection.close()
+
+    async def _hear(self, message: Msg) -> None:
+        self._marks.append(Mark(time.perf_counter(), message.subject, message.reply))
+
+    def plans(self) -> list[dict[str, float]]:
+        """Of each plan that was heard from its goal to its final response: when what was heard first."""
+        found: dict[str, dict[str, float]] = {}
+        replies: dict[str, tuple[str, str]] = {}
+        counts: dict[tuple[str, str], int] = {}
+        for mark in self._marks:
+            if mark.subject in replies:
+                plan, name = replies.pop(mark.subject)
+                found[plan][f"{name} acknowledged"] = mark.time
+                continue
+            plan, kind = self._read(mark.subject)
+            if kind == "goal":
+                found[plan] = {}
+            if plan not in found:
+                continue
+            number = counts[plan, kind] = counts.get((plan, kind), 0) + 1
+            found[plan][f"{kind} {number}"] = mark.time
+            if mark.reply and not mark.reply.startswith("$JS.ACK."):
+                replies[mark.reply] = plan, f"{kind} {number}"
+        return [times for times in found.values() if "republished 1" in times]
+
+    def _read(self, subject: str) -> tuple[str, str]:
+        """Whose message it is, and what kind of."""
+        prefix, store = self._subjects.prefix, self._subjects.store
+        parts = subject.split(".")
+        if parts[0] == store:
+            if parts[1] == "checkpoints":
+                return parts[2], "checkpoint"
+            return (parts[3], "response") if parts[1] == "responses" else ("", "")
+        if parts[0] != prefix or len(parts) < 5:
+            return "", ""
+        kinds = {w1.GOAL: "goal", w1.REQUEST: "request", w1.ANSWER: "answer", w1.RESPONSE: "republished"}
+        published, delivered = ".".join(parts[3:]), ".".join(parts[4:])
+        if published in kinds:
+            return parts[2], kinds[published]
+        return (parts[3], f"{kinds[delivered]} delivered") if delivered in kinds else ("", "")
+
+
+def hops(times: dict[str, float]) -> dict[str, list[float]]:
+    """The hops of one plan, by kind, in seconds."""
+
+    def between(first: str, last: str) -> float:
+        return times[last] - times[first]
+
+    found: dict[str, list[float]] = {hop: [] for hop in HOPS}
+    for turn in range(1, w1.TURNS + 1):
+        event = "goal" if turn == 1 else "answer"
+        number = max(1, turn - 1)
+        sent = "response 1" if turn == w1.TURNS else f"request {turn}"
+        found[STORED].append(between(f"{event} {number}", f"{event} delivered {number}"))
+        found[TURN].append(between(f"{event} delivered {number}", f"checkpoint {turn}"))
+        found[COMMIT].append(between(f"checkpoint {turn}", f"checkpoint {turn} acknowledged"))
+        found[EMIT].append(between(f"checkpoint {turn} acknowledged", sent))
+        if turn < w1.TURNS:
+            found[STORED].append(between(sent, f"request delivered {turn}"))
+            found[WORK].append(between(f"request delivered {turn}", f"answer {turn}"))
+    found[RESPOND].append(between("response 1", "republished 1"))
+    found[ALL] = [between("goal 1", "republished 1")]
+    return found
+
+
+async def listen(system: SystemName, sync: Sync, count: int = PLANS) -> list[dict[str, list[float]]]:
+    """Run plans one after the other on a system, and listen."""
+    async with SYSTEMS[system](sync) as running:
+        bus = await connect(running.settings.nats, running.settings.bus)
+        driver = Driver(bus, TIMEOUT)
+        ear = Ear(Connection(running.settings.nats), bus.subjects)
+        try:
+            await driver.open()
+            await driver.together(WARM_UP[system])
+            await driver.alone(count // 5)
+            await ear.open()
+            await driver.alone(count)
+            await ear.close()
+            return [hops(times) for times in ear.plans()]
+        finally:
+            await driver.close()
+            await bus.close()
+
+
+async def run(systems: Sequence[SystemName], sync: Sync) -> Table:
+    """The hops of some systems, beside each other: medians over the plans."""
+    heard = {system: await listen(system, sync) for system in systems}
+    table = Table(title=f"One plan alone, medians in ms, sync {sync}")
+    table.add_column("from")
+    table.add_column("times")
+    for system in systems:
+        table.add_column(f"{system}, each", justify="right")
+        table.add_column("in a plan", justify="right")
+    for hop in (*HOPS, ALL):
+        times = str(len(heard[systems[0]][0][hop]))
+        cells = []
+        for system in systems:
+            plans = [plan[hop] for plan in heard[system]]
+            cells.append(f"{1000 * median(each for plan in plans for each in plan):.2f}")
+            cells.append(f"{1000 * median(map(sum, plans)):.2f}")
+        table.add_row(hop, times, *cells, end_section=hop == HOPS[-1])
+    return table

@@ -1,0 +1,521 @@
+"""The dispatcher, between a bus in memory and plan hosts that do as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from plancast import App, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
+from plancast.testing import PlancastTest
+from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.inbound import HostLost, Inbound, Outcome
+from plancast_bus import codec
+from plancast_bus.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.clock import ManualClock
+from plancast_bus.effects import Respond, SetTimer
+from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.errors import BusUnavailable
+from plancast_bus.memory import MemoryBus, MemoryWorld
+from plancast_bus.memory.bus import MemoryConsumer
+
+PATIENCE = 30.0
+
+
+async def eventually(holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = holds()
+            if isinstance(found, Awaitable):
+                found = await found
+            if found:
+                return
+            await asyncio.sleep(0.005)
+
+
+async def a_while() -> None:
+    """Enough rounds for everything that can happen now to have happened."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+class Host:
+    """A plan host that notes what it is given, and reports what a test says."""
+
+    def __init__(self, *, reports: bool = False) -> None:
+        self.batches: list[list[Inbound]] = []
+        self.failure: Exception | None = None
+        self.reports = reports
+        self._ready: list[Outcome] = []
+        self._some = asyncio.Event()
+
+    @property
+    def given(self) -> list[Inbound]:
+        return [each for batch in self.batches for each in batch]
+
+    @property
+    def plans(self) -> set[str]:
+        return {each.subject.split(".")[3] for each in self.given}
+
+    def report(self, *events: Inbound, kind: Any = "done", delay: float = 0.0) -> None:
+        self._ready += [Outcome(each.token, kind, delay) for each in events]
+        self._some.set()
+
+    def fail(self, failure: Exception | None) -> None:
+        """Calls fail from now on, also those that wait."""
+        self.failure = failure
+        self._some.set()
+
+    async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
+        if self.failure is not None:
+            raise self.failure
+        if batch:
+            self.batches.append(list(batch))
+        if self.reports:
+            self.report(*batch)
+        if wait and not self._ready:
+            self._some.clear()
+            await self._some.wait()
+        if self.failure is not None:
+            raise self.failure
+        ready, self._ready = self._ready, []
+        return ready
+
+
+class Bench:
+    """A world in memory with hosts and dispatchers on it."""
+
+    def __init__(self, hosts: int = 1, *, reports: bool = False, **options: Any) -> None:
+        self.clock = ManualClock()
+        self.world = MemoryWorld(clock=self.clock)
+        self.bus = MemoryBus(self.world)
+        self.shared: list[Any] = [Host(reports=reports) for _ in range(hosts)]
+        self.own: dict[str, Host] = {}
+        self.options = {"goals": ("x.goal", "y.goal")} | options
+        self.dispatchers: list[Dispatcher] = []
+        self._reports = reports
+
+    def dedicated(self, plan: str) -> Host:
+        return self.own.setdefault(plan, Host(reports=self._reports))
+
+    @property
+    def host(self) -> Host:
+        return self.shared[0]
+
+    async def __aenter__(self) -> Bench:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for dispatcher in self.dispatchers:
+            await dispatcher.stop()
+
+    async def start(self, **options: Any) -> Dispatcher:
+        dispatcher = Dispatcher(MemoryBus(self.world), self, DispatcherOptions(**self.options | options))
+        await dispatcher.start()
+        self.dispatchers.append(dispatcher)
+        return dispatcher
+
+    async def goal(self, key: str, event_type: str = "x.goal") -> None:
+        await self.event(event_type, key, EventTopic.ACTION_REQUESTS)
+
+    async def event(self, event_type: str, key: str, topic: EventTopic = EventTopic.ACTION_RESULTS) -> None:
+        await self.bus.publish(EventEnvelope(source="test", type=event_type, topic=topic, correlation_id=key))
+
+    def stored(self, source: Any = "requests") -> int:
+        return len(self.world.streams[source].messages)
+
+
+# Acknowledging.
+
+
+async def test_only_what_the_host_reports_as_done_is_acknowledged() -> None:
+    async with Bench() as bench:
+        dispatcher = await bench.start()
+        for number in range(3):
+            await bench.goal(f"p{number}")
+        await eventually(lambda: len(bench.host.given) == 3)
+        await a_while()
+        assert bench.stored() == 3
+        bench.host.report(bench.host.given[1])
+        await eventually(lambda: bench.stored() == 2)
+        status = await dispatcher.status()
+        assert (status["outstanding"], status["dispatched"], status["acknowledged"]) == (2, 3, 1)
+
+
+async def test_what_is_to_be_tried_again_comes_again_after_its_delay() -> None:
+    async with Bench() as bench:
+        await bench.start()
+        await bench.goal("p1")
+        await eventually(lambda: bench.host.given)
+        bench.host.report(*bench.host.given, kind="retry", delay=7.0)
+        await eventually(lambda: bench.dispatchers[0].retried == 1)
+        await bench.clock.advance(6.0)
+        assert len(bench.host.given) == 1
+        await bench.clock.advance(1.1)
+        await eventually(lambda: len(bench.host.given) == 2)
+        assert [each.attempt for each in bench.host.given] == [1, 2]
+        bench.host.report(bench.host.given[1])
+        await eventually(lambda: bench.stored() == 0)
+
+
+async def test_a_report_on_something_unknown_acknowledges_nothing() -> None:
+    async with Bench() as bench:
+        await bench.start()
+        await bench.goal("p1")
+        await eventually(lambda: bench.host.given)
+        bench.host.report(bench.host.given[0]._replace(token=1))
+        bench.host.report(bench.host.given[0]._replace(token=2), kind="retry")
+        await a_while()
+        assert bench.stored() == 1
+
+
+async def test_final_responses_are_acknowledged_and_handed_to_nobody() -> None:
+    async with Bench() as bench:
+        await bench.start()
+        event = EventEnvelope(source="p", type="x.done", topic=EventTopic.ACTION_RESULTS, correlation_id="p1")
+        payload, content_type = bench.bus.encode(event)
+        await bench.bus.emit([Respond("action-results", "p1", "x.done", payload, event.id, content_type)])
+        await bench.event("work.completed", "p1")
+        await eventually(lambda: bench.stored("results") == 1 and bench.host.given)
+        assert [each.subject.split(".", 4)[4] for each in bench.host.given] == ["work.completed"]
+
+
+async def test_what_is_in_hand_is_kept_alive_also_after_the_bus_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+    genuine = MemoryConsumer.in_progress
+
+    async def in_progress(self: MemoryConsumer, deliveries: Any) -> None:
+        kept.append(len(list(deliveries)))
+        if len(kept) == 1:
+            raise BusUnavailable("gone for a moment")
+        await genuine(self, deliveries)
+
+    monkeypatch.setattr(MemoryConsumer, "in_progress", in_progress)
+    async with Bench(ack_wait=0.15) as bench:
+        await bench.start()
+        await bench.goal("p1")
+        await eventually(lambda: len(kept) >= 3)
+        await bench.clock.advance(0.1)
+        before = len(kept)
+        await eventually(lambda: len(kept) >= before + 2)
+        await bench.clock.advance(0.1)
+        await a_while()
+        assert len(bench.host.given) == 1
+
+
+async def test_a_lost_acknowledgement_is_made_good_by_delivering_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine, lost = MemoryConsumer.ack, []
+
+    async def ack(self: MemoryConsumer, deliveries: Any) -> None:
+        if not lost:
+            lost.append(1)
+            raise BusUnavailable("gone for a moment")
+        await genuine(self, deliveries)
+
+    monkeypatch.setattr(MemoryConsumer, "ack", ack)
+    async with Bench(reports=True, ack_wait=30.0) as bench:
+        await bench.start()
+        await bench.goal("p1")
+        await eventually(lambda: lost)
+        await a_while()
+        await bench.clock.advance(31)
+        await eventually(lambda: bench.stored() == 0)
+        assert len(bench.host.given) == 2
+
+
+# Reading.
+
+
+async def test_events_go_in_batches() -> None:
+    async with Bench(reports=True, max_batch=10) as bench:
+        for number in range(95):
+            await bench.goal(f"p{number}")
+        await bench.start()
+        await eventually(lambda: bench.stored() == 0)
+        sizes = [len(batch) for batch in bench.host.batches]
+        assert max(sizes) == 10
+        assert len(sizes) < 20
+        assert len(bench.host.given) == len(bench.host.plans) == 95
+
+
+async def test_no_more_is_taken_than_may_be_outstanding() -> None:
+    async with Bench(max_outstanding=10) as bench:
+        await bench.start()
+        for number in range(50):
+            await bench.goal(f"p{number}")
+        await eventually(lambda: len(bench.host.given) >= 10)
+        await a_while()
+        assert len(bench.host.given) == 10
+        bench.host.report(*bench.host.given[:4])
+        await eventually(lambda: len(bench.host.given) >= 14)
+        await a_while()
+        assert len(bench.host.given) == 14
+        bench.host.reports = True
+        bench.host.report(*bench.host.given[4:])
+        await eventually(lambda: bench.stored() == 0)
+        assert len(bench.host.given) == 50
+
+
+async def test_answers_signals_facts_goals_and_timers_are_read() -> None:
+    async with Bench(reports=True) as bench:
+        await bench.start()
+        await bench.goal("goal")
+        await bench.event("a", "answer", EventTopic.ACTION_RESULTS)
+        await bench.event("a", "signal", EventTopic.PLAN_EVENTS)
+        await bench.event("a", "fact", EventTopic.BUSINESS_FACTS)
+        await bench.event("a", "progress", EventTopic.TASK_EVENTS)
+        await bench.event("a", "system", EventTopic.SYSTEM_EVENTS)
+        await bench.event("some.task", "task", EventTopic.ACTION_REQUESTS)
+        await bench.bus.emit([SetTimer("timer", "1-0", bench.clock.time() + 5, b"{}", "application/json")])
+        await bench.clock.advance(6)
+        await eventually(lambda: len(bench.host.given) >= 6)
+        await a_while()
+        owners = [bench.bus.subjects.parse_stored(each.subject).correlation_id for each in bench.host.given]
+        assert sorted(owners) == ["answer", "fact", "goal", "progress", "signal", "timer"]
+        assert bench.stored() == 1, "tasks are the workers'"
+
+
+async def test_reading_goes_on_after_the_bus_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine, away = MemoryConsumer.fetch, [BusUnavailable("gone")] * 4
+
+    async def fetch(self: MemoryConsumer, limit: int) -> Any:
+        if away:
+            raise away.pop()
+        return await genuine(self, limit)
+
+    monkeypatch.setattr(MemoryConsumer, "fetch", fetch)
+    async with Bench(reports=True) as bench:
+        await bench.start()
+        await bench.goal("p1")
+        await bench.event("a", "p2")
+        await eventually(lambda: bench.stored() == 0 and bench.stored("results") == 0)
+
+
+async def test_reading_goes_on_when_an_acknowledgement_of_a_response_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine, lost = MemoryConsumer.ack, []
+
+    async def ack(self: MemoryConsumer, deliveries: Any) -> None:
+        if not lost:
+            lost.append(1)
+            raise BusUnavailable("gone for a moment")
+        await genuine(self, deliveries)
+
+    monkeypatch.setattr(MemoryConsumer, "ack", ack)
+    async with Bench(reports=True) as bench:
+        await bench.start()
+        event = EventEnvelope(source="p", type="x.done", topic=EventTopic.ACTION_RESULTS, correlation_id="p1")
+        payload, content_type = bench.bus.encode(event)
+        await bench.bus.emit([Respond("action-results", "p1", "x.done", payload, event.id, content_type)])
+        await eventually(lambda: lost)
+        await bench.event("a", "p2")
+        await eventually(lambda: bench.host.given)
+
+
+async def test_several_dispatchers_share_the_shards() -> None:
+    async with Bench(reports=True, count=3) as bench:
+        for index in range(3):
+            await bench.start(index=index)
+        for number in range(60):
+            await bench.goal(f"p{number}")
+            await bench.event("a", f"p{number}")
+        await eventually(lambda: bench.stored() == 0 and bench.stored("results") == 0)
+        assert len(bench.host.given) == 120
+        assert all(dispatcher.dispatched > 0 for dispatcher in bench.dispatchers)
+
+
+# Hosts that are lost.
+
+
+async def test_what_a_lost_host_had_in_hand_is_handed_over_again() -> None:
+    async with Bench() as bench:
+        dispatcher = await bench.start()
+        for number in range(5):
+            await bench.goal(f"p{number}")
+        await eventually(lambda: len(bench.host.given) == 5)
+        bench.host.report(bench.host.given[0])
+        await eventually(lambda: bench.stored() == 4)
+        bench.host.fail(HostLost("killed"))
+        await eventually(lambda: any(link.lost for link in dispatcher._shared))
+        bench.host.batches.clear()
+        bench.host.fail(None)
+        await eventually(lambda: len(bench.host.given) >= 4)
+        assert bench.host.plans == {"p1", "p2", "p3", "p4"}
+        bench.host.reports = True
+        bench.host.report(*bench.host.given)
+        await eventually(lambda: bench.stored() == 0)
+
+
+@pytest.mark.parametrize("failure", [HostLost("not yet there"), RuntimeError("a defect")])
+async def test_a_host_that_is_not_there_yet_is_waited_for(failure: Exception) -> None:
+    async with Bench(reports=True) as bench:
+        bench.host.fail(failure)
+        await bench.start()
+        await bench.goal("p1")
+        await eventually(lambda: bench.dispatchers[0].dispatched)
+        await a_while()
+        bench.host.fail(None)
+        await eventually(lambda: bench.stored() == 0)
+
+
+async def test_a_lost_host_does_not_hold_up_the_others() -> None:
+    async with Bench(hosts=2, reports=True) as bench:
+        bench.shared[0].fail(HostLost("killed"))
+        await bench.start()
+        for number in range(40):
+            await bench.goal(f"p{number}")
+        await eventually(lambda: bench.dispatchers[0].acknowledged == len(bench.shared[1].given) > 0)
+        bench.shared[0].fail(None)
+        await eventually(lambda: bench.stored() == 0)
+
+
+async def test_a_dispatcher_that_follows_another_takes_over_what_that_had_in_hand() -> None:
+    async with Bench() as bench:
+        first = await bench.start()
+        await bench.goal("p1")
+        await eventually(lambda: bench.host.given)
+        await first.stop()
+        (old,) = bench.host.given
+        bench.host.batches.clear()
+        await bench.start()
+        for number in range(2, 6):
+            await bench.goal(f"p{number}")
+        await eventually(lambda: len(bench.host.given) == 4)
+        bench.host.report(old)
+        await a_while()
+        assert bench.stored() == 5, "what was reported to the first says nothing about what the second holds"
+        await bench.clock.advance(31)
+        await eventually(lambda: "p1" in bench.host.plans)
+        assert old.token not in {each.token for each in bench.host.given}
+
+
+# Routing.
+
+
+async def test_all_events_of_a_plan_go_to_one_host_and_plans_are_spread() -> None:
+    async with Bench(hosts=3, reports=True) as bench:
+        await bench.start()
+        for number in range(60):
+            await bench.goal(f"p{number}")
+            await bench.event("a", f"p{number}")
+            await bench.event("b", f"p{number}", EventTopic.BUSINESS_FACTS)
+        await eventually(lambda: sum(len(host.given) for host in bench.shared) == 180)
+        plans = [host.plans for host in bench.shared]
+        assert all(plans)
+        assert sum(map(len, plans)) == len(set.union(*plans)) == 60
+
+
+async def checkpoint_of(bench: Bench, key: str, goal: str) -> None:
+    summary = PlanSummary(key, "running", goal, "start", 1)
+    await bench.bus.checkpoints.commit(Checkpoint(key, 1, "e", codec.pack({}), summary))
+
+
+async def test_plans_of_dedicated_goals_have_hosts_of_their_own() -> None:
+    async with Bench(reports=True, dedicated_goals=frozenset({"y.goal"})) as bench:
+        await bench.start()
+        await bench.goal("p1", "x.goal")
+        await bench.goal("p2", "y.goal")
+        await bench.goal("p 3.x", "y.goal")
+        await eventually(lambda: bench.stored() == 0)
+        await bench.event("a", "p1")
+        await bench.event("a", "p2")
+        await eventually(lambda: bench.stored("results") == 0)
+        assert bench.host.plans == {"p1"}
+        assert sorted(bench.own) == ["p 3.x", "p2"]
+        assert len(bench.own["p2"].given) == 2
+
+
+async def test_a_new_dispatcher_learns_the_place_of_a_plan_from_its_checkpoint() -> None:
+    async with Bench(reports=True, dedicated_goals=frozenset({"y.goal"})) as bench:
+        await checkpoint_of(bench, "p1", "x.goal")
+        await checkpoint_of(bench, "p2", "y.goal")
+        await bench.start()
+        for key in ("p1", "p2", "p3"):
+            await bench.event("a", key)
+        await eventually(lambda: bench.stored("results") == 0)
+        assert bench.host.plans == {"p1", "p3"}
+        assert list(bench.own) == ["p2"]
+
+
+async def test_with_dedicated_placement_for_all_no_place_is_looked_up() -> None:
+    async with Bench(reports=True, dedicated_goals=frozenset({"x.goal", "y.goal"})) as bench:
+        await bench.start()
+        await bench.event("a", "p1")
+        await eventually(lambda: bench.stored("results") == 0)
+        assert list(bench.own) == ["p1"]
+
+
+# Draining.
+
+
+async def test_draining_waits_for_what_is_in_hand_and_takes_nothing_new() -> None:
+    async with Bench() as bench:
+        dispatcher = await bench.start()
+        await bench.goal("p1")
+        await eventually(lambda: bench.host.given)
+        draining = asyncio.create_task(dispatcher.drain(PATIENCE))
+        await a_while()
+        await bench.goal("p2")
+        await a_while()
+        assert not draining.done()
+        assert bench.host.plans == {"p1"}
+        bench.host.report(*bench.host.given)
+        assert await draining is True
+        assert bench.stored() == 1
+
+
+async def test_draining_that_takes_too_long_says_so() -> None:
+    async with Bench() as bench:
+        dispatcher = await bench.start()
+        await bench.goal("p1")
+        await eventually(lambda: bench.host.given)
+        assert await dispatcher.drain(0.05) is False
+
+
+# The whole, in memory.
+
+
+def an_app(placement: Any = None) -> App:
+    planner, worker = Planner("p", placement=placement), Worker("w")
+
+    def step(name: str, to: str) -> StateConfig:
+        action = StateAction(event_type="add.requested", response_event="add.completed", data={"n": "{{goal_data.n}}"})
+        transitions = [StateTransition(on_event="add.completed", to_state=to)]
+        return StateConfig(state_name=name, action=action, transitions=transitions)
+
+    planner.add_goal(
+        "x.goal",
+        {
+            "start": StateConfig(state_name="start", default_next="one"),
+            "one": step("one", "two"),
+            "two": step("two", "done"),
+            "done": StateConfig(state_name="done", is_terminal=True),
+        },
+    )
+
+    @worker.on_task("add.requested")
+    async def add(task: Any, context: Any) -> dict[str, int]:
+        await asyncio.sleep(0)
+        return {"sum": task.data["n"] + 1}
+
+    return App("app", planners=[planner], workers=[worker])
+
+
+@pytest.mark.parametrize("placement", ["shared", "dedicated"])
+async def test_plans_end_right_while_hosts_and_dispatchers_come_and_go(placement: str) -> None:
+    settings = Settings.model_validate({"dispatchers": {"ack_wait": 1.0}})
+    async with PlancastTest(an_app(placement), settings=settings, hosts=2) as env:
+        handles = [await env.submit("x.goal", {"n": number}) for number in range(30)]
+        for index in (0, 1, 0):
+            for _ in range(30):
+                await asyncio.sleep(0)
+            await env.crash_host(index)
+            await env.stop_dispatcher()
+            await env.start_dispatcher()
+        async with asyncio.timeout(PATIENCE):
+            results = await asyncio.gather(*(handle.result() for handle in handles))
+        assert results == [{"one": {"sum": n + 1}, "two": {"sum": n + 1}} for n in range(30)]
+        for handle in handles:
+            history = await handle.history()
+            assert [each["revision"] for each in history] == [1, 2, 3]
