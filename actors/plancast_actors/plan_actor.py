@@ -17,7 +17,7 @@ from plancast_actors.inbound import Inbound, Outcome
 from plancast_bus.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.codec import pack, unpack
 from plancast_bus.contracts import Delivery
-from plancast_bus.effects import Effect, Publish, SealHistory
+from plancast_bus.effects import Effect, Publish, SealHistory, SetTimer
 from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import (
     BusUnavailable,
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 DIGEST_BYTES = 8
+EXPIRED = "plan.expired"
+"""Type of the timer by which a finished plan's history and aliases are removed."""
+EXPIRY_GRACE = 60.0
+"""Seconds by which the checkpoint of such a plan outlives that timer."""
 
 
 class Interrupted(Exception):
@@ -163,6 +167,9 @@ class PlanActor:
         while True:
             if not self._loaded and not self._surely_new(event):
                 await self._patiently(self._load)
+            if is_timer and event.type == EXPIRED:
+                await self._patiently(self._forget)
+                return done
             if digest in self._processed:
                 return done
             turn = self._turn(event, is_timer)
@@ -332,10 +339,30 @@ class PlanActor:
                 await self._emit(checkpoint.outbox)
         self._loaded = True
 
+    async def _forget(self) -> None:
+        """Remove what a finished plan has left beside its checkpoint, which expires by itself."""
+        if self.plan is None or self.finished:
+            aliases = self.plan.aliases if self.plan is not None else []
+            await self.host.bus.checkpoints.forget(self.correlation_id, aliases)
+            self._unload()
+
+    def _expiry(self, plan: PlanContext, turn: Turn, seconds: float) -> SetTimer:
+        event = EventEnvelope(
+            id=f"{turn.next_id()}:expired",
+            source="plancast",
+            type=EXPIRED,
+            topic=EventTopic.PLAN_EVENTS,
+            correlation_id=self.correlation_id,
+            plan_id=plan.plan_id,
+        )
+        payload, content_type = self.host.bus.encode(event)
+        return SetTimer(self.correlation_id, "expiry", turn.now + seconds, payload, content_type)
+
     async def _commit(self, turn: Turn, digest: bytes) -> None:
         plan = turn.plan
         assert plan is not None
         limits = self.host.settings.plans
+        expires_after = limits.retention_seconds if plan.status.finished else 0.0
         entry = pack(turn.entry())
         tail, sealed = self._tail, self._sealed
         if tail and self._tail_bytes + len(entry) > limits.timeline_tail_bytes:
@@ -343,6 +370,9 @@ class PlanActor:
             turn.effects.append(SealHistory(self.correlation_id, first, pack(tail)))
             tail, sealed = [], sealed + 1
         tail = [*tail, entry]
+        if expires_after and (sealed or plan.aliases):
+            turn.effects.append(self._expiry(plan, turn, expires_after))
+            expires_after += EXPIRY_GRACE
         state = plan.to_state()
         if plan.state_machine:
             machine = plan.machine
@@ -363,7 +393,7 @@ class PlanActor:
             processed=b"".join(processed),
             timeline=tuple(tail),
             sealed=sealed,
-            expires_after=limits.retention_seconds if plan.status.finished else 0.0,
+            expires_after=expires_after,
             version=self._version,
         )
         self._version = await self._patiently(lambda: self.host.bus.checkpoints.commit(checkpoint))

@@ -69,6 +69,8 @@ class PlanContext:
     """Name of the planner that runs the plan."""
     created_at: float = 0.0
     """Seconds since the epoch, UTC."""
+    aliases: list[str] = field(default_factory=list)
+    """Further correlation ids that the plan is found by."""
     requests: dict[str, Request] = field(default_factory=dict)
     """Requests that are not answered yet, by event id."""
     kept: list[dict[str, Any]] = field(default_factory=list)

@@ -454,7 +454,7 @@ class Turn:
             plan.session_id = plan.session_id or goal.session_id
             plan.planner = plan.planner or self.environment.goals[goal.event_type].name
         if plan.plan_id != self.correlation_id:
-            self.effects.append(NoteAlias(plan.plan_id, self.correlation_id))
+            self._note_alias(plan, plan.plan_id)
         self.plan = plan
 
     def send(self, fields: dict[str, Any], *, final: bool = False, message_id: str = "") -> str:
@@ -492,6 +492,11 @@ class Turn:
         self._sent.append([event.type, event_id])
         return event_id
 
+    def _note_alias(self, plan: PlanContext | None, correlation_id: str) -> None:
+        self.effects.append(NoteAlias(correlation_id, self.correlation_id))
+        if plan is not None and correlation_id not in plan.aliases:
+            plan.aliases.append(correlation_id)
+
     def next_id(self) -> str:
         """The id of the next event that this turn sends."""
         owner = self.plan.plan_id if self.plan is not None else self.correlation_id
@@ -513,7 +518,7 @@ class Turn:
         else:
             own = self.plan.correlation_id if self.plan is not None else self.correlation_id
             if begun and fields.get("correlation_id") not in (None, own):
-                self.effects.append(NoteAlias(fields["correlation_id"], own))
+                self._note_alias(self.plan, fields["correlation_id"])
             self.send(fields | {"id": request_id})
         if begun and fields["response_event"]:
             outstanding = self._before_plan if self.plan is None else self.plan.requests

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from plancast import App, PlanContext, Planner, RetryableError, Settings, StateAction, StateConfig, StateTransition
+from plancast.testing import PlancastTest
 from plancast_actors.inbound import Inbound, Outcome
 from plancast_actors.plan_host import PlanHost
 from plancast_bus import codec
@@ -782,3 +783,37 @@ async def test_a_stopped_host_leaves_its_events_unreported() -> None:
         await host.stop()
         assert await host.exchange("d", [], False) == []
         assert await bench.bus.checkpoints.load("plan-1") is None
+
+
+async def test_a_finished_plan_with_a_long_timeline_leaves_nothing_behind_when_it_expires() -> None:
+    clock = ManualClock()
+    settings = Settings()
+    settings.plans.timeline_tail_bytes = 256
+    settings.plans.retention_seconds = 100
+    machine = {
+        "start": StateConfig(state_name="start", default_next="waiting"),
+        "waiting": StateConfig(
+            state_name="waiting",
+            transitions=[
+                StateTransition(on_event="again", to_state="waiting"),
+                StateTransition(on_event="enough", to_state="done"),
+            ],
+        ),
+        "done": StateConfig(state_name="done", is_terminal=True),
+    }
+    planner = Planner("long")
+    planner.add_goal("long.goal", machine)
+    async with PlancastTest(App("long", planners=[planner]), settings=settings, clock=clock) as env:
+        handle = await env.submit("long.goal", {})
+        for _ in range(5):
+            await handle.signal("again")
+        await handle.signal("enough")
+        async with asyncio.timeout(20):
+            while await handle.status() != "completed":
+                await env.advance(0.05)
+        assert len(await env.bus.checkpoints.history(handle.plan_id)) == 7
+        await env.advance(101)
+        async with asyncio.timeout(20):
+            while await env.bus.checkpoints.load(handle.plan_id) is not None:
+                await env.advance(0.05)
+        assert await env.bus.checkpoints.history(handle.plan_id) == []
