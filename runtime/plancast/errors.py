@@ -14,8 +14,15 @@ PlancastError                  root of every error that plancast raises (it live
 ├── TurnAborted                a turn must stop and leave no trace
 ├── PlanFailed                 the plan whose result was asked for has failed
 ├── PlanCancelled              the plan whose result was asked for was cancelled
+├── InvalidDecision            what a planner decided cannot be done; names every fault
+├── InvalidPlannerConfig       a planner or one of its steps is put together wrongly
+├── IdentityRequired           a run lacks a part of its identity
+├── DeterministicStepError     a step of a decision tree has failed; has the step's index
 ├── TerminalError              a handler's way to say: do not try again
+│   ├── BudgetExhausted        a plan has spent its actions, tokens, cost or time
+│   └── ModelUnavailable       a model has failed for good
 └── RetryableError             a handler's way to say: try again, perhaps later
+    └── ReasonerUnavailable    no reasoner can take the request now
 
 All of them survive pickling, because they cross process borders inside Ray.
 """
@@ -25,17 +32,24 @@ from collections.abc import Iterable
 from plancast_bus.errors import PlancastError
 
 __all__ = [
+    "BudgetExhausted",
     "ConditionFailed",
+    "DeterministicStepError",
     "ForeignPlan",
+    "IdentityRequired",
     "InterpolationError",
     "InvalidApp",
     "InvalidCondition",
+    "InvalidDecision",
+    "InvalidPlannerConfig",
     "InvalidStateMachine",
+    "ModelUnavailable",
     "PlanCancelled",
     "PlanFailed",
     "PlanFinished",
     "PlanNotFound",
     "PlancastError",
+    "ReasonerUnavailable",
     "RetryableError",
     "TerminalError",
     "TurnAborted",
@@ -120,6 +134,51 @@ class PlanCancelled(PlancastError):
         return f"plan {self.plan_id} was cancelled{reason}"
 
 
+class InvalidDecision(PlancastError, ValueError):
+    """Raised when a planner's decision is read or about to be acted on, and cannot be; `faults` names every fault.
+
+    Each fault reads `path: got ..., allowed: ...`, so that a model can mend its answer by it.
+    """
+
+    def __init__(self, faults: str | Iterable[str]) -> None:
+        self.faults: list[str] = [faults] if isinstance(faults, str) else list(faults)
+        super().__init__(self.faults)
+
+    def __str__(self) -> str:
+        if len(self.faults) == 1:
+            return f"invalid decision: {self.faults[0]}"
+        return "\n".join((f"invalid decision, {len(self.faults)} faults:", *(f"- {f}" for f in self.faults)))
+
+
+class InvalidPlannerConfig(PlancastError, ValueError):
+    """Raised when a planner, or a step of one, is declared in a way that can never work."""
+
+
+class IdentityRequired(PlancastError, ValueError):
+    """Raised when a planner is asked to decide for a run whose tenant, user, session or run id is empty."""
+
+    def __init__(self, missing: str | Iterable[str]) -> None:
+        self.missing: list[str] = [missing] if isinstance(missing, str) else list(missing)
+        super().__init__(self.missing)
+
+    def __str__(self) -> str:
+        return f"a run needs its whole identity; missing: {', '.join(self.missing)}"
+
+
+class DeterministicStepError(PlancastError):
+    """Raised when a step of a decision tree fails; `index` counts steps from 0, `__cause__` is the step's own error."""
+
+    def __init__(self, index: int, reason: str, step: str = "") -> None:
+        self.index = index
+        self.reason = reason
+        self.step = step
+        super().__init__(index, reason, step)
+
+    def __str__(self) -> str:
+        step = f" ({self.step})" if self.step else ""
+        return f"step {self.index}{step} of the decision tree failed: {self.reason}"
+
+
 class TerminalError(PlancastError):
     """Raised by a handler when trying again cannot help."""
 
@@ -130,3 +189,34 @@ class RetryableError(PlancastError):
     def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
         self.retry_after = retry_after
         super().__init__(message)
+
+
+class BudgetExhausted(TerminalError):
+    """Raised when a plan has spent what it may; `reason` names the budget, as `RunBudget.exhausted_reason` does."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return f"the plan's budget is exhausted: {self.reason}"
+
+
+class ModelUnavailable(TerminalError):
+    """Raised when a model, and whatever was to stand in for it, has failed and asking again cannot help.
+
+    `status` is the HTTP status of the model's last answer, where there was one.
+    """
+
+    def __init__(self, model: str, reason: str, status: int | None = None) -> None:
+        self.model = model
+        self.reason = reason
+        self.status = status
+        super().__init__(model, reason, status)
+
+    def __str__(self) -> str:
+        return f"model {self.model} is unavailable: {self.reason}"
+
+
+class ReasonerUnavailable(RetryableError):
+    """Raised when no reasoner can be reached, or none takes the request before its time is up."""

@@ -1,7 +1,12 @@
-"""For tests of plans: a deployment in memory, a clock that can be moved. No server and no Ray needed."""
+"""For tests of plans: a deployment in memory, a clock that can be moved, a model server that says what it is told.
+
+No server, no key and no Ray needed.
+"""
 
 from plancast.testing.environment import PlancastTest
+from plancast.testing.model_answers import Answer, ModelRequest
+from plancast.testing.model_server import ModelServer
 from plancast_bus.clock import ManualClock
 from plancast_bus.memory import MemoryBus, MemoryWorld
 
-__all__ = ["ManualClock", "MemoryBus", "MemoryWorld", "PlancastTest"]
+__all__ = ["Answer", "ManualClock", "MemoryBus", "MemoryWorld", "ModelRequest", "ModelServer", "PlancastTest"]
