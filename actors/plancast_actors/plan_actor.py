@@ -410,7 +410,9 @@ class PlanActor:
         if self.plan is None or not self.plan.requests:
             return
         for effect, sequence in zip(effects, sequences, strict=True):
-            if isinstance(effect, Publish) and (request := self.plan.requests.get(effect.message_id)) is not None:
+            if not isinstance(effect, Publish) or not effect.subject.startswith(self.host.requests_root):
+                continue  # only what rests in the stream of requests can be withdrawn from it
+            if (request := self.plan.requests.get(effect.message_id)) is not None:
                 request.sequence = sequence
 
     async def _patiently(self, step: Callable[[], Awaitable[_T]]) -> _T:

@@ -11,7 +11,7 @@ import msgpack
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
-from plancast_bus.envelope import EventEnvelope
+from plancast_bus.envelope import EventEnvelope, WireEvent
 from plancast_bus.errors import InvalidEnvelope
 
 WireFormat = Literal["msgpack", "json"]
@@ -76,7 +76,7 @@ def load(payload: bytes, content_type: str | None) -> Any:
     raise InvalidEnvelope(f"unknown Content-Type {kind[:100]!r}: send {JSON_TYPE} or {MSGPACK_TYPE}")
 
 
-def encode(event: EventEnvelope, wire_format: WireFormat = "msgpack") -> bytes:
+def encode(event: EventEnvelope | WireEvent, wire_format: WireFormat = "msgpack") -> bytes:
     """An envelope as bytes.
 
     Raises:

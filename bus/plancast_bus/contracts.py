@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from plancast_bus.checkpoints import CheckpointStore
 from plancast_bus.effects import Effect
-from plancast_bus.envelope import EventEnvelope
+from plancast_bus.envelope import EventEnvelope, WireEvent
 from plancast_bus.subjects import Subjects
 
 Source = Literal["results", "requests", "facts", "timers"]
@@ -183,7 +183,7 @@ class Bus(Protocol):
         """
         ...
 
-    def encode(self, event: EventEnvelope) -> tuple[bytes, str]:
+    def encode(self, event: EventEnvelope | WireEvent) -> tuple[bytes, str]:
         """An event as bytes and their content type, in the configured wire format."""
         ...
 

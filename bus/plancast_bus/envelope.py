@@ -117,6 +117,47 @@ class EventEnvelope(BaseModel):
         return wire
 
 
+class WireEvent:
+    """An event that is only to be written: its fields are taken as they are, in wire form, unless one is not right.
+
+    What :class:`EventEnvelope` checks by a schema, this checks by a glance; where that fails, the schema decides.
+    """
+
+    __slots__ = ("_fields", "data", "metadata")
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        """
+        Raises:
+            ValueError: a field is missing or wrong (as pydantic's ValidationError, which names it).
+        """
+        self.data = fields.get("data")
+        self.metadata = fields.get("metadata") or {}
+        self._fields = _in_wire_form(fields) or EventEnvelope.model_validate(fields).to_wire()
+
+    def to_wire(self) -> dict[str, Any]:
+        """The event as a JSON-able dict, absent fields left out."""
+        return self._fields
+
+
+def _in_wire_form(fields: dict[str, Any]) -> dict[str, Any] | None:
+    """The fields without those that are absent or unknown; None when a field is not certainly right."""
+    if fields.get("topic") not in _TOPICS or not all(fields.get(name) for name in _REQUIRED):
+        return None
+    wire: dict[str, Any] = {"specversion": "1.0", "data": fields.get("data")}
+    for name in _TEXTS:
+        value = fields.get(name)
+        if value is not None:
+            if not isinstance(value, str):
+                return None
+            wire[name] = str(value)
+    metadata = fields.get("metadata")
+    if metadata:
+        if not isinstance(metadata, dict):
+            return None
+        wire["metadata"] = metadata
+    return wire
+
+
 _OPTIONAL = (
     "subject",
     "response_event",
@@ -131,3 +172,6 @@ _OPTIONAL = (
     "tenant_id",
     "user_id",
 )
+_REQUIRED = ("id", "source", "type", "time", "correlation_id")
+_TEXTS = (*_REQUIRED, "topic", *_OPTIONAL)
+_TOPICS = frozenset(EventTopic)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from plancast.context import PlatformContext
 from plancast.errors import ForeignPlan, InvalidStateMachine, PlanFinished
+from plancast.groups import Group
 from plancast.machine import START, Machine
-from plancast.requests import Request, is_request_of
+from plancast.requests import WAIT, Request, is_request_of
 from plancast.states import StateConfig
 from plancast.status import PlanStatus
 from plancast_bus.envelope import EventTopic
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 MAX_ERROR = 2_000
 """Longest error text that a plan keeps and responds with, in characters."""
+WAITING_FOR, WAIT_TIMEOUT = "_waiting_for", "_wait_timeout"
+"""Names in the results: the event that a planner's WAIT waits for, and for how many seconds."""
 MAX_MOVES = 1_000
 """States that one call may pass through before the machine is taken to run in a circle."""
 
@@ -69,6 +72,14 @@ class PlanContext:
     """Name of the planner that runs the plan."""
     created_at: float = 0.0
     """Seconds since the epoch, UTC."""
+    spent: dict[str, float] = field(default_factory=dict)
+    """What deciding has taken so far: ``actions``, ``tokens``, ``cost`` (US dollars), ``calls``."""
+    trajectory: list[dict[str, Any]] = field(default_factory=list)
+    """The newest events and decisions of a plan that a planner decides, oldest first."""
+    earlier: dict[str, int] = field(default_factory=dict)
+    """What happened before that: how often each event type came and each action was taken."""
+    groups: dict[str, Group] = field(default_factory=dict)
+    """Requests that are waited for together, by group id."""
     aliases: list[str] = field(default_factory=list)
     """Further correlation ids that the plan is found by."""
     requests: dict[str, Request] = field(default_factory=dict)
@@ -199,6 +210,7 @@ class PlanContext:
             data = nested
         fields = {name: data[name] for name in _FIELDS if name in data}
         fields["requests"] = {key: _request(value) for key, value in (data.get("requests") or {}).items()}
+        fields["groups"] = {key: Group(*value) for key, value in (data.get("groups") or {}).items()}
         return cls(**fields, state_machine=data.get("state_machine") or {}, _context=context)
 
     def to_state(self) -> dict[str, Any]:
@@ -211,6 +223,8 @@ class PlanContext:
         state["status"] = str(self.status)
         if self.requests:
             state["requests"] = {key: request.to_list() for key, request in self.requests.items()}
+        if self.groups:
+            state["groups"] = {key: group.to_list() for key, group in self.groups.items()}
         return state
 
     @property
@@ -309,8 +323,7 @@ class PlanContext:
         if self.status is not PlanStatus.PAUSED:
             return
         self._claim()
-        self.status = PlanStatus.RUNNING
-        self.pause_reason = None
+        self.end_wait()
         self.results["user_input"] = input_data
         target = self._resuming_target()
         if target is None and self._never_asked:
@@ -519,6 +532,32 @@ class PlanContext:
         unasked = (at for at, each in enumerate(self.kept) if answered_request(each) not in self.requests)
         return str(self.kept.pop(next(unasked, 0)).get("type"))
 
+    def take_answer(self, event: Any) -> None:
+        """Keep an answer's data under its type, for plans without a state machine; its request waits no more."""
+        self.results[_event_type(event)] = _event_data(event)
+        self.requests.pop(answered_request(event) or "", None)
+
+    def end_wait(self) -> None:
+        """Run again, and wait no more for what a WAIT has waited for."""
+        self.status, self.pause_reason = PlanStatus.RUNNING, None
+        self.results.pop(WAITING_FOR, None)
+        self.results.pop(WAIT_TIMEOUT, None)
+        for request_id in [key for key, request in self.requests.items() if request.event_type == WAIT]:
+            del self.requests[request_id]
+
+    def take_kept(self, event_type: str) -> dict[str, Any] | None:
+        """The oldest kept event of a type that answers no request, which is then no longer kept."""
+        for index, event in enumerate(self.kept):
+            if event.get("type") == event_type and answered_request(event) not in self.requests:
+                return self.kept.pop(index)
+        return None
+
+    def take_kept_answers(self) -> list[dict[str, Any]]:
+        """The kept answers to open requests, oldest first, which are then no longer kept."""
+        answers = [event for event in self.kept if answered_request(event) in self.requests]
+        self.kept = [event for event in self.kept if event not in answers]
+        return answers
+
     def _take_kept(self) -> str | None:
         """Where the oldest kept event that the current state waits for leads to."""
         if self.status is PlanStatus.PAUSED:
@@ -561,7 +600,9 @@ class PlanContext:
 
 
 _FIELDS = tuple(
-    each.name for each in dataclasses.fields(PlanContext) if each.name not in ("state_machine", "requests", "_context")
+    each.name
+    for each in dataclasses.fields(PlanContext)
+    if each.name not in ("state_machine", "requests", "groups", "_context")
 )
 _DEFAULTS: dict[str, Any] = {
     each.name: each.default_factory() if each.default_factory is not dataclasses.MISSING else each.default

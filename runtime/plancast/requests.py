@@ -22,6 +22,10 @@ def is_request_of(plan_id: str, event_id: str) -> bool:
     return event_id.startswith(prefix) and _NUMBER.fullmatch(event_id, len(prefix)) is not None
 
 
+WAIT = "plan.wait"
+"""Type of the open request that stands for a planner's WAIT; nothing is sent for it."""
+
+
 @dataclass(slots=True)
 class Request:
     """A request that waits for its answer."""
@@ -37,6 +41,10 @@ class Request:
     """When it times out or is asked again, seconds since the epoch."""
     asking_again: bool = False
     """It has failed, and is asked again when due."""
+    timeout: float | None = None
+    """Seconds after which it is given up, for requests that are no state's."""
+    group: str = ""
+    """The group whose waiting it is part of."""
     sequence: int = 0
     """Its place in the stream of requests, once known; what a withdrawal names."""
 

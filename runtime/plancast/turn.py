@@ -10,12 +10,14 @@ from typing import Any
 
 from plancast.app import App
 from plancast.context import PlanMemory, PlatformContext
+from plancast.deciding import Deciding
 from plancast.errors import ForeignPlan, InvalidApp, TerminalError
 from plancast.goal import GoalContext, TransitionContext
 from plancast.machine import base_of, failed_event, timeout_event, validate_state_machine
-from plancast.plan import PlanContext, answered_request
-from plancast.planner import Planner, call_handler, wants_four
-from plancast.requests import Request, effect_id
+from plancast.plan import WAITING_FOR, PlanContext, answered_request
+from plancast.planner import Handler, Planner, call_handler, wants_four
+from plancast.requests import WAIT, Request, effect_id
+from plancast.run import AutonomousPlanner
 from plancast.settings import PlanSettings
 from plancast.staging import StagedEvents
 from plancast.status import PlanStatus
@@ -29,7 +31,7 @@ from plancast_bus.effects import (
     Withdraw,
     effect_kind,
 )
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.envelope import EventEnvelope, EventTopic, WireEvent
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.subjects import Subjects, check_event_type, encode_token
 
@@ -58,7 +60,7 @@ class TurnEnvironment:
 
     app: App
     subjects: Subjects
-    encode: Callable[[EventEnvelope], tuple[bytes, str]]
+    encode: Callable[[EventEnvelope | WireEvent], tuple[bytes, str]]
     memory: PlanMemory
     settings: PlanSettings = field(default_factory=PlanSettings)
     max_event_bytes: int = 1_048_576
@@ -107,6 +109,7 @@ class Turn:
         self.plan = plan
         self.revision = revision
         self.now = now
+        self._time = datetime.fromtimestamp(now, UTC).isoformat()
         self.is_timer = is_timer
         self.effects: list[Effect] = []
         self.notes: list[str] = []
@@ -114,6 +117,12 @@ class Turn:
         """Why an event was ignored or refused."""
         self.goal: GoalContext | None = None
         self._index = 0
+        self.decisions: list[dict[str, Any]] = []
+        """What a planner has decided, and what it took."""
+        self.calls: list[dict[str, Any]] = []
+        """The questions that were put to models."""
+        self.exchange: list[dict[str, Any]] = []
+        """What was said and answered, when no decision came of it."""
         self._responded = False
         self._saves = 0
         self._sent: list[list[str]] = []
@@ -184,6 +193,7 @@ class Turn:
             self.goal = GoalContext.from_event(self.event, self.context)
             self.plan = await PlanContext.create_from_goal(self.goal, {})
         self.notes.append(f"the turn failed: {type(error).__name__}")
+        self.exchange = list(getattr(error, "exchange", ()))
         if isinstance(error, PayloadTooLarge):
             self.plan.results = {}
             self.notes.append("the results were dropped, for the plan to fit into its checkpoint")
@@ -217,6 +227,11 @@ class Turn:
             await call_handler(handler, goal, self.context)
         if self.plan is None and machine is not None:
             await PlanContext.create_from_goal(goal, machine)
+        decider = planner.decider(goal.event_type)
+        if self.plan is None and decider is not None:
+            decided = await PlanContext.create_from_goal(goal, {})
+            await Deciding(self, decided, decider).on_goal()
+            return Verdict.COMMIT
         if self.plan is None:
             await PlanContext.create_from_goal(goal, {})
         plan = self.plan
@@ -266,11 +281,18 @@ class Turn:
         if self._position(plan) != before:
             await self._settle_by_hand(plan)
             return Verdict.COMMIT
-        if plan.status is PlanStatus.PAUSED:
-            if request is None and plan.get_next_state(event) is not None:
-                await plan.resume(event.data)
-                return Verdict.COMMIT
+        if plan.status is PlanStatus.PAUSED and not (request is None and self._waits_for(plan, event)):
             return self._keep(plan, event)
+        handler = self._transition_handler(plan)
+        if handler is not None and not plan.state_machine and (request is not None or self._waits_for(plan, event)):
+            await self._hand_over(plan, event, handler)
+            return Verdict.COMMIT
+        if plan.status is PlanStatus.PAUSED and not self._is_decided(plan):
+            await plan.resume(event.data)
+            return Verdict.COMMIT
+        deciding = self._deciding(plan)
+        if deciding is not None:
+            return Verdict.COMMIT if await deciding.on_event(event, request) else self._keep(plan, event)
         target = plan.get_next_state(event)
         if target is not None:
             await self._move(plan, event, target)
@@ -283,19 +305,30 @@ class Turn:
         return Verdict.COMMIT if called else verdict
 
     async def _move(self, plan: PlanContext, event: Any, target: str) -> None:
-        planner = self.environment.planners.get(plan.planner)
-        handler = planner.transition_handler if planner is not None else None
+        handler = self._transition_handler(plan)
         if handler is None:
             await plan.execute_next(event)
-            return
+        else:
+            await self._hand_over(plan, event, handler, target)
+
+    def _transition_handler(self, plan: PlanContext) -> Handler | None:
+        planner = self.environment.planners.get(plan.planner)
+        return planner.transition_handler if planner is not None else None
+
+    async def _hand_over(self, plan: PlanContext, event: Any, handler: Handler, target: str | None = None) -> bool:
+        """Let the planner's handler move the plan; False when it did nothing."""
+        if not plan.state_machine:
+            plan.take_answer(event)
         before = self._mark(plan)
         if wants_four(handler):
             await call_handler(handler, event, self.context, plan, target)
         else:
             await call_handler(handler, TransitionContext(event, plan, target), self.context)
         await self._settle_by_hand(plan)
-        if self._mark(plan) == before:
+        moved = self._mark(plan) != before
+        if not moved:
             self.notes.append(f"the transition handler made no move on {event.type}")
+        return moved
 
     async def _settle_by_hand(self, plan: PlanContext) -> None:
         """A state that a handler has set, and neither entered nor paused in, is entered now."""
@@ -333,8 +366,19 @@ class Turn:
         request = plan.requests.get(request_id)
         if request is None or request.due is None:
             return self._ignored("a timer of a request that is settled")
-        if plan.status is PlanStatus.PAUSED:
+        deciding = self._deciding(plan)
+        if plan.status is PlanStatus.PAUSED and request.event_type != WAIT:
             return self._ignored("the plan is paused; the timer is set again when it goes on")
+        if deciding is not None:
+            await deciding.on_timer(self.event, request_id, request)
+            return Verdict.COMMIT
+        if request.event_type == WAIT:
+            plan.end_wait()
+            handler = self._transition_handler(plan)
+            if handler is not None and await self._hand_over(plan, self.event, handler):
+                return Verdict.COMMIT
+            await plan.fail(f"deadline_exceeded: {request.response_event} did not come in {request.timeout:g} s")
+            return Verdict.COMMIT
         if request.asking_again:
             await plan.ask_again(request_id)
             return Verdict.COMMIT
@@ -404,7 +448,25 @@ class Turn:
             return self._ignored("the plan is not paused")
         data = self.event.data
         await plan.resume(data["input"] if isinstance(data, dict) and "input" in data else data)
+        deciding = self._deciding(plan)
+        if deciding is not None:
+            await deciding.on_resume()
         return Verdict.COMMIT
+
+    def _decider(self, plan: PlanContext) -> AutonomousPlanner | None:
+        planner = self.environment.planners.get(plan.planner)
+        return planner.decider(plan.goal_event) if planner is not None and not plan.state_machine else None
+
+    def _is_decided(self, plan: PlanContext) -> bool:
+        return self._decider(plan) is not None
+
+    def _deciding(self, plan: PlanContext) -> Deciding | None:
+        decider = self._decider(plan)
+        return Deciding(self, plan, decider) if decider is not None else None
+
+    def _waits_for(self, plan: PlanContext, event: Any) -> bool:
+        """Whether an event from outside is what a paused plan waits for."""
+        return plan.get_next_state(event) is not None or event.type == plan.results.get(WAITING_FOR)
 
     def _ignored(self, reason: str) -> Verdict:
         self.reason = reason
@@ -464,23 +526,25 @@ class Turn:
             InvalidEnvelope, InvalidSubject, PayloadTooLarge: it could not be sent.
         """
         event_id: str = fields.pop("id", None) or self.next_id()
-        event = EventEnvelope(id=event_id, time=datetime.fromtimestamp(self.now, UTC), **self._inherited() | fields)
-        payload, content_type = self.environment.encode(event)
+        said = self._inherited() | fields
+        said["id"], said["time"] = event_id, self._time
+        topic, correlation_id, event_type = str(said["topic"]), said["correlation_id"], said["type"]
+        payload, content_type = self.environment.encode(WireEvent(said))
         if len(payload) > self.environment.max_event_bytes:
             raise PayloadTooLarge(
-                f"{event.type} of plan {event.plan_id} has {len(payload)} bytes; "
+                f"{event_type} of plan {said.get('plan_id')} has {len(payload)} bytes; "
                 f"the limit is {self.environment.max_event_bytes} (PLANCAST_BUS__MAX_EVENT_BYTES)"
             )
         message_id = message_id or event_id
         if not message_id.isascii() or " " in message_id:
             message_id = encode_token(message_id)
-        subject = self.environment.subjects.event(event.topic, event.correlation_id, event.type)
+        subject = self.environment.subjects.event(topic, correlation_id, event_type)
         if final and self.plan is not None:
             self.effects.append(
                 Respond(
-                    str(event.topic),
-                    event.correlation_id,
-                    event.type,
+                    topic,
+                    correlation_id,
+                    event_type,
                     payload,
                     message_id,
                     content_type,
@@ -489,7 +553,7 @@ class Turn:
             )
         else:
             self.effects.append(Publish(subject, payload, message_id, content_type))
-        self._sent.append([event.type, event_id])
+        self._sent.append([event_type, event_id])
         return event_id
 
     def _note_alias(self, plan: PlanContext | None, correlation_id: str) -> None:
@@ -604,6 +668,8 @@ class Turn:
         resumed = self._was_paused and plan.status is PlanStatus.RUNNING
         for request_id, request in plan.requests.items():
             due_before = self._asked_before.get(request_id, (None,))[0]
+            if request.due is None and request.timeout is not None:
+                request.due = self.now + request.timeout
             if request.due is None and request.state is not None:
                 action = plan.state_machine[request.state].action
                 if action is not None and action.timeout_seconds is not None:
@@ -667,6 +733,10 @@ class Turn:
         others = [effect_kind(each) for each in self.effects if not isinstance(each, (Publish, Respond))]
         if others:
             entry["effects"] = others
+        if self.decisions:
+            entry["decisions"] = self.decisions
+        if self.exchange:
+            entry["exchange"] = self.exchange
         if self.is_timer:
             entry["timer"] = True
         if self.notes:

@@ -14,7 +14,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from plancast_bus.codec import CONTENT_TYPES, encode
 from plancast_bus.contracts import ConsumerSpec, Notice, Source
 from plancast_bus.effects import Effect
-from plancast_bus.envelope import EventEnvelope
+from plancast_bus.envelope import EventEnvelope, WireEvent
 from plancast_bus.errors import BusUnavailable, PayloadTooLarge, UnsupportedServer
 from plancast_bus.jetstream import streams
 from plancast_bus.jetstream.api import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, ApiError, JetStreamApi
@@ -104,7 +104,7 @@ class JetStreamBus:
         """
         return await self._emitter.emit(effects)
 
-    def encode(self, event: EventEnvelope) -> tuple[bytes, str]:
+    def encode(self, event: EventEnvelope | WireEvent) -> tuple[bytes, str]:
         """An event as bytes and their content type, in the configured wire format."""
         wire_format = self._settings.wire_format
         return encode(event, wire_format), CONTENT_TYPES[wire_format]

@@ -12,7 +12,7 @@ from plancast_bus.checkpoints import CheckpointStore
 from plancast_bus.clock import Clock
 from plancast_bus.contracts import ConsumerSpec, DeadLetters, Delivery, Notice, Registry, Source
 from plancast_bus.effects import Effect, NoteAlias, Publish, Respond, SealHistory, Withdraw
-from plancast_bus.envelope import EventEnvelope
+from plancast_bus.envelope import EventEnvelope, WireEvent
 from plancast_bus.errors import BusError, BusUnavailable, PayloadTooLarge
 from plancast_bus.memory.checkpoints import MemoryCheckpoints
 from plancast_bus.memory.dead_letters import MemoryDeadLetters
@@ -81,7 +81,7 @@ class MemoryBus:
             raise failure
         return sequences
 
-    def encode(self, event: EventEnvelope) -> tuple[bytes, str]:
+    def encode(self, event: EventEnvelope | WireEvent) -> tuple[bytes, str]:
         wire_format = self.settings.wire_format
         return codec.encode(event, wire_format), codec.CONTENT_TYPES[wire_format]
 
