@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import signal
@@ -14,14 +15,24 @@ from ray.exceptions import RayError
 
 from plancast.app import App, load_app
 from plancast.errors import InvalidApp
+from plancast.registry import TTL_SECONDS
 from plancast.settings import Settings
-from plancast_actors import ray_actors
+from plancast_actors import ray_actors, reasoner_actors
 from plancast_actors.dispatcher import CONSUMER_PREFIX, DispatcherOptions, consumer_specs
+from plancast_actors.presence import deregister_app, register_app
 from plancast_actors.ray_actors import Blueprint, names_of
+from plancast_actors.ray_reasoner import POOL, wants_reasoners
 from plancast_bus.contracts import Bus, Source
+from plancast_bus.errors import BusError
 from plancast_bus.jetstream import connect
 
-KINDS = {"dispatchers": "dispatcher-", "hosts": "host-", "dedicated": "plan-", "workers": "worker-"}
+KINDS = {
+    "dispatchers": "dispatcher-",
+    "hosts": "host-",
+    "dedicated": "plan-",
+    "workers": "worker-",
+    "reasoners": "reasoner",
+}
 START_SECONDS = 120.0
 CALL_SECONDS = 5.0
 RETIRE_SECONDS = 10.0
@@ -62,9 +73,9 @@ class Deployment:
         bus = await connect(settings.nats, settings.bus)
         try:
             await bus.ensure_streams()
+            await deployment._converge_reasoners(blueprint, wants_reasoners(app, settings))
             await deployment._converge(bus, blueprint, settings.workers.processes if workers and app.workers else 0)
-            tasks = sorted(app.tasks)
-            await bus.registry.put("app", app.name, {"name": app.name, "goals": sorted(app.goals), "tasks": tasks})
+            await register_app(bus.registry, app, TTL_SECONDS)  # its hosts keep it up
         finally:
             await bus.close()
         return deployment
@@ -91,6 +102,13 @@ class Deployment:
         await self._start([(ray_actors.start_dispatcher, each, each.options.name) for each in dispatchers])
         await self._retire(await self._surplus("host-", blueprint.shared_hosts))
         await self._retire(await self._surplus("worker-", worker_names))
+
+    async def _converge_reasoners(self, blueprint: Blueprint, wanted: bool) -> None:
+        """The pool starts and stops its reasoners itself."""
+        settings = self.settings.reasoners if wanted else None
+        await self._retire(await reasoner_actors.outdated(self.namespace, settings))
+        if wanted:
+            await self._start([(reasoner_actors.start_pool, blueprint, POOL)])
 
     async def _start(self, wanted: list[tuple[Callable[..., Any], Blueprint, str]]) -> None:
         def start() -> None:
@@ -139,7 +157,7 @@ class Deployment:
 
     async def drain(self, timeout: float = 10.0) -> bool:
         """Stop taking events, and let what is in hand be committed; True when that was done in time."""
-        for kinds in (("dispatchers",), ("hosts", "dedicated"), ("workers",)):
+        for kinds in (("dispatchers",), ("hosts", "dedicated"), ("workers", "reasoners")):
             names = await asyncio.to_thread(names_of, self.namespace, [KINDS[kind] for kind in kinds])
             done = await asyncio.gather(*(self._drain(name, timeout) for name in names))
             if not all(done):
@@ -155,10 +173,30 @@ class Deployment:
 
     async def down(self) -> None:
         """Stop all actors. Plans go on when the app is deployed again."""
-        await asyncio.to_thread(self._kill, names_of(self.namespace, list(KINDS.values())))
+        names = await asyncio.to_thread(names_of, self.namespace, list(KINDS.values()))
+        app = self.app_name or await self._app_of(names)
+        await asyncio.to_thread(self._kill, names)
+        if app and self.settings.nats.url:
+            await self._deregister(app)
+
+    async def _app_of(self, names: Sequence[str]) -> str:
+        """The app's name, as one of its hosts says it; empty when none answers."""
+        hosts = [name for name in names if name.startswith(KINDS["hosts"])]
+        reports = await asyncio.gather(*(self._ask(name) for name in hosts))
+        return next((report["app"] for report in reports if "app" in report), "")
+
+    async def _deregister(self, app: str) -> None:
+        """Have clients and planners know at once; what cannot be taken off now expires."""
+        with contextlib.suppress(BusError, TimeoutError):
+            async with asyncio.timeout(CALL_SECONDS):
+                bus = await connect(self.settings.nats, self.settings.bus)
+                try:
+                    await deregister_app(bus.registry, app)
+                finally:
+                    await bus.close()
 
     def _kill(self, names: Iterable[str]) -> None:
-        for name in names:
+        for name in sorted(names, key=lambda name: name != POOL):  # it would replace its reasoners
             try:
                 ray.kill(ray.get_actor(name, namespace=self.namespace), no_restart=True)
             except (RayError, ValueError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, Protocol
 
-
 BUSY = 32
 """Events in hand from which on a moment's patience makes one call of many; below it nobody waits for company."""
 PATIENCE = 0.002

@@ -12,15 +12,18 @@ from uuid import uuid4
 
 from plancast.app import App
 from plancast.machine import Machine
+from plancast.reasoning import ReasonerPort
+from plancast.registry import AgentRegistry, Toolkit
 from plancast.settings import Settings
 from plancast.stored import StoredPlans
 from plancast.turn import TurnEnvironment
 from plancast_actors.inbound import BUSY, PATIENCE, Inbound, Outcome
 from plancast_actors.plan_actor import Emitted, PlanActor
+from plancast_actors.presence import Presence
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.codec import decode
 from plancast_bus.contracts import Bus
-from plancast_bus.envelope import EventEnvelope
+from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
 from plancast_bus.sources import SOURCES
 from plancast_bus.subjects import encode_token
@@ -70,16 +73,25 @@ class PlanHost:
         bus: A connection of the host's own.
         settings: ``hosts`` and ``plans`` are used.
         name: For logs and status.
+        reasoner: Asks models on behalf of plans; None has them asked in this process.
     """
 
     def __init__(
-        self, app: App, bus: Bus, settings: Settings, *, name: str = "host-0", clock: Clock | None = None
+        self,
+        app: App,
+        bus: Bus,
+        settings: Settings,
+        *,
+        name: str = "host-0",
+        clock: Clock | None = None,
+        reasoner: ReasonerPort | None = None,
     ) -> None:
         self.app = app
         self.bus = bus
         self.settings = settings
         self.name = name
         self.clock = clock or SystemClock()
+        self.registry = AgentRegistry(bus.registry, clock=self.clock)
         self.environment = TurnEnvironment(
             app=app,
             subjects=bus.subjects,
@@ -87,10 +99,16 @@ class PlanHost:
             memory=StoredPlans(bus.checkpoints),
             settings=settings.plans,
             max_event_bytes=settings.bus.max_event_bytes,
-            registry=bus.registry,
+            registry=self.registry,
+            toolkit=Toolkit(self.registry),
+            reasoner=reasoner,
         )
+        self.requests_root = bus.subjects.prefix + "." + EventTopic.ACTION_REQUESTS + "."
         self.has_handlers = any(
-            planner.handles_events or planner.transition_handler or any(map(planner.goal_handler, planner.goals))
+            planner.handles_events
+            or planner.transition_handler
+            or any(map(planner.goal_handler, planner.goals))
+            or any(map(planner.decider, planner.goals))
             for planner in app.planners
         )
         self.turns = self.activations = self.put_aside = self.passivations = 0
@@ -102,14 +120,20 @@ class PlanHost:
         self._kept: set[str] = set()
         self._reports: defaultdict[str, Reports] = defaultdict(Reports)
         self._sweeper: asyncio.Task[None] | None = None
+        self._presence: Presence | None = None
         self._stopping = False
+
+    def start(self) -> None:
+        """Begin to keep the app registered, and to drop idle plans; the first event does it too."""
+        if self._sweeper is None and not self._stopping:
+            self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+            self._presence = Presence.of_app(self.app, self.registry, self.clock)
 
     # What dispatchers call.
 
     async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
         """See :class:`plancast_actors.inbound.HostPort`."""
-        if self._sweeper is None and not self._stopping:
-            self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+        self.start()
         now = self.clock.time()
         for fields in batch:
             self._deliver(dispatcher, Inbound(*fields), now)
@@ -245,6 +269,7 @@ class PlanHost:
         """What the host does, for people."""
         return {
             "name": self.name,
+            "app": self.app.name,
             "live_plans": len(self._actors),
             "busy_plans": sum(not actor.idle for actor in self._actors.values()),
             "turns": self.turns,
@@ -270,6 +295,8 @@ class PlanHost:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
             self._sweeper = None
+        if self._presence is not None:
+            await self._presence.end()
         for actor in list(self._actors.values()):
             await actor.stop()
         self._actors.clear()

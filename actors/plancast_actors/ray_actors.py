@@ -21,6 +21,7 @@ from plancast.settings import Settings
 from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.inbound import HostLost, HostPort, Inbound, Outcome
 from plancast_actors.plan_host import PlanHost
+from plancast_actors.ray_reasoner import RayReasoner, wants_reasoners
 from plancast_actors.task_runner import TaskRunner
 from plancast_bus.contracts import Bus
 from plancast_bus.errors import BusUnavailable
@@ -113,7 +114,10 @@ class HostProcess(Process):
         settings = self.blueprint.settings
         app = self.blueprint.load_app()
         self.bus = await open_bus(settings)
-        self.host = PlanHost(app, self.bus, settings, name=self.name)
+        namespace, patience = settings.ray.namespace, settings.reasoners.timeout
+        reasoner = RayReasoner(namespace, patience=patience) if wants_reasoners(app, settings) else None
+        self.host = PlanHost(app, self.bus, settings, name=self.name, reasoner=reasoner)
+        self.host.start()
         if self.dedicated_to is not None:
             self._leaver = asyncio.ensure_future(self._leave_when_idle(settings.hosts.dedicated_idle_seconds))
 
@@ -261,7 +265,8 @@ _Dispatcher = ray.remote(DispatcherProcess)
 _Worker = ray.remote(WorkerProcess)
 
 
-def _options(name: str, namespace: str, cpus: float = 0.0) -> dict[str, Any]:
+def actor_options(name: str, namespace: str, cpus: float = 0.0) -> dict[str, Any]:
+    """Ray's options of every actor: detached, restarted, found again by name."""
     return {
         "name": name,
         "namespace": namespace,
@@ -276,17 +281,17 @@ def _options(name: str, namespace: str, cpus: float = 0.0) -> dict[str, Any]:
 def start_host(blueprint: Blueprint, name: str, namespace: str, dedicated_to: str | None = None) -> Any:
     """Start a plan host, or find the one of this name."""
     cpus = 0.0 if dedicated_to is not None else blueprint.settings.hosts.cpus
-    return _Host.options(**_options(name, namespace, cpus)).remote(blueprint, name, dedicated_to)
+    return _Host.options(**actor_options(name, namespace, cpus)).remote(blueprint, name, dedicated_to)
 
 
 def start_dispatcher(blueprint: Blueprint, name: str, namespace: str) -> Any:
     """Start a dispatcher, or find it."""
-    return _Dispatcher.options(**_options(name, namespace)).remote(blueprint, name)
+    return _Dispatcher.options(**actor_options(name, namespace)).remote(blueprint, name)
 
 
 def start_worker(blueprint: Blueprint, name: str, namespace: str) -> Any:
     """Start the app's workers, or find them."""
-    return _Worker.options(**_options(name, namespace)).remote(blueprint, name)
+    return _Worker.options(**actor_options(name, namespace)).remote(blueprint, name)
 
 
 def names_of(namespace: str, prefixes: Sequence[str]) -> list[str]:

@@ -12,9 +12,11 @@ from plancast.app import App
 from plancast.context import PlatformContext
 from plancast.errors import InvalidApp
 from plancast.live import LiveEvents
+from plancast.registry import AgentRegistry, Toolkit
 from plancast.settings import WorkerSettings
 from plancast.stored import StoredPlans
 from plancast.worker import Worker
+from plancast_actors.presence import Presence
 from plancast_actors.task_executor import ContextFactory, TaskCounts, TaskExecutor, WorkerRoom
 from plancast_actors.task_reader import TaskReader
 from plancast_bus.clock import Clock, SystemClock
@@ -71,6 +73,9 @@ class TaskRunner:
         self._max_event_bytes = max_event_bytes
         self._clock = clock or SystemClock()
         self._plans = StoredPlans(bus.checkpoints)
+        self._registry = AgentRegistry(bus.registry, clock=self._clock)
+        self._toolkit = Toolkit(self._registry)
+        self._presence: Presence | None = None
         self._rooms: list[WorkerRoom] = []
         self._readers: list[TaskReader] = []
         self._counts = TaskCounts()
@@ -81,10 +86,16 @@ class TaskRunner:
             raise InvalidApp(f"more than one worker does the task {twice[0]!r}")
 
     async def start(self) -> None:
-        """Begin to read tasks."""
+        """Begin to read tasks, and keep the workers registered meanwhile.
+
+        Raises:
+            InvalidApp: a schema of a task is neither a JSON Schema nor a pydantic model.
+        """
         if self._readers:
             return
         self._stopped.clear()
+        if self._presence is None:
+            self._presence = Presence.of_workers(self.workers, self._registry, self._clock)
         for worker in self.workers:
             room = WorkerRoom(worker)
             self._rooms.append(room)
@@ -105,7 +116,9 @@ class TaskRunner:
         """
         readers, self._readers = self._readers, []
         rooms, self._rooms = self._rooms, []
-        await asyncio.gather(*(reader.stop_reading() for reader in readers))
+        presence, self._presence = self._presence, None
+        leaving = [] if presence is None else [presence.leave()]
+        await asyncio.gather(*(reader.stop_reading() for reader in readers), *leaving)
         running = [task for reader in readers for task in reader.running]
         if running and drain_seconds > 0:
             await asyncio.wait(running, timeout=drain_seconds)
@@ -131,7 +144,10 @@ class TaskRunner:
     def _live_context(self, worker: Worker) -> ContextFactory:
         def make(request: EventEnvelope) -> PlatformContext:
             return PlatformContext(
-                bus=LiveEvents(self.bus, request, worker.name), memory=self._plans, registry=self.bus.registry
+                bus=LiveEvents(self.bus, request, worker.name),
+                memory=self._plans,
+                registry=self._registry,
+                toolkit=self._toolkit,
             )
 
         return make

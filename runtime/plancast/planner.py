@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from plancast.errors import InvalidApp
+from plancast.asking import ModelOptions
+from plancast.errors import InvalidApp, InvalidPlannerConfig
 from plancast.machine import Machine
+from plancast.run import AutonomousPlanner
 from plancast.states import StateConfig
 from plancast_bus.envelope import EventTopic
 from plancast_bus.subjects import check_event_type
+
+if TYPE_CHECKING:
+    from plancast.goal import GoalContext
+    from plancast.plan import PlanContext
 
 Handler = Callable[..., Any]
 _H = TypeVar("_H", bound=Handler)
@@ -55,16 +61,34 @@ class Planner:
         name: Unique in the app.
         capabilities: What the planner can do, for discovery.
         placement: ``shared`` or ``dedicated`` plan hosts; None takes the app's.
+        description: What its goals are for, in words that other planners choose it by.
+        reasoning_model: A litellm model string; what :meth:`create_plan` asks.
+        model_options: The fields of :class:`ModelOptions`; whatever else goes to the model.
+
+    Raises:
+        InvalidPlannerConfig: an option of the model is wrong, or given without a model.
 
     Source: seeds 000, 001 and 003.
     """
 
-    def __init__(self, name: str, *, capabilities: Any = (), placement: Placement | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        capabilities: Any = (),
+        placement: Placement | None = None,
+        description: str = "",
+        reasoning_model: str | None = None,
+        **model_options: Any,
+    ) -> None:
         if not name:
             raise InvalidApp("a planner needs a name")
         if placement not in (None, "shared", "dedicated"):
             raise InvalidApp(f"planner {name!r}: placement is 'shared' or 'dedicated', not {placement!r}")
         self.name = name
+        self.description = description
+        self.model_options = _model_options(name, reasoning_model, model_options)
+        self.needs_reasoner = self.model_options is not None
         self.config = PlannerConfig(name, tuple(capabilities), placement=placement)
         self._goal_handlers: dict[str, Handler] = {}
         self._machines: dict[str, Machine] = {}
@@ -74,6 +98,10 @@ class Planner:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, goals={sorted(self.goals)})"
+
+    def decider(self, event_type: str) -> AutonomousPlanner | None:
+        """Who decides the plans of a goal step by step; None when a machine or handlers do."""
+        return None
 
     @property
     def goals(self) -> frozenset[str]:
@@ -174,6 +202,25 @@ class Planner:
         """Declare an event that people or webhooks send, so that plans may wait for it."""
         self._expected[check_event_type(event_type)] = description
 
+    async def create_plan(self, goal: GoalContext, agents: Iterable[Any], context: Any) -> PlanContext:
+        """A pending plan whose state machine the model designs from the events that the agents declare.
+
+        What the machine's validation finds is sent back to the model, `max_repairs` times.
+
+        Args:
+            goal: What the goal handler was given.
+            agents: Agent and event definitions, workers or planners; empty takes those that are registered.
+            context: What the goal handler was given.
+
+        Raises:
+            InvalidPlannerConfig: the planner has no model, or there is no event to make a plan of.
+            InvalidStateMachine: no answer can run; `exchange` is all that was said.
+            ModelUnavailable: the model has failed for good.
+        """
+        from plancast.designing import design_plan
+
+        return await design_plan(self, goal, agents, context)
+
     def _claim(self, event_type: str, taken: Mapping[str, Any]) -> None:
         check_event_type(event_type)
         check_event_type(f"{event_type}.completed")  # what its plans respond with
@@ -183,6 +230,14 @@ class Planner:
     def _consume(self, event_type: str) -> None:
         if event_type not in self.config.events_consumed:
             self.config.events_consumed.append(event_type)
+
+
+def _model_options(name: str, model: str | None, options: Mapping[str, Any]) -> ModelOptions | None:
+    if model is None:
+        if options:
+            raise InvalidPlannerConfig(f"planner {name!r}: {', '.join(options)} given, but no reasoning_model")
+        return None
+    return ModelOptions.of(model, **options)
 
 
 async def call_handler(handler: Handler, *args: Any) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from plancast_bus.settings import BusSettings, NatsSettings
@@ -63,6 +63,40 @@ class WorkerSettings(BaseModel):
     """Seconds after which the task of a worker that died is given to another."""
 
 
+class ModelLimit(BaseModel):
+    """How much a model may be asked in any 60 seconds; None sets no limit."""
+
+    rpm: int | None = Field(None, ge=1)
+    """Requests a minute."""
+    tpm: int | None = Field(None, ge=1)
+    """Tokens a minute."""
+
+
+class ReasonerSettings(BaseModel):
+    """Reasoners: the Ray actors that ask models, shared by all plans. They run only where a planner needs a model."""
+
+    min: int = Field(1, ge=0)
+    """Reasoners that are always there; 0 starts the first one when it is needed, which takes seconds."""
+    max: int = Field(4, ge=0)
+    """Most reasoners; 0 runs none, and plan hosts ask models themselves."""
+    concurrency: int = Field(50, ge=1)
+    """Requests that a reasoner has in hand at once; more wait, or bring another reasoner."""
+    idle_seconds: float = Field(60.0, gt=0)
+    """Seconds without need of it after which a reasoner over the minimum is let go."""
+    timeout: float = Field(120.0, gt=0)
+    """Seconds for one attempt at a model, where the request does not say."""
+    kept_answers_seconds: float = Field(86_400.0, ge=0)
+    """How long an answer is kept, so that a crash does not pay for it twice; 0 keeps none."""
+    limits: dict[str, ModelLimit] = Field(default_factory=dict)
+    """Rate limits by model, for all reasoners together: ``{"gpt-4o": {"rpm": 500, "tpm": 30000}}``."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if 0 < self.max < self.min:
+            raise ValueError(f"min ({self.min}) is more than max ({self.max})")
+        return self
+
+
 class PlanSettings(BaseModel):
     """Bounds of a plan."""
 
@@ -87,6 +121,7 @@ class Settings(BaseSettings):
     hosts: HostSettings = Field(default_factory=HostSettings)
     dispatchers: DispatcherSettings = Field(default_factory=DispatcherSettings)
     workers: WorkerSettings = Field(default_factory=WorkerSettings)
+    reasoners: ReasonerSettings = Field(default_factory=ReasonerSettings)
     plans: PlanSettings = Field(default_factory=PlanSettings)
     data_dir: Path = Path(".plancast")
     """Where ``run`` keeps the embedded nats-server's data, and notes the URL of what runs."""

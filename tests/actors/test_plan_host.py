@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from plancast import App, PlanContext, Planner, RetryableError, Settings, StateAction, StateConfig, StateTransition
+from plancast.definitions import AgentDefinition, EventDefinition
+from plancast.registry import AgentRegistry
 from plancast.testing import PlancastTest
 from plancast_actors.inbound import Inbound, Outcome
 from plancast_actors.plan_host import PlanHost
+from plancast_actors.presence import deregister_app
 from plancast_bus import codec
 from plancast_bus.checkpoints import Checkpoint
 from plancast_bus.clock import ManualClock
@@ -817,3 +820,75 @@ async def test_a_finished_plan_with_a_long_timeline_leaves_nothing_behind_when_i
             while await env.bus.checkpoints.load(handle.plan_id) is not None:
                 await env.advance(0.05)
         assert await env.bus.checkpoints.history(handle.plan_id) == []
+
+
+# Registrations.
+
+
+def a_declaring_app() -> App:
+    planner = Planner("p", description="Works twice.")
+    planner.add_goal("x.goal", STEPS)
+    planner.expects("invoice.paid", "Somebody has paid.")
+    return App("app", planners=[planner])
+
+
+async def test_hosts_keep_the_app_and_its_planners_registered() -> None:
+    async with Bench(a_declaring_app()) as bench:
+        registry = AgentRegistry(bench.bus.registry, clock=bench.clock)
+        hosts = [bench.host(), bench.host()]
+        hosts[0].start()
+        await bench.hand(hosts[1], a_goal())
+        await bench.clock.advance(100)
+        await hosts[0].stop()
+        await bench.clock.advance(100)
+        agent = AgentDefinition("p@app", "p", ("x.goal",), ("work.requested", "invoice.paid"), "Works twice.")
+        assert await registry.agents() == [agent]
+        assert await registry.discover() == [
+            EventDefinition("invoice.paid", EventTopic.PLAN_EVENTS, "Somebody has paid."),
+            EventDefinition("x.goal", EventTopic.ACTION_REQUESTS, "Works twice.", response_event="x.goal.completed"),
+        ]
+        assert await bench.bus.registry.list("app") == {"app": {"name": "app", "goals": ["x.goal"], "tasks": []}}
+        await hosts[1].stop()
+        await bench.clock.advance(100)
+        assert await registry.agents() == []
+        assert await bench.bus.registry.list("app") == {}
+
+
+async def test_a_host_registers_anew_after_an_outage() -> None:
+    async with Bench(a_declaring_app()) as bench:
+        registry = AgentRegistry(bench.bus.registry, clock=bench.clock)
+        host = bench.host()
+        host.bus.closed = True  # type: ignore[attr-defined]
+        host.start()
+        await bench.clock.advance(100)
+        assert await registry.agents() == []
+        host.bus.closed = False  # type: ignore[attr-defined]
+        await bench.clock.advance(10)
+        assert [each.agent_id for each in await registry.agents()] == ["p@app"]
+        assert list(await bench.bus.registry.list("app")) == ["app"]
+
+
+async def test_a_goals_handler_finds_what_can_be_acted_on() -> None:
+    found: list[str] = []
+
+    async def look(goal: Any, context: Any) -> None:
+        found.extend(each.event_type for each in await context.toolkit.discover_actionable_events("action-requests"))
+
+    async with Bench(a_handled_app(look)) as bench:
+        host = bench.host()
+        host.start()
+        await bench.clock.advance(1)
+        await bench.hand(host, a_goal())
+        assert found == ["x.goal"]
+
+
+async def test_taking_an_app_down_leaves_the_agents_of_others() -> None:
+    async with Bench() as bench:
+        for name in ("app", "other"):
+            bench.host(app=App(name, planners=[Planner("p")])).start()
+        await bench.clock.advance(1)
+        for host in bench.hosts:
+            await host.stop()
+        await deregister_app(bench.bus.registry, "app")
+        assert list(await bench.bus.registry.list("app")) == ["other"]
+        assert list(await bench.bus.registry.list("agent")) == ["p@other"]

@@ -14,8 +14,10 @@ from pydantic import BaseModel
 
 from plancast.app import App
 from plancast.context import PlatformContext
+from plancast.definitions import AgentDefinition, EventDefinition
 from plancast.errors import ForeignPlan, InvalidApp, RetryableError, TerminalError
 from plancast.plan import PlanContext
+from plancast.registry import AgentRegistry
 from plancast.settings import WorkerSettings
 from plancast.worker import TaskContext, Worker
 from plancast_actors.task_runner import TaskRunner, task_consumer
@@ -661,6 +663,82 @@ async def test_a_context_of_ones_own_is_handed_in(bench: Bench) -> None:
     assert (await bench.answer()).data == f"for {request.id}"
 
 
+async def test_a_handler_finds_what_can_be_acted_on(bench: Bench) -> None:
+    async def look(task: TaskContext, context: PlatformContext) -> Any:
+        events = await context.toolkit.discover_actionable_events("action-requests")
+        return [each.event_type for each in events]
+
+    runner = await bench.run(search(look))
+    await registered(bench, 1)
+    await bench.ask()
+    assert (await bench.answer()).data == ["web.search"]
+    await runner.stop()
+
+
+# Registrations.
+
+
+async def registered(bench: Bench, count: int) -> list[AgentDefinition]:
+    """The agents that are there, as soon as they are so many; the clock goes on meanwhile."""
+    registry = AgentRegistry(bench.bus.registry, cache_seconds=0.0, clock=bench.clock)
+    for _ in range(300):
+        if len(agents := await registry.agents()) == count:
+            return agents
+        await bench.clock.advance(0.5)
+    raise AssertionError(f"there are {len(agents)} agents, not {count}")
+
+
+async def test_a_worker_is_registered_with_its_tasks_until_it_is_stopped(bench: Bench) -> None:
+    class Query(BaseModel):
+        q: str
+
+    worker = Worker("searcher")
+    worker.on_task(
+        "web.search", "web.search.completed", description="Searches.", schema=Query, response_schema={"type": "array"}
+    )(lambda task, context: [])
+    worker.on_task("web.ping")(lambda task, context: {})
+    runners = [await bench.run(worker), await bench.run(worker)]
+    agents = await registered(bench, 2)
+    assert [each.name for each in agents] == ["searcher", "searcher"]
+    assert all(each.agent_id.startswith("searcher@") for each in agents)
+    assert agents[0].consumes == ("web.search", "web.ping")
+    assert agents[0].produces == ("web.search.completed", "web.search.failed")
+    ping, found = await AgentRegistry(bench.bus.registry, clock=bench.clock).discover("action-requests")
+    assert ping == EventDefinition("web.ping")
+    assert found == EventDefinition(
+        "web.search", EventTopic.ACTION_REQUESTS, "Searches.", Query, "web.search.completed", {"type": "array"}
+    )
+    await bench.clock.advance(500)
+    assert len(await registered(bench, 2)) == 2
+    await runners[0].stop()
+    assert len(await registered(bench, 1)) == 1
+    await runners[1].stop()
+    assert await registered(bench, 0) == []
+
+
+async def test_a_worker_that_died_is_forgotten(bench: Bench) -> None:
+    bus = MemoryBus(bench.world)
+    await bench.run(search(lambda task, context: 1), bus=bus)
+    await registered(bench, 1)
+    await bus.close()
+    assert await registered(bench, 0) == []
+
+
+async def test_a_worker_is_registered_again_after_an_outage(bench: Bench) -> None:
+    bus = MemoryBus(bench.world)
+    await bench.run(search(lambda task, context: 1), bus=bus)
+    await registered(bench, 1)
+    bus.closed = True
+    await registered(bench, 0)
+    bus.closed = False
+    await registered(bench, 1)
+
+
+async def test_a_task_whose_schema_is_none_is_refused_at_the_start(bench: Bench) -> None:
+    with pytest.raises(InvalidApp, match=r"web\.search: payload_schema"):
+        await bench.run(search(lambda task, context: 1, schema={"type": "nonsense"}))
+
+
 # Names.
 
 
@@ -705,7 +783,7 @@ async def test_a_runner_goes_on_when_the_server_was_killed_and_is_back(fresh_nat
     answers = requester.consume(ConsumerSpec("answers", "results", ("plancast.action-results.>",)))
     async with asyncio.timeout(60):
         await ask(1)
-        while not gate.begun:  # noqa: ASYNC110
+        while not gate.begun:
             await asyncio.sleep(0.01)
         await asyncio.to_thread(fresh_nats.kill)
         gate.open.set()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import aclosing
 from typing import Any
 
 from plancast_bus.codec import pack, unpack
+from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.jetstream.api import JetStreamApi
 from plancast_bus.jetstream.checkpoints import TTL, ttl_header
 from plancast_bus.jetstream.publishing import Publisher
 from plancast_bus.jetstream.reading import StreamReader
 from plancast_bus.jetstream.streams import StreamNames
 from plancast_bus.subjects import Subjects, decode_token
+
+logger = logging.getLogger(__name__)
 
 
 class JetStreamRegistry:
@@ -45,9 +49,13 @@ class JetStreamRegistry:
         reading = self._reader.read(self._stream, subject, "last_per_subject")
         async with aclosing(reading):
             async for message in reading:
-                if not message.is_marker:
-                    key = decode_token(message.subject.rpartition(".")[2])
+                if message.is_marker:
+                    continue
+                key = decode_token(message.subject.rpartition(".")[2])
+                try:
                     registrations[key] = unpack(message.payload)
+                except InvalidEnvelope:
+                    logger.warning("a registration cannot be read and is passed over", extra={"kind": kind, "key": key})
         return registrations
 
     async def delete(self, kind: str, key: str) -> None:

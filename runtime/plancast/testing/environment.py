@@ -8,10 +8,12 @@ from typing import Any, Self
 from plancast.app import App
 from plancast.client import Client
 from plancast.handle import PlanHandle
+from plancast.registry import TTL_SECONDS
 from plancast.settings import Settings
 from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.inbound import HostLost, HostPort, Inbound, Outcome
 from plancast_actors.plan_host import PlanHost
+from plancast_actors.presence import register_app
 from plancast_actors.task_runner import TaskRunner
 from plancast_bus.clock import Clock, ManualClock, SystemClock
 from plancast_bus.memory import MemoryBus, MemoryWorld
@@ -25,11 +27,16 @@ class LocalHost:
         self._name = name
         self.host: PlanHost | None = None
 
-    async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
-        """See :class:`plancast_actors.inbound.HostPort`."""
+    def start(self) -> PlanHost:
+        """Come to life, unless it lives."""
         if self.host is None:
             self.host = self._environment.new_host(self._name)
-        host = self.host
+            self.host.start()
+        return self.host
+
+    async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
+        """See :class:`plancast_actors.inbound.HostPort`."""
+        host = self.start()
         outcomes = await host.exchange(dispatcher, batch, wait)
         if host is not self.host:
             raise HostLost(self._name)
@@ -79,7 +86,9 @@ class PlancastTest:
 
     async def __aenter__(self) -> Self:
         await self.bus.ensure_streams()
-        await self.bus.registry.put("app", self.app.name, {"name": self.app.name, "goals": sorted(self.app.goals)})
+        await register_app(self.bus.registry, self.app, TTL_SECONDS)
+        for host in self.hosts:
+            host.start()
         self.client = Client(self.bus)
         if self._workers and self.app.workers:
             self._runner = TaskRunner(

@@ -1,0 +1,166 @@
+"""Presence: keeps what a process serves registered, for as long as the process lives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+from uuid import uuid4
+
+from plancast.app import App
+from plancast.definitions import AgentDefinition, EventDefinition
+from plancast.machine import failed_event
+from plancast.planner import Planner
+from plancast.registry import AgentRegistry
+from plancast.worker import Worker
+from plancast_bus.clock import Clock
+from plancast_bus.contracts import Registry
+from plancast_bus.envelope import EventTopic
+from plancast_bus.errors import BusError
+
+logger = logging.getLogger(__name__)
+APP = "app"
+LEAVE_SECONDS = 2.0
+"""How long a process that ends tries to take its agents off; they expire anyway."""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """An agent, and what its events look like."""
+
+    agent: AgentDefinition
+    events: tuple[EventDefinition, ...]
+
+
+def declare_worker(worker: Worker, process: str) -> Declaration:
+    """What a worker of a process declares.
+
+    Raises:
+        InvalidApp: a schema of a task is neither a JSON Schema nor a pydantic model.
+    """
+    tasks = list(worker.tasks.values())
+    answers = [task.response_event for task in tasks if task.response_event]
+    agent = AgentDefinition(
+        agent_id=f"{worker.name}@{process}",
+        name=worker.name,
+        consumes=[task.event_type for task in tasks],
+        produces=[*answers, *map(failed_event, answers)],
+    )
+    events = tuple(
+        EventDefinition(
+            task.event_type,
+            EventTopic.ACTION_REQUESTS,
+            task.description,
+            task.schema,
+            task.response_event,
+            task.response_schema,
+        )
+        for task in tasks
+    )
+    return Declaration(agent, events)
+
+
+def declare_planner(planner: Planner, app: str) -> Declaration:
+    """What a planner of an app declares: its goals, and the events that people or webhooks send to its plans."""
+    goals = sorted(planner.goals)
+    agent = AgentDefinition(
+        agent_id=f"{planner.name}@{app}",
+        name=planner.name,
+        consumes=[*goals, *planner.config.events_consumed],
+        produces=[*planner.config.events_produced, *planner.expected],
+        description=planner.description,
+    )
+    taken = [
+        EventDefinition(goal, EventTopic.ACTION_REQUESTS, planner.description, response_event=f"{goal}.completed")
+        for goal in goals
+    ]
+    expected = [
+        EventDefinition(event_type, EventTopic.PLAN_EVENTS, description)
+        for event_type, description in planner.expected.items()
+    ]
+    return Declaration(agent, (*taken, *expected))
+
+
+async def register_app(port: Registry, app: App, ttl: float) -> None:
+    """Tell clients which goals and tasks an app takes, for the next ``ttl`` seconds."""
+    fields = {"name": app.name, "goals": sorted(app.goals), "tasks": sorted(app.tasks)}
+    await port.put(APP, app.name, fields, ttl=ttl)
+
+
+async def deregister_app(port: Registry, app: str) -> None:
+    """Take an app and its planners off."""
+    await port.delete(APP, app)
+    for agent_id in await port.list("agent"):
+        if agent_id.endswith(f"@{app}"):
+            await port.delete("agent", agent_id)
+
+
+class Presence:
+    """Registers agents and their events anew before they expire. The loss of NATS does not end it.
+
+    Args:
+        registry: Where; its ``ttl`` says how often.
+        declarations: Agents of this process, or that others keep alive too.
+        app: The app that is registered with them.
+        clock: What is waited by.
+    """
+
+    def __init__(
+        self, registry: AgentRegistry, declarations: Sequence[Declaration], clock: Clock, *, app: App | None = None
+    ) -> None:
+        self.registry = registry
+        self.declarations = declarations
+        self.app = app
+        self._clock = clock
+        self._failing = False
+        self._beating = asyncio.get_running_loop().create_task(self._beat())
+
+    @classmethod
+    def of_app(cls, app: App, registry: AgentRegistry, clock: Clock) -> Self:
+        """That of an app and its planners, begun; any of its hosts keeps it up."""
+        return cls(registry, [declare_planner(planner, app.name) for planner in app.planners], clock, app=app)
+
+    @classmethod
+    def of_workers(cls, workers: Iterable[Worker], registry: AgentRegistry, clock: Clock) -> Self:
+        """That of workers in this process, begun.
+
+        Raises:
+            InvalidApp: a schema of a task is neither a JSON Schema nor a pydantic model.
+        """
+        process = uuid4().hex[:12]
+        return cls(registry, [declare_worker(worker, process) for worker in workers], clock)
+
+    async def end(self) -> None:
+        """Stop; what is registered expires, unless another process keeps it up."""
+        self._beating.cancel()
+        await asyncio.gather(self._beating, return_exceptions=True)
+
+    async def leave(self) -> None:
+        """Stop, and take the agents off, if NATS can be reached."""
+        await self.end()
+        with contextlib.suppress(BusError, TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await asyncio.gather(*(self.registry.deregister(each.agent.agent_id) for each in self.declarations))
+
+    async def _beat(self) -> None:
+        while True:
+            registered = await self._register()
+            await self._clock.sleep(self.registry.ttl / (3 if registered else 9))
+
+    async def _register(self) -> bool:
+        writes: list[Any] = [
+            self.registry.register_event(event) for declared in self.declarations for event in declared.events
+        ]
+        writes += [self.registry.register_agent(declared.agent) for declared in self.declarations]
+        if self.app is not None:
+            writes.append(register_app(self.registry.port, self.app, self.registry.ttl))
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
+        failure = next((each for each in outcomes if isinstance(each, Exception)), None)
+        if failure is not None and not self._failing:
+            names = ", ".join(declared.agent.agent_id for declared in self.declarations)
+            logger.warning("cannot register %s, going on trying: %s: %s", names, type(failure).__name__, failure)
+        self._failing = failure is not None
+        return failure is None
