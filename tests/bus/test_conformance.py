@@ -199,7 +199,7 @@ async def nothing_comes(consumer: Consumer, seconds: float = 0.4) -> None:
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(PATIENCE):
-        while not await condition():  # noqa: ASYNC110 (what it asks about is on a server)
+        while not await condition():
             await asyncio.sleep(0.05)
 
 

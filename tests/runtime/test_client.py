@@ -139,7 +139,7 @@ async def polling_client(world: MemoryWorld) -> AsyncIterator[Client]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - there is nothing to be told by
+    while not condition():
         await asyncio.sleep(0)
 
 
@@ -619,7 +619,7 @@ async def test_results_and_watches_outlive_a_restart_of_the_server(fresh_nats: N
 
         watching = asyncio.create_task(watch())
         async with asyncio.timeout(20):
-            while foreign._ending.hint is None or not revisions:  # noqa: ASYNC110
+            while foreign._ending.hint is None or not revisions:
                 await asyncio.sleep(0.01)
         await asyncio.to_thread(fresh_nats.kill)
         await asyncio.to_thread(fresh_nats.start)

@@ -107,8 +107,25 @@ def _notes(entry: Mapping[str, Any]) -> Text:
     return cell("; ".join(_remarks(entry)), "red" if entry.get("status") == "failed" else "yellow")
 
 
+def _decision(taken: Mapping[str, Any]) -> str:
+    """A planner's decision in a line: what, how sure, by which model, at what cost, and why."""
+    decision = taken["decision"]
+    action = decision["next_action"]
+    what = action.get("event_type") or action.get("goal_event") or action.get("expected_event") or ""
+    facts = [f"{decision.get('confidence', 1.0):.0%} sure"]
+    calls = taken.get("calls") or ()
+    if calls:
+        tokens = sum(call["prompt_tokens"] + call["completion_tokens"] for call in calls)
+        facts += [str(calls[-1]["model"]), f"{tokens} tokens", duration(float(taken.get("seconds", 0)))]
+    if taken.get("repairs"):
+        facts.append(f"{taken['repairs']} repaired")
+    why = decision.get("reasoning") or action.get("reasoning") or action.get("reason") or ""
+    return plain(f"decided to {action['action']} {what}".rstrip() + f" ({', '.join(facts)}): {why}")
+
+
 def _remarks(entry: Mapping[str, Any]) -> list[str]:
-    remarks = [plain(str(each)) for each in entry.get("notes") or ()]
+    remarks = [_decision(each) for each in entry.get("decisions") or ()]
+    remarks += [plain(str(each)) for each in entry.get("notes") or ()]
     for key, label in (("error", ""), ("pause_reason", "paused: ")):
         if entry.get(key):
             remarks.append(f"{label}{entry[key]}")

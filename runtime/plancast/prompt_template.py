@@ -1,0 +1,107 @@
+"""PromptTemplate: the texts around what a run has to say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from string import Formatter
+from typing import Final
+
+from plancast.errors import InvalidPlannerConfig
+
+__all__ = ["DEFAULT_TEMPLATE", "PLACEHOLDERS", "PromptTemplate", "fill"]
+
+_PLACES = """role rules instructions strategy schema plan goal trigger history results events agents expected
+    context injected budget time"""
+PLACEHOLDERS: Final = frozenset(_PLACES.split())
+"""What a template may hold, in braces."""
+
+_SYSTEM = """\
+{role}
+
+Rules:
+{rules}
+
+{instructions}{strategy}
+
+Answer with one JSON object and nothing else: a decision by this JSON Schema.
+{schema}"""
+
+_USER = """\
+Plan: {plan}
+
+Goal:
+{goal}
+
+What triggers this decision:
+{trigger}
+
+What happened so far, oldest first:
+{history}
+
+Results so far:
+{results}
+
+Events that may be published:
+{events}
+
+Agents and the goals and events they take:
+{agents}
+
+Events that may be waited for:
+{expected}
+
+Custom context:
+{context}
+
+Context that was handed in:
+{injected}
+
+Budget:
+{budget}
+
+Time: {time}
+
+Decide the next step. Answer with the JSON object of the decision."""
+
+
+@dataclass(frozen=True)
+class PromptTemplate:
+    """Texts of the two messages, with placeholders such as ``{goal}``; a literal brace is written twice.
+
+    A template of one's own should keep ``{rules}``, which tell data from instructions, and ``{schema}``.
+
+    Raises:
+        InvalidPlannerConfig: a placeholder does not exist, or is more than a name.
+    """
+
+    system: str = _SYSTEM
+    user: str = _USER
+
+    def __post_init__(self) -> None:
+        for part in ("system", "user"):
+            unknown = [name for name in _placeholders(getattr(self, part), part) if name not in PLACEHOLDERS]
+            if unknown:
+                raise InvalidPlannerConfig(
+                    f"prompt template, {part}: no placeholder {', '.join(f'{{{name:.60}}}' for name in unknown)}, "
+                    f"allowed: {', '.join(sorted(PLACEHOLDERS))}"
+                )
+
+
+def _placeholders(text: str, part: str) -> Iterator[str]:
+    try:
+        for _, name, spec, conversion in Formatter().parse(text):
+            if name is not None:
+                yield name + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "")
+    except (TypeError, ValueError) as error:
+        raise InvalidPlannerConfig(f"prompt template, {part}: {error}; write a literal brace twice") from None
+
+
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """A template's text with its placeholders replaced; values are not read as templates."""
+    return "".join(
+        literal + (values[name] if name is not None else "") for literal, name, _, _ in Formatter().parse(text)
+    )
+
+
+DEFAULT_TEMPLATE: Final = PromptTemplate()
