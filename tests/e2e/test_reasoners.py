@@ -167,13 +167,17 @@ async def test_a_killed_pool_is_found_again_and_nothing_is_paid_for_twice(pool: 
     async with ModelServer(rule=hold) as slow:
         model.add("before")
         await ask(pool, model, key="before-the-kill")
-        task = ask(pool, slow, key="during-the-kill")
+        first = ask(pool, slow, key="has-the-first-reasoner")
         await slow.wait_for(count=1, timeout=PATIENCE)
+        task = ask(pool, slow, key="during-the-kill")
+        await slow.wait_for(count=2, timeout=PATIENCE)
+        first.cancel()  # so that a pool that knew nothing would choose another reasoner than the one that asks
+        await slow.wait_for(cancelled=1, timeout=PATIENCE)
         await pool.deployment.kill(POOL)
         await pool.until(lambda status: status["in_hand"] == 1)  # asked again, of the new pool
         answer.set()
         assert (await asyncio.wait_for(task, PATIENCE)).text == "once"
-        assert slow.count == 1
+        assert slow.count == 2
     kept = await ask(pool, model, key="before-the-kill")
     assert (kept.text, kept.cached) == ("before", True)
 
@@ -206,6 +210,7 @@ async def test_a_host_killed_after_the_model_answered_does_not_pay_for_the_answe
             handle = await client.submit("asking.goal", data)
             kept = await until_answered(deployment)
             await deployment.kill_host(0)
+            await deployment.kill("reasoner-0")  # and with it whatever it remembers
             gate.unlink()
             assert await handle.result(timeout=PATIENCE) == {"answer": {"text": "an answer", "cached": True}}
         assert kept["planners"]["asker"]["answers"] == model.count == 1
