@@ -185,13 +185,13 @@ def reasoner_of(context: Any = None) -> ReasonerPort:
     reasoner = getattr(context, "reasoner", None)
     if is_port(reasoner):
         return reasoner
-    return CURRENT_REASONER.get() or _in_process()
+    return CURRENT_REASONER.get() or in_process_reasoner()
 
 
 _reasoners: WeakKeyDictionary[AbstractEventLoop, ReasonerPort] = WeakKeyDictionary()
 
 
-def _in_process() -> ReasonerPort:
+def in_process_reasoner() -> ReasonerPort:
     """One for each event loop: questions that are being asked belong to a loop."""
     from plancast.models import Reasoner
 

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from plancast.actions import CompleteAction
+from plancast.asking import in_process_reasoner
 from plancast.decisions import PlannerDecision, check_decision
 from plancast.definitions import AgentDefinition, EventDefinition
 from plancast.errors import BudgetExhausted, TerminalError
@@ -234,7 +235,7 @@ class Metered:
     """A reasoner that keeps account of what a plan's questions take."""
 
     def __init__(self, reasoner: ReasonerPort | None, spent: dict[str, float]) -> None:
-        self._reasoner = reasoner or _in_process()
+        self._reasoner = reasoner or in_process_reasoner()
         self._spent = spent
         self.calls: list[dict[str, Any]] = []
 
@@ -256,18 +257,6 @@ class Metered:
             }
         )
         return reply
-
-
-_shared: list[ReasonerPort] = []
-
-
-def _in_process() -> ReasonerPort:
-    """The reasoner of this process, for deployments without a pool."""
-    if not _shared:
-        from plancast.models import Reasoner
-
-        _shared.append(Reasoner())
-    return _shared[0]
 
 
 async def _known(toolkit: Any, registry: Any) -> tuple[list[EventDefinition], list[AgentDefinition]]:

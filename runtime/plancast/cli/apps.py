@@ -140,7 +140,8 @@ def _show(address: str, app: App | None, faults: list[str], warnings: list[str])
     for planner in app.planners if app is not None else ():
         for goal in sorted(planner.goals):
             machine = planner.machine(goal)
-            states = plural(len(machine.states), "state") if machine is not None else "by its handler"
+            how = "step by step" if planner.decider(goal) is not None else "by its handler"
+            states = plural(len(machine.states), "state") if machine is not None else how
             console.print(cell(f"  planner {planner.name}:"), cell(goal, "cyan"), cell(f"({states})", "dim"))
     for worker in app.workers if app is not None else ():
         console.print(cell(f"  worker {worker.name}:"), cell(", ".join(sorted(worker.tasks)), "cyan"))

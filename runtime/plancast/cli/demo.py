@@ -7,19 +7,46 @@ from typing import Annotated
 import typer
 
 from plancast.cli.options import AsJson, Verbose
+from plancast.demo import DemoName
 
 
 def demo(
+    name: Annotated[DemoName, typer.Argument(help="Which example.", show_default=True)] = "research",
     topic: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Ask one question of your own instead, such as coroutines.")
+        str | None,
+        typer.Option(metavar="TEXT", help="research: ask one question of your own instead, such as coroutines."),
     ] = None,
-    plans: Annotated[int, typer.Option(min=1, metavar="N", help="Plans that run at once.")] = 40,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="orders, feedback: the litellm model that decides, such as gpt-4o; its key is in the environment.  "
+            "\\[default: a stand-in that follows the example's rules, without a key]",
+            show_default=False,
+        ),
+    ] = None,
+    plans: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Plans that run at once.  \\[default: research 40, orders 30, feedback 3]",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Repeat the run of this seed.")] = None,
-    kill: Annotated[bool, typer.Option("--kill/--no-kill", help="Kill a plan host halfway.")] = True,
+    kill: Annotated[bool, typer.Option("--kill/--no-kill", help="research: kill a plan host halfway.")] = True,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Run research plans through real NATS and real Ray, and kill a plan host on the way."""
+    """Run an example's plans through real NATS and real Ray.
+
+    research has a plan host killed on the way; in orders and feedback a model decides each step.
+    """
     from plancast.demo import run_demo
 
-    return run_demo(topic=topic, plans=plans, seed=seed, kill=kill, json_output=as_json)
+    if topic is not None and name != "research":
+        raise typer.BadParameter(f"the {name} demo has no topic", param_hint="--topic")
+    if model is not None and name == "research":
+        raise typer.BadParameter("the research demo asks no model; try orders or feedback", param_hint="--model")
+    return run_demo(topic=topic, plans=plans, seed=seed, kill=kill, json_output=as_json, name=name, model=model)

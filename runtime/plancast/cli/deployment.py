@@ -59,7 +59,7 @@ async def _deploy(app: App, address: str, settings: Settings, workers: bool, as_
     async with _joined(settings):
         deployment = await Deployment.up(address, settings, workers=workers, import_paths=[str(Path.cwd())])
         found = await deployment.status()
-    counts = {kind: len(found.get(kind, ())) for kind in ("dispatchers", "hosts", "workers")}
+    counts = {kind: len(found.get(kind, ())) for kind in ("dispatchers", "hosts", "workers", "reasoners")}
     if as_json:
         print_json({"deployed": True, "app": app.name, "namespace": settings.ray.namespace, **counts})
         return DONE

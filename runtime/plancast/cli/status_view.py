@@ -31,7 +31,7 @@ def show_status(document: dict[str, Any], now: float) -> None:
     if document["plans"] is not None:
         about.add_row("plans", _counts(document["plans"]))
     console.print(about)
-    for kind in ("dispatchers", "hosts", "dedicated", "workers"):
+    for kind in ("dispatchers", "hosts", "dedicated", "workers", "reasoners"):
         actors = (document["actors"] or {}).get(kind)
         if actors:
             console.print()

@@ -1,33 +1,52 @@
-"""The demo: real plans on real NATS and real Ray, with a plan host killed on the way."""
+"""The demos: real plans on real NATS and real Ray."""
 
 from __future__ import annotations
 
-__all__ = ["run_demo"]
+from typing import Literal
+
+__all__ = ["DemoName", "run_demo"]
+
+DemoName = Literal["research", "orders", "feedback"]
+_PLANS = {"research": 40, "orders": 30, "feedback": 3}
 
 
 def run_demo(
     topic: str | None = None,
-    plans: int = 40,
+    plans: int | None = None,
     seed: int | None = None,
     kill: bool = True,
     json_output: bool = False,
+    *,
+    name: DemoName = "research",
+    model: str | None = None,
 ) -> int:
-    """Run the research plans of ``examples/research.py`` on an embedded nats-server and a local Ray.
+    """Run an example's plans on an embedded nats-server and a local Ray.
 
     Args:
-        topic: Ask this one question only, and print its answer.
-        plans: How many plans run at once.
-        seed: Repeats an earlier run's order of topics.
-        kill: Kill a plan host halfway, with SIGKILL.
+        topic: research: ask this one question only, and print its answer.
+        plans: How many plans run at once; 40, 30 and 3 unless given.
+        seed: research, orders: repeats an earlier run's order.
+        kill: research: kill a plan host halfway, with SIGKILL.
         json_output: Print one JSON document instead of tables.
+        name: The example: ``examples/<name>.py``.
+        model: orders, feedback: a litellm model string; None takes the stand-in, which needs no key.
 
     Returns:
         0 when every plan has ended as it should; 1 otherwise.
     """
     import asyncio
 
+    count = _PLANS[name] if plans is None else plans
+    if name == "orders":
+        from plancast.demo.order_session import process_orders
+
+        return asyncio.run(process_orders(count, seed, model=model, json_output=json_output))
+    if name == "feedback":
+        from plancast.demo.feedback_session import report_feedback
+
+        return asyncio.run(report_feedback(count, model=model, json_output=json_output))
     from plancast.demo.session import ask, demonstrate
 
     if topic is not None:
         return asyncio.run(ask(topic, json_output=json_output))
-    return asyncio.run(demonstrate(plans, seed, kill=kill, json_output=json_output))
+    return asyncio.run(demonstrate(count, seed, kill=kill, json_output=json_output))
