@@ -16,6 +16,7 @@ from plancast.decisions import PlannerDecision, check_decision
 from plancast.definitions import AgentDefinition, EventDefinition
 from plancast.errors import BudgetExhausted, TerminalError
 from plancast.executor import execute_decision
+from plancast.groups import OpenTasks
 from plancast.plan import WAITING_FOR, PlanContext
 from plancast.reasoning import CURRENT_REASONER, ReasonerPort, ReasonReply, ReasonRequest
 from plancast.requests import WAIT, Request
@@ -169,6 +170,10 @@ class Deciding:
             events=events,
             agents=agents,
             expected=self._expected(),
+            tasks=OpenTasks(
+                tuple(key for key, request in plan.requests.items() if request.event_type != WAIT),
+                tuple(key for key, group in plan.groups.items() if not group.resolved),
+            ),
             budget=self._budget(),
             now=turn.now,  # type: ignore[arg-type]
         )

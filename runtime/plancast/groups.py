@@ -6,6 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+@dataclass(frozen=True, slots=True)
+class OpenTasks:
+    """What a plan waits for, as its planner sees it."""
+
+    task_ids: tuple[str, ...] = ()
+    """Requests and child plans that are not answered."""
+    group_ids: tuple[str, ...] = ()
+    """Groups whose waiting is not over."""
+
+
 @dataclass(slots=True)
 class Group:
     """Requests that were sent at once, and the answers so far."""

@@ -10,6 +10,7 @@ import pytest
 
 from plancast import App, PlanCancelled, PlanFailed, PlanHandle, Planner, Worker
 from plancast.actions import (
+    AwaitAction,
     CompleteAction,
     DelegateAction,
     FinishReason,
@@ -270,3 +271,28 @@ async def test_a_plan_survives_its_hosts_between_decisions() -> None:
             await env.crash_host()
         results = await asyncio.gather(*(handle.result(timeout=30) for handle in handles))
         assert results == [{"n": 5}] * 20
+
+
+async def test_a_planner_that_is_asked_at_every_event_may_go_on_awaiting_its_group() -> None:
+    def script(run: RunContext) -> PlannerAction:
+        if run.trigger is not None and run.trigger.type == "poll.goal":
+            return ParallelAction(branches=[publish(1), publish(2)])
+        if run.tasks.group_ids:
+            return AwaitAction(group_id=run.tasks.group_ids[0])
+        return CompleteAction(result={"answers": len(run.results["add.completed"])})
+
+    planner = Scripted("poller", "poll.goal", script)
+    planner.wake_mode = WakeMode.POLL
+    async with PlancastTest(App("a", planners=[planner], workers=[a_worker()])) as env:
+        handle = await env.submit("poll.goal", {})
+        assert await handle.result(timeout=20) == {"answers": 1}
+        kinds = [each["decision"]["next_action"]["action"] for entry in await handle.history()
+                 for each in entry["decisions"]]  # fmt: skip
+        assert kinds == ["parallel", "await", "complete"]
+
+
+async def test_awaiting_what_is_not_there_is_refused() -> None:
+    planner = Scripted("lost", "lost.goal", lambda run: AwaitAction(task_id="nobody"))
+    async with PlancastTest(App("a", planners=[planner])) as env:
+        with pytest.raises(PlanFailed, match="nobody"):
+            await (await env.submit("lost.goal", {})).result(timeout=20)
