@@ -123,6 +123,7 @@ class HostLink:
         self._calls: set[asyncio.Task[None]] = set()
         self._waiting: asyncio.Task[None] | None = None
         self._lost = False
+        self._called_at = 0.0
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     @property
@@ -158,8 +159,9 @@ class HostLink:
                 self._lost = False
                 self._queue = [*self._handed.values(), *self._queue]
                 self._handed.clear()
-            if len(self._handed) >= BUSY:
-                await asyncio.sleep(PATIENCE)  # one call for many events
+            called_before = asyncio.get_running_loop().time() - self._called_at
+            if called_before < PATIENCE and len(self._handed) >= BUSY:
+                await asyncio.sleep(PATIENCE - called_before)  # one call for many events
             while self._queue:
                 batch, self._queue = self._queue[: self._max_batch], self._queue[self._max_batch :]
                 self._handed.update((inbound.token, inbound) for inbound in batch)
@@ -170,7 +172,9 @@ class HostLink:
                 pause = RETRY_SECONDS
 
     def _call(self, batch: list[Inbound], *, wait: bool) -> None:
-        task = asyncio.get_running_loop().create_task(self._exchange(batch, wait))
+        loop = asyncio.get_running_loop()
+        self._called_at = loop.time()
+        task = loop.create_task(self._exchange(batch, wait))
         self._calls.add(task)
         task.add_done_callback(self._called)
         if wait:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -105,15 +106,20 @@ class PlannerDecision(PlannerValue):
         return self
 
 
+@lru_cache(maxsize=1)
+def _response_format() -> dict[str, Any]:
+    schema = _any_of(PlannerDecision.model_json_schema())
+    return {"type": "json_schema", "json_schema": {"name": "planner_decision", "schema": schema, "strict": False}}
+
+
 def decision_response_format() -> dict[str, Any]:
     """The `response_format` by which an OpenAI-compatible API is asked for a decision.
 
     `strict` is false: strict mode wants every object's keys declared, and the data of events and results is
     free-form. So an answer may still break the schema, and `parse_decision` judges it. Alternatives are written
-    as plain `anyOf`, which more providers know than `oneOf` with a discriminator.
+    as plain `anyOf`, which more providers know than `oneOf` with a discriminator. The schema is made once.
     """
-    schema = _any_of(PlannerDecision.model_json_schema())
-    return {"type": "json_schema", "json_schema": {"name": "planner_decision", "schema": schema, "strict": False}}
+    return dict(_response_format())
 
 
 def _any_of(schema: Any) -> Any:
