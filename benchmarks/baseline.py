@@ -26,6 +26,7 @@ Choices, where there was one to make, in favour of the baseline:
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import multiprocessing
 import signal
@@ -101,7 +102,7 @@ class Wire:
         return PullConsumer(self._connection, self._api, stream, spec, self._names.responses)
 
 
-class Reader:
+class Reader(abc.ABC):
     """Pulls from consumers and handles each message in a task of its own, so many at once."""
 
     def __init__(self, consumers: Sequence[PullConsumer]) -> None:
@@ -115,9 +116,9 @@ class Reader:
             for consumer in self._consumers:
                 group.create_task(self._read(consumer, group))
 
+    @abc.abstractmethod
     async def handle(self, delivery: Delivery) -> None:
         """Do what has to be done before a message is acknowledged."""
-        raise NotImplementedError
 
     async def _read(self, consumer: PullConsumer, group: asyncio.TaskGroup) -> None:
         while True:

@@ -59,14 +59,14 @@ async def measure(
         try:
             await driver.open()
             await driver.together(WARM_UP[system])
-            before = _cpu(await running.pids())
+            before = cpu_used(await running.pids())
             if through_client and system != "baseline":
                 async with Client.connect(settings=running.settings) as client:
                     outcome = await _run(ClientDriver(client, TIMEOUT), n, alone or ALONE[system])
             else:
                 outcome = await _run(driver, n, alone or ALONE[system])
             pids = await running.pids()
-            used = {kind: seconds - before.get(kind, 0.0) for kind, seconds in _cpu(pids).items()}
+            used = {kind: seconds - before.get(kind, 0.0) for kind, seconds in cpu_used(pids).items()}
             counts = {kind: len(each) for kind, each in pids.items()}
             return Measurement(system, n, outcome, resident_mb(_homes(pids)), counts, used)
         finally:
@@ -114,7 +114,7 @@ def _homes(pids: dict[str, list[int]]) -> list[int]:
     return [*pids.get("hosts", ()), *pids.get("plans", ())]
 
 
-def _cpu(pids: dict[str, list[int]]) -> dict[str, float]:
+def cpu_used(pids: dict[str, list[int]]) -> dict[str, float]:
     """Seconds of a core that each kind of process has used since it started, and this one."""
     used = {kind: sum(map(_cpu_seconds, each)) for kind, each in pids.items()}
     return {**used, "driver": time.process_time()}

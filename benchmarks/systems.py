@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Literal
 
 from benchmarks import script
 from benchmarks.baseline import Processes
-from plancast.settings import Settings
+from plancast.settings import ReasonerSettings, Settings
 from plancast_actors.deployment import Deployment, host_count
 from plancast_actors.local import LocalRuntime
 from plancast_bus.jetstream import connect
@@ -66,16 +66,23 @@ Start = Callable[[Sync], AbstractAsyncContextManager[Running]]
 
 
 @asynccontextmanager
-async def plancast(placement: Literal["shared", "dedicated"], sync: Sync) -> AsyncIterator[Running]:
-    """The app of W1 as ``plancast run`` would run it: Ray on this machine, one worker process."""
+async def plancast(
+    placement: Literal["shared", "dedicated"],
+    sync: Sync,
+    address: str = "benchmarks.w1:app",
+    import_paths: Sequence[str] = (),
+    reasoners: ReasonerSettings | None = None,
+) -> AsyncIterator[Running]:
+    """An app, that of W1, as ``plancast run`` would run it: Ray on this machine, one worker process."""
     with scratch() as folder:
         settings = _settings(folder)
         settings.hosts.placement = placement
+        settings.reasoners = reasoners or settings.reasoners
         runtime = LocalRuntime(
-            "benchmarks.w1:app",
+            address,
             settings,
             workers=True,
-            import_paths=[str(ROOT)],
+            import_paths=[str(ROOT), *import_paths],
             sync_interval=_interval(sync),
         )
         async with runtime:

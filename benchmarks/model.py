@@ -1,0 +1,99 @@
+"""The model of W4: a model server in a process of its own, and what it was asked in a span of time."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from benchmarks import w4
+from benchmarks.driver import BenchmarkFailed
+from plancast.testing import ModelServer
+
+START_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a model was asked in a span of time."""
+
+    decisions: float
+    """Decisions; one that began before the span, or ended after it, counts by its part within."""
+    in_hand: float
+    """Calls that it had in hand, on average."""
+    most_in_hand: int
+    """Calls that it had in hand at once, ever."""
+    late_ms: float
+    """By how much an answer came later than the model takes, on average: what the model's own process costs."""
+
+
+class Model:
+    """A model in another process."""
+
+    def __init__(self, url: str, seconds: float, pipe: Connection, pid: int) -> None:
+        self.url = url
+        self.seconds = seconds
+        """That it takes for an answer."""
+        self.pid = pid
+        self._pipe = pipe
+
+    def asked(self, begin: float, end: float) -> Asked:
+        """What it was asked between two times of the monotonic clock.
+
+        Raises:
+            BenchmarkFailed: it had to refuse a call, or a caller went away.
+        """
+        self._pipe.send((begin, end))
+        found = self._pipe.recv()
+        if isinstance(found, str):
+            raise BenchmarkFailed(found)
+        assert isinstance(found, Asked)
+        return found
+
+
+@contextmanager
+def model(seconds: float) -> Iterator[Model]:
+    """A model that takes so many seconds for an answer."""
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, seconds), daemon=True)
+    process.start()
+    try:
+        if not pipe.poll(START_SECONDS):
+            raise RuntimeError("the model server did not come up")
+        yield Model(pipe.recv(), seconds, pipe, process.pid or 0)
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _serve(pipe: Connection, seconds: float) -> None:
+    with ModelServer(rule=w4.decide, latency=seconds) as server:
+        pipe.send(server.url)
+        while True:
+            try:
+                begin, end = pipe.recv()
+            except EOFError:
+                return
+            pipe.send(_asked(server, seconds, begin, end))
+
+
+def _asked(server: ModelServer, seconds: float, begin: float, end: float) -> Asked | str:
+    requests = list(server.requests)
+    refused = [each for each in requests if each.cancelled or each.status not in (None, 200)]
+    if refused or server.errors:
+        return f"the model refused {len(refused)} of {len(requests)} calls, or their callers left: {server.errors[:1]}"
+    decisions = in_hand = 0.0
+    late = []
+    for each in requests:
+        finished = each.finished_at or max(end, each.received_at + seconds)
+        within = min(finished, end) - max(each.received_at, begin)
+        if within <= 0:
+            continue
+        in_hand += within
+        decisions += within / (finished - each.received_at)
+        late.append(finished - each.received_at - seconds)
+    mean_late = sum(late) / len(late) if late else 0.0
+    return Asked(decisions, in_hand / (end - begin), server.high_water, mean_late * 1000)
