@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -11,16 +10,15 @@ from plancast.context import PlatformContext
 from plancast.errors import ForeignPlan, InvalidStateMachine, PlanFinished
 from plancast.groups import Group
 from plancast.machine import START, Machine
+from plancast.plan_state import StoredFields, read_machine
+from plancast.reading import answered_request, error_text, event_data, event_type_of, event_view
 from plancast.requests import WAIT, Request, is_request_of
 from plancast.states import StateConfig
 from plancast.status import PlanStatus
-from plancast_bus.envelope import EventTopic
 
 if TYPE_CHECKING:
     from plancast.goal import GoalContext
 
-MAX_ERROR = 2_000
-"""Longest error text that a plan keeps and responds with, in characters."""
 WAITING_FOR, WAIT_TIMEOUT = "_waiting_for", "_wait_timeout"
 """Names in the results: the event that a planner's WAIT waits for, and for how many seconds."""
 MAX_MOVES = 1_000
@@ -92,7 +90,7 @@ class PlanContext:
         self.status = PlanStatus(self.status)
         self.correlation_id = self.correlation_id or self.plan_id
         self._compiled: Machine | None
-        self.state_machine, self._compiled = _read_machine(self.state_machine)
+        self.state_machine, self._compiled = read_machine(self.state_machine)
         self._settled = self.current_state
         self.moves: list[str] = []
         """States entered since the object was made."""
@@ -205,27 +203,11 @@ class PlanContext:
 
         What ``store_plan_context`` was given (with the plan under ``state``) is accepted too.
         """
-        nested = data.get("state")
-        if "state_machine" not in data and isinstance(nested, Mapping):
-            data = nested
-        fields = {name: data[name] for name in _FIELDS if name in data}
-        fields["requests"] = {key: _request(value) for key, value in (data.get("requests") or {}).items()}
-        fields["groups"] = {key: Group(*value) for key, value in (data.get("groups") or {}).items()}
-        return cls(**fields, state_machine=data.get("state_machine") or {}, _context=context)
+        return cls(**_STORED.read(data), _context=context)
 
     def to_state(self) -> dict[str, Any]:
         """The fields as plain values without the state machine, fields that hold their default left out."""
-        state: dict[str, Any] = {"plan_id": self.plan_id, "current_state": self.current_state}
-        for name, default in _DEFAULTS.items():
-            value = getattr(self, name)
-            if value != default or name in _ALWAYS:
-                state[name] = value
-        state["status"] = str(self.status)
-        if self.requests:
-            state["requests"] = {key: request.to_list() for key, request in self.requests.items()}
-        if self.groups:
-            state["groups"] = {key: group.to_list() for key, group in self.groups.items()}
-        return state
+        return _STORED.write(self)
 
     @property
     def machine(self) -> Machine:
@@ -285,7 +267,7 @@ class PlanContext:
         if self.status.finished:
             return
         self._claim()
-        self.error = _text(error)
+        self.error = error_text(error)
         await self._finish(PlanStatus.FAILED)
         await self.save()
 
@@ -376,8 +358,8 @@ class PlanContext:
             return None
         return self.machine.next_state(
             state,
-            _event_type(event),
-            event=lambda: _event_view(event),
+            event_type_of(event),
+            event=lambda: event_view(event),
             goal_data=self.goal_data,
             results=self.results,
             plan=self._view,
@@ -415,7 +397,7 @@ class PlanContext:
         return target
 
     def _keep_result(self, state: str, event: Any) -> None:
-        data = _event_data(event)
+        data = event_data(event)
         self.results[state] = data
         parent = answered_request(event)
         if parent is not None:
@@ -498,7 +480,7 @@ class PlanContext:
         """Why a state machine reached its failed state: the error of the last answer that carried one."""
         for data in reversed(list(self.results.values())):
             if isinstance(data, Mapping) and data.get("error"):
-                return _text(data["error"])
+                return error_text(data["error"])
         return f"the plan reached the state {self.current_state!r}"
 
     def _resuming_target(self) -> str | None:
@@ -534,7 +516,7 @@ class PlanContext:
 
     def take_answer(self, event: Any) -> None:
         """Keep an answer's data under its type, for plans without a state machine; its request waits no more."""
-        self.results[_event_type(event)] = _event_data(event)
+        self.results[event_type_of(event)] = event_data(event)
         self.requests.pop(answered_request(event) or "", None)
 
     def end_wait(self) -> None:
@@ -599,82 +581,10 @@ class PlanContext:
         }
 
 
-_FIELDS = tuple(
-    each.name
-    for each in dataclasses.fields(PlanContext)
-    if each.name not in ("state_machine", "requests", "groups", "_context")
-)
-_DEFAULTS: dict[str, Any] = {
-    each.name: each.default_factory() if each.default_factory is not dataclasses.MISSING else each.default
-    for each in dataclasses.fields(PlanContext)
-    if each.name in _FIELDS and each.name not in ("plan_id", "status", "current_state")
-}
-_FACTS = frozenset(
-    (
-        EventTopic.BUSINESS_FACTS,
-        EventTopic.BILLING_EVENTS,
-        EventTopic.NOTIFICATION_EVENTS,
-        EventTopic.SYSTEM_EVENTS,
-        EventTopic.TASK_EVENTS,
-    )
-)
-_ALWAYS = frozenset(
-    ("goal_event", "goal_data", "response_event", "results", "parent_plan_id", "session_id", "user_id", "tenant_id",
-     "correlation_id", "pause_reason", "error")
-)  # fmt: skip
-
-
-def _read_machine(given: Any) -> tuple[dict[str, StateConfig], Machine | None]:
-    """The states, and their compiled form when that is what was given."""
-    if isinstance(given, Machine):
-        return dict(given.states), given
-    states = {
-        name: state if isinstance(state, StateConfig) else StateConfig.model_validate(state)
-        for name, state in given.items()
-    }
-    return states, None
+_STORED = StoredFields(PlanContext)
 
 
 def _live(context: Any, name: str) -> PlanContext | None:
     turn = context.turn if isinstance(context, PlatformContext) else None
     plan: PlanContext | None = turn.plan if turn is not None else None
     return plan if plan is not None and name in (plan.plan_id, plan.correlation_id) else None
-
-
-def _request(value: Any) -> Request:
-    return Request(*value) if isinstance(value, (list, tuple)) else Request(**value)
-
-
-def _event_type(event: Any) -> str:
-    if isinstance(event, dict):
-        return str(event.get("type") or event.get("event_type"))
-    return str(event.event_type)
-
-
-def _event_data(event: Any) -> Any:
-    data = event.get("data") if isinstance(event, dict) else getattr(event, "data", None)
-    return data if data is None or isinstance(data, (dict, list, str, int, float, bool)) else {}
-
-
-def answered_request(event: Any) -> str | None:
-    """Id of the request that an event answers. A fact answers none, though it names the request it came about by."""
-    if _event_topic(event) in _FACTS:
-        return None
-    parent = event.get("parent_event_id") if isinstance(event, dict) else getattr(event, "parent_event_id", None)
-    return parent if isinstance(parent, str) else None
-
-
-def _event_topic(event: Any) -> str:
-    topic = event.get("topic") if isinstance(event, dict) else getattr(event, "topic", "")
-    return topic if isinstance(topic, str) else ""
-
-
-def _event_view(event: Any) -> dict[str, Any]:
-    return {"type": _event_type(event), "data": _event_data(event), "topic": _event_topic(event)}
-
-
-def _text(error: Any) -> str:
-    text = str(error).encode("utf-8", "replace").decode()
-    if isinstance(error, BaseException):
-        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR - 1]}…"

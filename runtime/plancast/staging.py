@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 from plancast_bus.envelope import EventTopic
 
 if TYPE_CHECKING:
-    from plancast.turn import Turn
+    from plancast.outbox import Outbox
 
 
 class StagedEvents:
     """Stages what handlers send; see :class:`plancast.context.EventPort`."""
 
-    __slots__ = ("_turn",)
+    __slots__ = ("_outbox",)
 
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
 
     async def publish(
         self,
@@ -29,7 +29,7 @@ class StagedEvents:
     ) -> str:
         """Stage an event; returns its id. One that names a ``response_event`` is a request."""
         said = _fields(event_type, data, topic, correlation_id, fields)
-        return self._turn.request(said) if fields.get("response_event") else self._turn.send(said)
+        return self._outbox.request(said) if fields.get("response_event") else self._outbox.send(said)
 
     async def request(
         self,
@@ -43,7 +43,7 @@ class StagedEvents:
     ) -> str:
         """Stage a request; returns its id."""
         fields["response_event"] = response_event
-        return self._turn.request(_fields(event_type, data, topic, correlation_id, fields))
+        return self._outbox.request(_fields(event_type, data, topic, correlation_id, fields))
 
     async def respond(
         self,
@@ -55,12 +55,12 @@ class StagedEvents:
         **fields: Any,
     ) -> str:
         """Stage an answer; returns its id."""
-        return self._turn.respond(_fields(event_type, data, topic, correlation_id, fields))
+        return self._outbox.respond(_fields(event_type, data, topic, correlation_id, fields))
 
     async def announce(self, event_type: str, data: Any = None, **fields: Any) -> str:
         """Stage a business fact; returns its id."""
         correlation_id = fields.pop("correlation_id", None)
-        return self._turn.send(_fields(event_type, data, EventTopic.BUSINESS_FACTS, correlation_id, fields))
+        return self._outbox.send(_fields(event_type, data, EventTopic.BUSINESS_FACTS, correlation_id, fields))
 
 
 def _fields(

@@ -1,0 +1,94 @@
+"""What follows from how a turn has left its plan: timers for requests that wait, an end to those that no longer do."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from plancast.controls import CANCEL
+from plancast.failed_requests import ends_request, explain
+from plancast.machine import timeout_event
+from plancast.outbox import Outbox
+from plancast.plan import PlanContext
+from plancast.reading import answered_request
+from plancast.requests import Request
+from plancast.status import PlanStatus
+from plancast_bus.effects import CancelTimer, SetTimer, Withdraw
+from plancast_bus.envelope import EventEnvelope, EventTopic
+
+if TYPE_CHECKING:
+    from plancast.turn import Turn
+
+
+async def settle_kept(turn: Turn, plan: PlanContext) -> None:
+    """After a pause: kept answers that no transition takes count as they would have when they came."""
+    for fields in list(plan.kept) if turn.was_paused else ():
+        request_id = answered_request(fields)
+        request = plan.requests.get(request_id) if request_id else None
+        if plan.status is not PlanStatus.RUNNING or request is None or fields not in plan.kept:
+            continue
+        event = EventEnvelope.model_validate(fields)
+        if ends_request(plan, request, event):
+            await plan.fail(explain(request, event, plan.current_state))
+
+
+def settle_requests(turn: Turn, plan: PlanContext) -> None:
+    """Timers for the requests that wait, and an end to those that no longer do."""
+    if plan.status.finished:
+        plan.requests.clear()
+    resumed = turn.was_paused and plan.status is PlanStatus.RUNNING
+    for request_id, request in plan.requests.items():
+        due_before = turn.asked_before.get(request_id, (None,))[0]
+        if request.due is None and request.timeout is not None:
+            request.due = turn.now + request.timeout
+        if request.due is None and request.state is not None:
+            action = plan.state_machine[request.state].action
+            if action is not None and action.timeout_seconds is not None:
+                request.due = turn.now + action.timeout_seconds
+        missed = resumed and request.due is not None and request.due <= turn.now
+        if request.due is not None and (request.due != due_before or missed):
+            _set_timer(turn, plan, request_id, request)
+    for request_id, (due, child, sequence) in turn.asked_before.items():
+        if request_id in plan.requests:
+            continue
+        if due is not None and not (turn.is_timer and turn.event.parent_event_id == request_id):
+            turn.effects.append(CancelTimer(plan.correlation_id, _timer_name(request_id)))
+        if request_id != turn.event.parent_event_id or turn.is_timer:
+            _take_back(turn.outbox, plan, request_id, child, sequence)
+
+
+def _take_back(outbox: Outbox, plan: PlanContext, request_id: str, child: bool, sequence: int) -> None:
+    if child:
+        outbox.send(
+            {
+                "type": CANCEL,
+                "topic": EventTopic.PLAN_EVENTS,
+                "correlation_id": request_id,
+                "data": {"reason": f"plan {plan.plan_id} no longer waits for it"},
+            }
+        )
+    elif sequence:
+        outbox.effects.append(Withdraw(sequence))
+
+
+def _set_timer(turn: Turn, plan: PlanContext, request_id: str, request: Request) -> None:
+    assert request.due is not None
+    name = _timer_name(request_id)
+    event = EventEnvelope(
+        id=f"{request_id}:due:{request.attempt}:{'again' if request.asking_again else 'timeout'}",
+        source="plancast",
+        type=timeout_event(request.response_event),
+        topic=EventTopic.PLAN_EVENTS,
+        time=datetime.fromtimestamp(request.due, UTC),
+        data={"error": f"{request.event_type} was not answered in time", "request": request.event_type},
+        correlation_id=plan.correlation_id,
+        parent_event_id=request_id,
+        plan_id=plan.plan_id,
+        tenant_id=plan.tenant_id or None,
+    )
+    payload, content_type = turn.environment.encode(event)
+    turn.effects.append(SetTimer(plan.correlation_id, name, request.due, payload, content_type))
+
+
+def _timer_name(request_id: str) -> str:
+    return request_id.rpartition(":")[2]

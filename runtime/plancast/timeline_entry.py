@@ -1,0 +1,41 @@
+"""A turn as an entry of its plan's timeline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from plancast.plan import PlanContext
+from plancast_bus.effects import Publish, Respond, effect_kind
+
+if TYPE_CHECKING:
+    from plancast.turn import Turn
+
+
+def timeline_entry(turn: Turn, plan: PlanContext) -> dict[str, Any]:
+    """What is kept of a turn; fields that say nothing are left out."""
+    entry: dict[str, Any] = {
+        "revision": turn.revision,
+        "time": turn.now,
+        "event": turn.event.to_wire(),
+        "from": turn.state_before,
+        "path": list(plan.moves),
+        "state": plan.current_state,
+        "status": str(plan.status),
+        "sent": turn.outbox.sent,
+    }
+    others = [effect_kind(each) for each in turn.effects if not isinstance(each, (Publish, Respond))]
+    if others:
+        entry["effects"] = others
+    if turn.decisions:
+        entry["decisions"] = turn.decisions
+    if turn.exchange:
+        entry["exchange"] = turn.exchange
+    if turn.is_timer:
+        entry["timer"] = True
+    if turn.notes:
+        entry["notes"] = turn.notes
+    if plan.error is not None:
+        entry["error"] = plan.error
+    if plan.pause_reason is not None:
+        entry["pause_reason"] = plan.pause_reason
+    return entry
