@@ -18,6 +18,10 @@ PlancastError                  root of every error that plancast raises (it live
 ├── InvalidPlannerConfig       a planner or one of its steps is put together wrongly
 ├── IdentityRequired           a run lacks a part of its identity
 ├── DeterministicStepError     a step of a decision tree has failed; has the step's index
+├── TaskError                  a plan's tasks were told something that cannot be
+│   ├── UnknownTask            there is no such task or group
+│   ├── IllegalTaskMove        a task or group cannot go there from where it stands
+│   └── IdempotencyConflict    a key was used before, for something else
 ├── TerminalError              a handler's way to say: do not try again
 │   ├── BudgetExhausted        a plan has spent its actions, tokens, cost or time
 │   └── ModelUnavailable       a model has failed for good
@@ -36,7 +40,9 @@ __all__ = [
     "ConditionFailed",
     "DeterministicStepError",
     "ForeignPlan",
+    "IdempotencyConflict",
     "IdentityRequired",
+    "IllegalTaskMove",
     "InterpolationError",
     "InvalidApp",
     "InvalidCondition",
@@ -51,9 +57,11 @@ __all__ = [
     "PlancastError",
     "ReasonerUnavailable",
     "RetryableError",
+    "TaskError",
     "TerminalError",
     "TurnAborted",
     "UnknownGoal",
+    "UnknownTask",
 ]
 
 
@@ -177,6 +185,22 @@ class DeterministicStepError(PlancastError):
     def __str__(self) -> str:
         step = f" ({self.step})" if self.step else ""
         return f"step {self.index}{step} of the decision tree failed: {self.reason}"
+
+
+class TaskError(PlancastError):
+    """Root of what a registry of tasks refuses."""
+
+
+class UnknownTask(TaskError, LookupError):
+    """Raised when a task or a group is named that does not exist, or is forgotten; the message has those that do."""
+
+
+class IllegalTaskMove(TaskError, ValueError):
+    """Raised when a task or a group is told to go where it cannot from where it stands."""
+
+
+class IdempotencyConflict(TaskError, ValueError):
+    """Raised when a key or an id is used again for another request than the first."""
 
 
 class TerminalError(PlancastError):
