@@ -109,7 +109,7 @@ class PlanHost:
             or planner.transition_handler
             or any(map(planner.goal_handler, planner.goals))
             or any(map(planner.decider, planner.goals))
-            for planner in app.planners
+            for planner in (*app.planners, *app.retiring)
         )
         self.turns = self.activations = self.put_aside = self.passivations = 0
         self._actors: OrderedDict[str, PlanActor] = OrderedDict()

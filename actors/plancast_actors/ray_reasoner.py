@@ -24,7 +24,7 @@ PAUSE = 0.2
 
 def wants_reasoners(app: App, settings: Settings) -> bool:
     """Whether an app's plans ask models through a pool."""
-    return settings.reasoners.max > 0 and any(getattr(planner, "needs_reasoner", False) for planner in app.planners)
+    return settings.reasoners.max > 0 and app.needs_reasoner
 
 
 class CallLost(Exception):

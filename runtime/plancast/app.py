@@ -11,6 +11,7 @@ from typing import Any
 from plancast.errors import InvalidApp, InvalidStateMachine
 from plancast.machine import validate_state_machine
 from plancast.planner import Planner
+from plancast.run import AutonomousPlanner, version_of
 from plancast.settings import Settings
 from plancast.worker import TaskDefinition, Worker
 
@@ -20,9 +21,12 @@ class App:
 
     Args:
         name: What status pages call it.
-        planners: Each with a name of its own and goals that no other takes.
+        planners: Each with a name of its own and goals that no other takes. One that only decides (a decision tree,
+            one of your own) needs `goals`, or a `Planner` whose goals it decides.
         workers: Each with a name of its own.
         settings: Defaults for this app; environment variables win over them.
+        retiring: Planners that take no new goals and finish the plans that they have begun, told apart from those in
+            `planners` by name and version.
 
     Raises:
         InvalidApp: two planners or workers share a name, or two planners a goal, or a goal is also a task.
@@ -32,12 +36,14 @@ class App:
         self,
         name: str,
         *,
-        planners: Iterable[Planner] = (),
+        planners: Iterable[Planner | AutonomousPlanner] = (),
         workers: Iterable[Worker] = (),
         settings: Settings | None = None,
+        retiring: Iterable[Planner | AutonomousPlanner] = (),
     ) -> None:
         self.name = name
-        self.planners = tuple(planners)
+        self.planners = tuple(map(_as_planner, planners))
+        self.retiring = tuple(map(_as_planner, retiring))
         self.workers = tuple(workers)
         self.settings = settings
         faults = list(self._faults())
@@ -51,6 +57,18 @@ class App:
     def goals(self) -> dict[str, Planner]:
         """Which planner takes which goal. Looked up anew, since planners may be given goals after the app was made."""
         return {goal: planner for planner in self.planners for goal in planner.goals}
+
+    def deciders(self) -> list[AutonomousPlanner]:
+        """Who decides plans step by step, those included that take no new goals."""
+        found = [
+            planner.decider(goal) for planner in (*self.retiring, *self.planners) for goal in sorted(planner.goals)
+        ]
+        return list({id(each): each for each in found if each is not None}.values())
+
+    @property
+    def needs_reasoner(self) -> bool:
+        """Whether a planner asks models."""
+        return any(planner.needs_reasoner for planner in (*self.retiring, *self.planners))
 
     @property
     def tasks(self) -> dict[str, tuple[Worker, TaskDefinition]]:
@@ -85,6 +103,15 @@ class App:
             names = [member.name for member in members]
             for twice in sorted({name for name in names if names.count(name) > 1}):
                 yield f"two {kind} are named {twice!r}"
+        began = [(each.name, each.version) for each in (*self.planners, *self.retiring)]
+        for name, version in sorted({each for each in began if began.count(each) > 1}):
+            if [each.name for each in self.planners].count(name) < 2:
+                yield f"planner {name!r} version {version!r} is there twice: give the new one a new version"
+        deciders: dict[tuple[str, str], AutonomousPlanner] = {}
+        for decider in self.deciders():
+            known = deciders.setdefault((decider.name, version_of(decider)), decider)
+            if known is not decider:
+                yield f"two planners that decide are named {decider.name!r}, both version {version_of(decider)!r}"
         goals: dict[str, str] = {}
         for planner in self.planners:
             for goal in sorted(planner.goals):
@@ -99,6 +126,23 @@ class App:
                 if task in tasks:
                     yield f"the task {task!r} is done by both {tasks[task]!r} and {worker.name!r}"
                 tasks.setdefault(task, worker.name)
+
+
+def _as_planner(given: Any) -> Planner:
+    """A planner; one that only decides becomes the planner of its own goals."""
+    if isinstance(given, Planner):
+        return given
+    name, goals = getattr(given, "name", None), getattr(given, "goals", ())
+    if not callable(getattr(given, "next", None)) or not isinstance(name, str):
+        raise InvalidApp(f"a planner is a plancast.Planner, or has a name and next(run); got a {type(given).__name__}")
+    if not goals:
+        raise InvalidApp(
+            f"planner {name!r} has no goals: give it goals=[...], or name it in planner.add_goal(event, decided_by=...)"
+        )
+    planner = Planner(name, description=getattr(given, "description", ""), version=version_of(given))
+    for goal in goals:
+        planner.add_goal(goal, decided_by=given)
+    return planner
 
 
 def load_app(address: str, import_paths: Iterable[str] = ()) -> App:

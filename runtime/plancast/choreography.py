@@ -14,14 +14,13 @@ from plancast.actions import CompleteAction, FinishReason
 from plancast.asking import Asking, ModelOptions, reasoner_of
 from plancast.context import PlatformContext
 from plancast.decisions import PlannerDecision, check_decision, decision_response_format
-from plancast.errors import BudgetExhausted, InvalidApp, InvalidDecision, InvalidPlannerConfig
+from plancast.errors import BudgetExhausted, InvalidDecision, InvalidPlannerConfig
 from plancast.observing import publishable_events, view
 from plancast.planner import Planner
 from plancast.prompts import DEFAULT_LIMIT, PromptTemplate, build_messages, check_prompt_options
 from plancast.reasoning import ReasonerPort
-from plancast.run import AutonomousPlanner, RunBudget, RunContext, WakeMode
+from plancast.run import RunBudget, RunContext, WakeMode
 from plancast.validation import decision_faults, read_decision, settle_decision
-from plancast_bus.subjects import check_event_type
 
 __all__ = ["ChoreographyPlanner", "CustomContext"]
 
@@ -105,11 +104,8 @@ class ChoreographyPlanner(Planner):
         self.prompt_limit = prompt_limit
         self.template = template
         self.custom_context = custom_context
-        self._decided: frozenset[str] = frozenset()
         for goal in dict.fromkeys(goals):
-            self._claim(goal, {})
-            self._decided |= {check_event_type(goal)}
-            self._consume(goal)
+            self.add_goal(goal, decided_by=self)
 
     @property
     def options(self) -> ModelOptions:
@@ -152,30 +148,18 @@ class ChoreographyPlanner(Planner):
         """Further parameters for the model."""
         return self.options.llm_kwargs
 
-    @property
-    def goals(self) -> frozenset[str]:
-        """The goal event types that the planner takes, with handlers or without."""
-        return super().goals | self._decided
-
-    def decider(self, event_type: str) -> AutonomousPlanner | None:
-        """The planner itself for its `goals`; None for goals with handlers or machines."""
-        return self if event_type in self._decided else None
-
-    def _claim(self, event_type: str, taken: Mapping[str, Any]) -> None:
-        super()._claim(event_type, taken)
-        if event_type in getattr(self, "_decided", ()):
-            raise InvalidApp(f"planner {self.name!r} takes the goal {event_type!r} twice: it is among its goals")
-
     # Deciding.
 
     async def next(self, run: RunContext) -> PlannerDecision:
         """The next step of a run, by the model, checked against what the run knows.
 
         Raises:
+            IdentityRequired: a part of the run's identity is empty.
             InvalidDecision: no answer could be used; `exchange` is all that was said.
             BudgetExhausted: nothing is left to spend, and the model does not complete.
             ModelUnavailable: the model has failed for good.
         """
+        run.require_identity()
         if run.control.cancelled:
             return _cancelled(run)
         run = replace(run, budget=self._limited(run), custom_context=await self._context_of(run))
@@ -290,7 +274,8 @@ class ChoreographyPlanner(Planner):
 
 def _cancelled(run: RunContext) -> PlannerDecision:
     reasoning = "the run was cancelled"
-    action = CompleteAction(reason=FinishReason.CANCELLED, reasoning=reasoning)
+    metadata = {"steering": "cancelled", "run_id": run.run_id}
+    action = CompleteAction(reason=FinishReason.CANCELLED, metadata=metadata, reasoning=reasoning)
     return PlannerDecision(
         plan_id=run.plan_id, current_state=run.current_state, next_action=action, reasoning=reasoning
     )

@@ -1,4 +1,4 @@
-"""Control events, by which somebody outside cancels, pauses or resumes a plan."""
+"""Control events, by which somebody outside steers a plan: they are read between turns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import Any
 from plancast_bus.envelope import EventEnvelope
 
 CANCEL, PAUSE, RESUME = "plan.cancel", "plan.pause", "plan.resume"
-"""Control events, on the topic ``plan-events``."""
+REJECT, REDIRECT, INJECT = "plan.reject", "plan.redirect", "plan.inject"
+"""Control events, on the topic ``plan-events``.
+
+Their data: ``{"reason"}`` for cancel, pause and reject, ``{"input"}`` for resume, ``{"goal_data"}`` (an object) for
+redirect, ``{"context"}`` (any JSON) for inject.
+"""
 
 
 def cancel_reason(event: EventEnvelope) -> str:

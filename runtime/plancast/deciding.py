@@ -7,31 +7,31 @@ a decision tree is carried out by the same executor, committed by the same turn.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from plancast.actions import CompleteAction
-from plancast.asking import in_process_reasoner
+from plancast.actions import AwaitAction, CompleteAction, DelegateAction, WaitAction
+from plancast.answering import awaited_is_resolved, drop_unwanted, take_answer
+from plancast.controls import RESUME
 from plancast.decisions import PlannerDecision, check_decision
-from plancast.definitions import AgentDefinition, EventDefinition
-from plancast.errors import BudgetExhausted, TerminalError
-from plancast.executor import execute_decision
-from plancast.groups import OpenTasks
+from plancast.errors import BudgetExhausted, InvalidDecision, RetryableError, TaskError, TerminalError
+from plancast.executor import execute_decision, send_pending
+from plancast.metering import Metered
 from plancast.plan import WAITING_FOR, PlanContext
-from plancast.reasoning import CURRENT_REASONER, ReasonerPort, ReasonReply, ReasonRequest
+from plancast.reasoning import CURRENT_REASONER
 from plancast.requests import WAIT, Request
-from plancast.run import AutonomousPlanner, RunBudget, RunContext, TrajectoryEntry, WakeMode, resolve_wake_mode
+from plancast.run import AutonomousPlanner, RunContext, WakeMode, resolve_wake_mode
+from plancast.run_view import budget_of, remember_decision, remember_event, run_view
 from plancast.status import PlanStatus
-from plancast_bus.envelope import EventTopic
+from plancast_bus.errors import BusUnavailable, InvalidEnvelope, InvalidSubject, PayloadTooLarge
 
 if TYPE_CHECKING:
     from plancast.turn import Turn
 
-MAX_STEPS = 64
+MAX_STEPS: Final = 64
 """Decisions of one turn that wait for nothing, before the planner is taken to run in a circle."""
-KEPT_STEPS = 40
-"""Newest events and decisions that a plan carries; older ones are only counted."""
-_FAILURES = (".failed", ".timeout")
+MAX_REFUSED: Final = 3
+"""Decisions in a row that cannot be carried out, before the plan fails with the last refusal."""
+_REFUSALS: Final = (InvalidDecision, TaskError, PayloadTooLarge, InvalidEnvelope, InvalidSubject)
 
 
 class Deciding:
@@ -51,8 +51,10 @@ class Deciding:
         """Take an event; False when nothing waits for it yet, so that it is to be kept."""
         plan = self._plan
         if plan.status is PlanStatus.PAUSED:
-            if request is not None or event.type != plan.results.get(WAITING_FOR):
+            if event.type != plan.results.get(WAITING_FOR):
                 return False
+            if request is not None:
+                take_answer(plan, _fields(event))
             await self._end_wait(event)
             await self._go_on(event)
             return True
@@ -60,6 +62,8 @@ class Deciding:
             return False
         if self._take_answer(event):
             await self._go_on(event)
+        else:
+            remember_event(self._turn, plan, _fields(event))
         return True
 
     async def on_timer(self, event: Any, request_id: str, request: Request) -> None:
@@ -73,59 +77,64 @@ class Deciding:
     async def on_resume(self) -> None:
         """Somebody has resumed the plan: what was kept meanwhile counts now, and the planner is asked."""
         for fields in self._plan.take_kept_answers():
-            self._take_answer(fields)
+            take_answer(self._plan, fields)
         await self._go_on(self._turn.event)
-
-    # Answers.
 
     def _take_answer(self, event: Any) -> bool:
         """Note an answer; True when the planner is to be asked now."""
         plan = self._plan
-        fields = event if isinstance(event, dict) else event.to_wire()
-        request_id = fields["parent_event_id"]
-        request = plan.requests.pop(request_id)
-        plan.results[fields["type"]] = fields.get("data")
-        group = plan.groups.get(request.group) if request.group else None
-        if group is None:
+        resolved = take_answer(plan, _fields(event))
+        if resolve_wake_mode(self._decider) is not WakeMode.PUSH:
             return True
-        if group.answer(request_id, fields["type"], _succeeded(fields), fields.get("data")):
-            plan.results[request.group] = group.outcome()
-            for member in group.members:
-                plan.requests.pop(member, None)
-            return True
-        if resolve_wake_mode(self._decider) is WakeMode.PUSH:
-            self._note("event", fields["type"], fields)
-            return False
-        return True
+        return awaited_is_resolved(plan) if plan.awaiting else resolved
 
     async def _end_wait(self, event: Any) -> None:
-        await self._plan.resume(event.data if not isinstance(event, dict) else event.get("data"))
+        fields = _fields(event)
+        await self._plan.resume(fields.get("data"))
+        if fields["type"] != RESUME:
+            self._plan.results[fields["type"]] = fields.get("data")
 
     # Decisions.
 
     async def _go_on(self, trigger: Any) -> None:
         """Ask for decisions and carry them out, until the plan waits for something or is finished."""
         plan, turn = self._plan, self._turn
+        fields = _fields(trigger)
+        remember_event(turn, plan, fields)
+        if await self._held():
+            return
+        refused = 0
         for _ in range(MAX_STEPS):
-            fields = trigger if isinstance(trigger, dict) else trigger.to_wire()
-            self._note("event", fields["type"], fields)
-            run = await self._view(fields)
+            run = await run_view(turn, plan, self._decider, fields)
+            plan.awaiting = ""
             decision = await self._ask(run)
-            await execute_decision(decision, turn.context, plan=plan, definitions=run.events)
-            self._note("decision", str(decision.next_action.action), decision.model_dump(mode="json"))
+            refusal = await self._carry_out(decision, run)
+            plan.control.clear()
+            remember_decision(turn, plan, decision, "" if refusal is None else f"refused: {refusal}")
+            if refusal is not None:
+                turn.notes.append(f"a decision was refused: {refusal}")
+                refused += 1
+                if refused == MAX_REFUSED:
+                    raise refusal
+                continue
+            refused = 0
             if not isinstance(decision.next_action, CompleteAction):
                 plan.spent["actions"] = plan.spent.get("actions", 0) + 1
-            if plan.status.finished:
-                return
-            if plan.status is PlanStatus.PAUSED:
-                early = plan.take_kept(str(plan.results.get(WAITING_FOR)))
-                if early is None:
-                    return
+            if plan.status is PlanStatus.PAUSED and (early := plan.take_awaited()) is not None:
                 await self._end_wait(early)
-                trigger = early
-            elif plan.requests:
+                fields = early
+                remember_event(turn, plan, fields)
+            elif plan.status is not PlanStatus.RUNNING or self._waits(decision):
+                drop_unwanted(plan)
                 return
         raise TerminalError(f"planner {self._decider.name!r} took {MAX_STEPS} steps in one turn without waiting")
+
+    async def _held(self) -> bool:
+        """Whether the plan stops here: somebody has asked for a pause while it waited."""
+        reason = self._plan.control.pop("pause", None)
+        if reason is not None:
+            await self._plan.pause(reason)
+        return reason is not None
 
     async def _ask(self, run: RunContext) -> PlannerDecision:
         turn = self._turn
@@ -134,9 +143,13 @@ class Deciding:
         begun = time.perf_counter()
         try:
             decision = check_decision(await self._decider.next(run))
-            exhausted = self._budget().exhausted_reason(run.now)
+            exhausted = budget_of(self._decider, self._plan).exhausted_reason(run.now)
             if exhausted is not None and not isinstance(decision.next_action, CompleteAction):
                 raise BudgetExhausted(exhausted)
+        except Exception as error:
+            if isinstance(error.__cause__, (RetryableError, BusUnavailable)):
+                raise error.__cause__ from None  # a step has said: try again
+            raise
         finally:
             CURRENT_REASONER.reset(token)
             turn.calls.extend(metered.calls)
@@ -151,131 +164,32 @@ class Deciding:
         )
         return decision
 
-    # What the planner is shown.
+    async def _carry_out(self, decision: PlannerDecision, run: RunContext) -> Exception | None:
+        """Carry a decision out; a refusal leaves no trace, and the planner hears of it."""
+        plan, outbox = self._plan, self._turn.outbox
+        mark, requests, tasks = outbox.mark(), dict(plan.requests), plan.own_tasks().to_state()
+        try:
+            await execute_decision(decision, self._turn.context, plan=plan, definitions=run.events)
+            await send_pending(self._turn.context, plan, run.events)
+        except _REFUSALS as error:
+            if isinstance(decision.next_action, (CompleteAction, WaitAction)):
+                raise
+            outbox.rewind(mark)
+            plan.requests = requests
+            plan.tasks = type(plan.own_tasks()).from_state(tasks)
+            return error
+        return None
 
-    async def _view(self, trigger: dict[str, Any]) -> RunContext:
-        plan, turn = self._plan, self._turn
-        events, agents = await _known(turn.environment.toolkit, turn.environment.registry)
-        return RunContext(
-            tenant_id=plan.tenant_id,
-            user_id=plan.user_id,
-            session_id=plan.session_id or "",
-            run_id=plan.plan_id,
-            goal=plan.goal_data,
-            goal_event=plan.goal_event,
-            current_state=plan.current_state,
-            trigger=self._entry(trigger, turn.revision),
-            results=plan.results,
-            trajectory=[self._step(step) for step in plan.trajectory],
-            events=events,
-            agents=agents,
-            expected=self._expected(),
-            tasks=OpenTasks(
-                tuple(key for key, request in plan.requests.items() if request.event_type != WAIT),
-                tuple(key for key, group in plan.groups.items() if not group.resolved),
-            ),
-            budget=self._budget(),
-            now=turn.now,  # type: ignore[arg-type]
-        )
-
-    def _expected(self) -> dict[str, str]:
-        expected: dict[str, str] = {}
-        for planner in self._turn.environment.planners.values():
-            expected |= planner.expected
-        for request in self._plan.requests.values():
-            expected.setdefault(request.response_event, f"the answer to {request.event_type}")
-        return expected
-
-    def _budget(self) -> RunBudget:
-        decider, spent = self._decider, self._plan.spent
-        return RunBudget(
-            max_actions=getattr(decider, "max_actions", None),
-            actions=int(spent.get("actions", 0)),
-            max_tokens=getattr(decider, "token_budget", None),
-            tokens=int(spent.get("tokens", 0)),
-            max_cost=getattr(decider, "cost_budget", None),
-            cost=spent.get("cost", 0.0),
-        )
-
-    def _entry(self, fields: dict[str, Any], revision: int) -> TrajectoryEntry:
-        return TrajectoryEntry(
-            revision=revision,
-            time=self._turn.now,  # type: ignore[arg-type]
-            type=fields["type"],
-            data=fields.get("data"),
-            topic=str(fields.get("topic", "")),
-            event_id=str(fields.get("id", "")),
-            parent_event_id=str(fields.get("parent_event_id") or ""),
-        )
-
-    def _step(self, step: dict[str, Any]) -> TrajectoryEntry:
-        decision = step.get("decision")
-        return TrajectoryEntry(
-            revision=step["revision"],
-            time=step["time"],
-            kind="decision" if decision else "event",
-            type=step["type"],
-            data=step.get("data"),
-            decision=PlannerDecision.model_validate(decision) if decision else None,
-            note=step.get("note", ""),
-        )
-
-    def _note(self, kind: str, name: str, fields: dict[str, Any]) -> None:
-        """Add to what has happened; what the plan no longer carries is counted, never just gone."""
-        plan, turn = self._plan, self._turn
-        step: dict[str, Any] = {"revision": turn.revision, "time": turn.now, "type": name}
-        step["decision" if kind == "decision" else "data"] = fields if kind == "decision" else fields.get("data")
-        plan.trajectory.append(step)
-        while len(plan.trajectory) > KEPT_STEPS:
-            oldest = plan.trajectory.pop(0)
-            plan.earlier[oldest["type"]] = plan.earlier.get(oldest["type"], 0) + 1
-        if plan.earlier:
-            counted = Counter(plan.earlier)
-            plan.trajectory[0]["note"] = "before this: " + ", ".join(
-                f"{n}x {each}" for each, n in sorted(counted.items())
-            )
+    def _waits(self, decision: PlannerDecision) -> bool:
+        """Whether the plan waits after a decision, or its planner is asked for the next one at once."""
+        action = decision.next_action
+        if isinstance(action, AwaitAction):
+            return not awaited_is_resolved(self._plan)
+        if isinstance(action, DelegateAction) and action.group_id and not self._plan.awaiting:
+            return False  # it goes on in the background
+        return bool(self._plan.requests)
 
 
-class Metered:
-    """A reasoner that keeps account of what a plan's questions take."""
-
-    def __init__(self, reasoner: ReasonerPort | None, spent: dict[str, float]) -> None:
-        self._reasoner = reasoner or in_process_reasoner()
-        self._spent = spent
-        self.calls: list[dict[str, Any]] = []
-
-    async def complete(self, request: ReasonRequest) -> ReasonReply:
-        """See :class:`plancast.reasoning.ReasonerPort`."""
-        reply = await self._reasoner.complete(request)
-        self._spent["calls"] = self._spent.get("calls", 0) + 1
-        self._spent["tokens"] = self._spent.get("tokens", 0) + reply.usage.total_tokens
-        self._spent["cost"] = self._spent.get("cost", 0.0) + (reply.usage.cost or 0.0)
-        self.calls.append(
-            {
-                "model": reply.model,
-                "prompt_tokens": reply.usage.prompt_tokens,
-                "completion_tokens": reply.usage.completion_tokens,
-                "cost": reply.usage.cost,
-                "seconds": round(reply.latency_seconds, 3),
-                "attempts": reply.attempts,
-                "kept": reply.cached,
-            }
-        )
-        return reply
-
-
-async def _known(toolkit: Any, registry: Any) -> tuple[list[EventDefinition], list[AgentDefinition]]:
-    if toolkit is None or registry is None:
-        return [], []
-    events = await toolkit.discover_actionable_events(topic=str(EventTopic.ACTION_REQUESTS))
-    return list(events), list(await registry.agents())
-
-
-def _succeeded(fields: dict[str, Any]) -> bool:
-    """Whether an answer tells of success: no failure by its type, its ``success`` or a child's ``status``."""
-    data = fields.get("data")
-    if fields["type"].endswith(_FAILURES):
-        return False
-    return not isinstance(data, dict) or (
-        data.get("success") is not False and data.get("status") not in ("failed", "cancelled")
-    )
+def _fields(event: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = event if isinstance(event, dict) else event.to_wire()
+    return fields

@@ -13,16 +13,19 @@ from plancast.actions import (
     FinishReason,
     ParallelAction,
     PublishAction,
+    SpawnSpec,
     WaitAction,
 )
 from plancast.decisions import PlannerDecision, check_decision
 from plancast.definitions import EventDefinition
 from plancast.errors import InvalidDecision
-from plancast.groups import Group
 from plancast.machine import base_of
 from plancast.plan import WAIT_TIMEOUT, WAITING_FOR, PlanContext
 from plancast.requests import WAIT, Request
+from plancast.task_registry import TaskRegistry
+from plancast.tasks import GroupState, Task, TaskState
 from plancast_bus.envelope import EventTopic
+from plancast_bus.errors import InvalidEnvelope, InvalidSubject, PayloadTooLarge
 
 WAITING_EVENT = "plan.waiting_for_input"
 """System event that tells people and services what a plan waits for."""
@@ -47,22 +50,31 @@ async def execute_decision(
 
     Raises:
         InvalidDecision: the decision cannot be carried out; nothing was done.
+        TaskError: it names tasks or groups that do not exist, or are over.
     """
     checked = check_decision(decision)
     action = checked.next_action
     known = {definition.event_type: definition for definition in definitions}
     if isinstance(action, PublishAction):
-        await _publish(action, context, plan, goal_event, known)
+        _note_task(plan, await _publish(action, context, plan, goal_event, known), action.event_type)
     elif isinstance(action, CompleteAction):
         await _complete(action, checked, context, plan, goal_event)
     elif isinstance(action, WaitAction):
         await _wait(action, context, plan)
     elif isinstance(action, DelegateAction):
-        await _delegate(action, context, plan, goal_event)
+        await _delegate(action, context, plan, goal_event, known)
     elif isinstance(action, ParallelAction):
         await _parallel(action, context, plan, goal_event, known)
     elif plan is not None:
-        _check_awaited(action, plan)
+        _await(action, plan)
+
+
+async def send_pending(context: Any, plan: PlanContext, definitions: Iterable[EventDefinition] = ()) -> None:
+    """Send the tasks that a planner has registered by itself (``run.tasks``) and that nobody has sent yet."""
+    known = {definition.event_type: definition for definition in definitions}
+    for task in plan.own_tasks().tasks:
+        if task.state is TaskState.PENDING and task.spec is not None:
+            await _send_task(task, task.spec, context, plan, known)
 
 
 async def _publish(
@@ -153,16 +165,68 @@ async def _wait(action: WaitAction, context: Any, plan: PlanContext | None) -> N
         plan.requests[event_id] = Request(WAIT, action.expected_event, timeout=action.timeout_seconds)
 
 
-async def _delegate(action: DelegateAction, context: Any, plan: PlanContext | None, goal: Any) -> None:
-    base = action.goal_event
-    await _send(
+async def _delegate(
+    action: DelegateAction, context: Any, plan: PlanContext | None, goal: Any, known: dict[str, EventDefinition]
+) -> None:
+    spec = action.spec or SpawnSpec(event_type=action.goal_event, data=action.goal_data)
+    if plan is None:
+        await _send_spec(spec, context, plan, goal, known)
+        return
+    tasks = plan.own_tasks()
+    task = _registered(tasks, action.group_id, spec)
+    if task is not None:
+        await _send_task(task, spec, context, plan, known)
+    else:
+        if action.group_id is not None and not tasks.is_group(action.group_id):
+            tasks.open_group(action.group_id)
+        task = tasks.spawn(spec, action.group_id)
+        _bind(plan, tasks, task, await _send_spec(spec, context, plan, goal, known))
+    if spec.retain_turn:
+        plan.awaiting = task.task_id
+
+
+def _registered(tasks: TaskRegistry, group_id: str | None, spec: SpawnSpec) -> Task | None:
+    """The task that a planner has registered for its decision: it is sent, and none is spawned beside it."""
+    if group_id is None or not tasks.is_group(group_id):
+        return None
+    members = [tasks.task(each) for each in tasks.group(group_id).members]
+    return next((each for each in members if each.state is TaskState.PENDING and each.spec == spec), None)
+
+
+async def _send_task(
+    task: Task, spec: SpawnSpec, context: Any, plan: PlanContext, known: dict[str, EventDefinition]
+) -> None:
+    """Send a registered task. One that cannot be sent has failed: whoever watches it hears why."""
+    tasks = plan.own_tasks()
+    try:
+        request_id = await _send_spec(spec, context, plan, None, known)
+    except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
+        tasks.fail(task, f"it could not be sent: {error}")
+        return
+    _bind(plan, tasks, task, request_id)
+
+
+def _bind(plan: PlanContext, tasks: TaskRegistry, task: Task, request_id: Any) -> None:
+    """What answers the request settles the task."""
+    tasks.start(task)
+    if isinstance(request_id, str) and request_id in plan.requests:
+        plan.requests[request_id].task = task.task_id
+
+
+async def _send_spec(
+    spec: SpawnSpec, context: Any, plan: PlanContext | None, goal: Any, known: dict[str, EventDefinition]
+) -> Any:
+    definition = known.get(spec.event_type)
+    said = {"description": spec.description, "query": spec.query, "priority": spec.priority}
+    return await _send(
         context,
         plan,
         goal,
-        event_type=action.goal_event,
-        data=dict(action.goal_data),
+        event_type=spec.event_type,
+        data=dict(spec.data),
         topic=str(EventTopic.ACTION_REQUESTS),
-        response_event=f"{base}.completed",
+        response_event=(definition.response_event if definition else None) or f"{spec.event_type}.completed",
+        metadata={name: value for name, value in said.items() if value} or None,
     )
 
 
@@ -170,20 +234,45 @@ async def _parallel(
     action: ParallelAction, context: Any, plan: PlanContext | None, goal: Any, known: dict[str, EventDefinition]
 ) -> None:
     ids = [await _publish(branch, context, plan, goal, known) for branch in action.branches]
-    members = [each for each in ids if isinstance(each, str) and plan is not None and each in plan.requests]
-    if plan is None or not members:
+    sent = [(each, branch) for each, branch in zip(ids, action.branches, strict=True) if _is_open(plan, each)]
+    if plan is None or not sent:
         return
-    needed = {"all": len(members), "first_success": 1}.get(action.join, action.n or len(members))
-    group_id = f"group:{members[0]}"
-    plan.groups[group_id] = Group(str(action.join), needed, members)
-    for member in members:
-        plan.requests[member].group = group_id
+    tasks = plan.own_tasks()
+    n = min(action.n, len(sent)) if action.n is not None else None
+    group = tasks.open_group(join=action.join, n=n)
+    for request_id, branch in sent:
+        _note_task(plan, request_id, branch.event_type, group.group_id)
+    tasks.seal_group(group)
+    plan.awaiting = group.group_id
 
 
-def _check_awaited(action: AwaitAction, plan: PlanContext) -> None:
-    if action.group_id is not None and action.group_id not in plan.groups:
-        known = ", ".join(plan.groups) or "none"
-        raise InvalidDecision(f"next_action.group_id: got {action.group_id!r}, allowed: {known}")
-    if action.task_id is not None and action.task_id not in plan.requests:
-        known = ", ".join(plan.requests) or "none"
-        raise InvalidDecision(f"next_action.task_id: got {action.task_id!r}, allowed: {known}")
+def _is_open(plan: PlanContext | None, request_id: Any) -> bool:
+    return plan is not None and isinstance(request_id, str) and request_id in plan.requests
+
+
+def _note_task(plan: PlanContext | None, request_id: Any, event_type: str, group_id: str | None = None) -> None:
+    """Have a request that was sent be a task, so that it can be awaited; its event type tells people what it is."""
+    if plan is not None and _is_open(plan, request_id):
+        tasks = plan.own_tasks()
+        _bind(plan, tasks, tasks.spawn(group_id=group_id, kind=event_type), request_id)
+
+
+def _await(action: AwaitAction, plan: PlanContext) -> None:
+    tasks, members = plan.own_tasks(), list[str]()
+    if action.group_id is not None:
+        if not tasks.is_group(action.group_id):
+            raise InvalidDecision(_unknown("group_id", action.group_id, [each.group_id for each in tasks.groups]))
+        if tasks.group(action.group_id).state is GroupState.OPEN:
+            tasks.seal_group(action.group_id)  # what is awaited takes no more members, or it might never be over
+        members, plan.awaiting = tasks.group(action.group_id).members, action.group_id
+    elif action.task_id is not None:
+        if not tasks.is_task(action.task_id):
+            raise InvalidDecision(_unknown("task_id", action.task_id, [each.task_id for each in tasks.tasks]))
+        members, plan.awaiting = [action.task_id], action.task_id
+    for task in map(tasks.task, members):
+        if task.state is TaskState.PENDING and task.spec is None:
+            raise InvalidDecision(f"next_action: got task {task.task_id!r}, which says nothing of what it is to do")
+
+
+def _unknown(field: str, got: str, known: list[str]) -> str:
+    return f"next_action.{field}: got {got!r}, which this plan has not started, allowed: {', '.join(known) or 'none'}"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
+from plancast.controls import CANCEL, INJECT, PAUSE, REDIRECT, REJECT, RESUME
 from plancast.ending import Ending
 from plancast.errors import PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
 from plancast.plain import plain
 from plancast.status import PlanStatus
 from plancast.stored import find_checkpoint, plan_fields
-from plancast.turn import CANCEL, PAUSE, RESUME
 from plancast_bus.checkpoints import Checkpoint
 from plancast_bus.codec import unpack
 from plancast_bus.envelope import EventEnvelope, EventTopic
@@ -174,6 +176,26 @@ class PlanHandle:
         """Hold the plan until it is resumed. Raises as :meth:`signal` does."""
         await self.signal(PAUSE, {"reason": reason})
 
+    async def reject(self, reason: str = "rejected") -> None:
+        """End the plan as failed, with ``constraints_conflict``. Raises as :meth:`signal` does."""
+        await self.signal(REJECT, {"reason": reason})
+
+    async def redirect(self, goal_data: Mapping[str, Any] | BaseModel) -> None:
+        """Give the goal new data, which its planner is shown the next time it is asked.
+
+        Args:
+            goal_data: All of the goal's data from now on: a mapping, or a pydantic model.
+
+        Raises:
+            TypeError: it is neither, or has no JSON form; nothing was sent.
+            PlanFinished, PlanNotFound, BusUnavailable: as :meth:`signal` does.
+        """
+        await self.signal(REDIRECT, {"goal_data": self._goal_data(goal_data)})
+
+    async def inject(self, context: Any) -> None:
+        """Hand the planner context, any JSON, shown the next time it is asked. Raises as :meth:`signal` does."""
+        await self.signal(INJECT, {"context": plain(context)})
+
     async def watch(self) -> AsyncIterator[PlanChange]:
         """The plan as it is, then each further committed turn; ends after the one that finished the plan.
 
@@ -197,6 +219,16 @@ class PlanHandle:
                 if self._client.closed:
                     raise
             await asyncio.sleep(_AGAIN_SECONDS)
+
+    def _goal_data(self, value: Any) -> dict[str, Any]:
+        data = dict(value) if isinstance(value, Mapping) else value
+        data = plain(data) if isinstance(data, (dict, BaseModel)) else None
+        if not isinstance(data, dict):
+            raise TypeError(
+                f"plan {self.plan_id} cannot be redirected: goal_data must be a mapping or a pydantic model with "
+                f"named fields, not {type(value).__name__}"
+            )
+        return data
 
     async def _checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint; None while a submitted plan has not begun."""

@@ -146,6 +146,15 @@ class Outbox:
             message_id=message_id,
         )
 
+    def mark(self) -> tuple[int, int]:
+        """How much is staged so far, for :meth:`rewind`."""
+        return len(self.effects), len(self.sent)
+
+    def rewind(self, mark: tuple[int, int]) -> None:
+        """Unstage what came after a mark; ids are not used again."""
+        effects, sent = mark
+        del self.effects[effects:], self.sent[sent:]
+
     def next_id(self) -> str:
         """The id of the next event that the turn sends."""
         owner = self.plan.plan_id if self.plan is not None else self._correlation_id

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from plancast.context import PlatformContext
 from plancast.errors import ForeignPlan, InvalidStateMachine, PlanFinished
-from plancast.groups import Group
 from plancast.machine import START, Machine
 from plancast.plan_state import StoredFields, read_machine
 from plancast.reading import answered_request, error_text, event_data, event_type_of, event_view
 from plancast.requests import WAIT, Request, is_request_of
 from plancast.states import StateConfig
 from plancast.status import PlanStatus
+from plancast.task_registry import TaskRegistry
 
 if TYPE_CHECKING:
     from plancast.goal import GoalContext
@@ -68,6 +68,10 @@ class PlanContext:
     """Where the client that submitted the goal waits for the final response."""
     planner: str = ""
     """Name of the planner that runs the plan."""
+    decider: str = ""
+    """Name of who decides the plan step by step; empty when a state machine or handlers move it."""
+    planner_version: str = ""
+    """Version of the decider, or of the planner whose handlers move the plan; empty when it needs nobody's code."""
     created_at: float = 0.0
     """Seconds since the epoch, UTC."""
     spent: dict[str, float] = field(default_factory=dict)
@@ -76,8 +80,12 @@ class PlanContext:
     """The newest events and decisions of a plan that a planner decides, oldest first."""
     earlier: dict[str, int] = field(default_factory=dict)
     """What happened before that: how often each event type came and each action was taken."""
-    groups: dict[str, Group] = field(default_factory=dict)
-    """Requests that are waited for together, by group id."""
+    tasks: TaskRegistry | None = None
+    """What was started, alone and in groups; None while nothing was."""
+    awaiting: str = ""
+    """The task or group that a planner's AWAIT waits for."""
+    control: dict[str, Any] = field(default_factory=dict)
+    """What people have asked of the plan that its planner has not seen: ``pause``, ``injected``, ``redirect_goal``."""
     aliases: list[str] = field(default_factory=list)
     """Further correlation ids that the plan is found by."""
     requests: dict[str, Request] = field(default_factory=dict)
@@ -208,6 +216,12 @@ class PlanContext:
     def to_state(self) -> dict[str, Any]:
         """The fields as plain values without the state machine, fields that hold their default left out."""
         return _STORED.write(self)
+
+    def own_tasks(self) -> TaskRegistry:
+        """The registry of the plan's tasks, made when it is first needed."""
+        if self.tasks is None:
+            self.tasks = TaskRegistry()
+        return self.tasks
 
     @property
     def machine(self) -> Machine:
@@ -527,10 +541,10 @@ class PlanContext:
         for request_id in [key for key, request in self.requests.items() if request.event_type == WAIT]:
             del self.requests[request_id]
 
-    def take_kept(self, event_type: str) -> dict[str, Any] | None:
-        """The oldest kept event of a type that answers no request, which is then no longer kept."""
+    def take_awaited(self) -> dict[str, Any] | None:
+        """The oldest kept event that a WAIT waits for, which is then no longer kept."""
         for index, event in enumerate(self.kept):
-            if event.get("type") == event_type and answered_request(event) not in self.requests:
+            if event.get("type") == self.results.get(WAITING_FOR):
                 return self.kept.pop(index)
         return None
 

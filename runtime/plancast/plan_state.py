@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from plancast.groups import Group
 from plancast.machine import Machine
 from plancast.requests import Request
 from plancast.states import StateConfig
+from plancast.task_registry import TaskRegistry
 
 if TYPE_CHECKING:
     from plancast.plan import PlanContext
@@ -19,7 +19,7 @@ _ALWAYS = frozenset(
      "correlation_id", "pause_reason", "error")
 )  # fmt: skip
 """Stored even when they hold their default."""
-_OF_OTHER_FORM = frozenset(("state_machine", "requests", "groups", "_context"))
+_OF_OTHER_FORM = frozenset(("state_machine", "requests", "tasks", "_context"))
 """Not stored as they are."""
 _FIRST = frozenset(("plan_id", "status", "current_state"))
 """Stored in any case, not looked up among the defaults."""
@@ -47,8 +47,8 @@ class StoredFields:
         state["status"] = str(plan.status)
         if plan.requests:
             state["requests"] = {key: request.to_list() for key, request in plan.requests.items()}
-        if plan.groups:
-            state["groups"] = {key: group.to_list() for key, group in plan.groups.items()}
+        if plan.tasks is not None:
+            state["tasks"] = plan.tasks.to_state()
         return state
 
     def read(self, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,7 +58,8 @@ class StoredFields:
             data = nested
         fields = {name: data[name] for name in self._names if name in data}
         fields["requests"] = {key: _request(value) for key, value in (data.get("requests") or {}).items()}
-        fields["groups"] = {key: Group(*value) for key, value in (data.get("groups") or {}).items()}
+        if data.get("tasks") is not None:
+            fields["tasks"] = TaskRegistry.from_state(data["tasks"])
         fields["state_machine"] = data.get("state_machine") or {}
         return fields
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from plancast.asking import ModelOptions
 from plancast.errors import InvalidApp, InvalidPlannerConfig
 from plancast.machine import Machine
-from plancast.run import AutonomousPlanner
+from plancast.run import AutonomousPlanner, resolve_wake_mode
 from plancast.states import StateConfig
 from plancast_bus.envelope import EventTopic
 from plancast_bus.subjects import check_event_type
@@ -62,6 +62,7 @@ class Planner:
         capabilities: What the planner can do, for discovery.
         placement: ``shared`` or ``dedicated`` plan hosts; None takes the app's.
         description: What its goals are for, in words that other planners choose it by.
+        version: Of its handlers; change it when plans that have begun must be finished by the old ones.
         reasoning_model: A litellm model string; what :meth:`create_plan` asks.
         model_options: The fields of :class:`ModelOptions`; whatever else goes to the model.
 
@@ -78,6 +79,7 @@ class Planner:
         capabilities: Any = (),
         placement: Placement | None = None,
         description: str = "",
+        version: str = "1",
         reasoning_model: str | None = None,
         **model_options: Any,
     ) -> None:
@@ -87,11 +89,13 @@ class Planner:
             raise InvalidApp(f"planner {name!r}: placement is 'shared' or 'dedicated', not {placement!r}")
         self.name = name
         self.description = description
+        self.version = version
         self.model_options = _model_options(name, reasoning_model, model_options)
         self.needs_reasoner = self.model_options is not None
         self.config = PlannerConfig(name, tuple(capabilities), placement=placement)
         self._goal_handlers: dict[str, Handler] = {}
         self._machines: dict[str, Machine] = {}
+        self._deciders: dict[str, AutonomousPlanner] = {}
         self._transition_handler: Handler | None = None
         self._event_handlers: list[EventHandler] = []
         self._expected: dict[str, str] = {}
@@ -101,12 +105,12 @@ class Planner:
 
     def decider(self, event_type: str) -> AutonomousPlanner | None:
         """Who decides the plans of a goal step by step; None when a machine or handlers do."""
-        return None
+        return self._deciders.get(event_type)
 
     @property
     def goals(self) -> frozenset[str]:
         """The goal event types that the planner takes."""
-        return frozenset(self._goal_handlers) | frozenset(self._machines)
+        return frozenset(self._goal_handlers) | frozenset(self._machines) | frozenset(self._deciders)
 
     @property
     def transition_handler(self) -> Handler | None:
@@ -135,16 +139,33 @@ class Planner:
         """Whether any event handler is registered."""
         return bool(self._event_handlers)
 
-    def add_goal(self, event_type: str, state_machine: StateMachineLike) -> None:
-        """Take a goal with a state machine that runs by itself.
+    def add_goal(
+        self,
+        event_type: str,
+        state_machine: StateMachineLike | None = None,
+        *,
+        decided_by: AutonomousPlanner | None = None,
+    ) -> None:
+        """Take a goal with a state machine that runs by itself, or with a planner that decides step by step.
 
-        The machine is judged when the app is checked (``plancast validate``, ``run``, ``deploy``).
+        A machine is judged when the app is checked (``plancast validate``, ``run``, ``deploy``).
+
+        Args:
+            event_type: The goal.
+            state_machine: States by name.
+            decided_by: Instead of a machine: an LLM planner, a decision tree, or one of your own.
 
         Raises:
             InvalidStateMachine: a state cannot be read, or a condition does not compile.
-            InvalidApp: the goal is taken already.
+            InvalidPlannerConfig: the planner declares a wake mode that does not exist.
+            InvalidApp: the goal is taken already, or neither or both of machine and planner are given.
         """
-        self._claim(event_type, self._machines)
+        if (state_machine is None) == (decided_by is None):
+            raise InvalidApp(f"planner {self.name!r}: goal {event_type!r} takes either a state machine or decided_by")
+        self._claim(event_type, {**self._machines, **self._deciders})
+        if decided_by is not None:
+            self._leave_to(decided_by, event_type)
+            return
         machine = Machine.compile(state_machine)  # type: ignore[arg-type]
         self._machines[event_type] = machine
         self._consume(event_type)
@@ -158,7 +179,7 @@ class Planner:
         With a state machine the plan exists without the handler's doing: when the handler made no
         plan of its own, one with this machine is started.
         """
-        self._claim(event_type, self._goal_handlers)
+        self._claim(event_type, {**self._goal_handlers, **self._deciders})
         if state_machine is not None:
             self.add_goal(event_type, state_machine)
 
@@ -220,6 +241,14 @@ class Planner:
         from plancast.designing import design_plan
 
         return await design_plan(self, goal, agents, context)
+
+    def _leave_to(self, decider: AutonomousPlanner, event_type: str) -> None:
+        if event_type in self._goal_handlers:
+            raise InvalidApp(f"planner {self.name!r} takes the goal {event_type!r} twice: it has a handler")
+        resolve_wake_mode(decider)
+        self._deciders[event_type] = decider
+        self.needs_reasoner = self.needs_reasoner or bool(getattr(decider, "needs_reasoner", False))
+        self._consume(event_type)
 
     def _claim(self, event_type: str, taken: Mapping[str, Any]) -> None:
         check_event_type(event_type)

@@ -43,8 +43,8 @@ class Request:
     """It has failed, and is asked again when due."""
     timeout: float | None = None
     """Seconds after which it is given up, for requests that are no state's."""
-    group: str = ""
-    """The group whose waiting it is part of."""
+    task: str = ""
+    """The task that it carries out; empty for requests of a state machine."""
     sequence: int = 0
     """Its place in the stream of requests, once known; what a withdrawal names."""
 

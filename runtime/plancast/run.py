@@ -18,6 +18,7 @@ from plancast.bounds import FrozenDict, freeze
 from plancast.decisions import PlannerDecision
 from plancast.definitions import AgentDefinition, EventDefinition
 from plancast.errors import IdentityRequired, InvalidPlannerConfig
+from plancast.task_registry import TaskRegistry
 
 __all__ = [
     "AutonomousPlanner",
@@ -27,6 +28,7 @@ __all__ = [
     "TrajectoryEntry",
     "WakeMode",
     "resolve_wake_mode",
+    "version_of",
 ]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,7 +40,7 @@ class WakeMode(StrEnum):
     PUSH = "push"
     """As soon as what it awaits is resolved."""
     POLL = "poll"
-    """At every event of the plan; it looks for itself whether its tasks are resolved."""
+    """At every answer that the plan receives; it looks for itself whether its tasks are resolved."""
     HYBRID = "hybrid"
     """Both."""
 
@@ -83,6 +85,11 @@ def resolve_wake_mode(planner: object) -> WakeMode:
         name = getattr(planner, "name", type(planner).__name__)
         allowed = ", ".join(WakeMode)
         raise InvalidPlannerConfig(f"planner {name!r}: wake_mode is {declared!r:.60}, allowed: {allowed}") from None
+
+
+def version_of(planner: object) -> str:
+    """A planner's version, ``1`` when it declares none. Plans are finished by the version that began them."""
+    return str(getattr(planner, "version", None) or "1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,8 +201,8 @@ class RunContext:
     """The agents that live: what they take and what they send."""
     expected: Mapping[str, str] = field(default_factory=FrozenDict)
     """Events that people, webhooks or open requests may yet bring, with what they are."""
-    tasks: Any = None
-    """The registry of the plan's tasks and groups, for planners that watch them."""
+    tasks: TaskRegistry | None = None
+    """The tasks and groups that the run has started, for planners that watch them; the plan keeps it."""
     budget: RunBudget = field(default_factory=RunBudget)
     control: RunControl = field(default_factory=RunControl)
     custom_context: Mapping[str, Any] = field(default_factory=FrozenDict)

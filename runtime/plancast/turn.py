@@ -5,8 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
+from plancast.actions import FinishReason
 from plancast.context import PlatformContext
-from plancast.controls import CANCEL, PAUSE, RESUME, cancel_reason, given_reason
+from plancast.controls import CANCEL, INJECT, PAUSE, REDIRECT, REJECT, RESUME, cancel_reason, given_reason
 from plancast.deciding import Deciding
 from plancast.errors import ForeignPlan, InvalidApp, TerminalError
 from plancast.failed_requests import as_failure_of_child, ask_later, ends_request, explain, is_failure
@@ -17,7 +18,7 @@ from plancast.plan import WAITING_FOR, PlanContext
 from plancast.planner import Handler, Planner, call_handler, wants_four
 from plancast.reading import answered_request
 from plancast.requests import WAIT, Request
-from plancast.run import AutonomousPlanner
+from plancast.run import version_of
 from plancast.settling import settle_kept, settle_requests
 from plancast.staging import StagedEvents
 from plancast.status import PlanStatus
@@ -28,6 +29,10 @@ from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.subjects import check_event_type
 
 __all__ = ("CANCEL", "PAUSE", "RESUME", "Turn", "TurnEnvironment", "Verdict", "cancel_reason")
+
+
+MAX_INJECTED = 16
+"""Newest pieces of injected context that a plan holds until its planner has seen them."""
 
 
 class Verdict(StrEnum):
@@ -127,10 +132,13 @@ class Turn:
             verdict = self._repeated_goal(self.plan)
         elif self.plan.status.finished:
             verdict = self._ignored(f"the plan is {self.plan.status}")
-        elif self.is_timer:
-            verdict = await self._timer(self.plan)
         elif self.event.topic == EventTopic.PLAN_EVENTS and self.event.type in _CONTROLS:
             verdict = await _CONTROLS[self.event.type](self, self.plan)
+        elif (missing := self.environment.missing_code(self.plan)) is not None:
+            await self.plan.fail(missing)
+            verdict = Verdict.COMMIT
+        elif self.is_timer:
+            verdict = await self._timer(self.plan)
         else:
             verdict = await self._offer(self.plan)
         if verdict is Verdict.COMMIT:
@@ -189,6 +197,7 @@ class Turn:
         decider = planner.decider(goal.event_type)
         if self.plan is None and decider is not None:
             decided = await PlanContext.create_from_goal(goal, {})
+            decided.decider, decided.planner_version = decider.name, version_of(decider)
             await Deciding(self, decided, decider).on_goal()
             return Verdict.COMMIT
         if self.plan is None:
@@ -246,18 +255,18 @@ class Turn:
         if self._position(plan) != before:
             await self._settle_by_hand(plan)
             return Verdict.COMMIT
+        deciding = self._deciding(plan)
+        if deciding is not None:
+            return Verdict.COMMIT if await deciding.on_event(event, request) else self._keep(plan, event)
         if plan.status is PlanStatus.PAUSED and not (request is None and self._waits_for(plan, event)):
             return self._keep(plan, event)
         handler = self._transition_handler(plan)
         if handler is not None and not plan.state_machine and (request is not None or self._waits_for(plan, event)):
             await self._hand_over(plan, event, handler)
             return Verdict.COMMIT
-        if plan.status is PlanStatus.PAUSED and not self._is_decided(plan):
+        if plan.status is PlanStatus.PAUSED:
             await plan.resume(event.data)
             return Verdict.COMMIT
-        deciding = self._deciding(plan)
-        if deciding is not None:
-            return Verdict.COMMIT if await deciding.on_event(event, request) else self._keep(plan, event)
         target = plan.get_next_state(event)
         if target is not None:
             await self._move(plan, event, target)
@@ -277,7 +286,7 @@ class Turn:
             await self._hand_over(plan, event, handler, target)
 
     def _transition_handler(self, plan: PlanContext) -> Handler | None:
-        planner = self.environment.planners.get(plan.planner)
+        planner = self.environment.planner_of(plan)
         return planner.transition_handler if planner is not None else None
 
     async def _hand_over(self, plan: PlanContext, event: Any, handler: Handler, target: str | None = None) -> bool:
@@ -361,15 +370,45 @@ class Turn:
         await plan.cancel(cancel_reason(self.event))
         return Verdict.COMMIT
 
+    async def _reject(self, plan: PlanContext) -> Verdict:
+        await plan.fail(f"{FinishReason.CONSTRAINTS_CONFLICT}: {given_reason(self.event, 'rejected')}")
+        return Verdict.COMMIT
+
     async def _pause(self, plan: PlanContext) -> Verdict:
-        if plan.status is PlanStatus.PAUSED:
+        reason = given_reason(self.event, "paused")
+        if plan.status is not PlanStatus.PAUSED:
+            await plan.pause(reason)
+        elif plan.decider and WAITING_FOR in plan.results:
+            plan.control["pause"] = reason
+            self.notes.append("the plan is held when what it waits for has come")
+        else:
             return self._ignored("the plan is paused already")
-        await plan.pause(given_reason(self.event, "paused"))
+        return Verdict.COMMIT
+
+    async def _redirect(self, plan: PlanContext) -> Verdict:
+        goal_data = self.event.data.get("goal_data") if isinstance(self.event.data, dict) else None
+        if not isinstance(goal_data, dict):
+            return self._refused("a redirect's data is {'goal_data': an object}")
+        plan.goal_data = goal_data
+        if plan.decider:
+            plan.control["redirect_goal"] = goal_data
+        return Verdict.COMMIT
+
+    async def _inject(self, plan: PlanContext) -> Verdict:
+        if not isinstance(self.event.data, dict) or "context" not in self.event.data:
+            return self._refused("an injection's data is {'context': ...}")
+        injected = plan.control if plan.decider else plan.results
+        newest = [*injected.get("injected", ()), self.event.data["context"]][-MAX_INJECTED:]
+        injected["injected"] = newest
         return Verdict.COMMIT
 
     async def _resume(self, plan: PlanContext) -> Verdict:
         if plan.status is not PlanStatus.PAUSED:
             return self._ignored("the plan is not paused")
+        if (missing := self.environment.missing_code(plan)) is not None:
+            await plan.fail(missing)
+            return Verdict.COMMIT
+        plan.control.pop("pause", None)
         data = self.event.data
         await plan.resume(data["input"] if isinstance(data, dict) and "input" in data else data)
         deciding = self._deciding(plan)
@@ -377,15 +416,8 @@ class Turn:
             await deciding.on_resume()
         return Verdict.COMMIT
 
-    def _decider(self, plan: PlanContext) -> AutonomousPlanner | None:
-        planner = self.environment.planners.get(plan.planner)
-        return planner.decider(plan.goal_event) if planner is not None and not plan.state_machine else None
-
-    def _is_decided(self, plan: PlanContext) -> bool:
-        return self._decider(plan) is not None
-
     def _deciding(self, plan: PlanContext) -> Deciding | None:
-        decider = self._decider(plan)
+        decider = self.environment.decider_of(plan)
         return Deciding(self, plan, decider) if decider is not None else None
 
     def _waits_for(self, plan: PlanContext, event: Any) -> bool:
@@ -437,7 +469,10 @@ class Turn:
             plan.goal_event = plan.goal_event or goal.event_type
             plan.tenant_id, plan.user_id = goal.tenant_id, goal.user_id
             plan.session_id = plan.session_id or goal.session_id
-            plan.planner = plan.planner or self.environment.goals[goal.event_type].name
+            planner = self.environment.goals[goal.event_type]
+            plan.planner = plan.planner or planner.name
+            if planner.transition_handler is not None or not plan.state_machine:
+                plan.planner_version = planner.version
         self.outbox.begin(plan)
         self.plan = plan
 
@@ -451,7 +486,14 @@ class Turn:
         return timeline_entry(self, self.plan)
 
 
-_CONTROLS = {CANCEL: Turn._cancel, PAUSE: Turn._pause, RESUME: Turn._resume}
+_CONTROLS = {
+    CANCEL: Turn._cancel,
+    REJECT: Turn._reject,
+    PAUSE: Turn._pause,
+    RESUME: Turn._resume,
+    REDIRECT: Turn._redirect,
+    INJECT: Turn._inject,
+}
 
 
 def _check_response(event_type: str, topic: str | None) -> None:

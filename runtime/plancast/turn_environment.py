@@ -8,7 +8,9 @@ from typing import Any
 
 from plancast.app import App
 from plancast.context import PlanMemory
+from plancast.plan import PlanContext
 from plancast.planner import Planner
+from plancast.run import AutonomousPlanner, version_of
 from plancast.settings import PlanSettings
 from plancast_bus.envelope import EventEnvelope, WireEvent
 from plancast_bus.subjects import Subjects
@@ -28,12 +30,51 @@ class TurnEnvironment:
     toolkit: Any = None
     reasoner: Any = None
     goals: Mapping[str, Planner] = field(init=False)
-    planners: Mapping[str, Planner] = field(init=False)
+    planners: Mapping[tuple[str, str], Planner] = field(init=False)
+    """By name and version, those included that take no new goals."""
+    deciders: Mapping[tuple[str, str], AutonomousPlanner] = field(init=False)
+    """Who decides plans step by step, by name and version."""
+    expected: Mapping[str, str] = field(init=False)
+    """Events that people and webhooks send, as planners declare them."""
     listeners: tuple[Planner, ...] = field(init=False)
     checked: set[str] = field(init=False, default_factory=set)
     """Hashes of state machines that were found valid."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "goals", self.app.goals)
-        object.__setattr__(self, "planners", {planner.name: planner for planner in self.app.planners})
-        object.__setattr__(self, "listeners", tuple(each for each in self.app.planners if each.handles_events))
+        app = self.app
+        deciders = {(each.name, version_of(each)): each for each in app.deciders()}
+        expected: dict[str, str] = {}
+        for each in (*deciders.values(), *app.planners):
+            expected |= getattr(each, "expected", {})
+        for name, value in {
+            "goals": app.goals,
+            "planners": {(each.name, each.version): each for each in (*app.retiring, *app.planners)},
+            "deciders": deciders,
+            "expected": expected,
+            "listeners": tuple(each for each in app.planners if each.handles_events),
+        }.items():
+            object.__setattr__(self, name, value)
+
+    def planner_of(self, plan: PlanContext) -> Planner | None:
+        """The planner whose handlers move a plan."""
+        if plan.planner_version and not plan.decider:
+            return self.planners.get((plan.planner, plan.planner_version))
+        return self.app.planner(plan.planner)
+
+    def decider_of(self, plan: PlanContext) -> AutonomousPlanner | None:
+        """Who decides a plan step by step."""
+        return self.deciders.get((plan.decider, plan.planner_version)) if plan.decider else None
+
+    def missing_code(self, plan: PlanContext) -> str | None:
+        """Why a plan cannot go on: whose code began it is no longer there; None when it is."""
+        if not plan.planner_version:
+            return None
+        known = self.deciders if plan.decider else self.planners
+        name = plan.decider or plan.planner
+        if (name, plan.planner_version) in known:
+            return None
+        there = ", ".join(f"{each} version {version}" for each, version in sorted(known)) or "none"
+        return (
+            f"planner {name!r} version {plan.planner_version!r}, which began this plan, is gone; the app has: {there}. "
+            "To finish such plans, give the old one to App(retiring=[...])"
+        )

@@ -209,7 +209,7 @@ async def test_branches_are_joined(join: str, n: int | None, expected: list[bool
     branches = [publish(1), publish(2, fail=True), publish(3)]
 
     def script(run: RunContext) -> PlannerAction:
-        groups = [value for key, value in run.results.items() if key.startswith("group:")]
+        groups = [value for key, value in run.results.items() if key.startswith("group-")]
         if not groups:
             return ParallelAction(branches=branches, join=join, n=n)  # type: ignore[arg-type]
         return CompleteAction(result={"outcome": [dict(each) for each in groups[0]]})
@@ -217,7 +217,7 @@ async def test_branches_are_joined(join: str, n: int | None, expected: list[bool
     planner = Scripted("fan", "fan.goal", script)
     async with PlancastTest(App("a", planners=[planner], workers=[a_worker()])) as env:
         outcome = (await (await env.submit("fan.goal", {})).result(timeout=20))["outcome"]
-        successes = [each["success"] for each in outcome]
+        successes = [each["status"] == "complete" for each in outcome]
         assert len(planner.runs) == 2
         if expected is not None:
             assert successes == expected

@@ -1,0 +1,195 @@
+"""Plans that are steered from outside: rejected, redirected, told something, paused while they wait."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from plancast import (
+    App,
+    AutonomousPlanner,
+    CompleteAction,
+    EventEnvelope,
+    PlanFailed,
+    PlanHandle,
+    Planner,
+    PlannerDecision,
+    PublishAction,
+    RunContext,
+    WaitAction,
+    Worker,
+)
+from plancast.testing import PlancastTest
+
+HOLDING = {
+    "start": {"state_name": "start", "default_next": "hold"},
+    "hold": {"state_name": "hold", "transitions": [{"on_event": "go", "to_state": "done"}]},
+    "done": {"state_name": "done", "is_terminal": True},
+}
+
+
+class Deciding:
+    """Decides by a function of the run, and keeps what it was shown."""
+
+    def __init__(self, script: Any, name: str = "decides", goals: tuple[str, ...] = ("a.goal",)) -> None:
+        self.name, self.goals, self._script = name, goals, script
+        self.runs: list[RunContext] = []
+
+    async def next(self, run: RunContext) -> PlannerDecision:
+        self.runs.append(run)
+        return PlannerDecision(next_action=self._script(run), reasoning="because")
+
+
+def approval_first(run: RunContext) -> Any:
+    if "approved" not in run.results:
+        return WaitAction(reason="a manager", expected_event="approved")
+    return CompleteAction(result={"goal": dict(run.goal), "input": run.results["user_input"]})
+
+
+async def reached(handle: PlanHandle, status: str) -> None:
+    async with asyncio.timeout(20):
+        while await handle.status() != status:
+            await asyncio.sleep(0.01)
+
+
+async def turns(handle: PlanHandle, number: int) -> None:
+    async with asyncio.timeout(20):
+        while len(await handle.history()) < number:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_waiting_plan_that_is_rejected_ends_with_a_conflict_of_constraints() -> None:
+    async with PlancastTest(App("a", planners=[Deciding(approval_first)])) as env:
+        handle = await env.submit("a.goal")
+        await reached(handle, "paused")
+        await handle.reject("too dear")
+        with pytest.raises(PlanFailed, match="constraints_conflict: too dear"):
+            await handle.result(timeout=20)
+
+
+async def test_a_running_plan_is_rejected_too_and_what_it_asked_for_is_taken_back() -> None:
+    worker = Worker("slow")
+    worker.on_task("x.requested", "x.completed")(lambda task, context: {})
+    planner = Deciding(lambda run: PublishAction(event_type="x.requested", response_event="x.completed"))
+    async with PlancastTest(App("a", planners=[planner], workers=[worker]), workers=False) as env:
+        handle = await env.submit("a.goal")
+        await reached(handle, "running")
+        await handle.reject()
+        with pytest.raises(PlanFailed, match="constraints_conflict"):
+            await handle.result(timeout=20)
+        assert (await handle.history())[-1]["effects"] == ["withdraw"]
+
+
+async def test_a_machine_plan_is_rejected_alike() -> None:
+    planner = Planner("m")
+    planner.add_goal("m.goal", HOLDING)
+    async with PlancastTest(App("a", planners=[planner])) as env:
+        handle = await env.submit("m.goal")
+        await reached(handle, "running")
+        await handle.reject("no")
+        with pytest.raises(PlanFailed, match="constraints_conflict: no"):
+            await handle.result(timeout=20)
+
+
+async def test_a_redirected_goal_is_what_the_planner_sees_next_and_carries_over_a_wait() -> None:
+    planner = Deciding(approval_first)
+    async with PlancastTest(App("a", planners=[planner])) as env:
+        handle = await env.submit("a.goal", {"to": "Paris"})
+        await reached(handle, "paused")
+        await handle.redirect({"to": "Rome"})
+        await turns(handle, 2)
+        assert await handle.status() == "paused"
+        await env.crash_host()
+        await handle.signal("approved", {"by": "me"})
+        assert await handle.result(timeout=20) == {"goal": {"to": "Rome"}, "input": {"by": "me"}}
+    assert planner.runs[0].control.redirect_goal is None
+    assert planner.runs[-1].control.redirect_goal == {"to": "Rome"}
+
+
+async def test_injected_context_is_shown_once_and_in_order_whatever_comes_between() -> None:
+    asked: list[Any] = []
+
+    def script(run: RunContext) -> Any:
+        asked.append(list(run.control.injected))
+        if run.trigger is not None and run.trigger.type in ("a.goal", "first"):
+            return WaitAction(reason="w", expected_event={"a.goal": "first", "first": "second"}[run.trigger.type])
+        return CompleteAction(result={})
+
+    async with PlancastTest(App("a", planners=[Deciding(script)])) as env:
+        handle = await env.submit("a.goal")
+        await reached(handle, "paused")
+        await handle.inject({"note": 1})
+        await handle.inject("two")
+        await env.crash_host()
+        await handle.signal("first")
+        await handle.signal("second")
+        assert await handle.result(timeout=20) == {}
+    assert asked == [[], [{"note": 1}, "two"], []]
+
+
+async def test_context_for_a_machine_stands_among_its_results() -> None:
+    planner = Planner("m")
+    planner.add_goal("m.goal", HOLDING)
+    async with PlancastTest(App("a", planners=[planner])) as env:
+        handle = await env.submit("m.goal")
+        await reached(handle, "running")
+        await handle.inject({"vip": True})
+        await handle.signal("go", {})
+        assert (await handle.result(timeout=20))["injected"] == [{"vip": True}]
+
+
+async def test_a_pause_that_is_asked_for_during_a_wait_holds_the_plan_when_the_wait_is_over() -> None:
+    planner = Deciding(approval_first)
+    async with PlancastTest(App("a", planners=[planner])) as env:
+        handle = await env.submit("a.goal")
+        await reached(handle, "paused")
+        await handle.pause("month's end")
+        await turns(handle, 2)
+        await env.crash_host()
+        await handle.signal("approved", {"by": "me"})
+        await turns(handle, 3)
+        state = await handle.state()
+        assert (state["status"], state["pause_reason"]) == ("paused", "month's end")
+        assert len(planner.runs) == 1
+        await handle.resume()
+        assert (await handle.result(timeout=20))["goal"] == {}
+    assert planner.runs[-1].results["approved"] == {"by": "me"}
+
+
+@pytest.mark.parametrize(
+    ("event_type", "data"),
+    [("plan.redirect", {"goal_data": 3}), ("plan.redirect", []), ("plan.inject", {}), ("plan.inject", None)],
+)
+async def test_steering_that_says_nothing_is_put_aside_and_reported(event_type: str, data: Any) -> None:
+    async with PlancastTest(App("a", planners=[Deciding(approval_first)])) as env:
+        handle = await env.submit("a.goal")
+        await reached(handle, "paused")
+        await env.bus.publish(
+            EventEnvelope(
+                source="x", type=event_type, topic="plan-events", correlation_id=handle.plan_id, data=data or {}
+            )
+        )
+        async with asyncio.timeout(20):
+            while not (letters := [each async for each in env.bus.dead_letters.list()]):
+                await asyncio.sleep(0.01)
+        assert "data is" in letters[0].detail
+        assert await handle.status() == "paused"
+
+
+async def test_a_planner_needs_no_more_than_the_protocol_asks() -> None:
+    class Bare:
+        name = "bare"
+
+        async def next(self, run: RunContext) -> PlannerDecision:
+            return PlannerDecision(next_action=CompleteAction(result={"ok": True}), reasoning="done")
+
+    bare: AutonomousPlanner = Bare()  # type: ignore[assignment]  # it leaves out wake_mode
+    desk = Planner("desk")
+    desk.add_goal("a.goal", decided_by=bare)
+    async with PlancastTest(App("a", planners=[desk])) as env:
+        handle = await env.submit("a.goal")
+        assert await handle.result(timeout=20) == {"ok": True}
+        state = await handle.state()
+        assert (state["planner"], state["decider"], state["planner_version"]) == ("desk", "bare", "1")
