@@ -11,8 +11,8 @@ from plancast.errors import InvalidPlannerConfig
 
 __all__ = ["DEFAULT_TEMPLATE", "PLACEHOLDERS", "PromptTemplate", "fill"]
 
-_PLACES = """role rules instructions strategy schema plan goal trigger history results events agents expected
-    context injected budget time"""
+_PLACES = """role rules instructions strategy schema plan goal trigger history results tasks events agents
+    expected context injected budget time"""
 PLACEHOLDERS: Final = frozenset(_PLACES.split())
 """What a template may hold, in braces."""
 
@@ -41,6 +41,9 @@ What happened so far, oldest first:
 
 Results so far:
 {results}
+
+Tasks and groups that were started:
+{tasks}
 
 Events that may be published:
 {events}

@@ -17,6 +17,7 @@ from plancast.errors import InvalidPlannerConfig
 from plancast.history_text import history_of, told_entry
 from plancast.prompt_template import DEFAULT_TEMPLATE, PromptTemplate, fill
 from plancast.run import RunContext
+from plancast.tasks import Task
 
 __all__ = ["DEFAULT_LIMIT", "STRATEGIES", "PromptTemplate", "build_messages", "check_prompt_options", "data_block"]
 
@@ -47,9 +48,10 @@ _RULES = """\
 - publish: only events listed under "Events that may be published", by their exact names, with data that fits their
   payload schema. Others do not exist. You are asked again when the answer comes.
 - parallel: several such events at once, when none needs another one's answer.
-- delegate: only to an agent listed as taking that goal.
+- delegate: only to an agent listed as taking that goal. With a group_id it goes on in the background, and you are
+  asked for the next step at once: start what else belongs to the group, then await it.
 - wait: only for an event listed as one that may come, such as a person's approval.
-- await: only for a task or a group that this plan has started.
+- await: only for a task or a group listed as started, and not over.
 - complete: as soon as the goal is reached, with its result; or when it cannot be reached, with the reason for that.
 - Do not repeat a step whose answer is there already. A step that failed is not repeated unchanged without reason.
 - Never hand this plan's own goal on unchanged: that would only begin it again.
@@ -104,6 +106,7 @@ def build_messages(
         "plan": _plan(run),
         "goal": _goal(run, limit // 2),
         **_what_happened(run, limit),
+        "tasks": data_block("tasks", fit(_tasks(run), limit // 8) if run.tasks and run.tasks.tasks else _NOTHING),
         "events": data_block("events", _events(run)),
         "agents": data_block("agents", _agents(run)),
         "expected": data_block("expected", _expected(run)),
@@ -167,6 +170,19 @@ def _results(results: Mapping[str, Any], limit: int) -> str:
     each = share([len(tell(results[name])) for name in told], room) if told else 0
     lines = [f"{heads[name]}{fit(results[name], each)}" for name in sorted(told)]
     return "\n".join([note, *lines] if note else lines)
+
+
+def _tasks(run: RunContext) -> dict[str, Any]:
+    """What is not over, and how groups stand; results of members stand among the results."""
+    assert run.tasks is not None
+    groups = {each.group_id: {"state": each.state, "members": each.members} for each in run.tasks.groups}
+    tasks = {each.task_id: _told_task(each) for each in run.tasks.tasks if each.group_id or not each.state.finished}
+    return {"tasks": tasks, "groups": groups}
+
+
+def _told_task(task: Task) -> dict[str, Any]:
+    event = task.spec.event_type if task.spec is not None else task.kind
+    return {"event": event, "state": task.state} | ({"error": cut(task.error, 200)} if task.error else {})
 
 
 def _events(run: RunContext) -> str:

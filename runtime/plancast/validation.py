@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from plancast.actions import (
@@ -147,10 +147,12 @@ def _wait_faults(action: WaitAction, run: RunContext, where: str) -> Iterator[st
 
 
 def _await_faults(action: AwaitAction, run: RunContext, where: str) -> Iterator[str]:
-    for field, ids in (("task_id", "task_ids"), ("group_id", "group_ids")):
-        wanted, known = getattr(action, field), getattr(run.tasks, ids, None)
-        if wanted is not None and isinstance(known, (Mapping, list, tuple, set, frozenset)) and wanted not in known:
-            yield f"{where}.{field}: got {wanted!r}, which this plan has not started, allowed: {_listed(known)}"
+    if run.tasks is None:
+        return  # nothing is known of what was started
+    for field, known in (("task_id", run.tasks.task_ids), ("group_id", run.tasks.group_ids)):
+        wanted = getattr(action, field)
+        if wanted is not None and wanted not in known:
+            yield f"{where}.{field}: got {wanted!r}, which is over or was never started, allowed: {_listed(known)}"
 
 
 def _reserved(event_type: str, where: str) -> Iterator[str]:

@@ -39,6 +39,7 @@ from plancast.reasoning import CURRENT_REASONER, ReasonReply, ReasonRequest
 from plancast.requests import Request
 from plancast.run import RunBudget, RunContext, RunControl, TrajectoryEntry
 from plancast.status import PlanStatus
+from plancast.task_registry import TaskRegistry
 from plancast.testing import Answer, ModelRequest, ModelServer
 from plancast.worker import Worker
 
@@ -172,7 +173,10 @@ BAD = [
         answer("wait", reason="hope", expected_event="a.miracle"),
         "next_action.expected_event: got 'a.miracle', which nothing can send, allowed: ['approval.granted', ",
     ),
-    (answer("await", task_id="t9"), "next_action.task_id: got 't9', which this plan has not started, allowed: ['t1']"),
+    (
+        answer("await", task_id="t9"),
+        "next_action.task_id: got 't9', which is over or was never started, allowed: ['t1']",
+    ),
     (answer("publsh"), "next_action.action: got 'publsh', allowed: publish"),
     ({"next_action": {"action": "complete", "result": {}}}, "reasoning: got nothing"),
     ("I would search first.", "allowed: one JSON object, a decision"),
@@ -187,7 +191,9 @@ async def test_an_answer_that_cannot_be_used_is_sent_back_with_the_fault(
     server: ModelServer, bad: Any, fault: str
 ) -> None:
     server.add(bad, DONE)
-    decision = await planner(server).next(run(tasks=SimpleNamespace(task_ids=["t1"], group_ids=[])))
+    tasks = TaskRegistry()
+    tasks.spawn(task_id="t1")
+    decision = await planner(server).next(run(tasks=tasks))
     assert isinstance(decision.next_action, CompleteAction)
     assert fault in server.requests[1].last
 
