@@ -23,11 +23,15 @@ from plancast.decisions import (
     WaitAction,
 )
 from plancast.definitions import AgentDefinition, EventDefinition
+from plancast.deterministic import DecisionTreeStep, DeterministicPlanner
 from plancast.errors import (
     BudgetExhausted,
     ConditionFailed,
+    DeterministicStepError,
     ForeignPlan,
+    IdempotencyConflict,
     IdentityRequired,
+    IllegalTaskMove,
     InterpolationError,
     InvalidApp,
     InvalidCondition,
@@ -42,8 +46,10 @@ from plancast.errors import (
     PlanNotFound,
     ReasonerUnavailable,
     RetryableError,
+    TaskError,
     TerminalError,
     UnknownGoal,
+    UnknownTask,
 )
 from plancast.goal import GoalContext, TransitionContext
 from plancast.handle import PlanHandle
@@ -53,10 +59,21 @@ from plancast.planner import Planner
 from plancast.prompts import PromptTemplate
 from plancast.reasoning import ReasonerPort, ReasonReply, ReasonRequest
 from plancast.registry import AgentRegistry, Toolkit
-from plancast.run import AutonomousPlanner, RunBudget, RunContext, RunControl, TrajectoryEntry, WakeMode
+from plancast.run import (
+    AutonomousPlanner,
+    RunBudget,
+    RunContext,
+    RunControl,
+    TrajectoryEntry,
+    WakeMode,
+    resolve_wake_mode,
+)
 from plancast.settings import Settings
 from plancast.states import RetryPolicy, StateAction, StateConfig, StateMachine, StateTransition
 from plancast.status import PlanStatus
+from plancast.steps import CallToolStep, FinishStep, PauseStep, SpawnAndAwaitStep, WatchGroupStep
+from plancast.task_registry import TaskRegistry
+from plancast.tasks import GroupCompletion, GroupState, MemberOutcome, Task, TaskGroup, TaskState
 from plancast.worker import TaskContext, Worker
 from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import (
@@ -79,19 +96,28 @@ __all__ = [
     "BudgetExhausted",
     "BusError",
     "BusUnavailable",
+    "CallToolStep",
     "ChoreographyPlanner",
     "Client",
     "CommitConflict",
     "CompleteAction",
     "ConditionFailed",
+    "DecisionTreeStep",
     "DelegateAction",
+    "DeterministicPlanner",
+    "DeterministicStepError",
     "EventDefinition",
     "EventEnvelope",
     "EventTopic",
     "FinishReason",
+    "FinishStep",
     "ForeignPlan",
     "GoalContext",
+    "GroupCompletion",
+    "GroupState",
+    "IdempotencyConflict",
     "IdentityRequired",
+    "IllegalTaskMove",
     "InterpolationError",
     "InvalidApp",
     "InvalidCondition",
@@ -100,9 +126,11 @@ __all__ = [
     "InvalidPlannerConfig",
     "InvalidStateMachine",
     "InvalidSubject",
+    "MemberOutcome",
     "ModelUnavailable",
     "ParallelAction",
     "PauseReason",
+    "PauseStep",
     "PayloadTooLarge",
     "PlanAction",
     "PlanCancelled",
@@ -130,20 +158,29 @@ __all__ = [
     "RunContext",
     "RunControl",
     "Settings",
+    "SpawnAndAwaitStep",
     "SpawnSpec",
     "StateAction",
     "StateConfig",
     "StateMachine",
     "StateTransition",
+    "Task",
     "TaskContext",
+    "TaskError",
+    "TaskGroup",
+    "TaskRegistry",
+    "TaskState",
     "TerminalError",
     "Toolkit",
     "TrajectoryEntry",
     "TransitionContext",
     "UnknownGoal",
+    "UnknownTask",
     "UnsupportedServer",
     "WaitAction",
     "WakeMode",
+    "WatchGroupStep",
     "Worker",
+    "resolve_wake_mode",
     "validate_state_machine",
 ]
