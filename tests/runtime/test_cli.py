@@ -206,6 +206,7 @@ class TestUsage:
         [
             *(["run"], ["deploy"], ["worker"], ["status"], ["stop"], ["validate"], ["submit"], ["doctor"], ["demo"]),
             *(["plans", each] for each in ["list", "show", "history", "watch", "signal", "resume", "cancel", "pause"]),
+            *(["plans", each] for each in ["reject", "redirect", "inject"]),
             *(["deadletters", each] for each in ["list", "show", "replay"]),
         ],
         ids=" ".join,
@@ -250,6 +251,10 @@ class TestUsage:
             ["plans", "signal", "p", "e", "--data", "{no json"],
             ["plans", "signal", "p", "e", "--data", "NaN"],
             ["plans", "resume", "p", "--data", "@nowhere.json"],
+            ["plans", "redirect", "p"],
+            ["plans", "redirect", "p", "--data", "{no json"],
+            ["plans", "inject", "p"],
+            ["plans", "inject", "p", "--data", "{no json"],
             ["submit", "greet.goal", "--data", "{no json"],
             ["submit", "greet.goal", "--data", "[1]"],
             ["deadletters", "replay"],
@@ -459,9 +464,12 @@ class TestPlans:
         assert failed.code == 1
         assert "failed" in failed.out
 
-    @pytest.mark.parametrize("command", ["show", "history", "watch", "resume", "cancel", "pause"])
+    @pytest.mark.parametrize(
+        "command",
+        ["show", "history", "watch", "resume", "cancel", "pause", "reject", "redirect --data {}", "inject --data 1"],
+    )
     def test_an_unknown_plan_exits_1(self, invoke: Invoke, deployed: Deployed, command: str) -> None:
-        result = invoke("plans", command, "nobody")
+        result = invoke("plans", *command.split(), "nobody")
         assert (result.code, result.out) == (1, "")
         assert result.err.startswith("error: plan nobody is unknown")
 
@@ -490,11 +498,82 @@ class TestPlans:
         assert invoke("plans", "cancel", "p", "--reason", "enough", "--json").json == {"plan_id": "p", "sent": True}
         assert deployed.sent("p", "plan.cancel").data == {"reason": "enough"}
 
-    def test_a_finished_plan_takes_no_signal(self, invoke: Invoke, deployed: Deployed) -> None:
+    @pytest.mark.parametrize(
+        ("arguments", "event_type", "data"),
+        [
+            (["reject", "--reason", "too dear"], "plan.reject", {"reason": "too dear"}),
+            (["reject"], "plan.reject", {"reason": "rejected"}),
+            (["redirect", "--data", '{"to": "Bo"}'], "plan.redirect", {"goal_data": {"to": "Bo"}}),
+            (["inject", "--data", '["it rains"]'], "plan.inject", {"context": ["it rains"]}),
+            (["inject", "-d", "null"], "plan.inject", {"context": None}),
+        ],
+    )
+    def test_steering_reaches_the_plan(
+        self, invoke: Invoke, deployed: Deployed, arguments: list[str], event_type: str, data: Any
+    ) -> None:
+        deployed.plan("p", tenant_id="t1")
+        assert invoke("plans", *arguments, "p", "--json").json == {"plan_id": "p", "sent": True}
+        event = deployed.sent("p", event_type)
+        assert (event.data, event.tenant_id, event.topic) == (data, "t1", EventTopic.PLAN_EVENTS)
+        assert invoke("plans", *arguments, "p").out.startswith("✓ plan p: ")
+
+    def test_steering_takes_data_from_a_file(self, invoke: Invoke, deployed: Deployed, tmp_path: Path) -> None:
+        (tmp_path / "said.json").write_text('{"to": "Åse"}')
+        deployed.plan("p")
+        assert invoke("plans", "redirect", "p", "--data", "@said.json").code == 0
+        assert deployed.sent("p", "plan.redirect").data == {"goal_data": {"to": "Åse"}}
+        assert invoke("plans", "inject", "p", "--data", "@said.json").code == 0
+        assert deployed.sent("p", "plan.inject").data == {"context": {"to": "Åse"}}
+
+    @pytest.mark.parametrize(("data", "got"), [("[1]", "list"), ('"Bo"', "str"), ("7", "int")])
+    def test_a_redirect_to_no_object_is_wrong_usage(self, invoke: Invoke, data: str, got: str) -> None:
+        result = invoke("plans", "redirect", "p", "--data", data)
+        assert (result.code, result.out) == (2, "")
+        assert result.err == f"error: --data: a JSON object is needed, not {got}\n"
+
+    def test_show_and_history_tell_how_a_plan_was_steered(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan(
+            "steered",
+            [
+                ("plan.pause", {"reason": "lunch"}),
+                ("plan.resume", {"input": {"ok": True}}),
+                ("plan.redirect", {"goal_data": {"to": "Bo"}}),
+                ("plan.inject", {"context": "x" * 200}),
+                ("plan.reject", {"reason": "too dear"}),
+            ],
+        )
+        said = invoke("plans", "show", "steered", "--json").json["steered_by"]
+        assert [(each["event"], each["said"]) for each in said] == [
+            ("plan.pause", "lunch"),
+            ("plan.resume", {"ok": True}),
+            ("plan.redirect", {"to": "Bo"}),
+            ("plan.inject", "x" * 200),
+            ("plan.reject", "too dear"),
+        ]
+        assert said[0]["time"].startswith("20")
+        shown = invoke("plans", "show", "steered").out
+        assert "steered by\n  plan.pause     lunch" in shown
+        assert '  plan.redirect  {"to": "Bo"}' in shown
+        table = " ".join(invoke("plans", "history", "steered").out.split())
+        assert 'resumed with {"ok": true}' in table
+        assert 'redirected to {"to": "Bo"}' in table
+        assert 'given the context "xxx' in table
+        assert "x" * 120 not in table
+
+    def test_a_plan_that_nobody_steered_says_nothing_of_it(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("p", [("name.given", {"name": "Bo"})])
+        assert "steered by" not in invoke("plans", "show", "p").out
+        assert invoke("plans", "show", "p", "--json").json["steered_by"] == []
+
+    @pytest.mark.parametrize(
+        "command",
+        ["signal over name.given", "reject over", "redirect over --data {}", "inject over --data 1"],
+    )
+    def test_a_finished_plan_takes_no_signal(self, invoke: Invoke, deployed: Deployed, command: str) -> None:
         deployed.plan("over", [("name.given", {})])
-        result = invoke("plans", "signal", "over", "name.given")
-        assert result.code == 1
-        assert "completed" in result.err
+        result = invoke("plans", *command.split())
+        assert (result.code, result.out) == (1, "")
+        assert "plan over is completed" in result.err
 
     def test_a_server_without_streams_says_so(
         self, invoke: Invoke, deployed: Deployed, monkeypatch: pytest.MonkeyPatch

@@ -10,10 +10,20 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from plancast.cli import timeline
-from plancast.cli.output import cell, duration, iso, note, out, plain, status_text, table, timestamp
+from plancast.cli.output import cell, duration, iso, note, out, plain, shorten, status_text, table, timestamp
+from plancast.controls import INJECT, REDIRECT, RESUME
 
 if TYPE_CHECKING:
     from plancast.handle import PlanChange
+
+SAID_WIDTH = 120
+"""Characters that a line of the table has for what a control event says."""
+_STEERED = {
+    RESUME: "resumed with",
+    REDIRECT: "redirected to",
+    INJECT: "given the context",
+}
+"""How a line tells of a control event; of the others the plan's error or its pause tells."""
 
 
 def show_table(entries: Sequence[Mapping[str, Any]]) -> None:
@@ -104,7 +114,8 @@ def _sent(entry: Mapping[str, Any]) -> str:
 
 
 def _notes(entry: Mapping[str, Any]) -> Text:
-    return cell("; ".join(_remarks(entry)), "red" if entry.get("status") == "failed" else "yellow")
+    remarks = [each for each in (_steered(entry), *_remarks(entry)) if each]
+    return cell("; ".join(remarks), "red" if entry.get("status") == "failed" else "yellow")
 
 
 def _decision(taken: Mapping[str, Any]) -> str:
@@ -121,6 +132,14 @@ def _decision(taken: Mapping[str, Any]) -> str:
         facts.append(f"{taken['repairs']} repaired")
     why = decision.get("reasoning") or action.get("reasoning") or action.get("reason") or ""
     return plain(f"decided to {action['action']} {what}".rstrip() + f" ({', '.join(facts)}): {why}")
+
+
+def _steered(entry: Mapping[str, Any]) -> str:
+    """What a control event gave the plan; empty when it gave nothing."""
+    control = timeline.control(entry)
+    if control is None or control.event not in _STEERED or control.said is None:
+        return ""
+    return plain(f"{_STEERED[control.event]} {shorten(control.said, SAID_WIDTH)}")
 
 
 def _remarks(entry: Mapping[str, Any]) -> list[str]:

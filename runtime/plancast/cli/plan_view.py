@@ -17,6 +17,7 @@ from plancast.cli.output import (
     iso,
     note,
     out,
+    plain,
     plural,
     shorten,
     status_text,
@@ -25,6 +26,8 @@ from plancast.cli.output import (
 )
 from plancast.cli.timeline import Waiting
 from plancast.status import PlanStatus
+from plancast.task_registry import TaskRegistry
+from plancast.tasks import Task
 
 if TYPE_CHECKING:
     from plancast_bus.checkpoints import PlanSummary
@@ -67,12 +70,13 @@ def show_list(found: Sequence[PlanSummary], now: float, *, more: bool = False) -
 
 
 def plan_document(state: Mapping[str, Any], history: _History) -> dict[str, Any]:
-    """A plan in the JSON of `plans show`: its fields, what it waits for, and its way."""
+    """A plan in the JSON of `plans show`: its fields, what it waits for, how it was steered, and its way."""
     return {
         **state,
         "revision": history[-1]["revision"] if history else 0,
         "waiting_for": [_waiting_document(each) for each in timeline.waits(state, history)],
         "listens_for": _listened(state),
+        "steered_by": [asdict(each) | {"time": iso(each.time)} for each in timeline.controls(history)],
         "way": [asdict(step) | {"time": iso(step.time)} for step in timeline.steps(history)],
     }
 
@@ -96,6 +100,13 @@ def show_plan(state: Mapping[str, Any], history: _History, now: float) -> None:
     if state.get("results"):
         _heading("results")
         console.print(_results(state["results"]))
+    if (tasks := state.get("tasks") or {}).get("groups"):
+        _heading("groups of tasks")
+        console.print(_groups(TaskRegistry.from_state(tasks)))
+    controls = timeline.controls(history)
+    if controls:
+        _heading("steered by")
+        console.print(_steered(controls))
     way = timeline.steps(history)
     if way:
         _heading("way")
@@ -123,6 +134,8 @@ def _facts(state: Mapping[str, Any], history: _History, now: float) -> Table:
         ("why paused", "pause_reason"),
         ("error", "error"),
         ("planner", "planner"),
+        ("decided by", "decider"),
+        ("version", "planner_version"),
         ("session", "session_id"),
         ("tenant", "tenant_id"),
         ("user", "user_id"),
@@ -182,6 +195,31 @@ def _results(results: Mapping[str, Any]) -> Table:
     made = fields()
     for state, result in results.items():
         made.add_row(cell(f"  {state}"), cell(shorten(result, RESULT_WIDTH)))
+    return made
+
+
+def _groups(tasks: TaskRegistry) -> Table:
+    made = fields()
+    for group in tasks.groups:
+        members = [tasks.task(each) for each in group.members]
+        told = ", ".join(f"{_event_of(each)} {each.state}" for each in members)
+        reason = f"  {group.reason}" if group.reason else ""
+        made.add_row(cell(f"  {group.group_id}", "cyan"), Text.assemble(f"{group.state}: ", told, (reason, "dim")))
+    return made
+
+
+def _event_of(task: Task) -> str:
+    return plain(task.spec.event_type if task.spec is not None else task.kind)
+
+
+def _steered(controls: Sequence[timeline.Control]) -> Table:
+    made = fields()
+    for each in controls:
+        said = each.said if isinstance(each.said, str) else shorten(each.said, RESULT_WIDTH)
+        made.add_row(
+            cell(f"  {each.event}", "cyan"),
+            Text.assemble(cell("" if each.said is None else f"{said}  "), (timestamp(each.time), "dim")),
+        )
     return made
 
 

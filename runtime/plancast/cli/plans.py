@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from plancast.cli import history_view, plan_view
-from plancast.cli.connection import open_client, read_json
+from plancast.cli.connection import open_client, read_json, read_object
 from plancast.cli.failures import DONE, FAILED, usage_error
 from plancast.cli.graph import mermaid
 from plancast.cli.options import AsJson, NatsUrl, PlanId, Verbose
@@ -178,6 +178,48 @@ def pause(
 ) -> int:
     """Hold a plan until it is resumed."""
     return _move(nats_url, plan, lambda handle: handle.pause(reason), "asked to pause", as_json)
+
+
+@plans.command()
+def reject(
+    plan: PlanId,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why; the requester and the history are told.")
+    ] = "rejected",
+    nats_url: NatsUrl = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """End a plan as failed, because it may not go on like this."""
+    return _move(nats_url, plan, lambda handle: handle.reject(reason), "asked to fail", as_json)
+
+
+@plans.command()
+def redirect(
+    plan: PlanId,
+    data: Annotated[
+        str, typer.Option("--data", "-d", metavar="JSON", help="All of the new data: a JSON object, @file, or -.")
+    ],
+    nats_url: NatsUrl = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Give a plan's goal new data, which its planner is shown the next time it is asked."""
+    goal_data = read_object(data)
+    return _move(nats_url, plan, lambda handle: handle.redirect(goal_data), "asked to redirect", as_json)
+
+
+@plans.command()
+def inject(
+    plan: PlanId,
+    data: Annotated[str, typer.Option("--data", "-d", metavar="JSON", help="The context: JSON, @file, or -.")],
+    nats_url: NatsUrl = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Hand a plan's planner context, which it is shown the next time it is asked."""
+    context = read_json(data)
+    return _move(nats_url, plan, lambda handle: handle.inject(context), "sent context", as_json)
 
 
 def _move(

@@ -6,7 +6,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from plancast.controls import CANCEL, INJECT, PAUSE, REDIRECT, REJECT, RESUME
 from plancast.requests import Request
+
+_SAID_IN = {
+    CANCEL: "reason",
+    PAUSE: "reason",
+    REJECT: "reason",
+    RESUME: "input",
+    REDIRECT: "goal_data",
+    INJECT: "context",
+}
+"""Where each control event has what it says."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,17 @@ class Waiting:
     asking_again: bool
 
 
+@dataclass(frozen=True)
+class Control:
+    """A control event, by which somebody outside steered a plan."""
+
+    event: str
+    said: Any
+    """Its reason, input, goal data or context; None when it has none."""
+    time: float
+    """When its turn was, seconds since the epoch, UTC."""
+
+
 def steps(history: Iterable[Mapping[str, Any]]) -> list[Step]:
     """The way through the states."""
     way: list[Step] = []
@@ -49,6 +71,21 @@ def steps(history: Iterable[Mapping[str, Any]]) -> list[Step]:
         for state in path:
             way.append(Step(state, way[-1].state if way else "", event_type(entry), float(entry["time"])))
     return way
+
+
+def controls(history: Iterable[Mapping[str, Any]]) -> list[Control]:
+    """How a plan was steered from outside, oldest first."""
+    return [each for each in map(control, history) if each is not None]
+
+
+def control(entry: Mapping[str, Any]) -> Control | None:
+    """The control event of an entry; None when its event is another."""
+    kind = event_type(entry)
+    if kind not in _SAID_IN:
+        return None
+    data = entry["event"].get("data")
+    said = data.get(_SAID_IN[kind]) if isinstance(data, Mapping) else None
+    return Control(kind, said, float(entry["time"]))
 
 
 def waits(state: Mapping[str, Any], history: Iterable[Mapping[str, Any]]) -> list[Waiting]:
