@@ -1,12 +1,26 @@
 """For tests of plans: a deployment in memory, a clock that can be moved, a model server that says what it is told.
 
-No server, no key and no Ray needed.
+And for tests of planners: the conformance kit. No server, no key and no Ray needed.
 """
 
+from plancast.task_registry import TaskRegistry
 from plancast.testing.environment import PlancastTest
 from plancast.testing.model_answers import Answer, ModelRequest
 from plancast.testing.model_server import ModelServer
+from plancast.testing.planner_conformance import Check, ConformanceReport, planner_conformance
 from plancast_bus.clock import ManualClock
 from plancast_bus.memory import MemoryBus, MemoryWorld
 
-__all__ = ["Answer", "ManualClock", "MemoryBus", "MemoryWorld", "ModelRequest", "ModelServer", "PlancastTest"]
+__all__ = [
+    "Answer",
+    "Check",
+    "ConformanceReport",
+    "ManualClock",
+    "MemoryBus",
+    "MemoryWorld",
+    "ModelRequest",
+    "ModelServer",
+    "PlancastTest",
+    "TaskRegistry",
+    "planner_conformance",
+]
