@@ -72,13 +72,30 @@ class Deciding:
         plan.requests.pop(request_id, None)
         if request.event_type == WAIT:
             plan.end_wait()
+            self._take_kept()
         await self._go_on(event)
 
-    async def on_resume(self) -> None:
-        """Somebody has resumed the plan: what was kept meanwhile counts now, and the planner is asked."""
-        for fields in self._plan.take_kept_answers():
+    async def on_resume(self, waited: bool, said: Any) -> None:
+        """Somebody has resumed the plan: what was kept meanwhile counts now, and the planner is asked.
+
+        It is not asked when there is nothing new to it: requests are open as they were before a mere pause.
+
+        Args:
+            waited: The pause was a WAIT.
+            said: What the plan was resumed with.
+        """
+        plan = self._plan
+        unseen = plan.control.pop("unseen", None)
+        if self._take_kept() or waited or unseen or said is not None or not plan.requests:
+            await self._go_on(self._turn.event)
+
+    def _take_kept(self) -> bool:
+        """Note the answers that came while the plan was paused; True when there were any."""
+        answers = self._plan.take_kept_answers()
+        for fields in answers:
+            remember_event(self._turn, self._plan, fields)
             take_answer(self._plan, fields)
-        await self._go_on(self._turn.event)
+        return bool(answers)
 
     def _take_answer(self, event: Any) -> bool:
         """Note an answer; True when the planner is to be asked now."""
@@ -91,6 +108,7 @@ class Deciding:
     async def _end_wait(self, event: Any) -> None:
         fields = _fields(event)
         await self._plan.resume(fields.get("data"))
+        self._take_kept()
         if fields["type"] != RESUME:
             self._plan.results[fields["type"]] = fields.get("data")
 
@@ -134,6 +152,7 @@ class Deciding:
         reason = self._plan.control.pop("pause", None)
         if reason is not None:
             await self._plan.pause(reason)
+            self._plan.control["unseen"] = True
         return reason is not None
 
     async def _ask(self, run: RunContext) -> PlannerDecision:

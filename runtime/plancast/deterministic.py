@@ -102,7 +102,7 @@ class DeterministicPlanner:
             if isinstance(claim, PlannerDecision):
                 return claim
             if claim is not None:
-                return _decision(run, claim, f"step {index} ({_title(step)}) of {self.name}")
+                return _decision(run, claim, claim.reasoning or f"step {index} ({_title(step)}) of {self.name}")
         why = f"none of {len(self.steps)} steps of {self.name} claimed the call"
         return self._finish(run, FinishReason.NO_PATH, "deterministic", "no_step_matched", why)
 

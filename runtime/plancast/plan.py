@@ -85,7 +85,8 @@ class PlanContext:
     awaiting: str = ""
     """The task or group that a planner's AWAIT waits for."""
     control: dict[str, Any] = field(default_factory=dict)
-    """What people have asked of the plan that its planner has not seen: ``pause``, ``injected``, ``redirect_goal``."""
+    """What people have asked of the plan that its planner has not seen: ``pause``, ``injected``, ``redirect_goal``;
+    and ``unseen``, when something has come that the planner was not asked about because of such a pause."""
     aliases: list[str] = field(default_factory=list)
     """Further correlation ids that the plan is found by."""
     requests: dict[str, Request] = field(default_factory=dict)
@@ -102,6 +103,8 @@ class PlanContext:
         self._settled = self.current_state
         self.moves: list[str] = []
         """States entered since the object was made."""
+        self.hands_over = False
+        """Whether a transition handler has its say on every move, so that kept events are the turn's to offer."""
 
     # Creation and persistence.
 
@@ -556,14 +559,21 @@ class PlanContext:
 
     def _take_kept(self) -> str | None:
         """Where the oldest kept event that the current state waits for leads to."""
+        if self.hands_over or (found := self.take_kept_for_state()) is None:
+            return None
+        event, target = found
+        self._keep_result(self.current_state, event)
+        return target
+
+    def take_kept_for_state(self) -> tuple[dict[str, Any], str] | None:
+        """The oldest kept event that the current state waits for, which is then no longer kept, and where it leads."""
         if self.status is PlanStatus.PAUSED:
             return None
         for index, event in enumerate(self.kept):
             target = self._next_from(self.current_state, event)
             if target is not None:
                 del self.kept[index]
-                self._keep_result(self.current_state, event)
-                return target
+                return event, target
         return None
 
     async def _drain_kept(self) -> None:

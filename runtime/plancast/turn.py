@@ -14,7 +14,7 @@ from plancast.failed_requests import as_failure_of_child, ask_later, ends_reques
 from plancast.goal import GoalContext, TransitionContext
 from plancast.machine import validate_state_machine
 from plancast.outbox import Outbox
-from plancast.plan import WAITING_FOR, PlanContext
+from plancast.plan import MAX_MOVES, WAITING_FOR, PlanContext
 from plancast.planner import Handler, Planner, call_handler, wants_four
 from plancast.reading import answered_request
 from plancast.requests import WAIT, Request
@@ -108,6 +108,7 @@ class Turn:
         )
         if plan is not None:
             plan._context = self.context
+            plan.hands_over = self._transition_handler(plan) is not None
             plan.moves.clear()
             self.asked_before = {key: (each.due, each.child, each.sequence) for key, each in plan.requests.items()}
 
@@ -143,6 +144,7 @@ class Turn:
             verdict = await self._offer(self.plan)
         if verdict is Verdict.COMMIT:
             assert self.plan is not None
+            await self._hand_over_kept(self.plan)
             await settle_kept(self, self.plan)
             settle_requests(self, self.plan)
         return verdict
@@ -304,6 +306,17 @@ class Turn:
             self.notes.append(f"the transition handler made no move on {event.type}")
         return moved
 
+    async def _hand_over_kept(self, plan: PlanContext) -> None:
+        """Offer the handler what came before the plan's state waited for it, as if it came now."""
+        handler = self._transition_handler(plan) if plan.kept and plan.state_machine else None
+        for _ in range(MAX_MOVES):
+            if handler is None or plan.status is not PlanStatus.RUNNING:
+                return
+            if (found := plan.take_kept_for_state()) is None:
+                return
+            fields, target = found
+            await self._hand_over(plan, EventEnvelope.model_validate(fields), handler, target)
+
     async def _settle_by_hand(self, plan: PlanContext) -> None:
         """A state that a handler has set, and neither entered nor paused in, is entered now."""
         if not plan.set_by_hand:
@@ -409,11 +422,13 @@ class Turn:
             await plan.fail(missing)
             return Verdict.COMMIT
         plan.control.pop("pause", None)
+        waited = WAITING_FOR in plan.results
         data = self.event.data
-        await plan.resume(data["input"] if isinstance(data, dict) and "input" in data else data)
+        said = data["input"] if isinstance(data, dict) and "input" in data else data
+        await plan.resume(said)
         deciding = self._deciding(plan)
         if deciding is not None:
-            await deciding.on_resume()
+            await deciding.on_resume(waited, said)
         return Verdict.COMMIT
 
     def _deciding(self, plan: PlanContext) -> Deciding | None:
@@ -470,6 +485,7 @@ class Turn:
             plan.tenant_id, plan.user_id = goal.tenant_id, goal.user_id
             plan.session_id = plan.session_id or goal.session_id
             planner = self.environment.goals[goal.event_type]
+            plan.hands_over = planner.transition_handler is not None
             plan.planner = plan.planner or planner.name
             if planner.transition_handler is not None or not plan.state_machine:
                 plan.planner_version = planner.version

@@ -289,3 +289,24 @@ async def test_the_tasks_of_a_long_plan_do_not_pile_up() -> None:
         tasks = (await handle.state())["tasks"]
         assert len(tasks["groups"]) <= 16
         assert len(tasks["tasks"]) <= 32
+
+
+async def test_a_mere_pause_asks_for_nothing_twice() -> None:
+    planner = Deciding(
+        lambda run: (
+            CompleteAction(result=run.results["work.completed"])
+            if "work.completed" in run.results
+            else PublishAction(event_type="work.requested", data={"n": 1}, response_event="work.completed")
+        )
+    )
+    async with PlancastTest(App("a", planners=[planner], workers=[doers()]), workers=False) as env:
+        handle = await env.submit("a.goal")
+        (request,) = await requests(env, handle, 1)
+        await handle.pause("lunch")
+        await turns(handle, 2)
+        await handle.resume()
+        await turns(handle, 3)
+        assert len(planner.runs) == 1
+        await answer(env, handle, request, {"n": 1})
+        assert await handle.result(timeout=20) == {"n": 1}
+        assert len(requests_of(await handle.history())) == 1

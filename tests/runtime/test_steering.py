@@ -23,7 +23,7 @@ from plancast import (
 )
 from plancast.testing import PlancastTest
 
-HOLDING = {
+HOLDING: dict[str, dict[str, Any]] = {
     "start": {"state_name": "start", "default_next": "hold"},
     "hold": {"state_name": "hold", "transitions": [{"on_event": "go", "to_state": "done"}]},
     "done": {"state_name": "done", "is_terminal": True},
@@ -193,3 +193,40 @@ async def test_a_planner_needs_no_more_than_the_protocol_asks() -> None:
         assert await handle.result(timeout=20) == {"ok": True}
         state = await handle.state()
         assert (state["planner"], state["decider"], state["planner_version"]) == ("desk", "bare", "1")
+
+
+async def test_a_handler_has_its_say_on_an_answer_that_came_during_a_pause() -> None:
+    planner = Planner("m")
+    asking = {
+        **HOLDING,
+        "hold": {**HOLDING["hold"], "action": {"event_type": "x.requested", "response_event": "go"}},
+    }
+    planner.add_goal("m.goal", asking)
+    handed: list[Any] = []
+
+    @planner.on_transition()
+    async def move(transition: Any, context: Any) -> None:
+        handed.append((transition.event_type, transition.next_state, transition.data))
+        await transition.plan.finalize({"by": "the handler"})
+
+    async with PlancastTest(App("a", planners=[planner])) as env:
+        handle = await env.submit("m.goal")
+        await reached(handle, "running")
+        await handle.pause()
+        await reached(handle, "paused")
+        ((_, request),) = (await handle.history())[0]["sent"]
+        await env.bus.publish(
+            EventEnvelope(
+                source="w",
+                type="go",
+                topic="action-results",
+                correlation_id=handle.plan_id,
+                parent_event_id=request,
+                data={"n": 1},
+            )
+        )
+        await turns(handle, 3)
+        await env.crash_host()
+        await handle.resume()
+        assert await handle.result(timeout=20) == {"by": "the handler"}
+    assert handed == [("go", "done", {"n": 1})]
