@@ -1,14 +1,43 @@
-"""The README's first example is what it says it is: short, valid, and it runs."""
+"""The README's examples are what they say they are: short, valid, and they run."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
-from plancast import App
+import plancast
+from plancast import App, Worker
 from plancast.testing import PlancastTest
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+async def test_the_tree_decides_its_goal() -> None:
+    (code,) = (
+        block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "DeterministicPlanner" in block
+    )
+    worker = Worker("w")
+    worker.on_task("ticket.classify.requested", "ticket.classify.completed")(lambda task, context: {"severity": "low"})
+    worker.on_task("issue.reproduce.requested", "issue.reproduce.completed")(lambda task, context: {"seen": True})
+    worker.on_task("ticket.route.requested", "ticket.route.completed")(lambda task, context: task.data)
+    names: dict[str, Any] = {
+        **vars(plancast),
+        "critical": lambda run: run.results["ticket.classify.completed"]["severity"] != "critical",
+        "is_bug": lambda run: True,
+        "route": lambda run, reproduced: plancast.PublishAction(
+            event_type="ticket.route.requested", data={"reproduced": reproduced}
+        ),
+    }
+    exec(code, names)
+    async with PlancastTest(App("a", planners=[names["desk"]], workers=[worker])) as env:
+        handle = await env.submit("ticket.received", {"text": "down"})
+        async with asyncio.timeout(20):
+            while await handle.status() != "paused":
+                await asyncio.sleep(0.01)
+        await handle.signal("triage.approved", {"by": "Grace"})
+        assert await handle.result(timeout=20) == {"reproduced": True}
 
 
 async def test_the_first_example_runs() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from plancast.demo.cases import AT_ONCE, CLARIFIED, HOPELESS, Case
-from plancast.demo.drive import Run, cost_of
+from plancast.demo.drive import Run
+from plancast.demo.driving import cost_of
 
 KILLED_AT = 100.0
 OF_ANOTHER = {"searching": {"query": "slicing", "hits": [{}]}, "analyzing": {"answer": "A slice.", "sources": ["a"]}}

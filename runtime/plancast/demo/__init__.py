@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["DemoName", "run_demo"]
+__all__ = ["DemoName", "PlannerKind", "run_demo"]
 
-DemoName = Literal["research", "orders", "feedback"]
-_PLANS = {"research": 40, "orders": 30, "feedback": 3}
+DemoName = Literal["research", "orders", "feedback", "triage"]
+PlannerKind = Literal["tree", "llm", "machine"]
+_PLANS = {"research": 40, "orders": 30, "feedback": 3, "triage": 30}
 
 
 def run_demo(
@@ -19,17 +20,19 @@ def run_demo(
     *,
     name: DemoName = "research",
     model: str | None = None,
+    planner: PlannerKind = "tree",
 ) -> int:
     """Run an example's plans on an embedded nats-server and a local Ray.
 
     Args:
         topic: research: ask this one question only, and print its answer.
-        plans: How many plans run at once; 40, 30 and 3 unless given.
-        seed: research, orders: repeats an earlier run's order.
-        kill: research: kill a plan host halfway, with SIGKILL.
+        plans: How many plans run at once; 40, 30, 3 and 30 unless given.
+        seed: research, orders, triage: repeats an earlier run's order.
+        kill: research, triage: kill a plan host halfway, with SIGKILL.
         json_output: Print one JSON document instead of tables.
         name: The example: ``examples/<name>.py``.
-        model: orders, feedback: a litellm model string; None takes the stand-in, which needs no key.
+        model: orders, feedback, triage by an LLM: a litellm model string; None takes the stand-in, which needs no key.
+        planner: triage: who decides.
 
     Returns:
         0 when every plan has ended as it should; 1 otherwise.
@@ -45,6 +48,12 @@ def run_demo(
         from plancast.demo.feedback_session import report_feedback
 
         return asyncio.run(report_feedback(count, model=model, json_output=json_output))
+    if name == "triage":
+        from plancast.demo.triage_session import triage_tickets
+
+        return asyncio.run(
+            triage_tickets(count, seed, planner=planner, model=model, kill=kill, json_output=json_output)
+        )
     from plancast.demo.session import ask, demonstrate
 
     if topic is not None:

@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from plancast.cli.output import cell, duration, plain, plural, table
-from plancast.demo.drive import SUBMITTED, Cost, Drive, Run
+from plancast.demo.drive import Run
+from plancast.demo.driving import SUBMITTED, Cost, Journey, PlanDrive
 
 STATES = (SUBMITTED, "searching", "retry_search", "ask_user", "analyzing", "done", "failed")
 STYLES = {"done": "green", "failed": "red", "ask_user": "yellow", "retry_search": "magenta", SUBMITTED: "dim"}
@@ -31,10 +32,13 @@ PLAIN_STEPS = 4
 class Board:
     """Live progress on a terminal; elsewhere a line now and then. ``quiet`` shows nothing."""
 
+    states: Sequence[str] = STATES
+    """Where plans may stand, in the order in which they are counted."""
+
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self._console = console
         self._quiet = quiet
-        self._drive: Drive | None = None
+        self._drive: PlanDrive[Any, Any] | None = None
         self._notes: deque[str] = deque(maxlen=NOTES)
         self._began = time.monotonic()
         self._told = 0
@@ -52,7 +56,7 @@ class Board:
         if self._live is not None:
             self._live.stop()
 
-    def follow(self, drive: Drive) -> None:
+    def follow(self, drive: PlanDrive[Any, Any]) -> None:
         """Show the progress of these plans from now on."""
         self._drive = drive
 
@@ -76,21 +80,21 @@ class Board:
     def _draw(self) -> RenderableType:
         parts: list[RenderableType] = [Text(line, style="dim") for line in self._notes]
         if self._drive is not None:
-            parts += [_progress(self._drive), _counts(self._drive.runs)]
+            parts += [_progress(self._drive), _counts(self._drive.runs, self.states)]
         return Group(*parts)
 
 
-def _progress(drive: Drive) -> RenderableType:
+def _progress(drive: PlanDrive[Any, Any]) -> RenderableType:
     ended = sum(run.ended_at > 0 for run in drive.runs)
     row = Table.grid(padding=(0, 1))
     row.add_row(ProgressBar(total=drive.planned, completed=ended, width=40), f"{ended}/{drive.planned} plans")
     return row
 
 
-def _counts(runs: Sequence[Run]) -> Text:
+def _counts(runs: Sequence[Journey[Any]], states: Sequence[str]) -> Text:
     counts = Counter(run.state for run in runs)
     text = Text()
-    for state in STATES:
+    for state in states:
         text.append(f"{state} {counts[state]}  ", style=STYLES.get(state, "cyan") if counts[state] else "dim")
     return text
 
@@ -114,9 +118,9 @@ def print_runs(console: Console, runs: Sequence[Run]) -> None:
     console.print(shown)
 
 
-def print_timeline(console: Console, run: Run, killed_at: float | None) -> None:
+def print_timeline(console: Console, run: Journey[Any], killed_at: float | None) -> None:
     """Every turn of one plan, and the moment of the kill in between."""
-    console.print(Text(f"Timeline of plan {run.handle.plan_id}: {plain(run.case.topic)}", style="bold"))
+    console.print(Text(f"Timeline of plan {run.handle.plan_id}: {plain(run.title)}", style="bold"))
     shown = table("turn", "after", "event", "state", "sent", "notes", right=("turn", "after"))
     shown_kill = killed_at is None
     for entry in run.history:
@@ -153,11 +157,11 @@ def print_cost(console: Console, cost: Cost) -> None:
     console.print(shown)
 
 
-def print_faults(console: Console, runs: Sequence[Run]) -> None:
+def print_faults(console: Console, runs: Sequence[Journey[Any]]) -> None:
     """What did not go as it should."""
     for run in runs:
         for fault in run.faults():
-            console.print(Text(plain(f"{run.case.topic!r} (plan {run.handle.plan_id}) {fault}"), style="red"))
+            console.print(Text(plain(f"{run.title} (plan {run.handle.plan_id}) {fault}"), style="red"))
 
 
 def print_answer(console: Console, analysis: dict[str, Any]) -> None:

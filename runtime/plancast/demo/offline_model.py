@@ -1,4 +1,4 @@
-"""A stand-in for a model: it follows the rules of the two examples, and understands nothing else.
+"""A stand-in for a model: it follows the rules of the examples, and understands nothing else.
 
 It is asked by HTTP as a model is, gets the same prompt, and knows what stands in that prompt alone: the goal, the
 trigger and the results so far. What differs from a model is that its answers are programmed, its tokens counted by
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from plancast.testing.model_answers import ModelRequest
@@ -38,6 +38,8 @@ class Situation:
     """Type of the event that the decision is asked for after."""
     results: Mapping[str, Any]
     instructions: str
+    groups: Mapping[str, Any] = field(default_factory=dict)
+    """Groups of tasks that were started, by their ids."""
 
     @classmethod
     def read(cls, request: ModelRequest) -> Situation:
@@ -59,6 +61,7 @@ class Situation:
             trigger=trigger.get("event", ""),
             results=results,
             instructions=system,
+            groups=_json(blocks.get("tasks", ""), {}).get("groups", {}),
         )
 
 
@@ -135,9 +138,58 @@ def _feedback(now: Situation) -> tuple[str, Action]:
     return "The report is written.", {"action": "complete", "result": result}
 
 
+def _triage(now: Situation) -> tuple[str, Action]:
+    ticket, results = now.goal, now.results
+    failed = next((name for name in results if name.endswith(".failed")), None)
+    if failed is not None:
+        why = f"{failed}: {results[failed].get('error', 'no reason was given')}"
+        return why, {"action": "complete", "reason": "no_path", "result": None}
+    text = {"subject": ticket["subject"], "body": ticket["body"]}
+    classified = results.get("ticket.classify.completed")
+    if classified is None:
+        return "Nothing is known of the ticket yet (rule 1).", _publish("ticket.classify.requested", text)
+    group, bug = "reproduction", classified["category"] == "bug"
+    if bug and group not in now.groups:
+        spec = {"event_type": "issue.reproduce.requested", "data": text}
+        return "It is a bug (rule 2).", {"action": "delegate", "spec": spec, "group_id": group}
+    if "customer.lookup.completed" not in results:
+        branches = [
+            {"event_type": "customer.lookup.requested", "data": {"customer": ticket["customer"]}},
+            {"event_type": "knowledge.search.requested", "data": text},
+        ]
+        return "Neither needs the other's answer (rule 3).", {"action": "parallel", "branches": branches}
+    if bug and group not in results:
+        return "The bug is still being reproduced (rule 4).", {"action": "await", "group_id": group}
+    return _routed(now, classified)
+
+
+def _routed(now: Situation, classified: Mapping[str, Any]) -> tuple[str, Action]:
+    ticket, results = now.goal, now.results
+    approval = results.get("triage.approved")
+    if classified["severity"] == "critical" and approval is None:
+        return "A critical ticket waits for a person (rule 5).", {
+            "action": "wait",
+            "reason": f"Ticket {ticket['ticket_id']} is critical",
+            "expected_event": "triage.approved",
+            "timeout_seconds": None,
+            "pause_reason": "approval_required",
+            "payload": ticket,
+        }
+    if "ticket.route.completed" in results:
+        return "It is routed (rule 6).", {"action": "complete", "result": results["ticket.route.completed"]}
+    answers = ("customer.lookup.completed", "knowledge.search.completed", "issue.reproduce.completed")
+    known = {"ticket_id": ticket["ticket_id"], **classified}
+    for each in answers:
+        known |= results.get(each, {})
+    if approval is not None:
+        known["approved_by"] = approval["by"]
+    return "All that is wanted is known (rule 6).", _publish("ticket.route.requested", known)
+
+
 _RULES: Final[Mapping[str, Callable[[Situation], tuple[str, Action]]]] = {
     "order.received": _order,
     "feedback.goal": _feedback,
+    "ticket.received": _triage,
 }
 
 

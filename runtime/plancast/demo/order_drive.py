@@ -11,7 +11,7 @@ from typing import Any
 
 from plancast.client import Client
 from plancast.demo.decided import Account
-from plancast.demo.drive import LATE_SECONDS, Audience
+from plancast.demo.driving import LATE_SECONDS, Audience
 from plancast.demo.order_cases import LIMIT, OrderCase
 from plancast.errors import PlanCancelled, PlanFailed, PlanFinished
 from plancast.executor import WAITING_EVENT

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import random
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -21,18 +17,17 @@ from plancast.cli.output import err, out, plural, print_json
 from plancast.client import Client
 from plancast.demo import display
 from plancast.demo.cases import choose
-from plancast.demo.drive import ASK_USER, CLARIFIED, GOAL, PLAN_SECONDS, RESPONSE, Cost, Drive, Run, cost_of
+from plancast.demo.deployed import HOSTS, deployed
+from plancast.demo.drive import ASK_USER, CLARIFIED, Drive, Run
+from plancast.demo.driving import Cost, Journey, cost_of, most_telling
 from plancast.errors import PlanFailed
 from plancast.handle import PlanHandle
-from plancast.settings import HostSettings, RaySettings, Settings
-from plancast_bus.settings import NatsSettings
 
 if TYPE_CHECKING:
     from plancast_actors.local import LocalRuntime
 
 APP = "plancast.demo.research:app"
 """``examples/research.py``, which the package carries under this name."""
-HOSTS = 2
 KILLED = 0
 """Number of the plan host that is killed."""
 
@@ -45,7 +40,7 @@ async def demonstrate(plans: int, seed: int | None, *, kill: bool, json_output: 
     console = out()
     with display.Board(console, quiet=json_output) as board:
         board.note(f"starting nats-server, Ray and {plural(HOSTS, 'plan host')} (seed {seed})")
-        async with _deployed(HOSTS) as runtime, Client.connect(runtime.nats_url) as client:
+        async with deployed(APP) as runtime, Client.connect(runtime.nats_url) as client:
             drive = Drive(client, choose(plans, seed), board)
             board.follow(drive)
             board.note(f"NATS is at {runtime.nats_url}; submitting {plural(plans, 'plan')}")
@@ -65,11 +60,11 @@ async def ask(topic: str, *, json_output: bool) -> int:
     """Ask one question, and print its answer with its sources; 0 when there is one."""
     console, notes = out(), err()
     notes.print(Text("starting nats-server and Ray", style="dim"))
-    async with _deployed(1) as runtime, Client.connect(runtime.nats_url) as client:
-        handle = await client.submit(GOAL, {"topic": topic}, response_event=RESPONSE)
+    async with deployed(APP, hosts=1) as runtime, Client.connect(runtime.nats_url) as client:
+        handle = await client.submit(Drive.goal, {"topic": topic}, response_event=Drive.response)
         answered = await _clarify(handle, notes)
         try:
-            results = await handle.result(timeout=PLAN_SECONDS) if answered else {}
+            results = await handle.result(timeout=Drive.plan_seconds) if answered else {}
         except PlanFailed as error:
             notes.print(Text(error.error, style="red"))
             results = {}
@@ -101,7 +96,7 @@ class Executioner:
         self.killed_at = time.time()
         self._board.note(f"kill -9 {self._host}")
 
-    async def cost(self, runs: Sequence[Run]) -> Cost | None:
+    async def cost(self, runs: Sequence[Journey[Any]]) -> Cost | None:
         """What the kill has cost; None when there was none."""
         if self.killed_at is None:
             return None
@@ -109,21 +104,6 @@ class Executioner:
         host = next(each for each in status["hosts"] if each["name"] == self._host)
         restarted_at = time.time() - host.get("up_seconds", 0.0)
         return cost_of(self._host, self.killed_at, restarted_at, host.get("activations", 0), runs)
-
-
-@contextlib.asynccontextmanager
-async def _deployed(hosts: int) -> AsyncIterator[LocalRuntime]:
-    """The research app on a nats-server and a Ray of its own, whatever the environment says."""
-    from plancast_actors.local import LocalRuntime
-
-    with tempfile.TemporaryDirectory(prefix="plancast-demo-", ignore_cleanup_errors=True) as folder:
-        settings = Settings(
-            nats=NatsSettings(), ray=RaySettings(), hosts=HostSettings(count=hosts), data_dir=Path(folder)
-        )
-        # Ray prints the death of a host on stdout, into the tables or the JSON; here it is meant, and shown otherwise.
-        with contextlib.redirect_stdout(io.StringIO()):
-            async with LocalRuntime(APP, settings) as runtime:
-                yield runtime
 
 
 async def _clarify(handle: PlanHandle, console: Console) -> bool:
@@ -143,7 +123,7 @@ def _show(console: Console, seed: int, runs: Sequence[Run], cost: Cost | None, k
     console.print()
     display.print_runs(console, runs)
     console.print()
-    display.print_timeline(console, _most_telling(runs, killed_at), killed_at)
+    display.print_timeline(console, most_telling(runs, killed_at), killed_at)
     if cost is not None:
         console.print()
         display.print_cost(console, cost)
@@ -152,12 +132,6 @@ def _show(console: Console, seed: int, runs: Sequence[Run], cost: Cost | None, k
     good = sum(not run.faults() for run in runs)
     style = "bold green" if good == len(runs) else "bold red"
     console.print(Text(f"{good} of {plural(len(runs), 'plan')} ended as they should (seed {seed})", style=style))
-
-
-def _most_telling(runs: Sequence[Run], killed_at: float | None) -> Run:
-    """The plan that the kill has held up longest, in the middle of its way; without a kill the one with most turns."""
-    moment = killed_at or 0.0
-    return max(runs, key=lambda run: (bool(run.path_at(moment)) * run.stall(moment)[1], len(run.history)))
 
 
 def _report(seed: int, runs: Sequence[Run], cost: Cost | None, good: bool) -> dict[str, Any]:

@@ -3,56 +3,40 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
-import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plancast.demo import offline_model
-from plancast.settings import HostSettings, RaySettings, ReasonerSettings, Settings
+from plancast.demo.deployed import deployed
+from plancast.settings import ReasonerSettings
 from plancast.testing.model_server import ModelServer
-from plancast_bus.settings import NatsSettings
 
 if TYPE_CHECKING:
     from plancast_actors.local import LocalRuntime
 
-HOSTS = 2
 STAND_IN_SECONDS = 0.15
 """How long the stand-in takes for an answer."""
 
 
 @contextlib.asynccontextmanager
 async def deployed_with_model(
-    name: str, model: str | None, environment: Mapping[str, str] | None = None
+    name: str, model: str | None, environment: Mapping[str, str] | None = None, *, app: str = "app"
 ) -> AsyncIterator[LocalRuntime]:
     """The example of this name, decided by a model; None takes the stand-in, served in this process.
 
-    The examples read the environment, so it is set while Ray is started, whose processes inherit it.
+    ``app`` is what the app is called in the example. The examples read the environment, so it is set while Ray is
+    started, whose processes inherit it.
     """
-    from plancast_actors.local import LocalRuntime
-
     said = {**(environment or {}), f"{name.upper()}_MODEL": model or offline_model.MODEL}
     with contextlib.ExitStack() as exit_stack:
         if model is None:
             server = exit_stack.enter_context(ModelServer(rule=offline_model.answer, latency=STAND_IN_SECONDS))
             said |= {"OPENAI_API_BASE": server.url, "OPENAI_API_KEY": "the-stand-in-needs-none"}
         exit_stack.enter_context(_environment(said))
-        folder = exit_stack.enter_context(
-            tempfile.TemporaryDirectory(prefix="plancast-demo-", ignore_cleanup_errors=True)
-        )
-        settings = Settings(
-            nats=NatsSettings(),
-            ray=RaySettings(),
-            hosts=HostSettings(count=HOSTS),
-            reasoners=ReasonerSettings(min=1, max=2),
-            data_dir=Path(folder),
-        )
-        # What Ray prints of its own on stdout would stand in the tables, or the JSON.
-        with contextlib.redirect_stdout(io.StringIO()):
-            async with LocalRuntime(f"plancast.demo.{name}:app", settings) as runtime:
-                yield runtime
+        reasoners = ReasonerSettings(min=1, max=2)
+        async with deployed(f"plancast.demo.{name}:{app}", reasoners=reasoners) as runtime:
+            yield runtime
 
 
 @contextlib.contextmanager
