@@ -1,0 +1,6 @@
+"""``python -m plancast`` is the command line."""
+
+from plancast.cli import main
+
+if __name__ == "__main__":
+    main()
