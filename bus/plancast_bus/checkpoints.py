@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from plancast_bus.codec import pack, unpack
 from plancast_bus.effects import Effect, from_fields, to_fields
@@ -47,6 +47,34 @@ class PlanSummary:
     def from_header(cls, line: str) -> PlanSummary:
         """The summary that :meth:`to_header` made a line of."""
         return cls(*json.loads(line))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFilter:
+    """Which plans a look through all of them is for; None takes any."""
+
+    status: str | None = None
+    session_id: str | None = None
+    tenant_id: str | None = None
+
+    def read(self, line: str) -> PlanSummary | None:
+        """The summary that :meth:`PlanSummary.to_header` made a line of; None when it is of another plan."""
+        wanted = [each for each in (self.status, self.session_id, self.tenant_id) if each is not None]
+        if not all(_one_line(each) in line for each in wanted):
+            return None  # most plans are passed over without being read
+        summary = PlanSummary.from_header(line)
+        found = summary.status, summary.session_id, summary.tenant_id
+        asked = self.status, self.session_id, self.tenant_id
+        return summary if all(want in (None, has) for want, has in zip(asked, found, strict=True)) else None
+
+
+class Committed(NamedTuple):
+    """A plan as a look through all of them finds it."""
+
+    version: int
+    """The store's, of its newest checkpoint; it grows with every commit of any plan."""
+    correlation_id: str
+    summary: PlanSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +187,22 @@ class CheckpointStore(Protocol):
         limit: int | None = None,
     ) -> AsyncIterator[PlanSummary]:
         """The plans that are stored, newest commit last, filtered."""
+        ...
+
+    def committed_after(self, version: int) -> AsyncGenerator[Committed]:
+        """The plans whose newest commit came after the one with this version, in the order of commits.
+
+        Made to be read a piece at a time: leave it at any plan, and go on behind its version another time.
+        """
+        ...
+
+    def newest(self, wanted: PlanFilter | None = None, *, before: int = 0) -> AsyncGenerator[Committed]:
+        """The plans that are stored, filtered, newest commit first; with ``before`` those committed before it.
+
+        Made to be left early: it costs what is read of it, however many plans there are. A plan that is committed
+        while all of them are read is not missed: it comes where it was, or as it is then at the end, or both. With
+        ``before`` it may be missed, since it is no longer among those.
+        """
         ...
 
     def watch(self, correlation_id: str) -> AsyncIterator[Checkpoint]:

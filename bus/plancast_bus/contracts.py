@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from plancast_bus.checkpoints import CheckpointStore
 from plancast_bus.effects import Effect
@@ -37,6 +37,9 @@ class Delivery:
     """Names the delivery to its consumer."""
     is_response: bool = False
     """It is a final response that the response stream republished; plans have no use for it."""
+    tenant: str = ""
+    """Of a goal: whose it is, as its publisher says in the ``Plancast-Tenant`` header, encoded as a token of a subject.
+    Tenants take turns by it; it proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,15 @@ class Registry(Protocol):
     async def delete(self, kind: str, key: str) -> None: ...
 
 
+class StoredEvent(NamedTuple):
+    """An event that a stream holds."""
+
+    sequence: int
+    message_id: str | None
+    payload: bytes
+    content_type: str | None
+
+
 Notice = Callable[[str, bytes, str | None], Awaitable[None]]
 """Receives (subject, payload, content type) of a notice."""
 
@@ -185,6 +197,16 @@ class Bus(Protocol):
 
     def encode(self, event: EventEnvelope | WireEvent) -> tuple[bytes, str]:
         """An event as bytes and their content type, in the configured wire format."""
+        ...
+
+    async def stored_events(self, topic: str, correlation_id: str) -> list[StoredEvent]:
+        """The events of a topic and a correlation id that their stream holds at this moment, oldest first.
+
+        From streams of what must be processed they are gone once acknowledged. One look-up an event: for rare use.
+
+        Raises:
+            BusUnavailable: the stream cannot be read.
+        """
         ...
 
     def consume(self, spec: ConsumerSpec) -> Consumer:

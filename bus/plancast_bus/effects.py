@@ -21,6 +21,8 @@ class Publish:
     payload: bytes
     message_id: str
     content_type: str
+    tenant: str = ""
+    """Of a goal: whose it is, as a token of a subject; see ``Delivery.tenant``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,10 @@ def effect_kind(effect: Effect) -> str:
 
 def to_fields(effect: Effect) -> list[Any]:
     """An effect as a list of plain values, its kind first."""
-    return [_NAMES[type(effect)], *(getattr(effect, name) for name in effect.__slots__)]
+    fields = [_NAMES[type(effect)], *(getattr(effect, name) for name in effect.__slots__)]
+    if isinstance(effect, Publish) and not effect.tenant:
+        fields.pop()  # as earlier versions write and read it
+    return fields
 
 
 def from_fields(fields: list[Any]) -> Effect:

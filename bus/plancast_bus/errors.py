@@ -5,6 +5,7 @@ PlancastError                 root of every error that plancast raises
     ├── NatsServerError       an embedded nats-server does not start or does not answer
     ├── UnsupportedServer     a nats-server lacks what plancast needs (JetStream, version)
     ├── BusUnavailable        no connection, or no answer in time
+    │   └── AccessDenied      the server does not let this user do it
     ├── InvalidEnvelope       bytes or fields that are no event envelope
     ├── InvalidSubject        a subject that is not `<prefix>.<topic>.<correlation id>.<event type>`
     ├── PayloadTooLarge       a message over the configured or the server's limit
@@ -32,6 +33,10 @@ class UnsupportedServer(BusError):
 
 class BusUnavailable(BusError):
     """Raised when there is no connection to the bus, or it does not answer in time."""
+
+
+class AccessDenied(BusUnavailable):
+    """Raised when the permissions of this user on the nats-server do not allow what was asked."""
 
 
 class InvalidEnvelope(BusError, ValueError):

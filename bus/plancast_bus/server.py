@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Protocol, Self
+from typing import Any, BinaryIO, Protocol, Self
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -47,8 +47,23 @@ exec "$@"
 
 _LOCK_PATIENCE = 5.0  # a server whose parent was killed needs a moment to leave its data folder
 _PROBE_INTERVAL = 0.02
+_ANSWER_PATIENCE = 1.0  # servers of a cluster without a leader do not answer at all
 _LOG_TAIL_LINES = 12
 _LOG_SIZE_LIMIT = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """What a nats-server must know to be one of several."""
+
+    name: str
+    """The name of the cluster."""
+
+    port: int
+    """The port for the other servers, on the same address as for clients. They must know it, so it is never 0."""
+
+    routes: tuple[str, ...]
+    """Where the servers of the cluster are for each other, as ``nats://host:port``; its own may be among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +85,9 @@ class ServerOptions:
     max_payload: int = 8 * 1024 * 1024
     """The largest message, in bytes."""
 
+    max_file_store: int | None = None
+    """Bytes that JetStream may keep on disk; None takes what the server finds free."""
+
     sync_interval: str | None = None
     """How often JetStream syncs to disk: "always" (every write), a duration as in "10s", or None for the
     server's default of two minutes, with which a power loss can lose acknowledged writes."""
@@ -82,6 +100,9 @@ class ServerOptions:
 
     token: str | None = field(default=None, repr=False)
     """The token that clients must give, instead of a user and password."""
+
+    cluster: ClusterOptions | None = None
+    """The cluster that the server is part of. It is ready when the cluster has a leader."""
 
     startup_timeout: float = 30.0
     """Seconds until a server that is not ready is given up. Recovering large streams takes a while."""
@@ -242,6 +263,8 @@ class NatsServer:
     def _config(self) -> dict[str, object]:
         options = self.options
         jetstream: dict[str, object] = {"store_dir": str(self.data_dir)}
+        if options.max_file_store is not None:
+            jetstream["max_file_store"] = options.max_file_store
         if options.sync_interval is not None:
             jetstream["sync_interval"] = options.sync_interval
         config: dict[str, object] = {
@@ -257,6 +280,13 @@ class NatsServer:
         }
         if self._http_port is not None:
             config["http_port"] = self._http_port or -1
+        if (cluster := options.cluster) is not None:
+            config["cluster"] = {
+                "name": cluster.name,
+                "host": options.host,
+                "port": cluster.port,
+                "routes": list(cluster.routes),
+            }
         if options.token is not None:
             config["authorization"] = {"token": options.token}
         elif options.user is not None:
@@ -320,14 +350,18 @@ class NatsServer:
             return True
         return False
 
-    def _jetstream_answers(self) -> bool:
+    def ask(self, operation: str, body: object = None) -> dict[str, Any] | None:
+        """Call the JetStream API of a running server: its answer, errors included; None when there is none."""
         options = self.options
         credentials = {"user": options.user, "pass": options.password, "auth_token": options.token}
         given = {key: value for key, value in credentials.items() if value is not None}
         try:
-            return _ask_jetstream(_dialable(options.host), self._port, given)
+            return _ask_jetstream(_dialable(options.host), self._port, given, operation, body)
         except (OSError, ValueError):
-            return False
+            return None
+
+    def _jetstream_answers(self) -> bool:
+        return "error" not in (self.ask("INFO") or {"error": None})
 
     def _failure(self, what: str, log_start: int) -> NatsServerError:
         tail = _tail(self.log_path, log_start)
@@ -444,19 +478,24 @@ def _read_info(wire: _Readable) -> Mapping[str, object]:
     return info
 
 
-def _ask_jetstream(host: str, port: int, credentials: Mapping[str, str]) -> bool:
+def _ask_jetstream(
+    host: str, port: int, credentials: Mapping[str, str], operation: str, body: object
+) -> dict[str, Any] | None:
     inbox = f"_INBOX.{uuid4().hex}"
     hello = json.dumps({"verbose": False, "headers": True, "no_responders": True, "lang": "python", **credentials})
-    with socket.create_connection((host, port), 2.0) as connection, connection.makefile("rwb") as wire:
+    payload = b"" if body is None else json.dumps(body).encode()
+    with socket.create_connection((host, port), _ANSWER_PATIENCE) as connection, connection.makefile("rwb") as wire:
         _read_info(wire)
-        wire.write(f"CONNECT {hello}\r\nSUB {inbox} 1\r\nPUB $JS.API.INFO {inbox} 0\r\n\r\n".encode())
+        wire.write(f"CONNECT {hello}\r\nSUB {inbox} 1\r\n".encode())
+        wire.write(f"PUB $JS.API.{operation} {inbox} {len(payload)}\r\n".encode() + payload + b"\r\n")
         wire.flush()
         for line in wire:
             if line.startswith(b"MSG "):
-                return "error" not in json.loads(wire.readline())
+                answer: dict[str, Any] = json.loads(wire.readline())
+                return answer
             if line.startswith((b"HMSG ", b"-ERR")):  # nobody answers for JetStream yet
-                return False
-    return False
+                return None
+    return None
 
 
 def _tail(path: Path, start: int) -> list[str]:

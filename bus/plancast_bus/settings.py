@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
+from urllib.parse import unquote
 
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+_LOGIN = re.compile(r"^((?:[A-Za-z][A-Za-z0-9+.-]*:)?//)?(.*)@")
 
 
 class NatsSettings(BaseModel):
-    """How to reach NATS, and who one is there."""
+    """How to reach NATS, and who one is there.
+
+    A user, password or token that is written into the URL is moved out of it, also when the URL is assigned
+    later: the URL can be shown, noted and logged.
+    """
+
+    model_config = ConfigDict(validate_assignment=True, hide_input_in_errors=True)
 
     url: str = ""
     """``nats://host:port``, several separated by commas; empty takes ``NATS_URL`` or an embedded server."""
     credentials: Path | None = None
     """A ``.creds`` file (JWT and seed)."""
+    nkey: Path | None = None
+    """A file with the seed of an nkey."""
     token: SecretStr | None = None
     user: str = ""
     password: SecretStr | None = None
@@ -26,6 +38,27 @@ class NatsSettings(BaseModel):
     """Seconds until a first connection must stand."""
     publish_timeout: float = Field(10.0, gt=0)
     """Seconds until a publish must be acknowledged."""
+    inbox_prefix: str = Field("_INBOX", pattern=r"^_INBOX(\.[A-Za-z0-9_-]+)*$")
+    """Answers come to inboxes under it: ``_INBOX.<user>`` where each user may listen to its own inboxes alone."""
+
+    @model_validator(mode="after")
+    def _take_login_out_of_url(self) -> Self:
+        if "@" not in self.url:
+            return self
+        servers = [each.strip() for each in self.url.split(",") if each.strip()]
+        logins = {found[2] for each in servers if (found := _LOGIN.match(each)) is not None}
+        if len(logins) > 1:
+            raise ValueError("the servers of a URL have different logins; one user is needed for all")
+        said: dict[str, object] = {"url": ",".join(_LOGIN.sub(lambda found: found[1] or "", each) for each in servers)}
+        for login in logins:
+            user, colon, password = login.partition(":")
+            if colon:
+                said |= {"user": unquote(user), "password": SecretStr(unquote(password)), "token": None}
+            elif user:
+                said |= {"user": "", "password": None, "token": SecretStr(unquote(user))}
+        self.__dict__.update(said)  # assigning would validate, and come back here
+        self.__pydantic_fields_set__.update(said)
+        return self
 
 
 class BusSettings(BaseModel):

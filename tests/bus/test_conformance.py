@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from plancast_bus import codec
-from plancast_bus.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.checkpoints import Checkpoint, PlanFilter, PlanSummary
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.contracts import Bus, Consumer, ConsumerSpec, Delivery, Source
 from plancast_bus.effects import (
@@ -677,6 +677,32 @@ async def test_a_withdrawn_request_reaches_nobody(bus: Bus) -> None:
     assert ids(await take(bus.consume(spec(bus, "requests")), 1)) == ["kept"]
 
 
+async def test_what_a_stream_still_holds_can_be_looked_up(bus: Bus) -> None:
+    async def held(topic: str, correlation_id: str) -> list[str | None]:
+        return [each.message_id for each in await bus.stored_events(topic, correlation_id)]
+
+    def event(topic: str, name: str, correlation_id: str = "a b.*") -> Publish:
+        return Publish(bus.subjects.event(topic, correlation_id, "x.y"), b"{}", name, codec.JSON_TYPE)
+
+    assert await held("action-requests", "a b.*") == []
+    sequences = await bus.emit(
+        [event("action-requests", "1"), event("action-requests", "2"), event("action-requests", "other", "c")]
+    )
+    await bus.emit([event("action-results", "answer"), event("business-facts", "fact")])
+    assert await held("action-requests", "a b.*") == ["1", "2"]
+    first, second = await bus.stored_events("action-requests", "a b.*")
+    assert (first.sequence, second.sequence) == tuple(sequences[:2])
+    assert (first.payload, first.content_type) == (b"{}", codec.JSON_TYPE)
+    assert await held("action-results", "a b.*") == ["answer"]
+    assert await held("plan-events", "a b.*") == []
+    assert await held("business-facts", "a b.*") == ["fact"]
+    consumer = bus.consume(spec(bus, "requests"))
+    await consumer.ack((await take(consumer, 3, ack=False))[:1])
+    async with asyncio.timeout(PATIENCE):
+        while await held("action-requests", "a b.*") != ["2"]:
+            await asyncio.sleep(0.01)
+
+
 async def test_aliases_lead_to_their_plans(bus: Bus) -> None:
     store = bus.checkpoints
     assert await store.get_alias("other") is None
@@ -953,6 +979,16 @@ async def test_a_forgotten_plan_can_begin_anew(bus: Bus) -> None:
     assert await store.history("plan-1") == [b"new"]
 
 
+async def test_a_further_correlation_id_is_forgotten_with_its_plan_unless_it_is_another_plans_by_then(bus: Bus) -> None:
+    store = bus.checkpoints
+    await store.commit(checkpoint())
+    await bus.emit([NoteAlias("mine", "plan-1"), NoteAlias("moved", "plan-1")])
+    await bus.emit([NoteAlias("moved", "plan-2")])
+    await store.forget("plan-1", ["mine", "moved"])
+    assert await store.get_alias("mine") is None
+    assert await store.get_alias("moved") == "plan-2"
+
+
 async def test_the_history_is_contiguous_over_sealed_parts(bus: Bus) -> None:
     """Also between the commit that seals a part and the moment when the part is put away."""
     store = bus.checkpoints
@@ -1007,6 +1043,53 @@ async def test_summaries_are_filtered_and_the_newest_commit_is_last(bus: Bus) ->
     assert len([each async for each in store.summaries(limit=0)]) == 0
     (newest,) = [each async for each in store.summaries(session_id="s1", status="running")]
     assert newest.revision == 2
+
+
+async def test_the_newest_commits_come_first_filtered_and_page_by_page(bus: Bus) -> None:
+    store = bus.checkpoints
+    assert [each async for each in store.newest()] == []
+    versions = {}
+    for name, status, session, tenant in [
+        ("a", "running", "s1", "t1"),
+        ("b ü.*", "completed", "s1", 'in"quotes'),
+        ("c", "running", "s2", "t1"),
+        ("running", "failed", "completed", "failed"),
+    ]:
+        versions[name] = await store.commit(checkpoint(name, status=status, session=session, tenant=tenant))
+    first, versions["a"] = versions["a"], 0
+    versions["a"] = await store.commit(
+        checkpoint("a", revision=2, version=first, status="running", session="s1", tenant="t1")
+    )
+
+    async def names(before: int = 0, **wanted: str) -> list[str]:
+        found = [each async for each in store.newest(PlanFilter(**wanted), before=before)]
+        assert all(each.version == versions[each.correlation_id] for each in found)
+        assert all(each.summary.plan_id == each.correlation_id for each in found)
+        return [each.correlation_id for each in found]
+
+    assert await names() == ["a", "running", "c", "b ü.*"]
+    assert await names(versions["running"]) == ["c", "b ü.*"]
+    assert await names(versions["b ü.*"]) == []
+    assert await names(status="running") == ["a", "c"]
+    assert await names(status="running", before=versions["a"]) == ["c"]
+    assert await names(status="failed") == ["running"]
+    assert await names(session_id="completed") == ["running"]
+    assert await names(tenant_id='in"quotes') == ["b ü.*"]
+    assert await names(status="running", session_id="s2", tenant_id="t1") == ["c"]
+    assert await names(tenant_id="") == []
+
+
+async def test_commits_are_looked_through_a_piece_at_a_time(bus: Bus) -> None:
+    store = bus.checkpoints
+    assert [each async for each in store.committed_after(0)] == []
+    versions = {name: await store.commit(checkpoint(name)) for name in ("a", "b ü.*", "c")}
+    found = [each async for each in store.committed_after(0)]
+    assert [(each.version, each.correlation_id) for each in found] == [(versions[name], name) for name in versions]
+    assert [each.summary.plan_id for each in found] == list(versions)
+    newest = await store.commit(checkpoint("a", revision=2, version=versions["a"]))
+    assert [each.correlation_id async for each in store.committed_after(versions["b ü.*"])] == ["c", "a"]
+    assert [each.summary.revision async for each in store.committed_after(versions["c"])] == [2]
+    assert [each async for each in store.committed_after(newest)] == []
 
 
 async def test_a_watch_sees_the_newest_checkpoint_and_later_ones(world: World, bus: Bus) -> None:

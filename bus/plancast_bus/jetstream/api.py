@@ -95,8 +95,15 @@ class JetStreamApi:
 
     async def last_from_leader(self, stream: str, subject: str) -> StoredMessage | None:
         """The newest message of a subject as the stream's leader knows it, or None."""
+        return await self._from_leader(stream, {"last_by_subj": subject})
+
+    async def next_from_leader(self, stream: str, subject: str, after: int) -> StoredMessage | None:
+        """The first message of a subject (or filter) after a sequence as the stream's leader knows it, or None."""
+        return await self._from_leader(stream, {"seq": after + 1, "next_by_subj": subject})
+
+    async def _from_leader(self, stream: str, which: dict[str, Any]) -> StoredMessage | None:
         try:
-            answer = await self.call(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
+            answer = await self.call(f"STREAM.MSG.GET.{stream}", which)
         except ApiError as error:
             if error.code == MESSAGE_NOT_FOUND:
                 return None

@@ -12,24 +12,27 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from plancast_bus.codec import CONTENT_TYPES, encode
-from plancast_bus.contracts import ConsumerSpec, Notice, Source
+from plancast_bus.contracts import ConsumerSpec, Notice, Source, StoredEvent
 from plancast_bus.effects import Effect
-from plancast_bus.envelope import EventEnvelope, WireEvent
-from plancast_bus.errors import BusUnavailable, PayloadTooLarge, UnsupportedServer
+from plancast_bus.envelope import EventEnvelope, EventTopic, WireEvent
+from plancast_bus.errors import AccessDenied, BusUnavailable, PayloadTooLarge, UnsupportedServer
 from plancast_bus.jetstream import streams
+from plancast_bus.jetstream.admitting import Admission
 from plancast_bus.jetstream.api import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, ApiError, JetStreamApi
 from plancast_bus.jetstream.checkpoints import JetStreamCheckpoints
 from plancast_bus.jetstream.connection import Connection
 from plancast_bus.jetstream.consuming import PullConsumer
 from plancast_bus.jetstream.dead_letters import JetStreamDeadLetters
 from plancast_bus.jetstream.emitting import Emitter
-from plancast_bus.jetstream.exchange import Exchange
+from plancast_bus.jetstream.exchange import Exchange, NoResponders
 from plancast_bus.jetstream.health import examine
-from plancast_bus.jetstream.publishing import Publisher
+from plancast_bus.jetstream.publishing import TENANT, Publisher
 from plancast_bus.jetstream.reading import StreamReader
 from plancast_bus.jetstream.registry import JetStreamRegistry
 from plancast_bus.settings import BusSettings, NatsSettings
-from plancast_bus.subjects import Subjects
+from plancast_bus.sources import SOURCES
+from plancast_bus.subjects import Subjects, encode_token
+from plancast_bus.tenants import tenant_of
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +59,12 @@ async def connect(nats: NatsSettings, bus: BusSettings) -> JetStreamBus:
 async def _check_jetstream(connection: Connection, api: JetStreamApi) -> None:
     try:
         await api.call("INFO")
+    except AccessDenied:
+        raise
     except (ApiError, BusUnavailable) as error:
-        if not connection.alive:
+        # A cluster that is electing its leader does not answer, or says so; that is no lack of JetStream.
+        electing = isinstance(error, BusUnavailable) and not isinstance(error.__cause__, NoResponders)
+        if electing or not connection.alive:
             raise
         raise UnsupportedServer(
             f"the nats-server at {connection.where} runs without JetStream, or not for this account: "
@@ -75,9 +82,12 @@ class JetStreamBus:
         self._names = streams.StreamNames.of(settings.prefix)
         self._api = JetStreamApi(exchange)
         self._publisher = Publisher(exchange)
+        self._admission = Admission(self._api, self._names.requests)
         reader = StreamReader(connection, self._api)
         self._emitter = Emitter(connection.client, self._api, self._publisher, self.subjects)
-        self.checkpoints = JetStreamCheckpoints(self._api, self._publisher, reader, self.subjects)
+        self.checkpoints = JetStreamCheckpoints(
+            self._api, self._publisher, reader, self.subjects, replicated=settings.replicas > 1
+        )
         self.dead_letters = JetStreamDeadLetters(self._api, self._publisher, reader, self.subjects)
         self.registry = JetStreamRegistry(self._api, self._publisher, reader, self.subjects)
 
@@ -94,6 +104,10 @@ class JetStreamBus:
             )
         subject = self.subjects.event(event.topic, event.correlation_id, event.type)
         headers = {"Nats-Msg-Id": event.id, "Content-Type": content_type}
+        if event.topic == EventTopic.ACTION_REQUESTS:
+            await self._admission.admit(len(payload))
+        if tenant := tenant_of(event):
+            headers[TENANT] = tenant
         await self._publisher.publish_acked(subject, payload, headers)
 
     async def emit(self, effects: Sequence[Effect]) -> list[int]:
@@ -108,6 +122,17 @@ class JetStreamBus:
         """An event as bytes and their content type, in the configured wire format."""
         wire_format = self._settings.wire_format
         return encode(event, wire_format), CONTENT_TYPES[wire_format]
+
+    async def stored_events(self, topic: str, correlation_id: str) -> list[StoredEvent]:
+        """The events of a topic and a correlation id that their stream holds; see the contract."""
+        stream = self._names.of_source(SOURCES[topic])
+        subject = self.subjects.stored(topic, "*", encode_token(correlation_id))
+        found: list[StoredEvent] = []
+        after = 0
+        while (message := await self._api.next_from_leader(stream, subject, after)) is not None:
+            after, headers = message.sequence, message.headers
+            found.append(StoredEvent(after, headers.get("Nats-Msg-Id"), message.payload, headers.get("Content-Type")))
+        return found
 
     def consume(self, spec: ConsumerSpec) -> PullConsumer:
         """Read a durable consumer, created when it is not there."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 
-from plancast_bus.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.checkpoints import Checkpoint, Committed, PlanFilter, PlanSummary
 from plancast_bus.codec import unpack
 from plancast_bus.effects import SealHistory
 from plancast_bus.errors import BusError, BusUnavailable, CommitConflict
@@ -15,7 +15,7 @@ from plancast_bus.jetstream.api import JetStreamApi, StoredMessage
 from plancast_bus.jetstream.publishing import Publisher, WrongLastSequence
 from plancast_bus.jetstream.reading import StreamReader
 from plancast_bus.jetstream.streams import StreamNames
-from plancast_bus.subjects import Subjects
+from plancast_bus.subjects import Subjects, decode_token
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +23,7 @@ SUMMARY = "Plancast-Plan"
 """Header that carries the summary of a plan."""
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 TTL = "Nats-TTL"
+ANY = PlanFilter()
 MACHINES = 1024
 """State machines that are remembered in the process."""
 
@@ -30,8 +31,18 @@ MACHINES = 1024
 class JetStreamCheckpoints:
     """The checkpoint store. A checkpoint's version is its sequence in the stream."""
 
-    def __init__(self, api: JetStreamApi, publisher: Publisher, reader: StreamReader, subjects: Subjects) -> None:
+    def __init__(
+        self,
+        api: JetStreamApi,
+        publisher: Publisher,
+        reader: StreamReader,
+        subjects: Subjects,
+        *,
+        replicated: bool = False,
+    ) -> None:
         self._api = api
+        # A replica that is behind would show a plan as it was, and an event that moves it now as one that does not.
+        self._newest = api.last_from_leader if replicated else api.last
         self._publisher = publisher
         self._reader = reader
         self._subjects = subjects
@@ -40,7 +51,7 @@ class JetStreamCheckpoints:
 
     async def load(self, correlation_id: str) -> Checkpoint | None:
         """The newest checkpoint of the plan, or None."""
-        message = await self._api.last(self._names.checkpoints, self._subjects.checkpoint(correlation_id))
+        message = await self._newest(self._names.checkpoints, self._subjects.checkpoint(correlation_id))
         return _decode(correlation_id, message)
 
     async def commit(self, checkpoint: Checkpoint) -> int:
@@ -113,6 +124,7 @@ class JetStreamCheckpoints:
     ) -> AsyncGenerator[PlanSummary]:
         """The plans that are stored, newest commit last, filtered."""
         shown: set[str] = set()
+        wanted = PlanFilter(status, session_id, tenant_id)
         every = f"{self._subjects.store}.checkpoints.*"
         reading = self._reader.read(self._names.checkpoints, every, "last_per_subject", headers_only=True)
         async with aclosing(reading):
@@ -122,14 +134,43 @@ class JetStreamCheckpoints:
                 line = message.headers.get(SUMMARY)
                 if line is None or message.is_marker or message.subject in shown:
                     continue
-                summary = PlanSummary.from_header(line)
-                if (
-                    (status is None or summary.status == status)
-                    and (session_id is None or summary.session_id == session_id)
-                    and (tenant_id is None or summary.tenant_id == tenant_id)
-                ):
+                summary = wanted.read(line)
+                if summary is not None:
                     shown.add(message.subject)
                     yield summary
+
+    async def committed_after(self, version: int) -> AsyncGenerator[Committed]:
+        """The plans whose newest commit came after the one with this version, in the order of commits."""
+        every = f"{self._subjects.store}.checkpoints.*"
+        reading = self._reader.read(self._names.checkpoints, every, "all", headers_only=True, after=version)
+        async with aclosing(reading):
+            async for message in reading:  # the stream holds one message for each plan
+                if (committed := self._committed(message, ANY)) is not None:
+                    yield committed
+
+    async def newest(self, wanted: PlanFilter | None = None, *, before: int = 0) -> AsyncGenerator[Committed]:
+        """The plans that are stored, filtered, newest commit first."""
+        every, newest = f"{self._subjects.store}.checkpoints.*", 0
+        reading = self._reader.read_back(self._names.checkpoints, every, before=before)
+        async with aclosing(reading):
+            async for message in reading:
+                newest = newest or message.sequence
+                if (committed := self._committed(message, wanted or ANY)) is not None:
+                    yield committed
+        if before or not newest:
+            return
+        moved = self._reader.read(self._names.checkpoints, every, "all", headers_only=True, after=newest)
+        async with aclosing(moved):
+            async for message in moved:
+                if (committed := self._committed(message, wanted or ANY)) is not None:
+                    yield committed
+
+    def _committed(self, message: StoredMessage, wanted: PlanFilter) -> Committed | None:
+        line = message.headers.get(SUMMARY)
+        summary = wanted.read(line) if line is not None and not message.is_marker else None
+        if summary is None:
+            return None
+        return Committed(message.sequence, decode_token(message.subject.rpartition(".")[2]), summary)
 
     async def watch(self, correlation_id: str) -> AsyncGenerator[Checkpoint]:
         """The newest checkpoint of the plan, then each further one, until the caller stops."""
@@ -145,7 +186,8 @@ class JetStreamCheckpoints:
         await self._api.purge(self._names.checkpoints, self._subjects.checkpoint(correlation_id))
         await self._api.purge(self._names.history, self._subjects.history(correlation_id, "*"))
         for alias in aliases:
-            await self._api.purge(self._names.meta, self._subjects.alias(alias))
+            if await self.get_alias(alias) == correlation_id:  # it may be another plan's by now
+                await self._api.purge(self._names.meta, self._subjects.alias(alias))
 
     async def put_machine(self, digest: str, encoded: bytes) -> None:
         """Keep a state machine under its content hash; repeating it changes nothing."""
@@ -162,7 +204,7 @@ class JetStreamCheckpoints:
         """The state machine with this content hash, or None."""
         if digest in self._machines:
             return self._machines[digest]
-        message = await self._api.last(self._names.meta, self._subjects.machine(digest))
+        message = await self._newest(self._names.meta, self._subjects.machine(digest))
         if message is None or message.is_marker:
             return None
         self._remember(digest, message.payload)
@@ -174,7 +216,7 @@ class JetStreamCheckpoints:
 
     async def get_alias(self, correlation_id: str) -> str | None:
         """The plan's own correlation id that a further one was noted for, or None."""
-        message = await self._api.last(self._names.meta, self._subjects.alias(correlation_id))
+        message = await self._newest(self._names.meta, self._subjects.alias(correlation_id))
         return None if message is None or message.is_marker else message.payload.decode()
 
     def _remember(self, digest: str, encoded: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +25,7 @@ PENDING_BYTES = 8 * 1024 * 1024
 """Bytes that are kept to be sent while the connection is down or slow."""
 PING_INTERVAL = 10
 """Seconds between pings; two unanswered ones end a connection that is only half open."""
+_DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
 
 
 class _GuardedClient(Client):
@@ -36,17 +38,23 @@ class _GuardedClient(Client):
             raise nats_errors.Error("nats: TLS is asked for, and the server does not use it")
         return super()._connect_command()
 
+    @property
+    def in_cluster(self) -> bool:
+        """Whether the server that it was last connected to is one of several."""
+        return bool(self._server_info.get("cluster"))
+
 
 class Connection:
     """One connection. It reconnects for ever; who depends on it is told when it came back or ended."""
 
     def __init__(self, settings: NatsSettings) -> None:
-        self.client: Client = _GuardedClient()
+        self.client = _GuardedClient()
         self.servers = [url.strip() for url in settings.url.split(",") if url.strip()]
         self.timeout = settings.publish_timeout
         self._settings = settings
         self._reconnected: list[Callable[[], None]] = []
         self._closed: list[Callable[[], None]] = []
+        self._denied: list[Callable[[str], None]] = []
         self._refusal: asyncio.Future[None] | None = None
         self._closing = False
 
@@ -61,6 +69,11 @@ class Connection:
         return self.client.is_connected
 
     @property
+    def in_cluster(self) -> bool:
+        """Whether the server is one of several, so that a stream may be electing its leader."""
+        return self.client.in_cluster
+
+    @property
     def ended(self) -> bool:
         """Whether it is closed for good."""
         return self.client.is_closed
@@ -73,10 +86,14 @@ class Connection:
         """Have a callback called when it ended for good; what is returned takes that back."""
         return _add(self._closed, callback)
 
+    def on_denied(self, callback: Callable[[str], None]) -> None:
+        """Have a callback called with each subject that the server does not let this user use, in lower case."""
+        self._denied.append(callback)
+
     def unavailable(self, what: str) -> BusUnavailable:
         """The error for something that could not be done for want of a connection or an answer."""
-        state = "closed" if self.ended else "answers too late" if self.alive else "down"
-        return BusUnavailable(f"{what}: the connection to NATS at {self.where} is {state}")
+        state = "is closed" if self.ended else "answers too late" if self.alive else "is down"
+        return BusUnavailable(f"{what}: the connection to NATS at {self.where} {state}")
 
     async def open(self) -> None:
         """Connect and check the server.
@@ -115,8 +132,7 @@ class Connection:
     async def _connect(self) -> None:
         settings = self._settings
         tls = _tls_context(settings, self.servers)
-        if isinstance(self.client, _GuardedClient):
-            self.client.require_tls = tls is not None
+        self.client.require_tls = tls is not None
         await self.client.connect(
             servers=self.servers,
             name="plancast",
@@ -135,6 +151,8 @@ class Connection:
             password=settings.password.get_secret_value() if settings.password else None,
             token=settings.token.get_secret_value() if settings.token else None,
             user_credentials=settings.credentials,
+            nkeys_seed=str(settings.nkey) if settings.nkey else None,
+            inbox_prefix=settings.inbox_prefix,
         )
 
     def _conclude(self, attempt: asyncio.Future[None]) -> None:
@@ -167,6 +185,13 @@ class Connection:
     async def _on_error(self, error: Exception) -> None:
         if isinstance(error, nats_errors.SlowConsumerError):
             logger.error("messages were dropped: a subscription is too slow", extra={"subject": error.subject})
+            return
+        denied = _DENIED.search(str(error))
+        if denied is not None:
+            what = "publish on" if denied[1].lower() == "publish" else "listen to"
+            logger.warning("the nats-server does not let this user %s %s", what, denied[2][:200])
+            for callback in self._denied:
+                callback(denied[2].lower())
             return
         logger.debug("nats: %s", _describe(error))
         if self._refusal is not None and not self._refusal.done() and _is_refusal(error):

@@ -21,6 +21,7 @@ from plancast_bus.errors import BusError, BusUnavailable
 from plancast_bus.jetstream.api import STREAM_NOT_FOUND, ApiError, JetStreamApi
 from plancast_bus.jetstream.connection import Connection
 from plancast_bus.jetstream.inbox import Inbox
+from plancast_bus.jetstream.publishing import TENANT
 
 logger = logging.getLogger(__name__)
 
@@ -157,10 +158,14 @@ class PullConsumer:
             "ack_wait": round(spec.ack_wait * 1_000_000_000),
             "max_deliver": -1,
             "max_ack_pending": spec.max_ack_pending,
-            "filter_subjects": list(spec.filters),
             "replay_policy": "instant",
         }
         operation = f"CONSUMER.CREATE.{self._stream}.{spec.name}"
+        if len(spec.filters) == 1:  # a single filter stands in the subject of the call, for permissions to go by
+            config["filter_subject"] = spec.filters[0]
+            operation += f".{spec.filters[0]}"
+        else:
+            config["filter_subjects"] = list(spec.filters)
         try:
             await self._api.call(operation, {"stream_name": self._stream, "config": config})
         except ApiError as error:
@@ -221,11 +226,12 @@ class PullConsumer:
         headers = message.headers
         if headers is None:
             content_type = message_id = None
-            is_response = False
+            is_response, tenant = False, ""
         else:
             content_type = headers.get("Content-Type") or _header(headers, "content-type")
             message_id = headers.get("Nats-Msg-Id")
             is_response = headers.get("Nats-Stream") == self._responses
+            tenant = headers.get(TENANT, "")
         return Delivery(
             message.subject,
             message.data,
@@ -236,6 +242,7 @@ class PullConsumer:
             int(tokens[at + 2]),
             message.reply,
             is_response,
+            tenant,
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from nats import errors as nats_errors
 from nats.aio.client import Client
 
+from plancast_bus import crash_points
 from plancast_bus.effects import (
     CancelTimer,
     Effect,
@@ -24,7 +25,7 @@ from plancast_bus.effects import (
 from plancast_bus.errors import BusError
 from plancast_bus.jetstream.api import MESSAGE_GONE, ApiError, JetStreamApi
 from plancast_bus.jetstream.exchange import Headers, Reply
-from plancast_bus.jetstream.publishing import Publisher, SubjectTaken
+from plancast_bus.jetstream.publishing import TENANT, Publisher, SubjectTaken
 from plancast_bus.jetstream.streams import StreamNames
 from plancast_bus.subjects import Subjects
 
@@ -71,6 +72,14 @@ class Emitter:
         Raises:
             BusError: at least one was not acknowledged; the others were sent all the same.
         """
+        if crash_points.armed:
+            return await crash_points.one_by_one(effects, self._emit_alone)
+        return await self._emit_all(effects)
+
+    async def _emit_alone(self, effect: Effect) -> int:
+        return (await self._emit_all((effect,)))[0]
+
+    async def _emit_all(self, effects: Sequence[Effect]) -> list[int]:
         sequences = [0] * len(effects)
         failure: BusError | None = None
         sent: list[_Sent] = []
@@ -140,6 +149,8 @@ class Emitter:
 
     async def _publish(self, effect: Publish) -> tuple[str, Reply]:
         headers = {"Nats-Msg-Id": effect.message_id, "Content-Type": effect.content_type}
+        if effect.tenant:
+            headers[TENANT] = effect.tenant
         return await self._post(effect.subject, effect.payload, headers)
 
     async def _respond(self, effect: Respond) -> tuple[str, Reply]:

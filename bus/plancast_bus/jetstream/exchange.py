@@ -12,19 +12,29 @@ from dataclasses import dataclass
 from nats import errors as nats_errors
 from nats.aio.msg import Msg
 
-from plancast_bus.errors import BusError, BusUnavailable, InvalidSubject, PayloadTooLarge
+from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, InvalidSubject, PayloadTooLarge
 from plancast_bus.jetstream.connection import Connection
 
 NO_RESPONDERS_RETRIES = 2
-"""How often a request that nobody takes is sent again: a stream may be electing its leader."""
+"""How often a request that nobody takes is sent again; in a cluster, where a stream may be electing its leader for
+seconds, until its time is over."""
 NO_RESPONDERS_WAIT = 0.25
+ANSWER_PATIENCE = 2.0
+"""Seconds after which a request without an answer is sent again in a cluster, whose leader may have died with it."""
+
+IN_PROCESS = b'"err_code":10158'
+"""In what a cluster says of a message that came before, and that its servers have not agreed on yet."""
 
 Headers = dict[str, str]
 Reply = asyncio.Future[Msg]
 
 
 class NoResponders(BusError):
-    """Raised when nobody on the server takes a subject."""
+    """Raised when nobody takes a subject, in a cluster for as long as a request may take."""
+
+    def __init__(self, subject: str, in_cluster: bool) -> None:
+        super().__init__(f"nobody on the server takes {subject[:200]}")
+        self.in_cluster = in_cluster
 
 
 @dataclass(slots=True)
@@ -36,6 +46,7 @@ class _Request:
     headers: Headers | None
     written: bool
     """It was sent over a connection that stood; otherwise the client holds it until there is one."""
+    sent: float
     refusals: int = 0
 
 
@@ -59,11 +70,12 @@ class Exchange:
         await self._client.subscribe(f"{self._inbox}*", cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0)
         self._connection.on_reconnect(self._send_again)
         self._connection.on_closed(self._give_up)
+        self._connection.on_denied(self._deny)
 
     async def send(self, subject: str, payload: bytes, headers: Headers | None = None) -> Reply:
         """Send a request, as fast as the connection takes it, and return the future of its reply.
 
-        The future fails with `BusUnavailable` after ``publish_timeout``, or with `NoResponders`.
+        The future fails with `BusUnavailable` after ``publish_timeout``, with `AccessDenied`, or with `NoResponders`.
 
         Raises:
             BusUnavailable: the connection is closed, or too much waits for it to come back.
@@ -74,8 +86,9 @@ class Exchange:
         self._count += 1
         token = str(self._count)
         reply: Reply = self._loop.create_future()
+        now = self._loop.time()
         self._requests[token] = _Request(
-            reply, self._loop.time() + self._timeout, subject, payload, headers, client.is_connected
+            reply, now + self._timeout, subject, payload, headers, client.is_connected, now
         )
         if self._sweep is None:
             self._sweep = self._loop.call_later(self._sweep_interval, self._expire)
@@ -97,14 +110,17 @@ class Exchange:
         request = self._requests.pop(token, None)
         if request is None or request.reply.done():
             return
-        if not message.data and message.headers and message.headers.get("Status") == "503":
+        unanswered = not message.data and message.headers and message.headers.get("Status") == "503"
+        if unanswered or (message.data.startswith(b'{"error"') and IN_PROCESS in message.data):
             self._refused(token, request)
             return
         request.reply.set_result(message)
 
     def _refused(self, token: str, request: _Request) -> None:
-        if request.refusals >= NO_RESPONDERS_RETRIES:
-            _fail(request.reply, NoResponders(f"nobody on the server takes {request.subject[:200]}"))
+        in_cluster = self._connection.in_cluster
+        late = self._loop.time() + NO_RESPONDERS_WAIT >= request.deadline
+        if late or (request.refusals >= NO_RESPONDERS_RETRIES and not in_cluster):
+            _fail(request.reply, NoResponders(request.subject, in_cluster))
             return
         request.refusals += 1
         self._requests[token] = request
@@ -126,6 +142,7 @@ class Exchange:
         request = self._requests.get(token)
         if request is None or request.reply.done():
             return
+        request.sent = self._loop.time()
         try:
             await self._client.publish(request.subject, request.payload, self._inbox + token, request.headers)
         except nats_errors.Error as error:
@@ -148,6 +165,10 @@ class Exchange:
                 break
             del requests[token]
             _fail(request.reply, self._late(request.subject))
+        if self._connection.in_cluster and self._connection.alive:
+            for token, request in requests.items():
+                if request.written and now - request.sent >= ANSWER_PATIENCE:
+                    self._resend(token)
         if requests:
             self._sweep = self._loop.call_later(self._sweep_interval, self._expire)
 
@@ -158,6 +179,15 @@ class Exchange:
         requests, self._requests = self._requests, {}
         for request in requests.values():
             _fail(request.reply, self._late(request.subject))
+
+    def _deny(self, subject: str) -> None:
+        """The server has refused a subject: what was sent there is answered by nobody."""
+        for token, request in list(self._requests.items()):
+            if subject in (request.subject.lower(), f"{self._inbox}*".lower()):
+                del self._requests[token]
+                who = f"the nats-server at {self._connection.where} does not let this user"
+                what = "publish on" if subject == request.subject.lower() else "have an answer from"
+                _fail(request.reply, AccessDenied(f"{who} {what} {request.subject[:200]}"))
 
     def _late(self, subject: str) -> BusUnavailable:
         return self._connection.unavailable(f"no answer for {subject[:200]} within {self._timeout:g} s")

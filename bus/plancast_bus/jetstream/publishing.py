@@ -8,16 +8,20 @@ from typing import Any, NamedTuple
 
 from nats.aio.msg import Msg
 
+from plancast_bus.admission import full
 from plancast_bus.errors import BusError, BusUnavailable, PayloadTooLarge, PublishRefused
 from plancast_bus.jetstream.exchange import Exchange, Headers, NoResponders, Reply
 
 _ACK = re.compile(rb'\{"stream":"[^"]*", ?(?:"domain":"[^"]*", ?)?"seq":(\d+)')
 
+TENANT = "Plancast-Tenant"
+"""Header of goals: whose they are."""
+
 # Error codes of the server.
 WRONG_LAST_SEQUENCE = frozenset({10071, 10164})
 _TOO_LARGE = frozenset({10054, 10097})
 _FULL = frozenset({10023, 10028, 10047, 10077, 10122})
-_UNAVAILABLE = frozenset({10005, 10007, 10008, 10009, 10194, 10195})
+_UNAVAILABLE = frozenset({10005, 10007, 10008, 10009, 10158, 10194, 10195})
 
 
 class PubAck(NamedTuple):
@@ -55,6 +59,11 @@ class Publisher:
         try:
             return read_ack(await reply, subject)
         except NoResponders as error:
+            if error.in_cluster:
+                raise BusUnavailable(
+                    f"no stream takes {subject[:200]} at the moment: its servers have no leader (is a majority of them "
+                    "up?), or nothing has created the streams yet (start a plancast deployment on this cluster)"
+                ) from error
             raise PublishRefused(
                 f"no stream takes {subject[:200]}: either nothing has created the streams yet (start a "
                 "plancast deployment on this server), or the prefix is another one"
@@ -94,8 +103,5 @@ def refusal(error: dict[str, Any], stream: str, subject: str) -> BusError:
     if code in _FULL and "per subject" in text:
         return SubjectTaken(f"{subject[:200]}: {text}")
     if code in _FULL:
-        return PublishRefused(
-            f"the stream {stream} is full ({text}): it takes no more until what it holds is processed. See "
-            "whether its consumers run, or raise max_stream_bytes or the server's storage limit."
-        )
+        return PublishRefused(full(stream, text))
     return PublishRefused(f"the stream {stream} refuses {subject[:200]}: {text} (code {code})")

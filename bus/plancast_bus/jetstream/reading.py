@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any, Literal
+from uuid import uuid4
 
 from nats.aio.msg import Msg
 
@@ -17,6 +18,8 @@ from plancast_bus.jetstream.inbox import Inbox
 
 BATCH = 4096
 """Messages of one pull."""
+FIRST_SPAN = 256
+"""Sequences that a reading backwards looks at first."""
 HEARTBEAT = 5.0
 """Seconds between signs of life of an idle watch."""
 SILENCE = 2 * HEARTBEAT + 1.0
@@ -46,8 +49,12 @@ class StreamReader:
         policy: Literal["all", "last_per_subject"],
         *,
         headers_only: bool = False,
+        after: int = 0,
+        before: int = 0,
     ) -> AsyncGenerator[StoredMessage]:
-        """What a stream holds under a subject, in the order of sequences, then stop.
+        """What a stream holds under a subject (behind the sequence ``after``), in the order of sequences, then stop.
+
+        With ``before`` it stops before that sequence.
 
         What is stored while reading may be read too. A subject that was stored anew before its turn came
         is read with its new message.
@@ -68,8 +75,8 @@ class StreamReader:
             created = await self._consumer(
                 stream,
                 {
-                    "deliver_policy": policy,
-                    "filter_subjects": [subject],
+                    **({"deliver_policy": policy} if not after else _from(after + 1)),
+                    "filter_subject": subject,
                     "headers_only": headers_only,
                     "inactive_threshold": _INACTIVE,
                 },
@@ -77,14 +84,15 @@ class StreamReader:
             consumer = created["name"]
             if not created.get("num_pending"):
                 return
-            first_end = (await self._api.call(f"STREAM.INFO.{stream}"))["state"]["last_seq"]
+            first_end = before or (await self._api.call(f"STREAM.INFO.{stream}"))["state"]["last_seq"]
             end = 0
+            batch = min(BATCH, before - after - 1) if before else BATCH
             while True:
                 ended.clear()
-                pull = json.dumps({"batch": BATCH, "no_wait": True}).encode()
+                pull = json.dumps({"batch": batch, "no_wait": True}).encode()
                 await self._client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", pull, inbox.subject)
                 received = 0
-                while received < BATCH:
+                while received < batch:
                     if not inbox.messages:
                         if ended:
                             break
@@ -94,7 +102,7 @@ class StreamReader:
                     while inbox.messages:
                         received += 1
                         message, pending = _stored(inbox.messages.popleft())
-                        if end and message.sequence > end:
+                        if (end and message.sequence > end) or 0 < before <= message.sequence:
                             return
                         yield message
                         if pending == 0:
@@ -109,6 +117,42 @@ class StreamReader:
             if consumer and self._connection.alive:
                 with suppress(BusError):  # the server removes it in a minute all the same
                     await self._api.send(f"CONSUMER.DELETE.{stream}.{consumer}")
+
+    async def read_back(self, stream: str, subject: str, *, before: int = 0) -> AsyncGenerator[StoredMessage]:
+        """The headers of what a stream holds under a subject (before the sequence ``before``), the newest first.
+
+        A piece of the stream at a time, so that it costs what is read of it, and holds one piece in memory. What is
+        stored meanwhile is not read.
+
+        Raises:
+            BusUnavailable: the connection broke meanwhile.
+        """
+        state = (await self._api.call(f"STREAM.INFO.{stream}"))["state"]
+        end, first = state["last_seq"] + 1, max(1, state["first_seq"])
+        end = min(before, end) if before else end
+        span = FIRST_SPAN
+        while end > first:
+            start = max(first, end - span)
+            piece = await self._between(stream, subject, start, end)
+            if piece is None:
+                span = max(1, span // 4)
+                continue
+            for message in reversed(piece):
+                yield message
+            end = start
+            if len(piece) <= BATCH // 4:
+                span *= 4
+
+    async def _between(self, stream: str, subject: str, start: int, end: int) -> list[StoredMessage] | None:
+        """The headers of what is there from one sequence to before another; None when it is more than a batch."""
+        found: list[StoredMessage] = []
+        reading = self.read(stream, subject, "all", headers_only=True, after=start - 1, before=end)
+        async with aclosing(reading):
+            async for message in reading:
+                if len(found) >= BATCH:
+                    return None
+                found.append(message)
+        return found
 
     async def watch(self, stream: str, subject: str) -> AsyncGenerator[StoredMessage]:
         """The newest message of a subject, then each further one; outlives reconnects.
@@ -163,8 +207,14 @@ class StreamReader:
                 await inbox.close()
 
     async def _consumer(self, stream: str, config: dict[str, Any]) -> dict[str, Any]:
-        body = {"stream_name": stream, "config": {**_EPHEMERAL, **config}}
-        return await self._api.call(f"CONSUMER.CREATE.{stream}", body)
+        # Name and filter stand in the subject of the call, so that permissions can tell what may be read.
+        name = f"reader-{uuid4().hex}"
+        body = {"stream_name": stream, "config": {**_EPHEMERAL, **config, "name": name}}
+        return await self._api.call(f"CONSUMER.CREATE.{stream}.{name}.{config['filter_subject']}", body)
+
+
+def _from(sequence: int) -> dict[str, Any]:
+    return {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence}
 
 
 def _stored(message: Msg) -> tuple[StoredMessage, int]:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from uuid import uuid4
 
-from plancast_bus import codec
+from plancast_bus import codec, crash_points
 from plancast_bus.checkpoints import CheckpointStore
 from plancast_bus.clock import Clock
-from plancast_bus.contracts import ConsumerSpec, DeadLetters, Delivery, Notice, Registry, Source
+from plancast_bus.contracts import ConsumerSpec, DeadLetters, Delivery, Notice, Registry, Source, StoredEvent
 from plancast_bus.effects import Effect, NoteAlias, Publish, Respond, SealHistory, Withdraw
-from plancast_bus.envelope import EventEnvelope, WireEvent
+from plancast_bus.envelope import EventEnvelope, EventTopic, WireEvent
 from plancast_bus.errors import BusError, BusUnavailable, PayloadTooLarge
 from plancast_bus.memory.checkpoints import MemoryCheckpoints
 from plancast_bus.memory.dead_letters import MemoryDeadLetters
@@ -22,7 +22,9 @@ from plancast_bus.memory.streams import MemoryStream
 from plancast_bus.memory.subscriptions import MemorySubscription
 from plancast_bus.memory.world import MemoryWorld
 from plancast_bus.settings import BusSettings
+from plancast_bus.sources import SOURCES
 from plancast_bus.subjects import Subjects
+from plancast_bus.tenants import tenant_of
 
 
 class MemoryBus:
@@ -65,11 +67,16 @@ class MemoryBus:
             raise PayloadTooLarge(
                 f"event {event.type} has {len(payload)} bytes, over max_event_bytes ({self.settings.max_event_bytes})"
             )
-        await self.emit((Publish(subject, payload, event.id, content_type),))
+        await self.turn()
+        if event.topic == EventTopic.ACTION_REQUESTS:
+            self.world.streams["requests"].admit(len(payload))
+        await self._carry_out(Publish(subject, payload, event.id, content_type, tenant_of(event)))
 
     async def emit(self, effects: Sequence[Effect]) -> list[int]:
         """Carry out effects; see :meth:`plancast_bus.contracts.Bus.emit`."""
         await self.turn()
+        if crash_points.armed:
+            return await crash_points.one_by_one(effects, self._carry_out)
         sequences: list[int] = []
         failure: BusError | None = None
         for effect in effects:
@@ -84,6 +91,16 @@ class MemoryBus:
     def encode(self, event: EventEnvelope | WireEvent) -> tuple[bytes, str]:
         wire_format = self.settings.wire_format
         return codec.encode(event, wire_format), codec.CONTENT_TYPES[wire_format]
+
+    async def stored_events(self, topic: str, correlation_id: str) -> list[StoredEvent]:
+        await self.turn()
+        stream = self.world.streams[SOURCES[topic]]
+        return [
+            StoredEvent(each.sequence, each.message_id, each.payload, each.content_type)
+            for each in stream.messages.values()
+            if (address := self.subjects.parse_stored(each.subject)).correlation_id == correlation_id
+            and address.topic == topic
+        ]
 
     def consume(self, spec: ConsumerSpec) -> MemoryConsumer:
         """Read a durable consumer, created when it is not there.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plancast_bus.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.checkpoints import Checkpoint, Committed, PlanFilter, PlanSummary
 from plancast_bus.clock import Clock
 from plancast_bus.codec import unpack
 from plancast_bus.effects import SealHistory
@@ -146,19 +146,26 @@ class MemoryCheckpoints:
         tenant_id: str | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[PlanSummary]:
-        found = 0
+        found, wanted = 0, PlanFilter(status, session_id, tenant_id)
         for kept in (await self._kept()).all():
             if limit is not None and found >= limit:
                 return
-            summary = PlanSummary.from_header(kept.header)
-            wanted = (
-                (status is None or summary.status == status)
-                and (session_id is None or summary.session_id == session_id)
-                and (tenant_id is None or summary.tenant_id == tenant_id)
-            )
-            if wanted:
+            summary = wanted.read(kept.header)
+            if summary is not None:
                 found += 1
                 yield summary
+
+    async def committed_after(self, version: int) -> AsyncGenerator[Committed]:
+        for kept in (await self._kept()).all():
+            if kept.version > version:
+                yield Committed(kept.version, kept.correlation_id, PlanSummary.from_header(kept.header))
+
+    async def newest(self, wanted: PlanFilter | None = None, *, before: int = 0) -> AsyncGenerator[Committed]:
+        wanted = wanted or PlanFilter()
+        for kept in reversed((await self._kept()).all()):
+            summary = wanted.read(kept.header) if not before or kept.version < before else None
+            if summary is not None:
+                yield Committed(kept.version, kept.correlation_id, summary)
 
     async def watch(self, correlation_id: str) -> AsyncIterator[Checkpoint]:
         plans = await self._kept()

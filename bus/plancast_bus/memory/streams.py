@@ -8,6 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from plancast_bus.admission import admitted_bytes, full
 from plancast_bus.clock import Clock
 from plancast_bus.contracts import ConsumerSpec, Delivery
 from plancast_bus.errors import BusError, PublishRefused
@@ -28,6 +29,7 @@ class StoredMessage:
     message_id: str | None
     is_response: bool
     time: float
+    tenant: str = ""
 
     @property
     def size(self) -> int:
@@ -77,6 +79,7 @@ class MemoryStream:
         message_id: str | None,
         *,
         is_response: bool = False,
+        tenant: str = "",
     ) -> int:
         """Store a message, and return its sequence.
 
@@ -87,7 +90,7 @@ class MemoryStream:
         """
         now = self.clock.time()
         self.tick(now)
-        return self._store(now, subject, payload, content_type, message_id, is_response)
+        return self._store(now, subject, payload, content_type, message_id, is_response, tenant)
 
     def _store(
         self,
@@ -97,12 +100,13 @@ class MemoryStream:
         content_type: str | None,
         message_id: str | None,
         is_response: bool,
+        tenant: str = "",
     ) -> int:
         if message_id is not None and message_id in self._seen:
             return self._seen[message_id][1]
-        message = StoredMessage(self._last + 1, subject, payload, content_type, message_id, is_response, now)
+        message = StoredMessage(self._last + 1, subject, payload, content_type, message_id, is_response, now, tenant)
         if 0 <= self._max_bytes < self.size + message.size:
-            raise PublishRefused(f"stream {self.name} is full ({self._max_bytes} bytes): {subject} was not stored")
+            raise PublishRefused(full(self.name, f"{self._max_bytes} bytes"))
         if message_id is not None:
             self._seen[message_id] = (now, message.sequence)
         self._last += 1
@@ -111,6 +115,15 @@ class MemoryStream:
         for durable in dict.fromkeys(self._index.match(subject)):
             durable.offer(message.sequence)
         return message.sequence
+
+    def admit(self, size: int) -> None:
+        """Let a request in that comes from outside: the last quarter of a bounded stream is for what plans send.
+
+        Raises:
+            PublishRefused: there is no room for it.
+        """
+        if 0 <= admitted_bytes(self._max_bytes) < self.size + size:
+            raise PublishRefused(full(self.name, f"{self.size} of {self._max_bytes} bytes"))
 
     def tick(self, now: float) -> None:
         """Do what is due: forget old message ids and messages over age."""
@@ -203,7 +216,7 @@ class Durable:
         self._queue: deque[int] = deque()
         self._pending: dict[int, _Pending] = {}
         self._redeliveries: list[tuple[float, int]] = []
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}  # in the order in which they came
 
     @property
     def waiting(self) -> int:
@@ -272,7 +285,7 @@ class Durable:
     async def wait(self, until: float | None) -> None:
         """Wait until something may have changed, or for a time by the clock."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(woken)
+        self._waiters[woken] = None
         try:
             if until is None:
                 await woken
@@ -286,7 +299,7 @@ class Durable:
                     alarm.cancel()
                     await asyncio.wait((alarm,))
         finally:
-            self._waiters.discard(woken)
+            self._waiters.pop(woken, None)
 
     def _take_again(self, limit: int, now: float, taken: list[Delivery]) -> None:
         while self._redeliveries and self._redeliveries[0][0] <= now and len(taken) < limit:
@@ -321,6 +334,7 @@ class Durable:
             attempt=pending.attempt,
             reply=f"{self.stream.name}.{self.spec.name}.{message.sequence}.{pending.attempt}",
             is_response=message.is_response,
+            tenant=message.tenant,
         )
 
 

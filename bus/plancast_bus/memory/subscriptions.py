@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterator
+from contextvars import copy_context
 from typing import Generic, TypeVar
 
 from plancast_bus.contracts import Notice
@@ -83,6 +84,8 @@ class MemorySubscription:
 
     def __init__(self, notice: Notice) -> None:
         self._notice = notice
+        self._context = copy_context()
+        """That of who has subscribed: notices are taken there, whoever published."""
         self._waiting: deque[tuple[str, bytes, str | None]] = deque()
         self._runner: asyncio.Task[None] | None = None
         self.closed = False
@@ -92,7 +95,7 @@ class MemorySubscription:
             return
         self._waiting.append((subject, payload, content_type))
         if self._runner is None:
-            self._runner = asyncio.get_running_loop().create_task(self._run())
+            self._runner = asyncio.get_running_loop().create_task(self._run(), context=self._context)
 
     async def _run(self) -> None:
         try:

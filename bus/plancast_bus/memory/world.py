@@ -76,7 +76,9 @@ class MemoryWorld:
         """Do what an effect says, and return the sequence of what it published, or 0."""
         match effect:
             case Publish():
-                return self.publish(effect.subject, effect.payload, effect.content_type, effect.message_id)
+                return self.publish(
+                    effect.subject, effect.payload, effect.content_type, effect.message_id, tenant=effect.tenant
+                )
             case Respond():
                 self._respond(effect)
             case SetTimer():
@@ -108,6 +110,7 @@ class MemoryWorld:
         message_id: str | None,
         *,
         is_response: bool = False,
+        tenant: str = "",
     ) -> int:
         """Store a message in the stream that takes its subject, and tell whoever is subscribed.
 
@@ -120,7 +123,7 @@ class MemoryWorld:
         self.check_size(payload)
         self.notices.tell(subject, payload, content_type)
         stream, stored = self._place(subject)
-        return stream.append(stored, payload, content_type, message_id, is_response=is_response)
+        return stream.append(stored, payload, content_type, message_id, is_response=is_response, tenant=tenant)
 
     def shard(self, token: str) -> int:
         """The shard of an encoded correlation id."""
