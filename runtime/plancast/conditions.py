@@ -2,16 +2,18 @@
 
 An expression sees four names: `event` (`type`, `data`, `topic`), `goal_data`, `results` and `plan`.
 It is checked when it is compiled, and its cost is bounded: in length here, in depth and iterations by the
-evaluator. An evaluation only ever touches the fields that the expression mentions.
+evaluator, and in what they can amount to on a plan's data by :mod:`plancast.condition_cost`. An evaluation only
+ever touches the fields that the expression mentions.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
 from cel_expr_python import cel
 
+from plancast.condition_cost import MAX_COST, Cost
 from plancast.errors import ConditionFailed, InvalidCondition
 
 __all__ = ["MAX_LENGTH", "ROOTS", "Condition", "compile_condition"]
@@ -38,12 +40,13 @@ _Fields = dict[str, "_Fields"]
 class Condition:
     """A compiled condition. Immutable, and safe to share between threads."""
 
-    __slots__ = ("_expression", "_fields", "source")
+    __slots__ = ("_cost", "_expression", "_fields", "source")
 
     def __init__(self, source: str, expression: Any) -> None:
         self.source: Final = source
         self._expression = expression
         self._fields = _mentioned(source)
+        self._cost = Cost(source, _mentions(source))
 
     def __repr__(self) -> str:
         return f"Condition({_shown(self.source)})"
@@ -59,9 +62,15 @@ class Condition:
         """Whether the condition holds.
 
         Raises ConditionFailed when it cannot be told: a field that is not there, values that do not
-        compare, a result that is no bool, too many iterations. `has(event.data.x)` tests for a field.
+        compare, a result that is no bool, too many iterations, more data than it may work through.
+        `has(event.data.x)` tests for a field.
         """
         roots = {"event": event, "goal_data": goal_data, "results": results, "plan": plan}
+        if not self._cost.free and self._cost.of(roots) > MAX_COST:
+            raise ConditionFailed(
+                f"condition {_shown(self.source)} failed: on so much data it could take too long. Compare fewer or "
+                "smaller values in its macros and regular expressions, or have a worker compute it"
+            )
         try:
             data = {root: _projected(roots[root], fields, 0) for root, fields in self._fields.items()}
             result = self._expression.eval(data=data)
@@ -134,6 +143,11 @@ def _mentioned(source: str) -> _Fields:
     for fields in whole:
         fields.clear()
     return mentioned
+
+
+def _mentions(source: str) -> Iterator[tuple[tuple[str, ...], int]]:
+    for found in _PATH.finditer(source):
+        yield (found[1], *(name.strip() for name in found[2].split(".")[1:])), found.end()
 
 
 def _projected(value: Any, fields: _Fields, depth: int) -> Any:

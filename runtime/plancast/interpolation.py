@@ -24,6 +24,12 @@ ROOTS: Final = frozenset(("goal_data", "results", "plan_id", "correlation_id", "
 MAX_DEPTH: Final = 100
 """Deepest nesting of an action's data."""
 
+MAX_TEXT: Final = 4_000_000
+"""Longest text that placeholders are inserted into, in characters."""
+
+MAX_PLACEHOLDERS: Final = 1_000
+"""Most placeholders in an action's data."""
+
 _PATH = r"[A-Za-z_][A-Za-z0-9_]*+(?:\.[A-Za-z0-9_-]++)*+"
 _PLACEHOLDER = re.compile(rf"\{{\{{\s*+({_PATH})\s*+\}}\}}|\{{({_PATH})\}}")
 
@@ -71,10 +77,14 @@ def compile_template(data: Any) -> Template:
     """Find the placeholders in JSON-like data, once, for any number of renderings.
 
     Tuples become lists. Anything that is not JSON-like is passed on as it is.
-    Raises InterpolationError when the data is nested deeper than MAX_DEPTH.
+    Raises InterpolationError when the data is nested deeper than MAX_DEPTH, or has more than MAX_PLACEHOLDERS.
     """
     placeholders: list[Placeholder] = []
     constant, content = _compile(data, "data", 0, placeholders)
+    if len(placeholders) > MAX_PLACEHOLDERS:
+        raise InterpolationError(
+            f"the data has {len(placeholders)} placeholders, {MAX_PLACEHOLDERS} at most are allowed"
+        )
     return Template(_copier(content) if constant else content, tuple(placeholders))
 
 
@@ -115,7 +125,19 @@ def _compile_text(text: str, where: str, found: list[Placeholder]) -> tuple[bool
         pieces.append(_as_text(value_of, placeholder))
         end = match.end()
     pieces.append(text[end:])
-    return False, lambda scope: "".join([p if isinstance(p, str) else p(scope) for p in pieces])
+    return False, lambda scope: _joined(pieces, scope, where)
+
+
+def _joined(pieces: list[str | _Render], scope: _Scope, where: str) -> str:
+    texts: list[str] = []
+    length = 0
+    for piece in pieces:
+        text = piece if isinstance(piece, str) else piece(scope)
+        length += len(text)
+        if length > MAX_TEXT:
+            raise InterpolationError(f"{where} would be a text of more than {MAX_TEXT} characters")
+        texts.append(text)
+    return "".join(texts)
 
 
 def _lookup(placeholder: Placeholder) -> _Render:

@@ -20,6 +20,7 @@ _OURS = frozenset({"max_retries", "num_retries"})
 _OF_ONE_PROVIDER = frozenset(
     {"api_version", "custom_llm_provider", "extra_body", "extra_headers", "headers", "organization"}
 )
+_HEADERS = ("extra_headers", "headers")
 _AZURE_SIGN_IN = ("AZURE_AD_TOKEN", "AZURE_CLIENT_ID", "AZURE_TENANT_ID")
 _CLIENT_SECONDS = 86_400.0
 """What litellm is told as a timeout. It keeps a client, with its connections, for each value: so there is one."""
@@ -129,6 +130,9 @@ class ModelCall:
 
     def _secrets(self) -> list[str]:
         given = [str(value) for name, value in self._parameters.items() if _is_secret(name)]
+        for name in _HEADERS:
+            headers = self._parameters.get(name)
+            given += map(str, headers.values()) if isinstance(headers, Mapping) else ()
         around = [value for name, value in os.environ.items() if _is_secret(name) and len(value) >= 8]
         return [self._key or "", *given, *around]
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Literal
 
+from plancast.redaction import redact
+
 _MAX_TEXT = 500
 _TRANSIENT = frozenset({408, 409, 425, 429})
 _ADVICE = {
@@ -23,12 +25,6 @@ _ADVICE = {
 _WORDS_OF_FORMAT = ("response_format", "response format", "json_schema", "json_object", "structured output")
 _NO_KEY = ("api_key client option must be set", "missing credentials", "missing api key", "api key not found")
 _NO_PACKAGE = re.compile(r"No module named '([\w.]+)'|(?:pip|uv) install '?\"?([\w.\-\[\]]+)")
-_SECRETS = re.compile(
-    r"\b(?:sk|pk|rk|gsk|xai|hf|r8|nvapi|pplx|AKIA|AIza)[-_]?[A-Za-z0-9_\-*]{8,}"  # as providers shape them
-    r"|(?i:(?<=bearer )[^\s\"']{4,})"
-    r"|(?i:(?<=[?&]key=)[^\s&\"']+)"  # Gemini's are in its URLs
-)
-_HIDDEN = "[hidden]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +41,6 @@ class Failure:
     """Seconds that the server wants us to wait."""
     about_format: Literal["", "this", "any"] = ""
     """Whether the model took offence at the response format: at this one, or at there being one."""
-
-
-def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text without these secrets, and without anything that looks like a key."""
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        text = text.replace(secret, _HIDDEN)
-    return _SECRETS.sub(_HIDDEN, text)
 
 
 def judge(error: BaseException, secrets: Iterable[str] = (), *, key_hint: str = "") -> Failure:

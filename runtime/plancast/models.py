@@ -188,16 +188,23 @@ def _load() -> Any:
 def _quieten() -> None:
     """litellm writes to stderr by handlers of its own, and at DEBUG whole requests; ``LITELLM_LOG`` has it speak.
 
+    So does the client beneath it, headers that carry credentials included: what it sends is never logged.
+
     A call that is cancelled in its first milliseconds, while litellm prepares it in a thread, leaves behind a
     coroutine that was to make the request and never starts. That is as it should be, and no reason to warn.
     """
     warnings.filterwarnings("ignore", r"coroutine '\w+\.a(sync_)?completion\w*' was never awaited", RuntimeWarning)
+    logging.getLogger("openai._base_client").addFilter(_tells_no_request)
     if os.environ.get("LITELLM_LOG"):
         return
     for name in ("LiteLLM", "LiteLLM Proxy", "LiteLLM Router"):
         log = logging.getLogger(name)
         log.handlers.clear()
         log.setLevel(logging.CRITICAL)
+
+
+def _tells_no_request(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Request options")
 
 
 async def _close_clients_at_end(litellm: Any, loop_id: int) -> AsyncGenerator[None]:

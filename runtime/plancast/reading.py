@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from plancast.redaction import redact
 from plancast_bus.envelope import EventTopic
 
 MAX_ERROR = 2_000
@@ -51,8 +52,8 @@ def event_view(event: Any) -> dict[str, Any]:
 
 
 def error_text(error: Any) -> str:
-    """An error as a plan keeps it and responds with it, not longer than ``MAX_ERROR``."""
-    text = str(error).encode("utf-8", "replace").decode()
+    """An error as a plan keeps it and responds with it: without credentials, not longer than ``MAX_ERROR``."""
+    text = redact(str(error).encode("utf-8", "replace").decode())
     if isinstance(error, BaseException):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR - 1]}…"

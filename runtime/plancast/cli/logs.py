@@ -6,6 +6,8 @@ import logging
 import sys
 import time
 
+from plancast.redaction import redact
+
 _OURS = ("plancast", "plancast_actors", "plancast_bus")
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 _CHATTY = ("ray._private.worker", "ray._private.authentication.authentication_token_setup")
@@ -23,6 +25,10 @@ class FieldFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record with its traceback, without what looks like a credential: handlers raise what they like."""
+        return redact(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """The line, fields appended as ``key=value``."""
