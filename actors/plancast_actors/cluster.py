@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import socket
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
+import ray._private.authentication.authentication_token_setup as ray_token
+import ray._private.services as ray_services
 import ray._private.worker as ray_worker
 
 from plancast.settings import RaySettings
@@ -33,20 +38,29 @@ def connect(settings: RaySettings, *, num_cpus: int | None = None, log_to_driver
         "log_to_driver": log_to_driver,
     }
     if settings.address:
+        if settings.address.startswith(f"{LOOPBACK}:"):
+            _use_token()
         try:
-            ray.init(address=settings.address, **common)
+            with _find_on_loopback():
+                ray.init(address=settings.address, **common)
         except (ConnectionError, RuntimeError, TimeoutError) as error:
             raise BusUnavailable(f"cannot join the Ray cluster at {settings.address}: {error}") from error
         return False
-    ray.init(
-        address="local",  # not whatever cluster happens to run here
-        include_dashboard=False,
-        num_cpus=num_cpus,
-        _node_ip_address=LOOPBACK,
-        _temp_dir=os.environ.get("RAY_TMPDIR") or None,
-        **common,
-    )
+    with _start_on_loopback():
+        ray.init(
+            address="local",  # not whatever cluster happens to run here
+            include_dashboard=False,
+            num_cpus=num_cpus,
+            _node_ip_address=LOOPBACK,
+            _temp_dir=os.environ.get("RAY_TMPDIR") or None,
+            **common,
+        )
     return True
+
+
+def address() -> str:
+    """Where the cluster that this process has joined or started is, for others to join."""
+    return str(ray.get_runtime_context().gcs_address)
 
 
 def _log_what_ray_prints() -> None:
@@ -58,6 +72,59 @@ def _log_what_ray_prints() -> None:
 
     if hasattr(ray_worker, "print_to_stdstream"):
         ray_worker.print_to_stdstream = log
+
+
+@contextlib.contextmanager
+def _replaced(name: str, make: Callable[[Any], Callable[..., Any]]) -> Iterator[None]:
+    """Have one of Ray's own functions replaced by what is made of it; a Ray that has it no more goes on without."""
+    original = getattr(ray_services, name, None)
+    if original is None:
+        yield
+        return
+    setattr(ray_services, name, make(original))
+    try:
+        yield
+    finally:
+        setattr(ray_services, name, original)
+
+
+def _start_on_loopback() -> contextlib.AbstractContextManager[None]:
+    """Have Ray take 127.0.0.1 at its word when it starts.
+
+    It puts an address in its place that other machines can reach, and then listens on all addresses. There is no
+    option against that.
+    """
+    return _replaced("resolve_ip_for_localhost", lambda _original: lambda host: host)
+
+
+def _find_on_loopback() -> contextlib.AbstractContextManager[None]:
+    """Have Ray find a cluster of this machine that listens on the loopback alone."""
+
+    def make(original: Any) -> Callable[..., Any]:
+        def canonicalize(*args: Any, **options: Any) -> Any:
+            found = original(*args, **options)
+            here = f"{LOOPBACK}:{str(found).rpartition(':')[2]}"
+            return here if found and not _answers(found) and _answers(here) else found
+
+        return canonicalize
+
+    return _replaced("canonicalize_bootstrap_address", make)
+
+
+def _use_token() -> None:
+    """Show the token that Ray keeps for this user, if there is one: a Ray that was started here asks for it."""
+    enable = getattr(ray_token, "maybe_enable_token_auth_if_token_available", None)
+    if enable is not None:
+        enable(warn_if_disabled=False)
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=2.0):
+            return True
+    except (OSError, ValueError):
+        return False
 
 
 def disconnect() -> None:

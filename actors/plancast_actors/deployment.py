@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from plancast.app import App, load_app
 from plancast.errors import InvalidApp
@@ -23,7 +23,7 @@ from plancast_actors.presence import deregister_app, register_app
 from plancast_actors.ray_actors import Blueprint, names_of
 from plancast_actors.ray_reasoner import POOL, wants_reasoners
 from plancast_bus.contracts import Bus, Source
-from plancast_bus.errors import BusError
+from plancast_bus.errors import BusError, BusUnavailable
 from plancast_bus.jetstream import connect
 
 KINDS = {
@@ -34,6 +34,7 @@ KINDS = {
     "reasoners": "reasoner",
 }
 START_SECONDS = 120.0
+RESTART_PAUSE = 0.2
 CALL_SECONDS = 5.0
 RETIRE_SECONDS = 10.0
 
@@ -65,6 +66,7 @@ class Deployment:
 
         Raises:
             InvalidApp: the app cannot run; names every fault.
+            BusUnavailable: NATS does not answer, or Ray has no room for an actor; names the actors.
         """
         app = load_app(app_address, import_paths)
         app.validate()
@@ -111,11 +113,35 @@ class Deployment:
             await self._start([(reasoner_actors.start_pool, blueprint, POOL)])
 
     async def _start(self, wanted: list[tuple[Callable[..., Any], Blueprint, str]]) -> None:
-        def start() -> None:
-            actors = [start(blueprint, name, self.namespace) for start, blueprint, name in wanted]
-            ray.get([actor.ready.remote() for actor in actors], timeout=START_SECONDS)
+        """Start actors, or find them, and wait until they can work."""
+        missing = {name for _, _, name in wanted}
 
-        await asyncio.to_thread(start)
+        async def bring_up(start: Callable[..., Any], blueprint: Blueprint, name: str) -> None:
+            while name in missing:
+                try:
+                    actor = await asyncio.to_thread(start, blueprint, name, self.namespace)
+                    await actor.ready.remote()
+                    missing.discard(name)
+                except RayTaskError:  # it says itself why it cannot
+                    raise
+                except RayError:  # Ray is just restarting it, perhaps on another node
+                    await asyncio.sleep(RESTART_PAUSE)
+
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await asyncio.gather(*(bring_up(*each) for each in wanted))
+        except TimeoutError as error:
+            raise BusUnavailable(await asyncio.to_thread(self._no_room, sorted(missing))) from error
+
+    def _no_room(self, names: Sequence[str]) -> str:
+        resources: Any = ray
+        free, there = resources.available_resources().get("CPU", 0.0), resources.cluster_resources().get("CPU", 0.0)
+        return (
+            f"Ray has not brought up {', '.join(names)} within {START_SECONDS:g} s. Each plan host asks for "
+            f"{self.settings.hosts.cpus:g} CPU (PLANCAST_HOSTS__CPUS), and {free:g} of {there:g} CPU are free: add a "
+            "node, or ask for less or for fewer hosts (PLANCAST_HOSTS__COUNT). What is up works already, and the rest "
+            "comes up as soon as there is room; deploy again then"
+        )
 
     async def _outdated(self, wanted: Sequence[Blueprint]) -> list[str]:
         layouts = {each.options.name: (each.options, each.shared_hosts) for each in wanted}
@@ -230,10 +256,6 @@ def host_count(settings: Settings) -> int:
 
 
 def _blueprint(app: App, app_address: str, settings: Settings, import_paths: Sequence[str]) -> Blueprint:
-    default = settings.hosts.placement
-    dedicated = frozenset(
-        goal for goal, planner in app.goals.items() if (planner.config.placement or default) == "dedicated"
-    )
     if settings.dispatchers.count > settings.bus.shards:
         raise InvalidApp(
             f"{settings.dispatchers.count} dispatchers cannot share {settings.bus.shards} shards (PLANCAST_BUS__SHARDS)"
@@ -242,15 +264,7 @@ def _blueprint(app: App, app_address: str, settings: Settings, import_paths: Seq
         app_address=app_address,
         settings=settings,
         import_paths=tuple(import_paths),
-        options=DispatcherOptions(
-            count=settings.dispatchers.count,
-            shards=settings.bus.shards,
-            max_outstanding=settings.dispatchers.max_outstanding,
-            max_batch=settings.dispatchers.max_batch,
-            ack_wait=settings.dispatchers.ack_wait,
-            goals=tuple(sorted(app.goals)),
-            dedicated_goals=dedicated,
-        ),
+        options=DispatcherOptions.of(app, settings),
         shared_hosts=tuple(f"host-{index}" for index in range(host_count(settings))),
     )
 

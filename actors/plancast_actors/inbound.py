@@ -23,14 +23,18 @@ class Inbound(NamedTuple):
     stream: str
     sequence: int
     attempt: int
+    convicted: str = ""
+    """Why nothing of it may be run any more: it brings its host down. Its plan fails with this."""
 
 
 class Outcome(NamedTuple):
     """What became of an event."""
 
     token: int
-    kind: Literal["done", "retry"]
-    """``done``: durable, acknowledge it. ``retry``: deliver it again after ``delay``."""
+    kind: Literal["done", "retry", "parked", "crashed"]
+    """``done``: durable, acknowledge it. ``retry``: deliver it again after ``delay``. ``parked``: its turn waits for a
+    model; the event is still the host's, and one of the others follows. ``crashed``: no host survives it, not even to
+    fail its plan; it is the dispatcher's to put aside."""
     delay: float
     """Seconds."""
 
@@ -53,4 +57,16 @@ class HostPort(Protocol):
         Raises:
             HostLost: nothing is known of the events that were handed over and not reported on.
         """
+        ...
+
+    async def incarnation(self) -> str:
+        """Tells one life of the host's process from the next; waits until it can work.
+
+        Raises:
+            HostLost: it cannot be reached.
+        """
+        ...
+
+    async def recycle(self) -> None:
+        """End the host's process, which does not answer any more; it comes back by itself."""
         ...

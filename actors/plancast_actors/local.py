@@ -63,6 +63,11 @@ class LocalRuntime:
         """The Ray namespace of the actors."""
         return self.settings.ray.namespace
 
+    @property
+    def ray_address(self) -> str:
+        """Where Ray is; of several on a machine, this one."""
+        return self.settings.ray.address or cluster.address()
+
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as exit_stack:
             if not self.settings.nats.url:

@@ -17,8 +17,10 @@ from plancast.registry import AgentRegistry, Toolkit
 from plancast.settings import Settings
 from plancast.stored import StoredPlans
 from plancast.turn import TurnEnvironment
+from plancast_actors.activation import Emitted
 from plancast_actors.inbound import BUSY, PATIENCE, Inbound, Outcome
-from plancast_actors.plan_actor import Emitted, PlanActor
+from plancast_actors.parking import ParkingReasoner
+from plancast_actors.plan_actor import PlanActor
 from plancast_actors.presence import Presence
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.codec import decode
@@ -31,6 +33,14 @@ from plancast_bus.subjects import encode_token
 logger = logging.getLogger(__name__)
 MAX_REMEMBERED = 100_000
 """Passivated plans of which a host remembers that their last effects are out."""
+LOOKED_AT = 16
+"""Actors that are looked at to make room for another one."""
+MACHINES = 1_024
+"""State machines that a host remembers; plans may each have one of their own."""
+MAX_CRASHES = 10_000
+"""Events that could not be handled, of which a host counts how often."""
+REPORTS_SECONDS = 600.0
+"""Seconds after which outcomes that nobody has asked for are dropped; who waits for any asks every second."""
 REPORT_WAIT = 1.0
 """Seconds after which a waiting exchange returns without an outcome."""
 
@@ -38,18 +48,32 @@ REPORT_WAIT = 1.0
 class Reports:
     """Outcomes that a dispatcher has not taken yet."""
 
-    __slots__ = ("_outcomes", "_some", "owed")
+    __slots__ = ("_outcomes", "_parked", "_some", "asked_at", "owed")
 
     def __init__(self) -> None:
+        self.asked_at = 0.0
+        """When they were last asked for, seconds since the epoch."""
         self._outcomes: list[Outcome] = []
         self._some = asyncio.Event()
         self.owed = 0
         """Events that were handed over and of which nothing is known yet."""
+        self._parked: set[int] = set()
 
     def add(self, outcome: Outcome) -> None:
         """Note what became of an event."""
-        self.owed -= 1
+        if outcome.token in self._parked:
+            self._parked.discard(outcome.token)
+        else:
+            self.owed -= 1
         self._outcomes.append(outcome)
+        self._some.set()
+
+    def park(self, token: int) -> None:
+        """Note that the event's turn waits for a model. Said again of one that is handed over again: its dispatcher
+        may not have heard of it."""
+        self._parked.add(token)
+        self.owed -= 1
+        self._outcomes.append(Outcome(token, "parked", 0.0))
         self._some.set()
 
     async def take(self, wait: float) -> list[Outcome]:
@@ -101,7 +125,7 @@ class PlanHost:
             max_event_bytes=settings.bus.max_event_bytes,
             registry=self.registry,
             toolkit=Toolkit(self.registry),
-            reasoner=reasoner,
+            reasoner=ParkingReasoner(reasoner),
         )
         self.requests_root = bus.subjects.prefix + "." + EventTopic.ACTION_REQUESTS + "."
         self.has_handlers = any(
@@ -114,10 +138,12 @@ class PlanHost:
         self.turns = self.activations = self.put_aside = self.passivations = 0
         self._actors: OrderedDict[str, PlanActor] = OrderedDict()
         self._emitted: OrderedDict[str, Emitted] = OrderedDict()
+        self._crashes: OrderedDict[tuple[str, int], int] = OrderedDict()
         self._incarnation = uuid4().hex
         self._epochs = itertools.count()
-        self._machines: dict[str, Machine] = {}
-        self._kept: set[str] = set()
+        self._machines: OrderedDict[str, Machine] = OrderedDict()
+        self._kept: OrderedDict[str, None] = OrderedDict()
+        """Hashes of the machines that are in the store."""
         self._reports: defaultdict[str, Reports] = defaultdict(Reports)
         self._sweeper: asyncio.Task[None] | None = None
         self._presence: Presence | None = None
@@ -137,7 +163,9 @@ class PlanHost:
         now = self.clock.time()
         for fields in batch:
             self._deliver(dispatcher, Inbound(*fields), now)
-        return await self._reports[dispatcher].take(REPORT_WAIT if wait else 0.0)
+        reports = self._reports[dispatcher]
+        reports.asked_at = now
+        return await reports.take(REPORT_WAIT if wait else 0.0)
 
     def _deliver(self, dispatcher: str, inbound: Inbound, now: float) -> None:
         try:
@@ -156,7 +184,23 @@ class PlanHost:
         reports.owed += 1
         actor.deliver(inbound, reports)
 
+    async def incarnation(self) -> str:
+        """See :class:`plancast_actors.inbound.HostPort`."""
+        return self._incarnation
+
+    async def recycle(self) -> None:
+        """Nothing: it is for whoever runs the host to end it."""
+
     # What plan actors call.
+
+    def crashed(self, inbound: Inbound) -> int:
+        """Note that an event could not be handled at all; returns how often so far."""
+        key = inbound.stream, inbound.sequence
+        self._crashes[key] = self._crashes.get(key, 0) + 1
+        self._crashes.move_to_end(key)
+        if len(self._crashes) > MAX_CRASHES:
+            self._crashes.popitem(last=False)
+        return self._crashes[key]
 
     def next_epoch(self) -> str:
         """A text that no commit has carried before, of this or any other host."""
@@ -210,13 +254,17 @@ class PlanHost:
             if encoded is None:
                 raise LookupError(f"the state machine {digest} is not in the store")
             machine = self._machines[digest] = Machine.decode(encoded)
+            if len(self._machines) > MACHINES:
+                self._machines.popitem(last=False)
         return machine
 
     async def keep_machine(self, machine: Machine) -> None:
         """Have a state machine in the store, before a checkpoint refers to it."""
         if machine.hash not in self._kept:
             await self.bus.checkpoints.put_machine(machine.hash, machine.encoded)
-            self._kept.add(machine.hash)
+            self._kept[machine.hash] = None
+            if len(self._kept) > MACHINES:
+                self._kept.popitem(last=False)
 
     def rested(self, actor: PlanActor) -> None:
         """An actor has worked off its mailbox; one whose plan is finished has no further use."""
@@ -230,6 +278,13 @@ class PlanHost:
         while True:
             await self.clock.sleep(max(0.05, min(idle / 4, 30.0)))
             self.passivate(idle)
+            self._forget_reports()
+
+    def _forget_reports(self) -> None:
+        """Drop what nobody will ask for: every start of a dispatcher asks under a name of its own."""
+        before = self.clock.time() - REPORTS_SECONDS
+        for name in [name for name, reports in self._reports.items() if reports.asked_at < before]:
+            del self._reports[name]
 
     def passivate(self, idle_seconds: float) -> int:
         """Drop the actors that had no event for so long; returns how many."""
@@ -245,11 +300,15 @@ class PlanHost:
         return dropped
 
     def _passivate_some(self) -> None:
-        """Make room: drop the least recently used actor that is idle."""
-        for key, actor in self._actors.items():
+        """Make room: drop the least recently used actor that is idle. Where many are busy, not all are looked at."""
+        now = self.clock.time()
+        for _ in range(min(LOOKED_AT, len(self._actors))):
+            key, actor = next(iter(self._actors.items()))
             if actor.idle:
                 self._drop(key, actor)
                 return
+            actor.last_used = now
+            self._actors.move_to_end(key)
 
     def _drop(self, key: str, actor: PlanActor) -> None:
         del self._actors[key]

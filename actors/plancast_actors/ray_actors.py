@@ -9,12 +9,13 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError
+from ray.util.metrics import Counter
 
 from plancast.app import App, load_app
 from plancast.settings import Settings
@@ -22,7 +23,9 @@ from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.inbound import HostLost, HostPort, Inbound, Outcome
 from plancast_actors.plan_host import PlanHost
 from plancast_actors.ray_reasoner import RayReasoner, wants_reasoners
+from plancast_actors.sweeper import Sweeper
 from plancast_actors.task_runner import TaskRunner
+from plancast_actors.watchdog import Watchdog
 from plancast_bus.contracts import Bus
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.subjects import encode_token
@@ -78,6 +81,13 @@ class Process(abc.ABC):
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLD)
+        if self._stall_seconds:
+            Watchdog(self.name, self._stall_seconds).start()
+
+    @property
+    def _stall_seconds(self) -> float:
+        """Seconds without progress after which the process ends itself."""
+        return self.blueprint.settings.hosts.stall_seconds
 
     @abc.abstractmethod
     async def _start(self) -> None:
@@ -127,6 +137,11 @@ class HostProcess(Process):
             await asyncio.shield(self._ready)
         return await self.host.exchange(dispatcher, batch, wait)
 
+    async def incarnation(self) -> str:
+        """See :class:`plancast_actors.inbound.HostPort`."""
+        await self.ready()
+        return await self.host.incarnation()
+
     async def status(self) -> dict[str, Any]:
         """What the host does."""
         await self.ready()
@@ -157,17 +172,21 @@ class DispatcherProcess(Process):
     """A dispatcher in a Ray actor."""
 
     dispatcher: Dispatcher
+    sweeper: Sweeper
 
     async def _start(self) -> None:
         settings = self.blueprint.settings
         self.bus = await open_bus(settings)
         self.dispatcher = Dispatcher(self.bus, RayDirectory(self.blueprint, settings), self.blueprint.options)
         await self.dispatcher.start()
+        self.sweeper = Sweeper(self.bus, settings.plans, note=_stall_counter())
+        if self.blueprint.options.index == 0:
+            self.sweeper.start()
 
     async def status(self) -> dict[str, Any]:
         """What the dispatcher does."""
         await self.ready()
-        return {**self._about(), **await self.dispatcher.status()}
+        return {**self._about(), **await self.dispatcher.status(), **self.sweeper.status()}
 
     async def layout(self) -> tuple[DispatcherOptions, tuple[str, ...]]:
         """How it was set up, and the names of its hosts."""
@@ -176,13 +195,27 @@ class DispatcherProcess(Process):
     async def drain(self, timeout: float) -> bool:
         """Stop reading, and wait until nothing is outstanding."""
         await self.ready()
+        await self.sweeper.stop()
         return await self.dispatcher.drain(timeout)
+
+
+def _stall_counter() -> Callable[[str], None]:
+    counter = Counter("plancast_plans_stalled", description="Plans that were found to stand still.", tag_keys=("kind",))
+
+    def count(kind: str) -> None:
+        counter.inc(1, tags={"kind": kind})
+
+    return count
 
 
 class WorkerProcess(Process):
     """The app's workers in a Ray actor."""
 
     runner: TaskRunner
+
+    @property
+    def _stall_seconds(self) -> float:
+        return self.blueprint.settings.workers.stall_seconds
 
     async def _start(self) -> None:
         settings = self.blueprint.settings
@@ -202,8 +235,7 @@ class WorkerProcess(Process):
     async def drain(self, timeout: float) -> bool:
         """Stop taking tasks, and wait for those that run."""
         await self.ready()
-        await self.runner.stop(drain_seconds=timeout)
-        return True
+        return await self.runner.stop(drain_seconds=timeout)
 
 
 # Found again by name, in the namespace of the deployment.
@@ -229,8 +261,27 @@ class RayHost:
             outcomes: list[Outcome] = await self._actor.exchange.remote(dispatcher, batch, wait)
             return outcomes
         except (RayActorError, RayError, ValueError) as error:
-            self._actor = None
-            raise HostLost(f"{self._name}: {type(error).__name__}") from error
+            raise self._lost(error) from error
+
+    async def incarnation(self) -> str:
+        """Tells one life of the host's process from the next; see the protocol."""
+        try:
+            if self._actor is None:
+                self._actor = await asyncio.to_thread(self._find)
+            return str(await self._actor.incarnation.remote())
+        except (RayActorError, RayError, ValueError) as error:
+            raise self._lost(error) from error
+
+    async def recycle(self) -> None:
+        """End a process that does not answer; Ray restarts it."""
+        logger.error("%s does not answer, its process is ended", self._name)
+        actor, self._actor = self._actor, None
+        if actor is not None:
+            await asyncio.to_thread(ray.kill, actor, no_restart=False)
+
+    def _lost(self, error: Exception) -> HostLost:
+        self._actor = None
+        return HostLost(f"{self._name}: {type(error).__name__}")
 
     def _find(self) -> Any:
         if self._dedicated_to is None or self._blueprint is None:

@@ -18,7 +18,9 @@ from plancast_actors.kept_answers import AnswerStore
 from plancast_actors.model_limits import ModelLimits, estimate
 from plancast_actors.reasoner_crew import Member, ReasonerCrew, ReasonerLost, ReasonerStarter
 from plancast_actors.reasoner_usage import Ledger
+from plancast_bus import crash_points
 from plancast_bus.clock import Clock
+from plancast_bus.crash_points import CrashPoint
 
 logger = logging.getLogger(__name__)
 STUMBLE_SECONDS = 1.0
@@ -148,14 +150,20 @@ class ReasonerPool:
         if kept is not None:
             return replace(kept, cached=True)
         reply = await self._ask(request)
+        if crash_points.armed:
+            await crash_points.reach(CrashPoint.REASONER_KEEP_BEFORE, request.idempotency_key)
         # It is paid for: keep it even if nobody waits for it any longer.
         await asyncio.shield(self._crew.spawn(self._store.put(key, reply)))
+        if crash_points.armed:
+            await crash_points.reach(CrashPoint.REASONER_KEEP_AFTER, request.idempotency_key)
         return reply
 
     async def _ask(self, request: ReasonRequest) -> ReasonReply:
         for repeated in (False, True):
             seat = await self._seat(request, first=repeated)
             try:
+                if crash_points.armed:
+                    await crash_points.reach(CrashPoint.REASONER_ASK_BEFORE, request.idempotency_key)
                 reply = await seat.member.worker.complete(request)
             except ReasonerLost as error:
                 self._crew.lose(seat.member)

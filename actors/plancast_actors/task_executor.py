@@ -24,9 +24,6 @@ logger = logging.getLogger(__name__)
 ContextFactory = Callable[[EventEnvelope], PlatformContext]
 """Makes the context of a handler that is about to handle a request."""
 
-LOST_DELIVERIES = 10
-"""How often a task may be delivered beyond its attempts, because processes ended while they did it."""
-
 
 class WorkerRoom:
     """How many tasks a worker does at once, over all kinds of them."""
@@ -34,6 +31,8 @@ class WorkerRoom:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.turns = asyncio.Semaphore(worker.concurrency)
+        self.suspects = asyncio.Lock()
+        """Held by the one suspect that is being done; see :meth:`TaskExecutor.is_suspect`."""
         self.threads = ThreadPoolExecutor(worker.concurrency, thread_name_prefix=worker.name)
         self._held = 0
         self._left = asyncio.Event()
@@ -73,12 +72,18 @@ class TaskExecutor:
     """Does tasks of one kind, one call for each."""
 
     def __init__(
-        self, room: WorkerRoom, definition: TaskDefinition, context_factory: ContextFactory, counts: TaskCounts
+        self,
+        room: WorkerRoom,
+        definition: TaskDefinition,
+        context_factory: ContextFactory,
+        counts: TaskCounts,
+        max_lost: int = 10,
     ) -> None:
         self.room = room
         self.definition = definition
         self.counts = counts
         self._context_factory = context_factory
+        self._max_lost = max_lost
         self._is_async = _is_async(definition.handler)
 
     async def run(self, request: EventEnvelope, attempt: int) -> EventEnvelope | None:
@@ -90,8 +95,8 @@ class TaskExecutor:
         definition, worker = self.definition, self.room.worker
         failure: BaseException
         try:
-            if attempt > worker.max_attempts + LOST_DELIVERIES:
-                raise TerminalError(f"given up at delivery {attempt}: processes ended while they were doing this task")
+            if self.is_given_up(attempt):
+                raise TerminalError(given_up(attempt))
             check_data(definition, request.data)
             task = TaskContext(request, attempt)
             returned = await self._call(task, self._context_factory(request))
@@ -111,6 +116,14 @@ class TaskExecutor:
         except (Exception, SystemExit) as error:
             failure = error
         return self.failure(request, failure)
+
+    def is_suspect(self, attempt: int) -> bool:
+        """Whether processes have ended while they did a task: nothing else brings it more often than its attempts."""
+        return attempt > self.room.worker.max_attempts
+
+    def is_given_up(self, attempt: int) -> bool:
+        """Whether processes have ended too often while they did a task."""
+        return attempt > self.room.worker.max_attempts + self._max_lost
 
     def failure(self, request: EventEnvelope, failure: BaseException) -> EventEnvelope | None:
         """Log a failure, and make the answer that tells of it; None when nobody waits for one."""
@@ -140,6 +153,11 @@ class TaskExecutor:
             "task": request.type,
             "worker": self.room.worker.name,
         }
+
+
+def given_up(attempt: int) -> str:
+    """Why a task is not tried again."""
+    return f"given up at delivery {attempt}: processes ended while they were doing this task"
 
 
 def _sendable(data: Any) -> Any:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 from plancast.errors import RetryableError, TerminalError
 from plancast_actors.answers import read_request
-from plancast_actors.task_executor import TaskExecutor
+from plancast_actors.task_executor import TaskExecutor, given_up
+from plancast_bus import crash_points
 from plancast_bus.clock import Clock
 from plancast_bus.contracts import Bus, Consumer, ConsumerSpec, Delivery
+from plancast_bus.crash_points import CrashPoint
 from plancast_bus.envelope import EventEnvelope
 from plancast_bus.errors import BusError, BusUnavailable, InvalidEnvelope, InvalidSubject, PayloadTooLarge
 
@@ -21,6 +24,8 @@ FIRST_RETRY, LONGEST_RETRY = 0.5, 30.0
 """Seconds after which a task is tried again; they double from the first to the longest."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between attempts to reach the bus."""
+SHUFFLE_SECONDS = 1.0
+"""Within which tasks during which processes have ended begin in any order."""
 CANCEL_SECONDS = 5.0
 """How long a handler may take to end once it is cancelled."""
 
@@ -105,6 +110,8 @@ class TaskReader:
                 continue
             pause = FIRST_PAUSE
             loop = asyncio.get_running_loop()
+            if crash_points.armed:
+                deliveries = await _at_point(CrashPoint.WORKER_FETCHED, deliveries)
             for delivery in deliveries:
                 held = self._held.get(delivery.sequence)
                 if held is not None:  # its time to be acknowledged ran out while it was being done
@@ -142,7 +149,11 @@ class TaskReader:
     async def _flush(self) -> None:
         batch, self._settled = self._settled, []
         try:
-            if batch:
+            if crash_points.armed and batch:
+                acks = await _at_point(CrashPoint.WORKER_ACK_BEFORE, [held.delivery for held in batch])
+                await self._consumer.ack(acks)
+                await crash_points.reach(CrashPoint.WORKER_ACK_AFTER, self._event_type)
+            elif batch:
                 await self._consumer.ack([held.delivery for held in batch])
         except BaseException:
             self._settled[:0] = batch
@@ -172,21 +183,39 @@ class TaskReader:
         try:
             request = self._read_request(delivery)
         except InvalidEnvelope as error:
-            await self._put_aside(delivery, error)
+            await self._put_aside(delivery, "too-large" if isinstance(error, _TooLarge) else "undecodable", str(error))
             self._settle(held)
             return
+        if self._executor.is_given_up(delivery.attempt):
+            await self._put_aside(delivery, "crashes-worker", given_up(delivery.attempt))
         try:
-            async with self._room.turns:
+            async with self._by_itself(delivery.attempt), self._room.turns:
+                if crash_points.armed:
+                    await crash_points.reach(CrashPoint.WORKER_HANDLE_BEFORE, request.id)
                 answer = await self._executor.run(request, delivery.attempt)
         except RetryableError as error:
             await self._try_again(held, request, error)
             return
         if answer is not None:
             await self._publish(request, answer)
+            if crash_points.armed:
+                await crash_points.reach(CrashPoint.WORKER_ANSWER_AFTER, answer.id)
         self._settle(held)
 
-    async def _put_aside(self, delivery: Delivery, error: InvalidEnvelope) -> None:
-        reason, detail = "too-large" if isinstance(error, _TooLarge) else "undecodable", str(error)
+    @asynccontextmanager
+    async def _by_itself(self, attempt: int) -> AsyncIterator[None]:
+        """Have tasks during which processes have ended be done one at a time, in any order.
+
+        They come back together. One that ends its process at once would otherwise take the same others along each time.
+        """
+        if not self._executor.is_suspect(attempt):
+            yield
+            return
+        await asyncio.sleep(random.random() * SHUFFLE_SECONDS)
+        async with self._room.suspects:
+            yield
+
+    async def _put_aside(self, delivery: Delivery, reason: str, detail: str) -> None:
         logger.warning(
             "a request becomes a dead letter: %s", detail, extra={"task": self._event_type, "reason": reason}
         )
@@ -214,11 +243,18 @@ class TaskReader:
     async def _publish(self, request: EventEnvelope, answer: EventEnvelope) -> None:
         """Publish an answer however long it takes; one that cannot be sent is replaced by a failure that says so."""
         try:
-            await self._patiently(lambda: self._bus.publish(answer))
+            await self._patiently(lambda: self._send(answer))
         except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
             failure = self._executor.failure(request, TerminalError(f"the answer cannot be sent: {error}"))
             if failure is not None:
                 await self._patiently(lambda: self._bus.publish(failure))
+
+    async def _send(self, answer: EventEnvelope) -> None:
+        copies = await crash_points.reach(CrashPoint.WORKER_HANDLE_AFTER, answer.id) if crash_points.armed else 1
+        if not copies:
+            raise BusUnavailable("a crash point has lost the answer")
+        for _ in range(copies):
+            await self._bus.publish(answer)
 
     async def _patiently(self, act: Callable[[], Awaitable[None]]) -> None:
         """Do something over the bus, again and again while it is away or refuses."""
@@ -233,6 +269,11 @@ class TaskReader:
                 logger.warning("trying on: %s", error, extra={"task": self._event_type})
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
+
+
+async def _at_point(point: CrashPoint, deliveries: list[Delivery]) -> list[Delivery]:
+    """What of them goes on, each as often as the point lets it."""
+    return [each for each in deliveries for _ in range(await crash_points.reach(point, each.subject))]
 
 
 class _TooLarge(InvalidEnvelope):

@@ -101,7 +101,7 @@ class TaskRunner:
             self._rooms.append(room)
             context_factory = self._context_factory or self._live_context(worker)
             for definition in worker.tasks.values():
-                executor = TaskExecutor(room, definition, context_factory, self._counts)
+                executor = TaskExecutor(room, definition, context_factory, self._counts, self.settings.max_lost)
                 spec = task_consumer(definition.event_type, self.bus.subjects, self.settings.ack_wait)
                 self._readers.append(TaskReader(self.bus, executor, spec, self._clock, self._max_event_bytes))
 
@@ -145,7 +145,7 @@ class TaskRunner:
         def make(request: EventEnvelope) -> PlatformContext:
             return PlatformContext(
                 bus=LiveEvents(self.bus, request, worker.name),
-                memory=self._plans,
+                memory=self._plans.of_tenant(request.tenant_id or ""),
                 registry=self._registry,
                 toolkit=self._toolkit,
             )

@@ -18,7 +18,9 @@ def take_answer(plan: PlanContext, fields: Mapping[str, Any]) -> bool:
         plan: Whose request it is.
         fields: The answer; its ``parent_event_id`` names the request.
     """
-    request = plan.requests.pop(fields["parent_event_id"])
+    request = plan.requests.pop(fields["parent_event_id"], None)
+    if request is None:
+        return False  # of two answers that were kept during a pause, the first may have ended the other's request
     data = fields.get("data")
     plan.results[fields["type"]] = data
     tasks = plan.own_tasks()

@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import time
-from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import aclosing
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
-from plancast.errors import UnknownGoal
+from plancast.connecting import RUN_FILE, Connecting
+from plancast.errors import ForeignPlan, UnknownGoal
 from plancast.handle import PlanHandle
 from plancast.plain import plain
 from plancast.settings import Settings
 from plancast.status import PlanStatus
 from plancast.waiting import Endings
-from plancast_bus.checkpoints import PlanSummary
+from plancast_bus.checkpoints import Committed, PlanFilter, PlanSummary
 from plancast_bus.contracts import Bus
 from plancast_bus.envelope import EventEnvelope, EventTopic
-from plancast_bus.errors import BusError, BusUnavailable
+from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
 from plancast_bus.subjects import check_event_type, encode_token
 
-RUN_FILE = "run.json"
-"""In the data folder: what ``plancast run`` notes of itself, ``{"nats_url": ...}``."""
+__all__ = ["RUN_FILE", "Client", "Connecting"]
+
+RESERVED_METADATA = frozenset({"notify", "parent_plan_id", "reply_to", "tenant_id"})
+"""What plancast itself says in a goal's metadata: nobody else may name a parent, a tenant, or where answers go."""
 GOALS_SECONDS = 3.0
 """How long the list of known goals is taken to be up to date."""
+
+
+class PlanPage(list[PlanSummary]):
+    """Summaries of plans, as :meth:`Client.plans` lists them."""
+
+    def __init__(self, summaries: Iterable[PlanSummary] = (), following: str | None = None) -> None:
+        super().__init__(summaries)
+        self.next = following
+        """What to give as ``after`` for the page behind this one, which may be empty; None: there is none."""
 
 
 class Client:
@@ -39,10 +49,16 @@ class Client:
         bus: The connection to work over; who made it closes it.
         first_look: Seconds until the first look at the checkpoint of a plan whose result is awaited.
         longest_look: Seconds between two such looks at most.
+        tenant_id: Binds the client to a tenant: it submits for this tenant alone, and plans of others are unknown to
+            it. None binds it to none: it sees every plan. It is a convenience for programs that serve tenants, and no
+            wall against whoever holds the connection; see docs/tenancy.md.
     """
 
-    def __init__(self, bus: Bus, *, first_look: float = 1.0, longest_look: float = 15.0) -> None:
+    def __init__(
+        self, bus: Bus, *, first_look: float = 1.0, longest_look: float = 15.0, tenant_id: str | None = None
+    ) -> None:
         self.bus = bus
+        self.tenant_id = tenant_id
         self.endings = Endings(bus, first_look=first_look, longest_look=longest_look)
         self.closed = False
         self._owns_bus = False
@@ -53,7 +69,12 @@ class Client:
 
     @classmethod
     def connect(
-        cls, url: str | None = None, *, settings: Settings | None = None, data_dir: Path | str | None = None
+        cls,
+        url: str | None = None,
+        *,
+        settings: Settings | None = None,
+        data_dir: Path | str | None = None,
+        tenant_id: str | None = None,
     ) -> Connecting:
         """Connect to a deployment: ``await Client.connect(url)``, or ``async with Client.connect(url) as client``.
 
@@ -62,12 +83,13 @@ class Client:
                 ``plancast run`` left in the data folder.
             settings: Instead of those of the environment.
             data_dir: The data folder of ``plancast run``; ``.plancast`` unless the settings say otherwise.
+            tenant_id: Binds the client to a tenant, as in the constructor.
 
         Raises:
             BusUnavailable: no URL is known, or nothing answers there.
             UnsupportedServer: the server is too old or runs without JetStream.
         """
-        return Connecting(cls, url, settings, data_dir)
+        return Connecting(cls, url, settings, data_dir, tenant_id)
 
     async def __aenter__(self) -> Client:
         return self
@@ -97,7 +119,7 @@ class Client:
         correlation_id: str | None = None,
         session_id: str | None = None,
         user_id: str = "",
-        tenant_id: str = "",
+        tenant_id: str | None = None,
         response_topic: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> PlanHandle:
@@ -110,11 +132,12 @@ class Client:
             correlation_id: The plan's id. One that was used already gives the plan that there is.
             session_id: Groups plans.
             user_id: For whom.
-            tenant_id: For which tenant. Only events of the same tenant move the plan.
+            tenant_id: For which tenant; that of the client, or none, without. Only its events move the plan.
             response_topic: Where the final response is published; ``action-results`` without.
-            metadata: Further fields for the goal's handler.
+            metadata: Further fields for the goal's handler; what plancast keeps there itself is left out.
 
         Raises:
+            ForeignPlan: the client is bound to another tenant.
             UnknownGoal: apps are deployed, and none takes the goal. With no app deployed the goal waits for one.
             InvalidSubject: an event type, or the correlation id, cannot be part of a subject.
             PublishRefused, PayloadTooLarge: the goal was not accepted.
@@ -123,7 +146,8 @@ class Client:
         check_event_type(event_type)
         if response_event is not None:
             check_event_type(response_event)
-        goal_id = uuid4().hex if correlation_id is None else f"goal:{encode_token(correlation_id)}"
+        tenant = self._tenant_of(tenant_id) or ""
+        goal_id = uuid4().hex if correlation_id is None else _goal_id(tenant, correlation_id)
         plan_id = goal_id if correlation_id is None else correlation_id
         topic = None if response_topic is None else str(EventTopic(response_topic))
         await self._require_goal(event_type)
@@ -138,19 +162,27 @@ class Client:
             response_topic=topic,
             session_id=session_id,
             user_id=user_id or None,
-            tenant_id=tenant_id or None,
-            metadata={**(metadata or {}), "notify": await self.endings.inbox()},
+            tenant_id=tenant or None,
+            metadata={**_without_reserved(metadata), "notify": await self.endings.inbox()},
         )
-        ending = self.endings.of(plan_id, noticed=True)
+        ending = self.endings.of(plan_id, noticed=True, tenant_id=tenant)
         await self.bus.publish(event)
-        return PlanHandle(self, ending, submitted=True, tenant_id=tenant_id)
+        return PlanHandle(self, ending, submitted=True)
 
-    def plan(self, plan_id: str) -> PlanHandle:
+    def plan(self, plan_id: str, *, tenant_id: str | None = None) -> PlanHandle:
         """The plan with this id, or the one that events with this correlation id belong to.
 
-        Nothing is looked up yet: what is asked of the handle raises PlanNotFound when there is none.
+        Nothing is looked up yet: what is asked of the handle raises PlanNotFound when there is none, or when it is
+        another tenant's.
+
+        Args:
+            plan_id: Its id, or a correlation id.
+            tenant_id: Whose plan it must be; that of the client, or anybody's, without.
+
+        Raises:
+            ForeignPlan: the client is bound to another tenant.
         """
-        return PlanHandle(self, self.endings.of(plan_id))
+        return PlanHandle(self, self.endings.of(plan_id, tenant_id=self._tenant_of(tenant_id)))
 
     async def plans(
         self,
@@ -159,23 +191,44 @@ class Client:
         status: PlanStatus | str | None = None,
         tenant_id: str | None = None,
         limit: int | None = None,
-    ) -> list[PlanSummary]:
+        after: str | None = None,
+    ) -> PlanPage:
         """Summaries of the plans that are stored, children included, the one changed last first.
+
+        With a limit it reads no further than it must: the first page costs the same among a hundred plans and a
+        million, unless the filters leave out most of them.
 
         Args:
             session_id: Only plans of this session.
             status: Only plans of this status.
-            tenant_id: Only plans of this tenant.
+            tenant_id: Only plans of this tenant; of the client's, or of all, without.
             limit: At most so many, of those changed last.
+            after: Goes on behind an earlier page: its ``next``. A plan that has changed since is at the front of a
+                new listing, and on no further page of the old one.
 
         Raises:
+            ForeignPlan: the client is bound to another tenant.
+            ValueError: there is no such status, or ``after`` is the ``next`` of no page.
             BusUnavailable: the store cannot be reached.
         """
-        wanted = None if status is None else str(PlanStatus(status))
-        newest: deque[PlanSummary] = deque(maxlen=limit)
-        async for summary in self.bus.checkpoints.summaries(status=wanted, session_id=session_id, tenant_id=tenant_id):
-            newest.append(summary)
-        return list(reversed(newest))
+        wanted = PlanFilter(None if status is None else str(PlanStatus(status)), session_id, self._tenant_of(tenant_id))
+        before = 0 if after is None else _version(after)
+        # Whether there is more costs nothing to know where any plan will do; else it might be far to the next one.
+        enough = limit if limit is None or wanted != PlanFilter() else limit + 1
+        found: dict[str, Committed] = {}
+        stopped = enough == 0
+        async with aclosing(self.bus.checkpoints.newest(wanted, before=before)) as newest:
+            while not stopped and (committed := await anext(newest, None)) is not None:
+                found[committed.correlation_id] = committed
+                stopped = len(found) == enough
+        page = sorted(found.values(), reverse=True, key=lambda each: each.version)[:limit]
+        return PlanPage((each.summary for each in page), str(page[-1].version) if stopped and page else None)
+
+    def _tenant_of(self, asked: str | None) -> str | None:
+        """The tenant that is asked for, or else the client's own; None for all."""
+        if self.tenant_id is not None and asked not in (None, self.tenant_id):
+            raise ForeignPlan(f"this client is bound to the tenant {self.tenant_id!r}, and cannot act for {asked!r}")
+        return self.tenant_id if asked is None else asked
 
     async def _require_goal(self, goal: str) -> None:
         if self._surely_taken(goal):
@@ -185,6 +238,9 @@ class Client:
                 return
             try:
                 apps = await self.bus.registry.list("app")
+            except AccessDenied:  # who may only publish hears of a goal that nobody takes by its silence
+                self._goals, self._goals_read = None, time.monotonic()
+                return
             except BusUnavailable:
                 raise
             except BusError:  # nothing was ever deployed on this server; publishing says it better
@@ -199,59 +255,20 @@ class Client:
         return fresh and (self._goals is None or goal in self._goals)
 
 
-class Connecting:
-    """What :meth:`Client.connect` returns: to be awaited, or entered with ``async with``."""
-
-    def __init__(
-        self, kind: type[Client], url: str | None, settings: Settings | None, data_dir: Path | str | None
-    ) -> None:
-        self._kind = kind
-        self._url = url
-        self._settings = settings
-        self._data_dir = data_dir
-        self._client: Client | None = None
-
-    def __await__(self) -> Generator[Any, None, Client]:
-        return self._connect().__await__()
-
-    async def __aenter__(self) -> Client:
-        self._client = await self._connect()
-        return self._client
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._client is not None:
-            await self._client.close()
-
-    async def _connect(self) -> Client:
-        from plancast_bus.jetstream import connect  # a slow import that tests in memory do without
-
-        settings = self._settings or Settings.load()
-        url, hint = self._url or settings.nats.url or os.environ.get("NATS_URL", ""), ""
-        if not url:
-            run_file = Path(self._data_dir or settings.data_dir) / RUN_FILE
-            url, hint = _noted_url(run_file), f" (the URL is from {run_file}: does `plancast run` still run?)"
-        try:
-            bus = await connect(settings.nats.model_copy(update={"url": url}), settings.bus)
-        except BusUnavailable as error:
-            raise BusUnavailable(f"{error}{hint}") from error
-        client = self._kind(bus)
-        client._owns_bus = True
-        return client
+def _version(after: str) -> int:
+    if not (after.isascii() and after.isdigit() and int(after)):
+        raise ValueError(f"after is what a page of plans has as its next, not {after[:100]!r}")
+    return int(after)
 
 
-def _noted_url(run_file: Path) -> str:
-    try:
-        noted = json.loads(run_file.read_bytes())
-        return str(noted["nats_url"])
-    except FileNotFoundError:
-        why = f"{run_file} does not exist"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why = f"{run_file} cannot be read ({type(error).__name__})"
-    raise BusUnavailable(
-        f"no NATS server is known: give a URL, or set NATS_URL, or start `plancast run` in this folder ({why})"
-    )
+def _goal_id(tenant: str, correlation_id: str) -> str:
+    """The same for a goal that is submitted again, and another for each tenant: a stream drops what repeats an id."""
+    whose = f"{encode_token(tenant)}:" if tenant else ""
+    return f"goal:{whose}{encode_token(correlation_id)}"
+
+
+def _without_reserved(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {key: value for key, value in (metadata or {}).items() if key not in RESERVED_METADATA}
 
 
 def _known(goal: str, goals: frozenset[str]) -> str:

@@ -8,10 +8,11 @@ from plancast_bus.envelope import EventEnvelope
 
 CANCEL, PAUSE, RESUME = "plan.cancel", "plan.pause", "plan.resume"
 REJECT, REDIRECT, INJECT = "plan.reject", "plan.redirect", "plan.inject"
+WAKE = "plan.wake"
 """Control events, on the topic ``plan-events``.
 
 Their data: ``{"reason"}`` for cancel, pause and reject, ``{"input"}`` for resume, ``{"goal_data"}`` (an object) for
-redirect, ``{"context"}`` (any JSON) for inject.
+redirect, ``{"context"}`` (any JSON) for inject, nothing for wake, which has a plan that stands still go on.
 """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from plancast.errors import PlanNotFound
 from plancast.status import PlanStatus
 from plancast_bus.checkpoints import Checkpoint
 from plancast_bus.codec import unpack
@@ -28,12 +29,15 @@ class Ending:
         "noticed",
         "plan_id",
         "revision",
+        "tenant_id",
         "urgent",
         "waiters",
     )
 
-    def __init__(self, plan_id: str) -> None:
+    def __init__(self, plan_id: str, tenant_id: str | None = None) -> None:
         self.plan_id = plan_id
+        self.tenant_id = tenant_id
+        """Whose plan it must be; None for anybody's."""
         self.key = plan_id
         """The correlation id under which its checkpoint rests."""
         self.data: dict[str, Any] | None = None
@@ -55,6 +59,12 @@ class Ending:
         self.due = 0.0
         self.urgent = False
         """It is to be looked up at once."""
+
+    def unknown(self, checkpoint: Checkpoint) -> PlanNotFound | None:
+        """The error for a plan that is another tenant's; None when it may be shown."""
+        if self.tenant_id is None or checkpoint.summary.tenant_id == self.tenant_id:
+            return None
+        return PlanNotFound(f"the tenant {self.tenant_id!r} has no plan {self.plan_id}: that id is another one's")
 
     def conclude(self, data: dict[str, Any] | None, failure: Exception | None = None) -> None:
         """End the waiting; the first end counts."""

@@ -55,7 +55,8 @@ class GoalContext:
             event_id=read("id"),
             trace_id=read("trace_id"),
             parent_plan_id=said("parent_plan_id"),
-            reply_to=said("reply_to"),
+            # A plan may have its child's response come to it; nobody else chooses whose response it looks like.
+            reply_to=said("reply_to") if said("parent_plan_id") else None,
             notify=said("notify"),
             _raw_event=event,
             _context=context,

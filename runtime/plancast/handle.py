@@ -18,7 +18,7 @@ from plancast.stored import find_checkpoint, plan_fields
 from plancast_bus.checkpoints import Checkpoint
 from plancast_bus.codec import unpack
 from plancast_bus.envelope import EventEnvelope, EventTopic
-from plancast_bus.errors import BusUnavailable
+from plancast_bus.errors import AccessDenied, BusUnavailable
 from plancast_bus.subjects import check_event_type
 
 if TYPE_CHECKING:
@@ -54,13 +54,11 @@ class PlanHandle:
     The plan of a handle from ``submit`` may not have begun yet; one from ``plan`` is taken to exist.
     """
 
-    def __init__(
-        self, client: Client, ending: Ending, *, submitted: bool = False, tenant_id: str | None = None
-    ) -> None:
+    def __init__(self, client: Client, ending: Ending, *, submitted: bool = False) -> None:
         self._client = client
         self._ending = ending
         self._submitted = submitted
-        self._tenant_id = tenant_id
+        self._tenant_id = ending.tenant_id
 
     def __repr__(self) -> str:
         return f"PlanHandle({self.plan_id!r})"
@@ -146,7 +144,12 @@ class PlanHandle:
             BusUnavailable: it may have been sent all the same.
         """
         check_event_type(event_type)
-        checkpoint = await self._checkpoint()
+        try:
+            checkpoint = await self._checkpoint()
+        except AccessDenied:
+            if self._tenant_id is None:
+                raise
+            checkpoint = None  # who may publish and not look sends it all the same; the plan judges it
         if checkpoint is not None and PlanStatus(checkpoint.summary.status).finished:
             raise PlanFinished(f"plan {self.plan_id} is {checkpoint.summary.status} and takes no {event_type}")
         fields: dict[str, Any] = {"id": event_id} if event_id is not None else {}
@@ -209,6 +212,8 @@ class PlanHandle:
         while True:
             try:
                 async for checkpoint in self._client.bus.checkpoints.watch(self._ending.key):
+                    if (unknown := self._ending.unknown(checkpoint)) is not None:
+                        raise unknown
                     if checkpoint.revision > seen:
                         seen = checkpoint.revision
                         change = _change(checkpoint)
@@ -234,6 +239,8 @@ class PlanHandle:
         """The newest checkpoint; None while a submitted plan has not begun."""
         checkpoint = await find_checkpoint(self._client.bus.checkpoints, self._ending.key)
         if checkpoint is not None:
+            if (unknown := self._ending.unknown(checkpoint)) is not None:
+                raise unknown
             self._ending.key = checkpoint.correlation_id
             self._tenant_id = checkpoint.summary.tenant_id
         elif not self._submitted:

@@ -12,6 +12,7 @@ from plancast_bus.effects import Effect, NoteAlias, Publish, Respond
 from plancast_bus.envelope import EventEnvelope, EventTopic, WireEvent
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.subjects import encode_token
+from plancast_bus.tenants import tenant_token
 
 
 class Outbox:
@@ -92,7 +93,8 @@ class Outbox:
                 )
             )
         else:
-            self.effects.append(Publish(subject, payload, message_id, content_type))
+            tenant = tenant_token(said.get("tenant_id")) if event_type in self._environment.goals else ""
+            self.effects.append(Publish(subject, payload, message_id, content_type, tenant))
         self.sent.append([event_type, event_id])
         return event_id
 

@@ -116,7 +116,7 @@ def build_messages(
         "time": run.now.isoformat(timespec="seconds"),
     }
     return [
-        {"role": "system", "content": fill(template.system, values)},
+        {"role": "system", "content": _shared(fill(template.system, values))},
         {"role": "user", "content": fill(template.user, values)},
     ]
 
@@ -261,3 +261,9 @@ def _budget(run: RunContext) -> str:
     if run.exhausted_reason:
         lines.append(f"The budget is exhausted ({run.exhausted_reason}): complete is the only action left.")
     return "\n".join(lines) or "no limit"
+
+
+@lru_cache(maxsize=64)
+def _shared(text: str) -> str:
+    """The same text for all plans that are told the same: thousands may wait for their model at a time."""
+    return text

@@ -38,6 +38,15 @@ class HostSettings(BaseModel):
     """Seconds without an event after which a dedicated host ends itself."""
     max_handler_attempts: int = Field(5, ge=1)
     """How often a turn is tried when its handler raises ``RetryableError``."""
+    max_turn_attempts: int = Field(8, ge=1)
+    """How often an event is tried that cannot be handled at all (its plan's checkpoint cannot be read, for one)
+    before it becomes a dead letter and its plan fails."""
+    max_losses: int = Field(4, ge=2)
+    """In how many losses of its host in a row an event may be in hand before it is taken for the cause: it becomes a
+    dead letter and its plan fails. From the third time on it is handed over by itself."""
+    stall_seconds: float = Field(60.0, ge=0)
+    """Seconds without any progress of its event loop after which a host, dispatcher or reasoner ends its own process,
+    so that Ray restarts it; 0 never. A handler that blocks for as long is taken for the cause."""
 
 
 class DispatcherSettings(BaseModel):
@@ -45,7 +54,17 @@ class DispatcherSettings(BaseModel):
 
     count: int = Field(1, ge=1)
     max_outstanding: int = Field(4096, ge=1)
-    """Events handed to hosts and not yet committed, for each dispatcher; more wait in the stream."""
+    """Events handed to hosts, not yet committed and not waiting for a model, for each dispatcher; more wait in the
+    stream. A quarter is kept for answers, signals and timers, so that plans under way go on when goals flood."""
+    max_parked: int = Field(100_000, ge=1)
+    """Events whose turns wait for a model, for each dispatcher. Beyond it no further goals are begun; plans under way
+    go on. A tenant may have half of them. Each takes some kilobytes of its host and dispatcher."""
+    max_waiting_goals: int = Field(16_384, ge=1)
+    """Goals that a dispatcher reads ahead. Of these, tenants are served in turn. A tenant may have half of them: more
+    of its goals are given back to the stream for a while, so that goals of others behind them are found."""
+    max_bytes: int = Field(268_435_456, ge=1_048_576)
+    """Bytes of events, about, that a dispatcher has in hand, those that wait for a model aside; beyond it none are
+    read."""
     max_batch: int = Field(512, ge=1)
     """Events in one call to a host."""
     ack_wait: float = Field(30.0, gt=0)
@@ -61,6 +80,12 @@ class WorkerSettings(BaseModel):
     """Worker actors that ``run`` and ``deploy`` start."""
     ack_wait: float = Field(15.0, gt=0)
     """Seconds after which the task of a worker that died is given to another."""
+    max_lost: int = Field(10, ge=0)
+    """How often a task may be delivered beyond its attempts, because processes ended while they did it, before it is
+    answered as failed and becomes a dead letter."""
+    stall_seconds: float = Field(300.0, ge=0)
+    """Seconds that an async handler may block its process before that is ended and restarted; 0 for ever.
+    Plain functions run in threads and block nothing."""
 
 
 class ModelLimit(BaseModel):
@@ -108,12 +133,21 @@ class PlanSettings(BaseModel):
     """Event ids that a checkpoint remembers, to know a repetition by."""
     timeline_tail_bytes: int = Field(8192, ge=256)
     """Timeline that a checkpoint carries; what is over it is put away once."""
+    turn_seconds: float = Field(900.0, ge=0)
+    """Seconds that handlers and planners may take over one event, waiting for models included, before the plan fails;
+    0 sets no limit."""
+    sweep_seconds: float = Field(60.0, ge=0)
+    """Seconds between two looks for plans that stand still, waiting for nothing; 0 never looks."""
+    stalled_seconds: float = Field(300.0, gt=0)
+    """Seconds without a turn, and beyond the time of a timer, from which on a plan may count as standing still."""
 
 
 class Settings(BaseSettings):
     """All settings. Environment: ``PLANCAST_HOSTS__COUNT=4``, ``PLANCAST_NATS__PASSWORD=...``."""
 
-    model_config = SettingsConfigDict(env_prefix="PLANCAST_", env_nested_delimiter="__", extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="PLANCAST_", env_nested_delimiter="__", extra="ignore", hide_input_in_errors=True
+    )
 
     nats: NatsSettings = Field(default_factory=NatsSettings)
     bus: BusSettings = Field(default_factory=BusSettings)

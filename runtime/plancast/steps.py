@@ -141,7 +141,7 @@ class SpawnAndAwaitStep:
     Per run, the first call spawns; calls while the group is not resolved await it, those made while the spec is
     still being built too; the first call after that asks `on_resolved`. If it raises, or is cancelled, the next call
     asks again; once it has answered, the step claims no more calls of this run. While it is being asked, other calls
-    for the same run await, so that its answer is taken once.
+    for the same run await, so that its answer is taken once. A run remembers the newest 512 steps that have answered.
 
     Args:
         spec: Makes the SpawnSpec. Required. If it raises, or is cancelled, the next call starts anew.

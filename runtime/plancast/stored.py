@@ -34,12 +34,22 @@ async def plan_fields(checkpoints: CheckpointStore, checkpoint: Checkpoint) -> d
 
 
 class StoredPlans:
-    """``context.memory`` over the checkpoints: plans can be looked at, and changed in turns of their own only."""
+    """``context.memory`` over the checkpoints: plans can be looked at, and changed in turns of their own only.
 
-    __slots__ = ("_checkpoints",)
+    Args:
+        checkpoints: Where they are.
+        tenant_id: Whose plans; those of others are unknown. None for everybody's.
+    """
 
-    def __init__(self, checkpoints: CheckpointStore) -> None:
+    __slots__ = ("_checkpoints", "_tenant_id")
+
+    def __init__(self, checkpoints: CheckpointStore, tenant_id: str | None = None) -> None:
         self._checkpoints = checkpoints
+        self._tenant_id = tenant_id
+
+    def of_tenant(self, tenant_id: str) -> StoredPlans:
+        """The same for one tenant's plans."""
+        return StoredPlans(self._checkpoints, tenant_id)
 
     async def store_plan_context(self, plan_id: str, *args: Any, **fields: Any) -> None:
         """
@@ -51,7 +61,9 @@ class StoredPlans:
     async def get_plan_context(self, plan_id: str) -> dict[str, Any] | None:
         """The plan as a dict, as ``PlanContext.to_dict()`` gives it; None when there is none."""
         checkpoint = await find_checkpoint(self._checkpoints, plan_id)
-        return None if checkpoint is None else await plan_fields(self._checkpoints, checkpoint)
+        if checkpoint is None or self._tenant_id not in (None, checkpoint.summary.tenant_id):
+            return None
+        return await plan_fields(self._checkpoints, checkpoint)
 
     async def get_plan_by_correlation(self, correlation_id: str) -> dict[str, Any] | None:
         """The plan that events with this correlation id belong to, as a dict; None when there is none."""

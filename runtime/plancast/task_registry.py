@@ -9,8 +9,11 @@ from plancast.actions import JoinKind, SpawnSpec
 from plancast.errors import IdempotencyConflict, IllegalTaskMove, UnknownTask
 from plancast.tasks import LEGAL_MOVES, GroupCompletion, GroupState, StepState, Task, TaskGroup, TaskState
 
-__all__ = ["KEPT_RESOLVED", "TaskRegistry"]
+__all__ = ["KEPT_RESOLVED", "KEPT_STEPS", "TaskRegistry"]
 
+KEPT_STEPS: Final = 512
+"""Steps that are done with, of which a plan remembers that they are; a planner has far fewer, unless it names new ones
+on its way."""
 KEPT_RESOLVED: Final = 16
 """Resolved groups, and finished tasks outside groups, that a plan keeps for late looks; older ones are forgotten."""
 
@@ -269,7 +272,8 @@ class TaskRegistry:
     # As plain values.
 
     def prune(self, keep: int = KEPT_RESOLVED) -> None:
-        """Forget the oldest resolved groups, and finished tasks outside groups, beyond so many of each.
+        """Forget the oldest resolved groups, and finished tasks outside groups, beyond so many of each; and steps that
+        are done with, beyond ``KEPT_STEPS``.
 
         A group that a step has not looked at yet is kept.
         """
@@ -282,6 +286,9 @@ class TaskRegistry:
         finished = [key for key, task in self._tasks.items() if not task.group_id and task.state.finished]
         for key in finished[: max(0, len(finished) - keep)]:
             del self._tasks[key]
+        done = [step for step, state in self._steps.items() if state.resolved]
+        for step in done[: max(0, len(done) - KEPT_STEPS)]:
+            del self._steps[step]
 
     def to_state(self) -> dict[str, Any]:
         """All of it as plain values, but for steps whose task is still being made: those begin anew."""

@@ -23,6 +23,8 @@ def timeline_entry(turn: Turn, plan: PlanContext) -> dict[str, Any]:
         "status": str(plan.status),
         "sent": turn.outbox.sent,
     }
+    if turn.too_large:
+        entry["event"] = {name: value for name, value in entry["event"].items() if name not in ("data", "metadata")}
     others = [effect_kind(each) for each in turn.effects if not isinstance(each, (Publish, Respond))]
     if others:
         entry["effects"] = others

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Any
 
-from plancast.actions import FinishReason
 from plancast.context import PlatformContext
-from plancast.controls import CANCEL, INJECT, PAUSE, REDIRECT, REJECT, RESUME, cancel_reason, given_reason
 from plancast.deciding import Deciding
 from plancast.errors import ForeignPlan, InvalidApp, TerminalError
 from plancast.failed_requests import as_failure_of_child, ask_later, ends_request, explain, is_failure
@@ -22,32 +19,16 @@ from plancast.run import version_of
 from plancast.settling import settle_kept, settle_requests
 from plancast.staging import StagedEvents
 from plancast.status import PlanStatus
+from plancast.steering import CONTROLS
 from plancast.timeline_entry import timeline_entry
 from plancast.turn_environment import TurnEnvironment
+from plancast.verdict import Verdict
+from plancast_bus.codec import pack
 from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.subjects import check_event_type
 
-__all__ = ("CANCEL", "PAUSE", "RESUME", "Turn", "TurnEnvironment", "Verdict", "cancel_reason")
-
-
-MAX_INJECTED = 16
-"""Newest pieces of injected context that a plan holds until its planner has seen them."""
-
-
-class Verdict(StrEnum):
-    """What becomes of an event after its turn."""
-
-    COMMIT = "commit"
-    """The plan has changed: commit, emit, then acknowledge."""
-    EMIT = "emit"
-    """No plan was involved, but a handler has sent something: emit, then acknowledge."""
-    IGNORE = "ignore"
-    """Nothing has changed: acknowledge."""
-    UNKNOWN = "unknown"
-    """No plan has this correlation id (yet)."""
-    REFUSE = "refuse"
-    """The event may not move this plan: put it aside with the reason."""
+__all__ = ["Turn", "TurnEnvironment", "Verdict"]
 
 
 class Turn:
@@ -93,6 +74,8 @@ class Turn:
         """The questions that were put to models."""
         self.exchange: list[dict[str, Any]] = []
         """What was said and answered, when no decision came of it."""
+        self.too_large = False
+        """The plan did not fit into its checkpoint; the event's data is left out of the timeline, too."""
         self._saves = 0
         self.asked_before: dict[str, tuple[float | None, bool, int]] = {}
         """The requests that were open before, each as when it is due, whether it is a child, and its sequence."""
@@ -100,7 +83,7 @@ class Turn:
         self.was_paused = plan is not None and plan.status is PlanStatus.PAUSED
         self.context = PlatformContext(
             bus=StagedEvents(self.outbox),
-            memory=environment.memory,
+            memory=environment.memory_of(plan.tenant_id if plan is not None else event.tenant_id or ""),
             registry=environment.registry,
             toolkit=environment.toolkit,
             reasoner=environment.reasoner,
@@ -126,15 +109,15 @@ class Turn:
         if self.plan is None:
             verdict = await self._without_plan()
         elif not self.same_tenant(self.event):
-            verdict = self._refused(
+            verdict = self.refused(
                 f"tenant {self.event.tenant_id or ''!r} may not move a plan of tenant {self.plan.tenant_id!r}"
             )
         elif self._is_goal:
             verdict = self._repeated_goal(self.plan)
         elif self.plan.status.finished:
-            verdict = self._ignored(f"the plan is {self.plan.status}")
-        elif self.event.topic == EventTopic.PLAN_EVENTS and self.event.type in _CONTROLS:
-            verdict = await _CONTROLS[self.event.type](self, self.plan)
+            verdict = self.ignored(f"the plan is {self.plan.status}")
+        elif self.event.topic == EventTopic.PLAN_EVENTS and self.event.type in CONTROLS:
+            verdict = await CONTROLS[self.event.type](self, self.plan)
         elif (missing := self.environment.missing_code(self.plan)) is not None:
             await self.plan.fail(missing)
             verdict = Verdict.COMMIT
@@ -159,16 +142,24 @@ class Turn:
         """Instead of :meth:`run`, when that has raised: the plan fails with the error, and the requester hears it."""
         if self.plan is None:
             if not self._is_goal:
-                return self._refused(f"a handler failed: {type(error).__name__}: {error}")
+                return self.refused(f"a handler failed: {type(error).__name__}: {error}")
             self.plan = await PlanContext.create_from_goal(self._read_goal(), {})
         self.notes.append(f"the turn failed: {type(error).__name__}")
         self.exchange = list(getattr(error, "exchange", ()))
         if isinstance(error, PayloadTooLarge):
-            self.plan.results = {}
-            self.notes.append("the results were dropped, for the plan to fit into its checkpoint")
+            self._make_room(self.plan)
         await self.plan.fail(str(error) if isinstance(error, TerminalError) else error)
         settle_requests(self, self.plan)
         return Verdict.COMMIT
+
+    def _make_room(self, plan: PlanContext) -> None:
+        """Drop what may have made the plan too large for its checkpoint; else its failure would not fit in either."""
+        plan.results, plan.result, plan.kept, plan.trajectory, plan.control = {}, None, [], [], {}
+        self.too_large = True
+        self.notes.append("the results were dropped, for the plan to fit into its checkpoint")
+        if len(pack(plan.goal_data)) > self.environment.max_event_bytes // 4:
+            plan.goal_data = {}
+            self.notes.append("what the goal said was dropped, too")
 
     @property
     def _is_goal(self) -> bool:
@@ -190,7 +181,7 @@ class Turn:
         try:
             _check_response(goal.response_event, goal.response_topic)
         except ValueError as error:
-            return self._refused(f"the goal cannot be answered: {error}")
+            return self.refused(f"the goal cannot be answered: {error}")
         handler, machine = planner.goal_handler(goal.event_type), planner.machine(goal.event_type)
         if handler is not None:
             await call_handler(handler, goal, self.context)
@@ -233,7 +224,7 @@ class Turn:
         """A goal for a plan that exists: submitted twice, or a step of the plan itself that is a goal meanwhile."""
         request = plan.requests.get(self.event.id)
         if request is None or request.child:
-            return self._ignored("the goal has its plan already")
+            return self.ignored("the goal has its plan already")
         fields = self.event.model_dump(exclude={"correlation_id", "metadata", "topic", "type", "id", "time"})
         # Under its own id the stream would drop it as a repetition of the request.
         message_id = f"{self.event.id}:adopted"
@@ -247,7 +238,7 @@ class Turn:
         """Let the event move the plan, in the order: retry, listeners, machine or transition handler, keep."""
         parent = answered_request(self.event)
         if plan.is_stale_answer(self.event):
-            return self._ignored("an answer that came too late, or twice")
+            return self.ignored("an answer that came too late, or twice")
         request = plan.requests.get(parent) if parent else None
         event = as_failure_of_child(plan, request, self.event)
         if request is not None and is_failure(request, event) and ask_later(self, plan, request, event):
@@ -257,7 +248,7 @@ class Turn:
         if self._position(plan) != before:
             await self._settle_by_hand(plan)
             return Verdict.COMMIT
-        deciding = self._deciding(plan)
+        deciding = self.deciding(plan)
         if deciding is not None:
             return Verdict.COMMIT if await deciding.on_event(event, request) else self._keep(plan, event)
         if plan.status is PlanStatus.PAUSED and not (request is None and self._waits_for(plan, event)):
@@ -332,7 +323,7 @@ class Turn:
             await plan.fail(explain(request, event, plan.current_state))
             return Verdict.COMMIT
         if plan.state_machine and event.type not in plan.machine.event_types:
-            return self._ignored(f"no state waits for {event.type}")
+            return self.ignored(f"no state waits for {event.type}")
         return self._keep(plan, event)
 
     def _keep(self, plan: PlanContext, event: Any) -> Verdict:
@@ -346,10 +337,10 @@ class Turn:
         request_id = self.event.parent_event_id
         request = plan.requests.get(request_id)
         if request is None or request.due is None:
-            return self._ignored("a timer of a request that is settled")
-        deciding = self._deciding(plan)
+            return self.ignored("a timer of a request that is settled")
+        deciding = self.deciding(plan)
         if plan.status is PlanStatus.PAUSED and request.event_type != WAIT:
-            return self._ignored("the plan is paused; the timer is set again when it goes on")
+            return self.ignored("the plan is paused; the timer is set again when it goes on")
         if deciding is not None:
             await deciding.on_timer(self.event, request_id, request)
             return Verdict.COMMIT
@@ -379,59 +370,20 @@ class Turn:
                 await call_handler(handler, self.event, self.context)
         return called
 
-    async def _cancel(self, plan: PlanContext) -> Verdict:
-        await plan.cancel(cancel_reason(self.event))
-        return Verdict.COMMIT
-
-    async def _reject(self, plan: PlanContext) -> Verdict:
-        await plan.fail(f"{FinishReason.CONSTRAINTS_CONFLICT}: {given_reason(self.event, 'rejected')}")
-        return Verdict.COMMIT
-
-    async def _pause(self, plan: PlanContext) -> Verdict:
-        reason = given_reason(self.event, "paused")
-        if plan.status is not PlanStatus.PAUSED:
-            await plan.pause(reason)
-        elif plan.decider and WAITING_FOR in plan.results:
-            plan.control["pause"] = reason
-            self.notes.append("the plan is held when what it waits for has come")
-        else:
-            return self._ignored("the plan is paused already")
-        return Verdict.COMMIT
-
-    async def _redirect(self, plan: PlanContext) -> Verdict:
-        goal_data = self.event.data.get("goal_data") if isinstance(self.event.data, dict) else None
-        if not isinstance(goal_data, dict):
-            return self._refused("a redirect's data is {'goal_data': an object}")
-        plan.goal_data = goal_data
-        if plan.decider:
-            plan.control["redirect_goal"] = goal_data
-        return Verdict.COMMIT
-
-    async def _inject(self, plan: PlanContext) -> Verdict:
-        if not isinstance(self.event.data, dict) or "context" not in self.event.data:
-            return self._refused("an injection's data is {'context': ...}")
-        injected = plan.control if plan.decider else plan.results
-        newest = [*injected.get("injected", ()), self.event.data["context"]][-MAX_INJECTED:]
-        injected["injected"] = newest
-        return Verdict.COMMIT
-
-    async def _resume(self, plan: PlanContext) -> Verdict:
-        if plan.status is not PlanStatus.PAUSED:
-            return self._ignored("the plan is not paused")
-        if (missing := self.environment.missing_code(plan)) is not None:
-            await plan.fail(missing)
-            return Verdict.COMMIT
-        plan.control.pop("pause", None)
-        waited = WAITING_FOR in plan.results
-        data = self.event.data
-        said = data["input"] if isinstance(data, dict) and "input" in data else data
-        await plan.resume(said)
-        deciding = self._deciding(plan)
+    async def decide_anew(self, plan: PlanContext) -> bool:
+        """Ask the planner of a plan that it decides, as after a pause; False when it has none."""
+        deciding = self.deciding(plan)
         if deciding is not None:
-            await deciding.on_resume(waited, said)
-        return Verdict.COMMIT
+            plan.status = PlanStatus.RUNNING
+            await deciding.on_resume(waited=False, said=None)
+        return deciding is not None
 
-    def _deciding(self, plan: PlanContext) -> Deciding | None:
+    def may_be_moved_by_code(self, plan: PlanContext) -> bool:
+        """Whether a handler of the app's could still move a plan out of a state that has no way out."""
+        return bool(self.environment.listeners) or self._transition_handler(plan) is not None
+
+    def deciding(self, plan: PlanContext) -> Deciding | None:
+        """How a plan goes on that a planner decides; None for others."""
         decider = self.environment.decider_of(plan)
         return Deciding(self, plan, decider) if decider is not None else None
 
@@ -439,11 +391,13 @@ class Turn:
         """Whether an event from outside is what a paused plan waits for."""
         return plan.get_next_state(event) is not None or event.type == plan.results.get(WAITING_FOR)
 
-    def _ignored(self, reason: str) -> Verdict:
+    def ignored(self, reason: str) -> Verdict:
+        """The verdict on an event that changes nothing."""
         self.reason = reason
         return Verdict.IGNORE
 
-    def _refused(self, reason: str) -> Verdict:
+    def refused(self, reason: str) -> Verdict:
+        """The verdict on an event that may not move the plan."""
         self.reason = reason
         return Verdict.REFUSE
 
@@ -500,16 +454,6 @@ class Turn:
         """The turn as an entry of the plan's timeline."""
         assert self.plan is not None
         return timeline_entry(self, self.plan)
-
-
-_CONTROLS = {
-    CANCEL: Turn._cancel,
-    REJECT: Turn._reject,
-    PAUSE: Turn._pause,
-    RESUME: Turn._resume,
-    REDIRECT: Turn._redirect,
-    INJECT: Turn._inject,
-}
 
 
 def _check_response(event_type: str, topic: str | None) -> None:

@@ -12,6 +12,7 @@ from plancast.plan import PlanContext
 from plancast.planner import Planner
 from plancast.run import AutonomousPlanner, version_of
 from plancast.settings import PlanSettings
+from plancast.stored import StoredPlans
 from plancast_bus.envelope import EventEnvelope, WireEvent
 from plancast_bus.subjects import Subjects
 
@@ -54,6 +55,10 @@ class TurnEnvironment:
             "listeners": tuple(each for each in app.planners if each.handles_events),
         }.items():
             object.__setattr__(self, name, value)
+
+    def memory_of(self, tenant_id: str) -> PlanMemory:
+        """``context.memory`` for a turn: handlers find plans of the turn's own tenant alone."""
+        return self.memory.of_tenant(tenant_id) if isinstance(self.memory, StoredPlans) else self.memory
 
     def planner_of(self, plan: PlanContext) -> Planner | None:
         """The planner whose handlers move a plan."""

@@ -13,6 +13,7 @@ import heapq
 import itertools
 import logging
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -22,7 +23,7 @@ from plancast.errors import PlanNotFound
 from plancast.stored import find_checkpoint
 from plancast_bus import codec
 from plancast_bus.contracts import Bus, Subscription
-from plancast_bus.errors import BusError, BusUnavailable, InvalidEnvelope
+from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, InvalidEnvelope
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class Endings:
         self._bus = bus
         self._first_look = first_look
         self._longest_look = longest_look
-        self._endings: WeakValueDictionary[str, Ending] = WeakValueDictionary()
+        self._endings: WeakValueDictionary[tuple[str | None, str], Ending] = WeakValueDictionary()
         self._waiting: set[Ending] = set()
         self._urgent: deque[Ending] = deque()
         self._schedule: list[tuple[float, int, Ending]] = []
@@ -61,7 +62,7 @@ class Endings:
         self._inbox = ""
         self._inbox_subscription: Subscription | None = None
         self._opening = asyncio.Lock()
-        self._closed = False
+        self._closed = self._blind = False
         bus.on_reconnect(self._look_at_all)
 
     async def inbox(self) -> str:
@@ -77,11 +78,11 @@ class Endings:
                     self._inbox_subscription = await self._bus.subscribe(self._inbox, self._told)
         return self._inbox
 
-    def of(self, plan_id: str, *, noticed: bool = False) -> Ending:
-        """The ending of a plan, shared by all handles of the plan as long as one of them lives."""
-        ending = self._endings.get(plan_id)
+    def of(self, plan_id: str, *, noticed: bool = False, tenant_id: str | None = None) -> Ending:
+        """The ending of a tenant's plan (None: anybody's), shared by all its handles as long as one of them lives."""
+        ending = self._endings.get((tenant_id, plan_id))
         if ending is None:
-            ending = self._endings[plan_id] = Ending(plan_id)
+            ending = self._endings[tenant_id, plan_id] = Ending(plan_id, tenant_id)
         ending.noticed = ending.noticed or noticed
         return ending
 
@@ -173,9 +174,9 @@ class Endings:
         if not isinstance(event, dict) or not isinstance(data, dict) or "status" not in data:
             logger.warning("what came to the inbox is no final response", extra={"subject": subject})
             return
-        ending = self._endings.get(str(event.get("correlation_id")))
-        if ending is not None:
-            ending.conclude(data)
+        for tenant in (str(event.get("tenant_id") or ""), None):
+            if (ending := self._endings.get((tenant, str(event.get("correlation_id"))))) is not None:
+                ending.conclude(data)
 
     async def _hinted(self, ending: Ending, subject: str, payload: bytes, content_type: str | None) -> None:
         """The plan's checkpoint is being written. Nothing is concluded from it but that it is time to look."""
@@ -225,11 +226,9 @@ class Endings:
         timeout = None
         if self._schedule:
             timeout = max(self._schedule[0][0], self._next_round) - asyncio.get_running_loop().time()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._wake.wait()
-        except TimeoutError:
-            pass
         self._wake.clear()
 
     async def _look(self, ending: Ending) -> None:
@@ -238,6 +237,13 @@ class Endings:
             return
         try:
             await self._look_up(ending)
+        except AccessDenied as error:
+            if not ending.noticed:
+                ending.conclude(None, error)
+            elif not self._blind:
+                self._blind = True
+                logger.warning("plans cannot be looked up, and end for this client when its inbox is told: %s", error)
+            return
         except BusError as error:
             logger.info("plan cannot be looked up yet: %s", error, extra={"plan_id": ending.plan_id})
         except Exception:
@@ -247,6 +253,9 @@ class Endings:
 
     async def _look_up(self, ending: Ending) -> None:
         checkpoint = await find_checkpoint(self._bus.checkpoints, ending.key)
+        if checkpoint is not None and (unknown := ending.unknown(checkpoint)) is not None:
+            ending.conclude(None, unknown)
+            return
         if checkpoint is not None and response_of(checkpoint) is None and ending.hint is None:
             ending.noticed = ending.noticed and tells(checkpoint, self._inbox)
             if not ending.noticed:

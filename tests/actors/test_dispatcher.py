@@ -68,6 +68,14 @@ class Host:
         self.failure = failure
         self._some.set()
 
+    async def incarnation(self) -> str:
+        if self.failure is not None:
+            raise self.failure
+        return "the only one"
+
+    async def recycle(self) -> None:
+        raise NotImplementedError
+
     async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
         if self.failure is not None:
             raise self.failure
@@ -244,7 +252,7 @@ async def test_no_more_is_taken_than_may_be_outstanding() -> None:
     async with Bench(max_outstanding=10) as bench:
         await bench.start()
         for number in range(50):
-            await bench.goal(f"p{number}")
+            await bench.event("a", f"p{number}")
         await eventually(lambda: len(bench.host.given) >= 10)
         await a_while()
         assert len(bench.host.given) == 10
@@ -254,8 +262,64 @@ async def test_no_more_is_taken_than_may_be_outstanding() -> None:
         assert len(bench.host.given) == 14
         bench.host.reports = True
         bench.host.report(*bench.host.given[4:])
-        await eventually(lambda: bench.stored() == 0)
+        await eventually(lambda: bench.stored("results") == 0)
         assert len(bench.host.given) == 50
+
+
+async def test_goals_and_facts_leave_a_quarter_of_the_room_to_work_in_progress() -> None:
+    async with Bench(max_outstanding=12) as bench:
+        await bench.start()
+        for number in range(50):
+            await bench.goal(f"p{number}")
+            await bench.event("a", f"f{number}", EventTopic.BUSINESS_FACTS)
+        await eventually(lambda: len(bench.host.given) >= 9)
+        await a_while()
+        assert len(bench.host.given) == 9
+        for number in range(10):
+            await bench.event("a", f"r{number}")
+        await eventually(lambda: len(bench.host.given) >= 12)
+        await a_while()
+        assert len(bench.host.given) == 12
+        assert {"r0", "r1", "r2"} <= bench.host.plans
+        bench.host.report(*[each for each in bench.host.given if ".r" not in each.subject][:4])
+        await eventually(lambda: len(bench.host.given) >= 16)
+        await a_while()
+        assert bench.host.plans >= {f"r{number}" for number in range(7)}, "what is under way comes first"
+        assert len(bench.host.given) == 16
+
+
+async def test_parked_events_make_room_and_are_neither_acknowledged_nor_given_up() -> None:
+    async with Bench(max_outstanding=4, ack_wait=0.15) as bench:
+        dispatcher = await bench.start()
+        for number in range(20):
+            await bench.goal(f"p{number}")
+        while len(bench.host.given) < 20:
+            known = len(bench.host.given)
+            bench.host.report(*bench.host.given, kind="parked")
+            await eventually(lambda known=known: len(bench.host.given) > known)
+        await eventually(lambda: bench.stored() == 20)
+        for _ in range(4):
+            await asyncio.sleep(0.06)
+            await bench.clock.advance(0.1)
+        await a_while()
+        assert len(bench.host.given) == 20, "they are kept alive"
+        bench.host.report(*bench.host.given)
+        await eventually(lambda: bench.stored() == 0)
+        status = await dispatcher.status()
+        assert (status["parked"], status["outstanding"], status["acknowledged"]) == (0, 0, 20)
+
+
+async def test_what_comes_again_while_it_is_in_hand_is_not_handed_over_again() -> None:
+    async with Bench(ack_wait=1000.0) as bench:
+        await bench.start()
+        await bench.goal("p1")
+        await eventually(lambda: bench.host.given)
+        await bench.clock.advance(1001)
+        await eventually(lambda: bench.dispatchers[0].dispatched == 2)
+        await a_while()
+        assert len(bench.host.given) == 1
+        bench.host.report(*bench.host.given)
+        await eventually(lambda: bench.stored() == 0)
 
 
 async def test_answers_signals_facts_goals_and_timers_are_read() -> None:
@@ -337,7 +401,7 @@ async def test_what_a_lost_host_had_in_hand_is_handed_over_again() -> None:
         bench.host.report(bench.host.given[0])
         await eventually(lambda: bench.stored() == 4)
         bench.host.fail(HostLost("killed"))
-        await eventually(lambda: any(link.lost for link in dispatcher._shared))
+        await eventually(lambda: any(link.lost for link in dispatcher.router.links))
         bench.host.batches.clear()
         bench.host.fail(None)
         await eventually(lambda: len(bench.host.given) >= 4)
@@ -463,6 +527,26 @@ async def test_draining_waits_for_what_is_in_hand_and_takes_nothing_new() -> Non
         bench.host.report(*bench.host.given)
         assert await draining is True
         assert bench.stored() == 1
+
+
+async def test_draining_gives_back_what_was_not_handed_over() -> None:
+    async with Bench(max_outstanding=4, ack_wait=1000.0) as bench:
+        first = await bench.start()
+        for number in range(10):
+            await bench.goal(f"p{number}")
+        await eventually(lambda: len(bench.host.given) == 3)
+        bench.host.report(*bench.host.given)
+        bench.host.reports = False
+        draining = asyncio.create_task(first.drain(PATIENCE))
+        await a_while()
+        bench.host.report(*bench.host.given)
+        assert await draining is True
+        done = len(bench.host.given)
+        assert bench.stored() == 10 - done > 0
+        bench.host.reports = True
+        await bench.start()
+        await eventually(lambda: bench.stored() == 0)
+        assert len(bench.host.given) == 10
 
 
 async def test_draining_that_takes_too_long_says_so() -> None:

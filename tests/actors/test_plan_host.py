@@ -892,3 +892,19 @@ async def test_taking_an_app_down_leaves_the_agents_of_others() -> None:
         await deregister_app(bench.bus.registry, "app")
         assert list(await bench.bus.registry.list("app")) == ["other"]
         assert list(await bench.bus.registry.list("agent")) == ["p@other"]
+
+
+async def test_outcomes_that_no_dispatcher_will_ask_for_are_dropped() -> None:
+    clock = ManualClock()
+    world = MemoryWorld(clock=clock)
+    host = PlanHost(an_app(), MemoryBus(world), Settings(), clock=clock)
+    try:
+        await host.exchange("dispatcher-0 of old", [], False)
+        await clock.advance(400)
+        await host.exchange("dispatcher-0 of late", [], False)
+        assert len(host._reports) == 2
+        for _ in range(10):
+            await clock.advance(30)
+        assert list(host._reports) == ["dispatcher-0 of late"]
+    finally:
+        await host.stop()

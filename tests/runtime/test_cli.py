@@ -397,7 +397,11 @@ class TestPlans:
         assert ids("--session-id", "s1") == ["a"]
         assert ids("--tenant-id", "t1") == ["b"]
         assert ids("--limit", "1") == ["b"]
-        assert "--limit 0 shows all" in invoke("plans", "list", "--limit", "1").err
+        cut = invoke("plans", "list", "--limit", "1").err
+        assert "--limit 0 shows all" in cut
+        assert ids("--after", cut.partition("--after ")[2].split()[0]) == ["a"]
+        assert "--limit 0" not in invoke("plans", "list", "--limit", "2").err
+        assert invoke("plans", "list", "--after", "b").code == 2
         assert ids("--session-id", "nobody's") == []
 
     def test_show_tells_what_a_plan_waits_for(self, invoke: Invoke, deployed: Deployed) -> None:
@@ -704,6 +708,7 @@ class TestDoctor:
             },
             apps=(),
             dead_letters=2,
+            stalled={"stalled": 7, "names": ["a", "b", "c", "d", "e"], "found": 9, "time": 0.0},
             clock_skew=-90.0,
         )
         found = {(each.check, each.level): each.detail for each in doctor.examine(evidence)}
@@ -712,6 +717,7 @@ class TestDoctor:
         assert "PLANCAST_REQUESTS" in found["consumers", "fault"]
         assert "d (10,000)" in found["consumers", "warning"]
         assert "2 messages" in found["dead letters", "warning"]
+        assert found["stuck plans", "warning"] == "7 plans waiting for nothing: a, b, c, d, e and 2 more"
         assert "memory" in found["streams", "warning"]
         assert found["apps", "warning"]
 

@@ -472,6 +472,28 @@ async def test_plans_are_listed_newest_first_and_filtered(client: Client, host: 
         await client.plans(status="unheard-of")
 
 
+async def test_plans_are_listed_page_by_page(client: Client, host: Host) -> None:
+    for number in range(5):
+        await client.submit("trip.goal", {}, correlation_id=f"p{number}", session_id="s" if number != 3 else "t")
+        await host.begin()
+    first = await client.plans(limit=2)
+    second = await client.plans(limit=2, after=first.next)
+    third = await client.plans(limit=2, after=second.next)
+    assert [[each.plan_id for each in page] for page in (first, second, third)] == [["p4", "p3"], ["p2", "p1"], ["p0"]]
+    assert first.next is not None
+    assert second.next is not None
+    assert third.next is None
+    assert (await client.plans(limit=5)).next is None
+    assert (await client.plans()).next is None
+    assert await client.plans(limit=0) == []
+    filtered = await client.plans(limit=2, session_id="s")
+    assert [each.plan_id for each in filtered] == ["p4", "p2"]
+    assert [each.plan_id for each in await client.plans(session_id="s", after=filtered.next)] == ["p1", "p0"]
+    for wrong in ("", "p1", "0", "-1", "١"):
+        with pytest.raises(ValueError, match="after"):
+            await client.plans(after=wrong)
+
+
 async def test_stored_plans_can_be_looked_at_but_not_written(client: Client, host: Host) -> None:
     handle = await client.submit("trip.goal", {})
     plan = await host.begin()

@@ -13,13 +13,17 @@ from plancast.cli.connection import open_bus, reachable_settings
 from plancast.cli.failures import DONE, FAILED, NO_CONNECTION
 from plancast.cli.options import AsJson, NatsUrl, Verbose
 from plancast.cli.output import cell, duration, out, plural, print_json, size
-from plancast_bus.errors import BusUnavailable, UnsupportedServer
+from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, UnsupportedServer
 
 if TYPE_CHECKING:
     from plancast.settings import Settings
+    from plancast_bus.contracts import Bus
 
 FULL = 0.8
 """Share of a stream's bound from which on it counts as nearly full."""
+CHECKPOINT_EVENTS = 4
+"""Events of the largest size that a checkpoint should have room for: the goal, in the state and in the timeline, an
+answer in both."""
 LAG = 10_000
 """Messages that wait for one consumer from which on it counts as behind."""
 CLOCK_SKEW = 1.0
@@ -48,8 +52,12 @@ class Evidence:
     health: Health
     apps: tuple[str, ...]
     dead_letters: int
+    stalled: dict[str, Any] | None
+    """The newest report on plans that stand still (``stalled``, ``names``); None when nobody looks for them."""
     clock_skew: float | None
     """Seconds that the server's clock is ahead; None when it could not be asked."""
+    refusal: str = ""
+    """Why the server stores nothing; empty when it does."""
 
 
 def doctor(nats_url: NatsUrl = None, as_json: AsJson = False, verbose: Verbose = 0) -> int:
@@ -82,8 +90,22 @@ async def _gather(settings: Settings) -> Evidence:
             health=health,
             apps=tuple(sorted(await bus.registry.list("app"))) if deployed else (),
             dead_letters=await bus.dead_letters.count() if deployed else 0,
+            stalled=await bus.registry.get("sweep", "plans") if deployed else None,
             clock_skew=await _clock_skew(settings, present[0]) if present else None,
+            refusal=await _refusal(bus) if deployed else "",
         )
+
+
+async def _refusal(bus: Bus) -> str:
+    """Why a registration that lasts a second is refused; what the limits of disk and account say of themselves is
+    not the whole of it."""
+    try:
+        await bus.registry.put("doctor", "probe", {}, ttl=1.0)
+    except AccessDenied:
+        return ""
+    except BusError as error:
+        return str(error)
+    return ""
 
 
 async def _clock_skew(settings: Settings, stream: str) -> float:
@@ -171,8 +193,29 @@ def _limits(evidence: Evidence) -> Iterator[Finding]:
             f"nearly full: {', '.join(full)}; a full stream refuses publishers",
             "See that its consumers run, or raise PLANCAST_BUS__MAX_STREAM_BYTES.",
         )
-    if largest >= asked and not full:
+    if asked <= largest < CHECKPOINT_EVENTS * asked:
+        yield Finding(
+            "limits",
+            "warning",
+            f"the server takes messages of {size(largest)}; a plan whose events come near their limit of {size(asked)} "
+            "fails, since its checkpoint holds several of them",
+            f"Raise max_payload of the server to {size(CHECKPOINT_EVENTS * asked)}, or lower "
+            "PLANCAST_BUS__MAX_EVENT_BYTES.",
+        )
+    elif largest >= asked and not full:
         yield Finding("limits", "ok", "no stream is near its bound")
+
+
+def _storage(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.refusal:
+        yield Finding(
+            "storage",
+            "fault",
+            f"the server stores nothing, and plans wait: {evidence.refusal}",
+            "Free disk space, raise max_file_store of the server, or purge facts: plans go on by themselves.",
+        )
+    elif evidence.health["streams"]:
+        yield Finding("storage", "ok", "the server stores what is written")
 
 
 def _consumers(evidence: Evidence) -> Iterator[Finding]:
@@ -222,14 +265,34 @@ def _dead_letters(evidence: Evidence) -> Iterator[Finding]:
         yield Finding("dead letters", "ok", "no dead letters")
 
 
+def _stuck_plans(evidence: Evidence) -> Iterator[Finding]:
+    report = evidence.stalled
+    if report is None:
+        return
+    if not report["stalled"]:
+        yield Finding("stuck plans", "ok", "no plan stands still")
+        return
+    names, count = ", ".join(report["names"]), report["stalled"]
+    more = f" and {count - len(report['names']):,} more" if count > len(report["names"]) else ""
+    yield Finding(
+        "stuck plans",
+        "warning",
+        f"{plural(count, 'plan')} waiting for nothing: {names}{more}",
+        "`plancast plans history PLAN` shows how it came to that; send the event that it needs, or `plancast plans "
+        "cancel PLAN`.",
+    )
+
+
 _CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     _server,
     _clock,
     _streams,
     _limits,
+    _storage,
     _consumers,
     _apps,
     _dead_letters,
+    _stuck_plans,
 )
 
 

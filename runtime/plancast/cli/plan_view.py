@@ -43,7 +43,7 @@ def summary_document(summary: PlanSummary) -> dict[str, Any]:
     return asdict(summary) | {"created_at": iso(summary.created_at), "updated_at": iso(summary.updated_at)}
 
 
-def show_list(found: Sequence[PlanSummary], now: float, *, more: bool = False) -> None:
+def show_list(found: Sequence[PlanSummary], now: float, *, following: str | None = None) -> None:
     """One line for each plan."""
     if not found:
         note("no plans")
@@ -65,8 +65,8 @@ def show_list(found: Sequence[PlanSummary], now: float, *, more: bool = False) -
             *extra,
         )
     out().print(made)
-    if more:
-        note(f"the {len(found):,} that moved last; --limit 0 shows all")
+    if following is not None:
+        note(f"the {len(found):,} that moved last; --after {following} shows what follows, --limit 0 shows all")
 
 
 def plan_document(state: Mapping[str, Any], history: _History) -> dict[str, Any]:

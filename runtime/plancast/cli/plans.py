@@ -18,8 +18,8 @@ from plancast.cli.output import print_json, print_line, report_line
 from plancast.status import PlanStatus
 
 if TYPE_CHECKING:
+    from plancast.client import PlanPage
     from plancast.handle import PlanHandle
-    from plancast_bus.checkpoints import PlanSummary
 
 _T = TypeVar("_T")
 
@@ -32,29 +32,29 @@ def list_plans(
     session_id: Annotated[str | None, typer.Option(metavar="ID", help="Only plans of this session.")] = None,
     tenant_id: Annotated[str | None, typer.Option(metavar="ID", help="Only plans of this tenant.")] = None,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="At most so many; 0 for all.")] = 50,
+    after: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="Go on behind a list that was cut off, where it said.")
+    ] = None,
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
     """List plans, the one that moved last first."""
-    found = asyncio.run(_summaries(nats_url, status, session_id, tenant_id, limit + 1 if limit else None))
-    shown = found[:limit] if limit else found
+
+    async def read() -> PlanPage:
+        async with open_client(nats_url) as client:
+            return await client.plans(
+                status=status, session_id=session_id, tenant_id=tenant_id, limit=limit or None, after=after
+            )
+
+    if after is not None and not after.isdecimal():
+        raise usage_error("--after takes the number that a list has ended with")
+    page = asyncio.run(read())
     if as_json:
-        print_json([plan_view.summary_document(each) for each in shown])
+        print_json([plan_view.summary_document(each) for each in page])
     else:
-        plan_view.show_list(shown, time.time(), more=len(found) > len(shown))
+        plan_view.show_list(page, time.time(), following=page.next)
     return DONE
-
-
-async def _summaries(
-    nats_url: str | None,
-    status: PlanStatus | None,
-    session_id: str | None,
-    tenant_id: str | None,
-    limit: int | None,
-) -> list[PlanSummary]:
-    async with open_client(nats_url) as client:
-        return await client.plans(status=status, session_id=session_id, tenant_id=tenant_id, limit=limit)
 
 
 @plans.command()

@@ -11,7 +11,18 @@ from plancast.status import PlanStatus
 
 _NOT_COLUMNS = frozenset({"name", "alive", "error"})
 _SELDOM = frozenset(
-    {"dead_letters", "dedicated_hosts", "hosts_lost", "passivations", "activations", "put_aside", "retried"}
+    {
+        "activations",
+        "crashed",
+        "dead_letters",
+        "dedicated_hosts",
+        "hosts_lost",
+        "passivations",
+        "put_aside",
+        "retried",
+        "stalled",
+        "stalls_found",
+    }
 )
 
 

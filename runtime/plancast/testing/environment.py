@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,6 +16,7 @@ from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.inbound import HostLost, HostPort, Inbound, Outcome
 from plancast_actors.plan_host import PlanHost
 from plancast_actors.presence import register_app
+from plancast_actors.sweeper import Sweeper
 from plancast_actors.task_runner import TaskRunner
 from plancast_bus.clock import Clock, ManualClock, SystemClock
 from plancast_bus.memory import MemoryBus, MemoryWorld
@@ -26,6 +29,7 @@ class LocalHost:
         self._environment = environment
         self._name = name
         self.host: PlanHost | None = None
+        self._calls: set[asyncio.Task[list[Outcome]]] = set()
 
     def start(self) -> PlanHost:
         """Come to life, unless it lives."""
@@ -36,17 +40,40 @@ class LocalHost:
 
     async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
         """See :class:`plancast_actors.inbound.HostPort`."""
-        host = self.start()
-        outcomes = await host.exchange(dispatcher, batch, wait)
-        if host is not self.host:
+        host = self.host
+        if host is None:
             raise HostLost(self._name)
-        return outcomes
+        call = asyncio.get_running_loop().create_task(host.exchange(dispatcher, batch, wait))
+        self._calls.add(call)
+        try:
+            await asyncio.wait((call,))
+        finally:
+            self._calls.discard(call)
+            call.cancel()
+        if call.cancelled() or host is not self.host:
+            raise HostLost(self._name)
+        return call.result()
+
+    async def incarnation(self) -> str:
+        """See :class:`plancast_actors.inbound.HostPort`."""
+        return await self.start().incarnation()
+
+    async def recycle(self) -> None:
+        """See :class:`plancast_actors.inbound.HostPort`."""
+        await self.crash()
 
     async def crash(self) -> None:
         """End as a killed process does: everything in memory is gone, nothing is said to anyone."""
-        host, self.host = self.host, None
+        host = self.give_up()
         if host is not None:
             await host.stop()
+
+    def give_up(self) -> PlanHost | None:
+        """Count as dead, as when a connection breaks; the host itself, which is returned, goes on unheard."""
+        host, self.host = self.host, None
+        for call in self._calls:
+            call.cancel()
+        return host
 
 
 class PlancastTest:
@@ -83,6 +110,8 @@ class PlancastTest:
         self._workers = workers
         self._runner: TaskRunner | None = None
         self._dispatcher: Dispatcher | None = None
+        self.sweeper: Sweeper
+        """Finds plans that stand still; runs beside the dispatcher."""
 
     async def __aenter__(self) -> Self:
         await self.bus.ensure_streams()
@@ -91,14 +120,7 @@ class PlancastTest:
             host.start()
         self.client = Client(self.bus)
         if self._workers and self.app.workers:
-            self._runner = TaskRunner(
-                self.app,
-                MemoryBus(self.world),
-                self.settings.workers,
-                max_event_bytes=self.settings.bus.max_event_bytes,
-                clock=self.clock,
-            )
-            await self._runner.start()
+            await self._start_worker()
         await self.start_dispatcher()
         return self
 
@@ -132,28 +154,46 @@ class PlancastTest:
         """Have a plan host lose everything that it has in memory, at once."""
         await self.hosts[index].crash()
 
+    async def crash_worker(self) -> None:
+        """Have the worker process lose what it has in hand, saying nothing, and start another one.
+
+        Its tasks are delivered again after their ``ack_wait``.
+        """
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.bus.close()  # so that nothing is given back
+            await runner.stop(drain_seconds=0)
+            await self._start_worker()
+
+    async def restart_dispatcher(self) -> None:
+        """Have the dispatcher end at once, as a killed process does, and start another one."""
+        await self.stop_dispatcher()
+        await self.start_dispatcher()
+
     async def start_dispatcher(self) -> None:
         """Start a dispatcher, as after a crash."""
-        default = self.settings.hosts.placement
-        goals = self.app.goals
-        options = DispatcherOptions(
-            shards=self.settings.bus.shards,
-            ack_wait=self.settings.dispatchers.ack_wait,
-            max_outstanding=self.settings.dispatchers.max_outstanding,
-            max_batch=self.settings.dispatchers.max_batch,
-            goals=tuple(sorted(goals)),
-            dedicated_goals=frozenset(
-                goal for goal, planner in goals.items() if (planner.config.placement or default) == "dedicated"
-            ),
-        )
+        options = replace(DispatcherOptions.of(self.app, self.settings), count=1)
         self._dispatcher = Dispatcher(MemoryBus(self.world), self, options)
         await self._dispatcher.start()
+        self.sweeper = Sweeper(self._dispatcher.bus, self.settings.plans, clock=self.clock)
+        self.sweeper.start()
 
     async def stop_dispatcher(self) -> None:
         """Stop the dispatcher at once; what it had in hand is delivered again after its ``ack_wait``."""
-        if self._dispatcher is not None:
-            await self._dispatcher.stop()
-            self._dispatcher = None
+        dispatcher, self._dispatcher = self._dispatcher, None
+        if dispatcher is not None:
+            await self.sweeper.stop()
+            await dispatcher.stop()
+
+    async def _start_worker(self) -> None:
+        self._runner = TaskRunner(
+            self.app,
+            MemoryBus(self.world),
+            self.settings.workers,
+            max_event_bytes=self.settings.bus.max_event_bytes,
+            clock=self.clock,
+        )
+        await self._runner.start()
 
     # What the dispatcher finds its hosts by.
 

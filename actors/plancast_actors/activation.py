@@ -1,0 +1,256 @@
+"""Activation: what a host knows of one plan, from its checkpoint and for its next one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from plancast.plan import PlanContext
+from plancast.turn import Turn
+from plancast_actors.unsent import still_unsent
+from plancast_bus import crash_points
+from plancast_bus.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.codec import pack, unpack
+from plancast_bus.crash_points import CrashPoint
+from plancast_bus.effects import Effect, Publish, SealHistory, SetTimer
+from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.errors import BusUnavailable, PublishRefused
+
+if TYPE_CHECKING:
+    from plancast_actors.plan_host import PlanHost
+
+logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
+DIGEST_BYTES = 8
+EXPIRED = "plan.expired"
+"""Type of the timer by which a finished plan's history and aliases are removed."""
+EXPIRY_GRACE = 60.0
+"""Seconds by which the checkpoint of such a plan outlives that timer."""
+
+
+class Emitted(NamedTuple):
+    """A checkpoint whose effects are all out.
+
+    Streams know repetitions for a while only, so that effects are not sent again without need.
+    """
+
+    version: int
+    sequences: dict[str, int]
+    """Places in the stream of the requests that are still open."""
+
+
+class Activation:
+    """One plan in memory: loaded from its checkpoint, committed turn by turn, its effects sent after each commit.
+
+    It never holds more than the checkpoint does, so it may be dropped between turns.
+    """
+
+    __slots__ = (
+        "_machine_hash", "_sealed", "_tail", "_tail_bytes", "correlation_id", "host", "loaded", "plan", "processed",
+        "revision", "version",
+    )  # fmt: skip
+
+    def __init__(self, host: PlanHost, correlation_id: str) -> None:
+        self.host = host
+        self.correlation_id = correlation_id
+        self.unload()
+
+    def unload(self) -> None:
+        """Know nothing, until the next :meth:`load`."""
+        self.plan: PlanContext | None = None
+        self.loaded = False
+        self.revision = self.version = self._sealed = self._tail_bytes = 0
+        self.processed: dict[bytes, None] = {}
+        self._tail: list[bytes] = []
+        self._machine_hash = ""
+
+    def unload_turn(self) -> bool:
+        """Drop what a turn has done to the plan; True when there was no plan before: nothing is to be loaded."""
+        new = self.loaded and self.revision == 0
+        self.unload()
+        self.loaded = new
+        return new
+
+    @property
+    def emitted(self) -> Emitted | None:
+        """What is out, between turns; None when the plan needs nothing any more."""
+        if self.plan is None or self.plan.status.finished:
+            return None
+        return Emitted(self.version, {key: each.sequence for key, each in self.plan.requests.items()})
+
+    async def is_stale(self) -> bool:
+        """Whether somebody else has taken a turn of the plan since this actor has."""
+        stored = await self.host.bus.checkpoints.load(self.correlation_id)
+        return (stored.version if stored is not None else 0) != self.version
+
+    async def load(self) -> None:
+        """Activation: the plan as its checkpoint says, and its last effects once more."""
+        if crash_points.armed:
+            await self._reach(CrashPoint.TURN_LOAD_BEFORE)
+        checkpoint = await self.host.bus.checkpoints.load(self.correlation_id)
+        self.unload()
+        if checkpoint is not None:
+            state = unpack(checkpoint.state)
+            machine = await self.host.machine(state.pop("machine", ""))
+            self.plan = PlanContext.from_dict(state | {"state_machine": machine})
+            self._machine_hash = machine.hash if machine is not None else ""
+            self.revision, self.version = checkpoint.revision, checkpoint.version
+            self._sealed = checkpoint.sealed
+            self._tail = list(checkpoint.timeline)
+            self._tail_bytes = sum(map(len, self._tail))
+            remembered = checkpoint.processed
+            self.processed = dict.fromkeys(
+                remembered[at : at + DIGEST_BYTES] for at in range(0, len(remembered), DIGEST_BYTES)
+            )
+            self.host.activations += 1
+            emitted = self.host.take_emitted(self.correlation_id)
+            if emitted is not None and emitted.version == checkpoint.version:
+                for key, request in self.plan.requests.items():
+                    request.sequence = emitted.sequences.get(key, 0)
+            else:
+                await self.emit(checkpoint.outbox, since=checkpoint.summary.updated_at)
+        self.loaded = True
+        if crash_points.armed:
+            await self._reach(CrashPoint.TURN_LOAD_AFTER)
+
+    async def forget(self, expired: EventEnvelope) -> None:
+        """Remove what a finished plan has left beside its checkpoint, which expires by itself, perhaps long ago."""
+        if self.plan is None or self.plan.status.finished:
+            aliases = self.plan.aliases if self.plan is not None else expired.data.get("aliases", ())
+            await self.host.bus.checkpoints.forget(self.correlation_id, aliases)
+            self.unload()
+
+    def _expiry(self, plan: PlanContext, turn: Turn, seconds: float) -> SetTimer:
+        event = EventEnvelope(
+            id=f"{turn.next_id()}:expired",
+            source="plancast",
+            type=EXPIRED,
+            topic=EventTopic.PLAN_EVENTS,
+            correlation_id=self.correlation_id,
+            plan_id=plan.plan_id,
+            data={"aliases": plan.aliases} if plan.aliases else {},
+        )
+        payload, content_type = self.host.bus.encode(event)
+        return SetTimer(self.correlation_id, "expiry", turn.now + seconds, payload, content_type)
+
+    async def commit(self, turn: Turn, digest: bytes) -> None:
+        plan = turn.plan
+        assert plan is not None
+        limits = self.host.settings.plans
+        expires_after = limits.retention_seconds if plan.status.finished else 0.0
+        entry = pack(turn.entry())
+        tail, sealed = self._tail, self._sealed
+        if tail and self._tail_bytes + len(entry) > limits.timeline_tail_bytes:
+            first = self.revision + 1 - len(tail)
+            turn.effects.append(SealHistory(self.correlation_id, first, pack(tail)))
+            tail, sealed = [], sealed + 1
+        tail = [*tail, entry]
+        if expires_after and (sealed or plan.aliases):
+            turn.effects.append(self._expiry(plan, turn, expires_after))
+            expires_after += EXPIRY_GRACE
+        state = plan.to_state()
+        if plan.state_machine:
+            machine = plan.machine
+            if machine.hash != self._machine_hash:
+                await self.patiently(lambda: self.host.keep_machine(machine))
+                self._machine_hash = machine.hash
+            state["machine"] = machine.hash
+        processed = {**self.processed, digest: None}
+        while len(processed) > limits.max_processed_ids:
+            del processed[next(iter(processed))]
+        checkpoint = Checkpoint(
+            correlation_id=self.correlation_id,
+            revision=turn.revision,
+            epoch=self.host.next_epoch(),
+            state=pack(state),
+            summary=_summary(plan, turn),
+            outbox=tuple(turn.effects),
+            processed=b"".join(processed),
+            timeline=tuple(tail),
+            sealed=sealed,
+            expires_after=expires_after,
+            version=self.version,
+        )
+        if crash_points.armed:
+            await self._reach(CrashPoint.TURN_COMMIT_BEFORE)
+        self.version = await self.patiently(lambda: self.host.bus.checkpoints.commit(checkpoint))
+        self.plan, self.loaded, self.revision = plan, True, turn.revision
+        self.processed, self._tail, self._sealed = processed, tail, sealed
+        self._tail_bytes = sum(map(len, tail))
+        self.host.turns += 1
+        if crash_points.armed:
+            await self._reach(CrashPoint.TURN_COMMIT_AFTER)
+        await self.emit(checkpoint.outbox)
+
+    async def emit(self, effects: tuple[Effect, ...], since: float | None = None) -> None:
+        """Send effects. Those that may have been sent long ago, first at ``since``, are looked for before."""
+        if not effects:
+            return
+        since = self.host.clock.time() if since is None else since
+
+        async def send() -> None:
+            todo = effects
+            if self.host.clock.time() - since > self.host.settings.bus.duplicate_window / 2:
+                todo, found = await still_unsent(self.host.bus, self.plan, effects)
+                self._note_places(found.items())
+            sequences = await self.host.bus.emit(todo)
+            if self.plan is None or not self.plan.requests:
+                return
+            root = self.host.requests_root  # only what rests in the stream of requests can be withdrawn from it
+            self._note_places(
+                (effect.message_id, sequence)
+                for effect, sequence in zip(todo, sequences, strict=True)
+                if isinstance(effect, Publish) and effect.subject.startswith(root)
+            )
+
+        if crash_points.armed:
+            await self._reach(CrashPoint.TURN_EMIT_BEFORE)
+        await self.patiently(send)
+        if crash_points.armed:
+            await self._reach(CrashPoint.TURN_EMIT_AFTER)
+
+    def _note_places(self, places: Iterable[tuple[str, int]]) -> None:
+        requests = self.plan.requests if self.plan is not None else {}
+        for message_id, sequence in places:
+            if (request := requests.get(message_id)) is not None:
+                request.sequence = sequence
+
+    async def _reach(self, point: CrashPoint) -> None:
+        await crash_points.reach(point, self.correlation_id)
+
+    async def patiently(self, step: Callable[[], Awaitable[_T]]) -> _T:
+        """Repeat a step while the bus is away or full; every such step is harmless to repeat."""
+        delay = 0.05
+        while True:
+            try:
+                return await step()
+            except (BusUnavailable, PublishRefused) as error:
+                logger.warning("waiting for the bus: %s", error, extra={"correlation_id": self.correlation_id})
+                await asyncio.sleep(delay * (0.5 + random.random()))
+                delay = min(5.0, delay * 2)
+
+
+def digest_of(event_id: str) -> bytes:
+    """By what a checkpoint remembers that an event was processed."""
+    return blake2b(event_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+
+
+def _summary(plan: PlanContext, turn: Turn) -> PlanSummary:
+    return PlanSummary(
+        plan_id=plan.plan_id,
+        status=str(plan.status),
+        goal_event=plan.goal_event,
+        current_state=plan.current_state,
+        revision=turn.revision,
+        tenant_id=plan.tenant_id,
+        user_id=plan.user_id,
+        session_id=plan.session_id or "",
+        parent_plan_id=plan.parent_plan_id or "",
+        planner=plan.planner,
+        created_at=plan.created_at,
+        updated_at=turn.now,
+    )

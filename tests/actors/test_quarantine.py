@@ -1,0 +1,448 @@
+"""Events that bring their host down, or that cannot be handled at all: found, put aside, and their plans failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from plancast import (
+    App,
+    PlanContext,
+    PlanFailed,
+    Planner,
+    PlanNotFound,
+    Settings,
+    StateAction,
+    StateConfig,
+    StateTransition,
+    Worker,
+)
+from plancast.testing import PlancastTest
+from plancast_actors import quarantine, task_reader
+from plancast_actors.inbound import Inbound, Outcome
+from plancast_actors.plan_actor import PlanActor
+from plancast_actors.quarantine import PHASE, Quarantine
+from plancast_bus.contracts import DeadLetter
+from plancast_bus.envelope import EventEnvelope, EventTopic
+
+PATIENCE = 30.0
+SIGNALLED = {
+    "start": StateConfig(
+        state_name="start",
+        transitions=[
+            StateTransition(on_event="tick", to_state="start"),
+            StateTransition(on_event="stop", to_state="done"),
+        ],
+    ),
+    "done": StateConfig(state_name="done", is_terminal=True),
+}
+
+
+@pytest.fixture(autouse=True)
+def _short_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quarantine, "PHASE", 0.2)
+
+
+def an_inbound(token: int) -> Inbound:
+    return Inbound(token, f"s.{token}", b"", None, None, "S", token, 1)
+
+
+def tokens(events: list[Inbound]) -> list[int]:
+    return [each.token for each in events]
+
+
+# Who is suspected, tried and convicted.
+
+
+def test_one_loss_makes_nobody_a_suspect() -> None:
+    court = Quarantine(3)
+    again, hopeless = court.lost([an_inbound(1), an_inbound(2)], 0.0)
+    assert (tokens(again), hopeless, court.busy) == ([1, 2], [], False)
+
+
+def test_suspects_are_tried_alone_one_after_the_other_and_whoever_comes_through_is_cleared() -> None:
+    court = Quarantine(3)
+    events = [an_inbound(1), an_inbound(2)]
+    court.lost(events, 0.0)
+    again, _ = court.lost(events, 1.0)
+    assert again == []
+    assert court.next_trial(others=3, now=1.0) is None  # the others go first
+    assert not court.holds_back(1.0)
+    first = court.next_trial(others=0, now=1.1)
+    assert first is not None
+    assert first.token == 1
+    assert court.holds_back(1.1)
+    assert court.next_trial(others=0, now=1.1) is None
+    court.reported([Outcome(1, "done", 0.0)])
+    second = court.next_trial(others=0, now=1.1)
+    assert second is not None
+    assert second.token == 2
+    court.reported([Outcome(2, "retry", 0.0)])
+    assert not court.busy
+    assert court.losses == {}
+
+
+def convicted(court: Quarantine, bystanders: int) -> int:
+    """Losses until event 1 is convicted, each with so many others in hand."""
+    handed, now = [an_inbound(1)], 0.0
+    for losses in range(1, 100):
+        others = [an_inbound(100 * losses + n) for n in range(bystanders)]
+        court.lost([*handed, *others], now)
+        court.reported([Outcome(each.token, "done", 0.0) for each in others])
+        while court.suspects and court.suspects[0].token != 1:
+            court.suspects.popleft()
+        if any(each.convicted for each in court.suspects):
+            return losses
+        now += 100.0
+        tried = court.next_trial(bystanders, now)
+        while court.suspects and tried is None:
+            now += 1.0
+            tried = court.next_trial(bystanders, now)
+        handed = [an_inbound(1)]
+    raise AssertionError("never convicted")
+
+
+def test_an_event_whose_host_is_lost_on_trial_is_convicted_after_the_bound() -> None:
+    assert convicted(Quarantine(3), 0) == 3
+    assert convicted(Quarantine(4), 0) == 4
+
+
+def test_one_that_is_never_alone_is_convicted_too_but_later() -> None:
+    assert convicted(Quarantine(3), 2) == 6
+
+
+def test_a_long_trial_is_adjourned_and_the_next_of_the_same_event_has_more_time() -> None:
+    court = Quarantine(3)
+    slow = an_inbound(1)
+    court.lost([slow], 0.0)
+    court.lost([slow], 0.0)
+    assert court.next_trial(0, 10.0) is slow
+    assert court.holds_back(10.0 + quarantine.PHASE * 0.9)
+    assert not court.holds_back(10.0 + quarantine.PHASE * 1.1)
+    assert court.losses == {1: 2}
+    court.lost([slow], 20.0)  # not on trial: no reason to convict
+    assert [each.convicted for each in court.suspects] == [""]
+    assert court.next_trial(0, 30.0) is slow
+    assert court.holds_back(30.0 + quarantine.PHASE * 1.9)
+
+
+def test_a_lost_call_accuses_nobody() -> None:
+    court = Quarantine(3)
+    tried, other = an_inbound(1), an_inbound(2)
+    court.lost([tried], 0.0)
+    court.lost([tried], 0.0)
+    assert court.next_trial(0, 10.0) is tried
+    assert tokens(court.interrupted([tried, other])) == [2]
+    assert court.losses == {1: 2}
+    assert court.next_trial(0, 10.0) is tried
+
+
+def test_a_turn_that_waits_for_its_model_holds_up_no_trial() -> None:
+    court = Quarantine(3)
+    event = an_inbound(1)
+    court.lost([event], 0.0)
+    court.lost([event], 0.0)
+    court.next_trial(0, 10.0)
+    court.reported([Outcome(1, "parked", 0.0)])
+    assert not court.busy
+    assert court.losses == {1: 2}
+
+
+def test_what_no_host_survives_even_once_convicted_is_hopeless() -> None:
+    court = Quarantine(2)
+    event = an_inbound(1)._replace(convicted="guilty")
+    court.lost([event], 0.0)
+    court.lost([event], 0.0)
+    assert court.next_trial(0, 10.0) is event
+    assert court.lost([event], 10.0) == ([], [event])
+
+
+def test_dispatchers_that_share_hosts_try_their_suspects_in_turn() -> None:
+    wall = 1000.0
+    courts = [Quarantine(3, index, 2, lambda: wall) for index in range(2)]
+    for court in courts:
+        for _ in range(2):
+            court.lost([an_inbound(1)], 0.0)
+    assert [court.next_trial(0, 10.0) is not None for court in courts] == [True, False]
+    wall += 10.0
+    assert courts[1].next_trial(0, 20.0) is not None
+    assert not courts[0].holds_back(20.0)  # adjourned: what is lost now does not speak against it
+    courts[0].lost([an_inbound(1)], 20.0)
+    assert [each.convicted for each in courts[0].suspects] == [""]
+
+
+def test_phases_are_seconds() -> None:
+    assert PHASE == 2.0
+
+
+# Hosts that are lost, in memory.
+
+
+class Poison:
+    """Brings its host down, as a process that kills itself does."""
+
+    def __init__(self) -> None:
+        self.env: PlancastTest | None = None
+        self.losses = 0
+        self._crashes: set[asyncio.Task[None]] = set()
+
+    async def strike(self) -> None:
+        assert self.env is not None
+        self.losses += 1
+        self._crashes.add(asyncio.get_running_loop().create_task(self.env.crash_host()))
+        await asyncio.Event().wait()
+
+
+def an_app(poison: Poison, *, listening: bool = False) -> App:
+    planner = Planner("p")
+
+    @planner.on_goal("x.goal")
+    async def on_goal(goal: Any, context: Any) -> None:
+        if goal.data.get("poison"):
+            await poison.strike()
+        plan = await PlanContext.create_from_goal(goal, {})
+        await plan.finalize({"n": goal.data.get("n")})
+
+    planner.add_goal("slow.goal", SIGNALLED)
+    if listening:
+
+        @planner.on_event("tick")
+        async def on_tick(event: Any, context: Any) -> None:
+            if event.data.get("poison"):
+                await poison.strike()
+
+    return App("app", planners=[planner])
+
+
+async def letters(env: PlancastTest) -> list[DeadLetter]:
+    return [each async for each in env.bus.dead_letters.list()]
+
+
+async def eventually(holds: Callable[[], Awaitable[Any]]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await holds():
+            await asyncio.sleep(0.01)
+
+
+def settings(**hosts: Any) -> Settings:
+    return Settings.model_validate({"hosts": {"max_losses": 3} | hosts})
+
+
+async def test_a_goal_that_kills_its_host_fails_and_the_others_complete() -> None:
+    poison = Poison()
+    async with PlancastTest(an_app(poison), settings=settings()) as env:
+        poison.env = env
+        good = [await env.submit("x.goal", {"n": n}) for n in range(20)]
+        bad = await env.submit("x.goal", {"poison": True})
+        good += [await env.submit("x.goal", {"n": n}) for n in range(20, 40)]
+        results = await asyncio.gather(*(handle.result(timeout=PATIENCE) for handle in good))
+        assert [result["n"] for result in results] == list(range(40))
+        with pytest.raises(PlanFailed, match="the process of its plan host ended 3 times"):
+            await bad.result(timeout=PATIENCE)
+        (letter,) = await letters(env)
+        assert letter.reason == "crashes-host"
+        assert letter.subject.endswith("x.goal")
+        assert poison.losses == 3
+        await eventually(lambda: nothing_left(env, "requests"))
+
+
+async def test_an_event_that_kills_the_host_of_its_plan_fails_the_plan() -> None:
+    poison = Poison()
+    async with PlancastTest(an_app(poison, listening=True), settings=settings()) as env:
+        poison.env = env
+        handle = await env.submit("slow.goal")
+        other = await env.submit("slow.goal")
+
+        async def begun() -> bool:
+            return await handle.status() == "running" and await other.status() == "running"
+
+        await eventually_begun(begun)
+        for each, data in ((handle, {"poison": True}), (other, {})):
+            await env.bus.publish(
+                EventEnvelope(
+                    source="test", type="tick", topic=EventTopic.PLAN_EVENTS, correlation_id=each.plan_id, data=data
+                )
+            )
+        with pytest.raises(PlanFailed, match="while this event was in hand"):
+            await handle.result(timeout=PATIENCE)
+        assert [each.reason for each in await letters(env)] == ["crashes-host"]
+        entries = await handle.history()
+        assert entries[-1]["event"]["type"] == "tick"
+        await eventually(lambda: revision_is(other, 2))
+        assert await other.status() == "running"
+
+
+async def eventually_begun(begun: Callable[[], Awaitable[bool]]) -> None:
+    async def holds() -> bool:
+        try:
+            return await begun()
+        except PlanNotFound:
+            return False
+
+    await eventually(holds)
+
+
+async def revision_is(handle: Any, revision: int) -> bool:
+    return len(await handle.history()) == revision
+
+
+async def test_an_event_that_no_host_survives_even_unhandled_is_put_aside_by_the_dispatcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    poison = Poison()
+    take = PlanActor._take
+
+    async def deadly(actor: PlanActor, inbound: Inbound) -> Outcome:
+        if b"poison" in inbound.payload:
+            await poison.strike()
+        return await take(actor, inbound)
+
+    monkeypatch.setattr(PlanActor, "_take", deadly)
+    async with PlancastTest(an_app(poison), settings=settings()) as env:
+        poison.env = env
+        await env.submit("x.goal", {"poison": True})
+        good = await env.submit("x.goal", {"n": 1})
+        assert (await good.result(timeout=PATIENCE))["n"] == 1
+        await eventually(lambda: nothing_left(env, "requests"))
+        (letter,) = await letters(env)
+        assert (letter.reason, letter.detail[:22]) == ("crashes-host", "every plan host ends w")
+        assert poison.losses == 4
+
+
+async def test_a_host_that_is_lost_for_other_reasons_convicts_nobody() -> None:
+    release = asyncio.Event()
+    planner = Planner("p")
+
+    @planner.on_goal("x.goal")
+    async def on_goal(goal: Any, context: Any) -> None:
+        await release.wait()
+        plan = await PlanContext.create_from_goal(goal, {})
+        await plan.finalize({"n": goal.data["n"]})
+
+    async with PlancastTest(App("app", planners=[planner]), settings=settings()) as env:
+        handles = [await env.submit("x.goal", {"n": n}) for n in range(10)]
+        for _ in range(2):
+            await eventually(busy(env))
+            await env.crash_host()
+        await eventually(busy(env))
+        release.set()
+        results = await asyncio.gather(*(handle.result(timeout=PATIENCE) for handle in handles))
+        assert [result["n"] for result in results] == list(range(10))
+        assert await letters(env) == []
+
+
+def busy(env: PlancastTest) -> Callable[[], Awaitable[bool]]:
+    async def is_busy() -> bool:
+        host = env.hosts[0].host
+        return host is not None and (await host.status())["busy_plans"] > 0
+
+    return is_busy
+
+
+# Turns that crash, and turns that never end.
+
+
+async def test_a_plan_whose_checkpoint_cannot_be_read_costs_an_event_and_no_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env = PlancastTest(an_app(Poison()), settings=settings(max_turn_attempts=2))
+    async with env:
+        handle = await env.submit("slow.goal")
+
+        async def begun() -> bool:
+            return await handle.status() == "running"
+
+        await eventually_begun(begun)
+        await env.crash_host()
+        plans = await env.bus.checkpoints._kept()
+        kept = plans.find(handle.plan_id)
+        assert kept is not None
+        object.__setattr__(kept, "body", b"\xc1")
+        await env.bus.publish(
+            EventEnvelope(source="test", type="tick", topic=EventTopic.PLAN_EVENTS, correlation_id=handle.plan_id)
+        )
+
+        async def put_aside() -> bool:
+            return [each.reason for each in await letters(env)] == ["crashes-turn"]
+
+        await eventually(put_aside)
+        await eventually(lambda: nothing_left(env, "results"))
+
+
+async def nothing_left(env: PlancastTest, source: Any) -> bool:
+    return not env.world.streams[source].messages
+
+
+async def test_a_handler_that_never_returns_fails_its_plan_and_names_the_limit() -> None:
+    planner = Planner("p")
+
+    @planner.on_goal("x.goal")
+    async def on_goal(goal: Any, context: Any) -> None:
+        await asyncio.Event().wait()
+
+    limits = Settings.model_validate({"plans": {"turn_seconds": 0.05}})
+    async with PlancastTest(App("app", planners=[planner]), settings=limits) as env:
+        handle = await env.submit("x.goal")
+        with pytest.raises(PlanFailed, match=r"the turn for x\.goal \(event .*\) took longer than 0\.05 s"):
+            await handle.result(timeout=PATIENCE)
+
+
+async def test_a_handler_that_exits_fails_its_plan_alone() -> None:
+    planner = Planner("p")
+
+    @planner.on_goal("x.goal")
+    async def on_goal(goal: Any, context: Any) -> None:
+        raise SystemExit(3)
+
+    async with PlancastTest(App("app", planners=[planner])) as env:
+        handle = await env.submit("x.goal")
+        with pytest.raises(PlanFailed, match=r"sys\.exit\(3\)"):
+            await handle.result(timeout=PATIENCE)
+
+
+# Tasks that bring their worker down.
+
+
+async def test_a_task_that_ends_its_process_fails_and_takes_no_other_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_reader, "SHUFFLE_SECONDS", 0.05)
+    worker = Worker("w", max_attempts=1)
+    crashes: set[asyncio.Task[None]] = set()
+    env: PlancastTest
+
+    @worker.on_task("work.requested")
+    async def work(task: Any, context: Any) -> dict[str, Any]:
+        if task.data.get("poison"):
+            crashes.add(asyncio.get_running_loop().create_task(env.crash_worker()))
+            await asyncio.Event().wait()
+        await asyncio.sleep(0.02)
+        return {}
+
+    planner = Planner("p")
+    planner.add_goal(
+        "work.goal",
+        {
+            "start": StateConfig(
+                state_name="start",
+                action=StateAction(
+                    event_type="work.requested", response_event="work.completed", data={"poison": "{goal_data.poison}"}
+                ),
+                transitions=[StateTransition(on_event="work.completed", to_state="done")],
+            ),
+            "done": StateConfig(state_name="done", is_terminal=True),
+        },
+    )
+    limits = Settings.model_validate({"workers": {"ack_wait": 0.2, "max_lost": 14}})
+    env = PlancastTest(App("app", planners=[planner], workers=[worker]), settings=limits)
+    async with env:
+        bad = await env.submit("work.goal", {"poison": True})
+        good = [await env.submit("work.goal", {"poison": False}) for _ in range(5)]
+        await asyncio.gather(*(handle.result(timeout=PATIENCE) for handle in good))
+        with pytest.raises(
+            PlanFailed, match="given up at delivery 16: processes ended while they were doing this task"
+        ):
+            await bad.result(timeout=PATIENCE)
+        assert [each.reason for each in await letters(env)] == ["crashes-worker"]
+        assert len(crashes) == 15

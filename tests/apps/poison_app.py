@@ -1,0 +1,65 @@
+"""An app for end-to-end tests: handlers that end or block their process, or never return, for what they are told to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import Any
+
+from plancast import (
+    App,
+    GoalContext,
+    PlanContext,
+    Planner,
+    PlatformContext,
+    StateAction,
+    StateConfig,
+    StateTransition,
+    TaskContext,
+    Worker,
+)
+
+planner = Planner("poisoned")
+
+
+@planner.on_goal("poison.goal")
+async def on_goal(goal: GoalContext, context: PlatformContext) -> None:
+    match goal.data.get("poison"):
+        case "exit":
+            os._exit(7)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "block":
+            time.sleep(10_000)  # noqa: ASYNC251 - the point of it
+        case "await":
+            await asyncio.Event().wait()
+    plan = await PlanContext.create_from_goal(goal, {})
+    await plan.finalize({"n": goal.data["n"]})
+
+
+planner.add_goal(
+    "poison.work",
+    {
+        "start": StateConfig(
+            state_name="start",
+            action=StateAction(
+                event_type="poison.task", response_event="poison.task.completed", data={"poison": "{goal_data.poison}"}
+            ),
+            transitions=[StateTransition(on_event="poison.task.completed", to_state="done")],
+        ),
+        "done": StateConfig(state_name="done", is_terminal=True),
+    },
+)
+worker = Worker("doer", max_attempts=2)
+
+
+@worker.on_task("poison.task")
+async def task(task: TaskContext, context: PlatformContext) -> dict[str, Any]:
+    if task.data.get("poison"):
+        os._exit(7)
+    return {}
+
+
+app = App("poisoned", planners=[planner], workers=[worker])

@@ -1,0 +1,333 @@
+"""More than a real nats-server takes: a stream that is full, a disk that is full. Hosts and workers are in process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plancast import App, Client, PlanContext, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
+from plancast.cli import doctor
+from plancast.handle import PlanHandle
+from plancast.reasoning import ReasonerPort, ReasonReply, ReasonRequest
+from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.inbound import HostPort, Inbound, Outcome
+from plancast_actors.plan_host import PlanHost
+from plancast_actors.task_runner import TaskRunner
+from plancast_bus.contracts import Bus
+from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.errors import PublishRefused
+from plancast_bus.jetstream import connect
+from plancast_bus.server import NatsServer, ServerOptions
+
+PATIENCE = 60.0
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await holds():
+            await asyncio.sleep(0.05)
+
+
+class Here:
+    """A plan host in this process; see :class:`plancast_actors.inbound.HostPort`."""
+
+    def __init__(self, host: PlanHost) -> None:
+        self.host = host
+
+    async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
+        return await self.host.exchange(dispatcher, batch, wait)
+
+    async def incarnation(self) -> str:
+        return await self.host.incarnation()
+
+    async def recycle(self) -> None:
+        raise NotImplementedError
+
+
+class Running:
+    """An app on a nats-server, without Ray."""
+
+    def __init__(self, app: App, settings: Settings) -> None:
+        self.app = app
+        self.settings = settings
+        self.host: PlanHost
+        self.client: Client
+        self.bus: Bus
+        self.reasoner: ReasonerPort | None = None
+        self.refusals: list[str] = []
+        self._exit = contextlib.AsyncExitStack()
+
+    @property
+    def shared(self) -> list[HostPort]:
+        return [Here(self.host)]
+
+    def dedicated(self, plan: str) -> HostPort:
+        raise NotImplementedError
+
+    async def _bus(self) -> Bus:
+        bus = await connect(self.settings.nats, self.settings.bus)
+        self._exit.push_async_callback(bus.close)
+        return bus
+
+    async def __aenter__(self) -> Running:
+        self.bus = await self._bus()
+        await self.bus.ensure_streams()
+        self.client = Client(self.bus)
+        self._exit.push_async_callback(self.client.close)
+        return self
+
+    async def start(self) -> None:
+        """Start host, worker and dispatcher."""
+        self.host = PlanHost(self.app, await self._bus(), self.settings, reasoner=self.reasoner)
+        self._exit.push_async_callback(self.host.stop)
+        runner = TaskRunner(self.app, await self._bus(), self.settings.workers)
+        await runner.start()
+        self._exit.push_async_callback(runner.stop, drain_seconds=0)
+        dispatcher = Dispatcher(await self._bus(), self, DispatcherOptions.of(self.app, self.settings))
+        await dispatcher.start()
+        self._exit.push_async_callback(dispatcher.stop)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._exit.aclose()
+
+    async def submit(self, number: int, pad: int = 0) -> PlanHandle:
+        return await self.client.submit("x.goal", {"n": number, "pad": "x" * pad})
+
+    async def publish_facts(self, size: int) -> int:
+        """Publish facts until they are refused; returns how many were not."""
+        for number in itertools.count():
+            fact = EventEnvelope(
+                source="t", type="noise", topic=EventTopic.BUSINESS_FACTS, correlation_id="n", data="x" * size
+            )
+            try:
+                await self.bus.publish(fact)
+            except PublishRefused as error:
+                self.refusals.append(str(error))
+                return number
+        raise AssertionError
+
+    async def stored(self, stream: str) -> int:
+        """Messages in a stream."""
+        count: int = (await self.bus.health())["streams"][stream]["messages"]
+        return count
+
+
+done: list[int] = []
+"""Tasks that were done."""
+
+
+def chain() -> App:
+    """Plans of two steps."""
+    planner, worker = Planner("p"), Worker("w", concurrency=100)
+
+    def step(name: str, to: str) -> StateConfig:
+        action = StateAction(event_type="add.requested", response_event="add.completed", data={"n": "{{goal_data.n}}"})
+        return StateConfig(
+            state_name=name, action=action, transitions=[StateTransition(on_event="add.completed", to_state=to)]
+        )
+
+    planner.add_goal(
+        "x.goal",
+        {
+            "start": StateConfig(state_name="start", default_next="one"),
+            "one": step("one", "two"),
+            "two": step("two", "done"),
+            "done": StateConfig(state_name="done", is_terminal=True),
+        },
+    )
+
+    @worker.on_task("add.requested", "add.completed")
+    async def add(task: Any, context: Any) -> dict[str, int]:
+        done.append(task.data["n"])
+        return {"sum": task.data["n"] + 1}
+
+    return App("chain", planners=[planner], workers=[worker])
+
+
+def result_of(number: int) -> dict[str, Any]:
+    return {"one": {"sum": number + 1}, "two": {"sum": number + 1}}
+
+
+def settings_for(server: NatsServer, **bus: Any) -> Settings:
+    settings = Settings.model_validate({"bus": {"prefix": "overload", **bus}, "dispatchers": {"max_outstanding": 64}})
+    settings.nats.url = server.url
+    done.clear()
+    return settings
+
+
+async def test_a_stream_full_of_goals_refuses_more_and_all_that_were_accepted_end(fresh_nats: NatsServer) -> None:
+    async with Running(chain(), settings_for(fresh_nats, max_stream_bytes=300_000)) as running:
+        accepted: dict[int, PlanHandle] = {}
+        refused: list[str] = []
+
+        async def flood(numbers: range) -> None:
+            for number in numbers:
+                try:
+                    accepted[number] = await running.submit(number)
+                except PublishRefused as error:
+                    refused.append(str(error))
+
+        await flood(range(2000))
+        assert len(accepted) < 1000 < len(refused)
+        assert "OVERLOAD_REQUESTS is full" in refused[0]
+        assert "raise max_stream_bytes" in refused[0]
+        await running.start()
+        await flood(range(2000, 6000))
+        async with asyncio.timeout(PATIENCE):
+            for number, handle in accepted.items():
+                assert await handle.result() == result_of(number)
+        assert sorted(done) == sorted([*accepted, *accepted]), "each task once"
+        assert await running.stored("OVERLOAD_REQUESTS") == 0
+
+
+class Model:
+    """A model that answers nobody until it is woken."""
+
+    def __init__(self) -> None:
+        self.awake = asyncio.Event()
+        self.asked = 0
+
+    async def complete(self, request: ReasonRequest) -> ReasonReply:
+        self.asked += 1
+        await self.awake.wait()
+        return ReasonReply("yes")
+
+
+async def test_what_is_parked_is_kept_alive_for_as_long_as_it_takes(fresh_nats: NatsServer) -> None:
+    asking, model = Planner("asking"), Model()
+
+    @asking.on_goal("ask.goal")
+    async def ask(goal: Any, context: Any) -> None:
+        reply = await context.reasoner.complete(ReasonRequest([{"role": "user", "content": "?"}], "model"))
+        plan = await PlanContext.create_from_goal(goal, {})
+        await plan.finalize({"said": reply.text})
+
+    settings = settings_for(fresh_nats)
+    settings.dispatchers.ack_wait = 1.5
+    app = chain()
+    async with Running(App("both", planners=[*app.planners, asking], workers=app.workers), settings) as running:
+        running.reasoner = model
+        await running.start()
+        waiting = [await running.client.submit("ask.goal", {}) for _ in range(1000)]
+
+        async def all_asked() -> bool:
+            return model.asked == 1000
+
+        await eventually(all_asked)
+        beside = [await running.submit(number) for number in range(100)]
+        async with asyncio.timeout(PATIENCE):
+            for number, handle in enumerate(beside):
+                assert await handle.result() == result_of(number)
+        await asyncio.sleep(2 * settings.dispatchers.ack_wait)
+        consumers = (await running.bus.health())["streams"]["OVERLOAD_REQUESTS"]["consumers"]
+        assert consumers["plans-goals"]["ack_pending"] == 1000
+        assert consumers["plans-goals"]["redelivered"] == 0
+        model.awake.set()
+        async with asyncio.timeout(PATIENCE):
+            for handle in waiting:
+                assert await handle.result() == {"said": "yes"}
+        assert model.asked == 1000
+
+
+def sleepers() -> App:
+    """Plans that wait for a word."""
+    planner = Planner("sleepers")
+    asks = StateAction(event_type="nobody.requested", response_event="woken")
+    to_done = [StateTransition(on_event="woken", to_state="done")]
+    planner.add_goal(
+        "sleep.goal",
+        {
+            "start": StateConfig(state_name="start", default_next="asleep"),
+            "asleep": StateConfig(state_name="asleep", action=asks, transitions=to_done),
+            "done": StateConfig(state_name="done", is_terminal=True),
+        },
+    )
+    return App("sleepers", planners=[planner])
+
+
+@pytest.mark.slow
+async def test_ten_thousand_plans_that_are_woken_at_once_all_go_on(fresh_nats: NatsServer) -> None:
+    settings = settings_for(fresh_nats)
+    settings.hosts.max_live_plans = 500
+    async with Running(sleepers(), settings) as running:
+        await running.start()
+
+        async def publish(event_type: str, topic: EventTopic) -> None:
+            for first in range(0, 10_000, 500):
+                await asyncio.gather(
+                    *(
+                        running.bus.publish(
+                            EventEnvelope(source="t", type=event_type, topic=topic, correlation_id=f"p{first + number}")
+                        )
+                        for number in range(500)
+                    )
+                )
+
+        async def turns(count: int) -> bool:
+            assert len(running.host._actors) <= 500 + settings.dispatchers.max_outstanding + 1
+            return running.host.turns >= count
+
+        await publish("sleep.goal", EventTopic.ACTION_REQUESTS)
+        await eventually(lambda: turns(10_000))
+        await publish("woken", EventTopic.ACTION_RESULTS)
+        await eventually(lambda: turns(20_000))
+        for number in range(0, 10_000, 500):
+            assert await running.client.plan(f"p{number}").status() == "completed"
+
+
+@pytest.fixture
+def small_nats(tmp_path: Path) -> Iterator[NatsServer]:
+    """A nats-server with a disk of 4 MB."""
+    with NatsServer(tmp_path / "nats", ServerOptions(max_file_store=4_000_000)) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def with_more_room(server: NatsServer) -> AsyncIterator[NatsServer]:
+    """The same server, started again with a larger disk."""
+    options = replace(server.options, max_file_store=100_000_000, port=int(server.url.rpartition(":")[2]))
+    await asyncio.to_thread(server.stop)
+    larger = NatsServer(server.data_dir, options)
+    await asyncio.to_thread(larger.start)
+    try:
+        yield larger
+    finally:
+        await asyncio.to_thread(larger.stop)
+
+
+@pytest.mark.parametrize("way_out", ["purge", "restart"])
+async def test_plans_wait_while_the_disk_is_full_and_go_on_when_there_is_room(
+    small_nats: NatsServer, way_out: str
+) -> None:
+    settings = settings_for(small_nats)
+    async with Running(chain(), settings) as running, contextlib.AsyncExitStack() as exit_stack:
+        handles = [await running.submit(number, pad=1000) for number in range(200)]
+        facts = [await running.publish_facts(size) for size in (20_000, 10)]
+        assert facts[0] > 50
+        assert all("is full" in each and "storage limit" in each for each in running.refusals)
+        await running.start()
+        await asyncio.sleep(1.0)
+        findings = doctor.examine(await doctor._gather(settings))
+        assert [each.check for each in findings if each.level == "fault"] == ["storage"]
+        assert not any(each.check == "dead letters" and each.level != "ok" for each in findings)
+        if way_out == "purge":
+            await running.bus._api.purge("OVERLOAD_FACTS", "overload.>")  # type: ignore[attr-defined]
+        else:
+            await exit_stack.enter_async_context(with_more_room(small_nats))
+        async with asyncio.timeout(PATIENCE):
+            for number, handle in enumerate(handles):
+                assert await handle.result() == result_of(number)
+        assert [len(await handle.history()) for handle in handles[::20]] == [3] * 10
+        assert await running.bus.dead_letters.count() == 0
+
+        async def empty() -> bool:
+            return not (await running.stored("OVERLOAD_REQUESTS") or await running.stored("OVERLOAD_RESULTS"))
+
+        await eventually(empty)

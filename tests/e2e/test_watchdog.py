@@ -1,0 +1,103 @@
+"""Handlers that end or block the process of their plan host, on real Ray: the others' plans go on, theirs fail."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from plancast import Client, PlanFailed, Settings
+from plancast_actors.local import LocalRuntime
+from plancast_bus.contracts import DeadLetter
+from plancast_bus.jetstream import connect
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
+APPS = Path(__file__).parent.parent / "apps"
+PATIENCE = 100.0
+PLANS = 30
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def poisoned(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalRuntime]:
+    settings = Settings(data_dir=tmp_path_factory.mktemp("watchdog"))
+    settings.ray.namespace = "watchdog"
+    settings.hosts.count = 1
+    settings.hosts.max_losses = 3
+    settings.hosts.stall_seconds = 2.0
+    settings.plans.turn_seconds = 1.0
+    settings.workers.ack_wait = 1.0
+    settings.workers.max_lost = 0
+    async with LocalRuntime("poison_app:app", settings, import_paths=[str(APPS)]) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(poisoned: LocalRuntime) -> AsyncIterator[Client]:
+    async with Client.connect(poisoned.nats_url) as connected:
+        yield connected
+
+
+async def dead_letters(runtime: LocalRuntime) -> list[DeadLetter]:
+    bus = await connect(runtime.settings.nats, runtime.settings.bus)
+    try:
+        return [letter async for letter in bus.dead_letters.list()]
+    finally:
+        await bus.close()
+
+
+async def host(runtime: LocalRuntime) -> dict[str, Any]:
+    (report,) = (await runtime.deployment.status())["hosts"]
+    return dict(report)
+
+
+async def test_a_host_that_stands_still_as_a_whole_is_ended_and_comes_back(
+    poisoned: LocalRuntime, client: Client
+) -> None:
+    await (await client.submit("poison.goal", {"n": 0})).result(timeout=PATIENCE)
+    pid = (await host(poisoned))["pid"]
+    os.kill(pid, signal.SIGSTOP)  # nothing in the process can notice it
+    handles = [await client.submit("poison.goal", {"n": n}) for n in range(PLANS)]
+    results = await asyncio.gather(*(handle.result(timeout=PATIENCE) for handle in handles))
+    assert [result["n"] for result in results] == list(range(PLANS))
+    assert (await host(poisoned))["pid"] != pid
+
+
+@pytest.mark.parametrize("poison", ["exit", "block"])
+async def test_a_goal_that_takes_its_host_down_is_put_aside_and_takes_nobody_along(
+    poisoned: LocalRuntime, client: Client, poison: str
+) -> None:
+    before = await host(poisoned)
+    good = [await client.submit("poison.goal", {"n": n}) for n in range(PLANS // 2)]
+    bad = await client.submit("poison.goal", {"n": -1, "poison": poison})
+    good += [await client.submit("poison.goal", {"n": n}) for n in range(PLANS // 2, PLANS)]
+    results = await asyncio.gather(*(handle.result(timeout=PATIENCE) for handle in good))
+    assert [result["n"] for result in results] == list(range(PLANS))
+    with pytest.raises(PlanFailed, match="the process of its plan host ended 3 times while this event was in hand"):
+        await bad.result(timeout=PATIENCE)
+    (letter,) = [each for each in await dead_letters(poisoned) if each.subject.split(".")[2] == bad.plan_id]
+    assert letter.reason == "crashes-host"
+    after = await host(poisoned)
+    assert after["alive"]
+    assert after["pid"] != before["pid"]
+    assert (await (await client.submit("poison.goal", {"n": 99})).result(timeout=PATIENCE))["n"] == 99
+
+
+async def test_a_handler_that_never_returns_fails_its_plan(client: Client) -> None:
+    handle = await client.submit("poison.goal", {"n": 1, "poison": "await"})
+    with pytest.raises(PlanFailed, match=r"the turn for poison\.goal .* took longer than 1 s"):
+        await handle.result(timeout=PATIENCE)
+
+
+async def test_a_task_that_takes_its_worker_down_fails_for_its_plan(poisoned: LocalRuntime, client: Client) -> None:
+    bad = await client.submit("poison.work", {"poison": "exit"})
+    with pytest.raises(PlanFailed, match="processes ended while they were doing this task"):
+        await bad.result(timeout=PATIENCE)
+    assert "crashes-worker" in [each.reason for each in await dead_letters(poisoned)]
+    good = await client.submit("poison.work", {"poison": ""})
+    await good.result(timeout=PATIENCE)
