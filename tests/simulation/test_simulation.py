@@ -1,0 +1,220 @@
+"""The core in simulation: plans, people and faults from a seed, in virtual time. ``make simulate`` runs many more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from plancast import answering, deciding
+from plancast.testing.simulation import (
+    Fault,
+    Noise,
+    PlanSpec,
+    Step,
+    Workload,
+    make_workload,
+    report,
+    shrink,
+    simulate,
+)
+from plancast.testing.simulation.history import Struck
+from plancast.testing.simulation.running import run_seed
+from plancast_actors import host_link, plan_actor
+from plancast_actors.activation import Activation, Emitted
+from plancast_actors.plan_host import PlanHost
+from plancast_bus.memory.checkpoints import KeptPlans
+
+CHUNK = 50
+"""Seeds of one test; eight chunks are run."""
+
+
+@pytest.mark.parametrize("chunk", range(8))
+def test_no_seed_breaks_a_promise(chunk: int) -> None:
+    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        outcome = simulate(make_workload(seed))
+        if outcome.violations:
+            pytest.fail(report(outcome), pytrace=False)
+
+
+def test_plans_are_begun_faults_strike_and_time_passes() -> None:
+    runs = [run_seed(seed) for seed in range(40)]
+    assert sum(run.plans for run in runs) > 150
+    assert sum(run.faults for run in runs) > 400
+    assert sum(run.virtual_seconds for run in runs) > 40 * 15.0
+
+
+# The same seed, the same run.
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_seed_gives_the_same_run_again(seed: int) -> None:
+    first, second = simulate(make_workload(seed)), simulate(make_workload(seed))
+    assert first.history.lines() == second.history.lines()
+    assert first.fingerprint == second.fingerprint
+
+
+def test_a_seed_gives_the_same_run_in_another_process() -> None:
+    program = (
+        "from plancast.testing.simulation import make_workload, simulate\n"
+        "print([simulate(make_workload(seed)).fingerprint for seed in range(6)])"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert printed == {f"{[simulate(make_workload(seed)).fingerprint for seed in range(6)]}\n"}
+
+
+def test_different_seeds_give_different_runs() -> None:
+    assert len({simulate(make_workload(seed)).fingerprint for seed in range(20)}) == 20
+
+
+# It would notice: a promise that the product did not keep is found within a few seeds.
+
+
+class _AnyVersion(int):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+def _no_fence(patch: pytest.MonkeyPatch) -> None:
+    compare_and_set = KeptPlans.compare_and_set
+
+    def always(self: KeptPlans, version: int, correlation_id: str, *fields: Any) -> int:
+        stored = self.find(correlation_id)
+        return compare_and_set(self, stored.version if stored else 0, correlation_id, *fields)
+
+    patch.setattr(KeptPlans, "compare_and_set", always)
+
+
+def _no_memory_of_events(patch: pytest.MonkeyPatch) -> None:
+    digests = iter(range(1_000_000))
+    patch.setattr(plan_actor, "digest_of", lambda event_id: next(digests).to_bytes(8, "big"))
+
+
+def _nothing_emitted_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PlanHost, "take_emitted", lambda self, key: Emitted(_AnyVersion(1), {}))
+
+
+def _effects_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    commit = Activation.commit
+
+    async def too_early(self: Activation, turn: Any, digest: bytes) -> None:
+        await self.emit(tuple(turn.effects))
+        await commit(self, turn, digest)
+
+    patch.setattr(Activation, "commit", too_early)
+
+
+def _ignored_by_a_stale_actor(patch: pytest.MonkeyPatch) -> None:
+    async def never(self: Activation) -> bool:
+        return False
+
+    patch.setattr(Activation, "is_stale", never)
+
+
+def _reports_by_the_dispatchers_name_alone(patch: pytest.MonkeyPatch) -> None:
+    class Same:
+        hex = "same"
+
+    patch.setattr(host_link, "uuid4", Same)
+
+
+def _kept_answers_all_have_requests(patch: pytest.MonkeyPatch) -> None:
+    def take(plan: Any, fields: Any) -> bool:
+        plan.requests[fields["parent_event_id"]]
+        return answering.take_answer(plan, fields)
+
+    patch.setattr(deciding, "take_answer", take)
+
+
+ENDED_BY_ANOTHER = Workload(
+    seed=1,
+    plans=(
+        PlanSpec(
+            "p0",
+            "script",
+            (Step("parallel", join="first_success", members=(Step("ask", 1, "slow", seconds=1.0),) * 2),),
+            pause_at=0.5,
+        ),
+    ),
+    chaos_seconds=1.0,
+)
+
+
+def _seeds(*first: Workload) -> Iterator[Workload]:
+    yield from first
+    yield from map(make_workload, range(100))
+
+
+@pytest.mark.parametrize(
+    ("break_it", "promises"),
+    [
+        (_no_fence, {"turns come in one order"}),
+        (_no_memory_of_events, {"events are applied once"}),
+        (_nothing_emitted_again, {"committed effects are delivered"}),
+        (_effects_before_the_commit, {"effects are explained"}),
+        (_ignored_by_a_stale_actor, {"no plan is left waiting"}),
+        (_reports_by_the_dispatchers_name_alone, {"nothing is lost"}),
+        (_kept_answers_all_have_requests, {"results are right"}),
+    ],
+    ids=lambda value: value.__name__.strip("_") if callable(value) else "",
+)
+def test_a_broken_product_is_found(break_it: Any, promises: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    break_it(monkeypatch)
+    for workload in _seeds(ENDED_BY_ANOTHER):
+        if promises <= {each.promise for each in simulate(workload).violations}:
+            return
+    pytest.fail("100 seeds, and nothing was noticed")
+
+
+def test_a_failure_is_told_with_its_seed_the_smallest_workload_and_the_timeline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _effects_before_the_commit(monkeypatch)
+    said = report(simulate(make_workload(7)), max_runs=60)
+    assert said.startswith("seed 7 breaks ")
+    assert "the smallest workload found that does:\nWorkload(seed=7" in said
+    assert "what happened to plan p" in said
+    assert "committed p" in said
+
+
+def test_shrinking_leaves_out_what_a_failure_does_not_need() -> None:
+    def fails(workload: Workload) -> bool:
+        return any(step.kind == "wait" for plan in workload.plans for step in plan.steps)
+
+    large = next(each for each in _seeds() if fails(each) and len(each.plans) > 2 and each.faults)
+    small = shrink(large, fails)
+    assert [[step.kind for step in plan.steps] for plan in small.plans] == [["wait"]]
+    assert (small.faults, small.noise) == ((), Noise())
+    assert all(step == 0 for step, _ in small.plans[0].signals)
+
+
+@pytest.mark.parametrize("kind", ["crash host", "freeze host", "replace host", "crash dispatcher", "crash worker"])
+def test_a_fault_strikes_between_two_awaits_of_its_process(kind: Any) -> None:
+    workload = Workload(
+        seed=3,
+        plans=(PlanSpec("p0", "machine", (Step("ask", 1), Step("ask", 2))),),
+        faults=(Fault(kind, 0.0, steps=9),),
+    )
+    places = set()
+    for steps in range(1, 40):
+        outcome = simulate(replace(workload, faults=(Fault(kind, 0.0, steps=steps),)))
+        assert outcome.violations == []
+        facts = [entry.fact for entry in outcome.history.entries]
+        places.add(next((at for at, fact in enumerate(facts) if isinstance(fact, Struck) and kind[:5] in fact.what), 0))
+    assert len(places) > 2
