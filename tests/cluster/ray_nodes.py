@@ -1,0 +1,87 @@
+"""A Ray cluster of several nodes on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.cluster_utils import Cluster
+
+from plancast import Settings
+from plancast_actors import cluster
+
+
+class RayNodes:
+    """A Ray cluster of several nodes on this machine, to which this process is connected."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._cluster: Cluster | None = None
+
+    def start(self, nodes: int = 1, num_cpus: int = 2) -> None:
+        """A new cluster with a head and further nodes."""
+        self._cluster = Cluster()
+        for _ in range(nodes):
+            self.add_node(num_cpus)
+        self.settings.ray.address = self._cluster.address
+        cluster.connect(self.settings.ray)
+
+    def add_node(self, num_cpus: int) -> str:
+        """One more node; returns its id."""
+        assert self._cluster is not None
+        node = self._cluster.add_node(num_cpus=num_cpus, include_dashboard=False)
+        return str(node.node_id)
+
+    @property
+    def nodes(self) -> dict[str, Any]:
+        """The nodes that are not the head, by id."""
+        assert self._cluster is not None
+        return {node.node_id: node for node in self._cluster.worker_nodes}
+
+    def where(self) -> dict[str, str]:
+        """On which node each actor is."""
+        found = {}
+        for actor in ray.util.list_named_actors(all_namespaces=True):
+            handle = ray.get_actor(actor["name"], actor["namespace"])
+            with contextlib.suppress(ray.exceptions.RayError):
+                found[actor["name"]] = ray.get(
+                    handle.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id()), timeout=20
+                )
+        return found
+
+    def kill_node(self, node_id: str) -> None:
+        """End a node and all its processes with SIGKILL."""
+        assert self._cluster is not None
+        node = self.nodes[node_id]
+        workers = [pid for info in node.all_processes["raylet"] for pid in _children(info.process.pid)]
+        self._cluster.remove_node(node, allow_graceful=False)
+        for pid in workers:  # without their raylet they would live on for a second
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """End all processes of all nodes with SIGKILL, and forget the cluster."""
+        cluster.disconnect()  # a driver that has lost its cluster waits long for it
+        made, self._cluster = self._cluster, None
+        for node in made.list_all_nodes() if made is not None else ():
+            node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
+
+    def stop(self) -> None:
+        """End the whole cluster."""
+        cluster.disconnect()
+        if self._cluster is not None:
+            self._cluster.shutdown()
+            self._cluster = None
+
+
+def _children(parent: int) -> list[int]:
+    children = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                children.append(int(stat.parent.name))
+    return children

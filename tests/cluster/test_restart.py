@@ -1,0 +1,43 @@
+"""Everything at once is killed, or Ray alone: plans go on from what NATS has stored."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+from tests.cluster.expedition import Expedition
+from tests.cluster.ray_nodes import RayNodes
+
+from plancast import Settings
+from plancast_actors.deployment import Deployment
+from plancast_bus.server import NatsServer
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+Deploy = Callable[..., Awaitable[Deployment]]
+
+
+@pytest.mark.parametrize("what", ["everything", "ray"])
+async def test_plans_go_on_in_a_new_ray_cluster(
+    ray_nodes: RayNodes, settings: Settings, deploy: Deploy, fresh_nats: NatsServer, what: str
+) -> None:
+    settings.nats.url = fresh_nats.url
+    ray_nodes.start()
+    await deploy()
+    async with Expedition(settings) as plans:
+        plans.go_on()
+        await plans.underway()
+        killed = time.monotonic()
+        if what == "everything":
+            await asyncio.to_thread(fresh_nats.kill)
+        await asyncio.to_thread(ray_nodes.kill)
+        ray_nodes.start()  # Ray wants the main thread
+        if what == "everything":
+            await asyncio.to_thread(fresh_nats.start)
+        began = time.monotonic()
+        await deploy()
+        await plans.underway()
+        started, went_on = began - killed, time.monotonic() - began
+        print(f"[{what} killed; started anew {started:.1f} s later -> plans go on: {went_on:.1f} s]")
+        await plans.arrive()
