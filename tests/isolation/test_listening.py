@@ -1,0 +1,89 @@
+"""Nothing that plancast starts by itself listens beyond this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.isolation.listening import addresses_of, is_loopback
+
+from plancast_bus.server import NatsServer, ServerOptions
+
+pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="sockets are read from /proc")
+
+RAY = """
+import ray
+from plancast.settings import RaySettings
+from plancast_actors import cluster
+
+cluster.connect(RaySettings(namespace="listening"), num_cpus=1)
+
+@ray.remote
+class Actor:
+    def ready(self):
+        return True
+
+actor = Actor.remote()
+ray.get(actor.ready.remote())
+print("ready", ray.get_runtime_context().gcs_address, flush=True)
+input()
+cluster.disconnect()
+"""
+JOIN = """
+import sys
+
+import ray
+from plancast.settings import RaySettings
+from plancast_actors import cluster
+
+cluster.connect(RaySettings(namespace="listening", address=sys.argv[1]))
+
+@ray.remote(num_cpus=0)
+def run():
+    return "ran"
+
+print(ray.get(run.remote()))
+"""
+
+
+@pytest.mark.parametrize("http_port", [None, 0])
+def test_the_embedded_nats_listens_on_the_loopback_alone(tmp_path: Path, http_port: int | None) -> None:
+    with NatsServer(tmp_path / "nats", ServerOptions(http_port=http_port)) as server:
+        found = {address: name for address, name in addresses_of(os.getpid()).items() if "nats" in name}
+
+        assert any(address.endswith(server.url.rpartition(":")[2]) for address in found)
+        assert [address for address in found if not is_loopback(address)] == []
+
+
+def test_ray_as_run_starts_it_listens_on_the_loopback_alone_and_is_found_there(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    # Ray's sockets lie in its folder, and their names may not be long.
+    environment = {**os.environ, "RAY_TMPDIR": str(tmp_path_factory.mktemp("r"))}
+    environment.pop("RAY_ADDRESS", None)
+    with subprocess.Popen(
+        [sys.executable, "-c", RAY], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            said = process.stdout.readline().split()
+            assert said[:1] == ["ready"]
+            found = addresses_of(process.pid)
+            joined = subprocess.run(
+                [sys.executable, "-c", JOIN, said[1]],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        finally:
+            process.stdin.close()
+            process.terminate()
+
+    assert len(found) > 3
+    assert {address: name for address, name in found.items() if not is_loopback(address)} == {}
+    assert joined.stdout.strip() == "ran", joined.stderr

@@ -1,0 +1,366 @@
+"""The example of deploy/nats on a real nats-server: each role can do its work, and nothing beyond it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from nats.aio.client import Client as NatsClient
+from tests.isolation.nats_with_roles import RoleServer, example_server, make_certificates, running
+
+from plancast import App, Client, Planner, StateAction, StateConfig, StateTransition, Worker
+from plancast.errors import PlanNotFound
+from plancast.settings import Settings
+from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.inbound import HostPort
+from plancast_actors.plan_host import PlanHost
+from plancast_actors.task_runner import TaskRunner
+from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.errors import AccessDenied, BusUnavailable
+from plancast_bus.jetstream import JetStreamBus, connect
+from plancast_bus.settings import BusSettings, NatsSettings
+
+QUIET = 0.3
+"""Seconds in which what is not allowed would have arrived."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RoleServer]:
+    with example_server(tmp_path_factory.mktemp("nats-roles")) as server:
+        yield server
+
+
+def an_app() -> App:
+    planner, worker = Planner("p"), Worker("w")
+    planner.add_goal(
+        "x.goal",
+        {
+            "start": StateConfig(state_name="start", default_next="ask"),
+            "ask": StateConfig(
+                state_name="ask",
+                action=StateAction(event_type="work.requested", response_event="work.completed", data={}),
+                transitions=[StateTransition(on_event="work.completed", to_state="wait")],
+            ),
+            "wait": StateConfig(state_name="wait", transitions=[StateTransition(on_event="go", to_state="done")]),
+            "done": StateConfig(state_name="done", is_terminal=True),
+        },
+    )
+
+    @worker.on_task("work.requested", "work.completed")
+    async def work(task: Any, context: Any) -> dict[str, Any]:
+        await context.bus.publish("work.seen", {}, topic="business-facts")
+        return {"done": True}
+
+    return App("app", planners=[planner], workers=[worker])
+
+
+class _OneHost:
+    """A directory with one shared host."""
+
+    def __init__(self, host: PlanHost) -> None:
+        self.shared: list[HostPort] = [host]
+
+    def dedicated(self, plan: str) -> HostPort:
+        raise NotImplementedError
+
+
+@asynccontextmanager
+async def deployed(server: RoleServer, prefix: str = "plancast") -> AsyncIterator[App]:
+    """An app: dispatcher and host as the runtime's user, its worker as the worker's."""
+    app, settings = an_app(), Settings(bus=BusSettings(prefix=prefix, shards=2))
+    async with AsyncExitStack() as stack:
+        runtime = await connect(server.settings("runtime"), settings.bus)
+        stack.push_async_callback(runtime.close)
+        await runtime.ensure_streams()
+        host = PlanHost(app, runtime, settings)
+        stack.push_async_callback(host.stop)
+        host.start()
+        dispatcher = Dispatcher(runtime, _OneHost(host), DispatcherOptions(shards=2, goals=tuple(app.goals)))
+        await dispatcher.start()
+        stack.push_async_callback(dispatcher.stop)
+        tasks = await connect(server.settings("worker"), settings.bus)
+        stack.push_async_callback(tasks.close)
+        runner = TaskRunner(app, tasks, settings.workers)
+        await runner.start()
+        stack.push_async_callback(runner.stop, drain_seconds=0)
+        yield app
+
+
+@asynccontextmanager
+async def bus_of(server: RoleServer, role: str, **changes: Any) -> AsyncIterator[JetStreamBus]:
+    bus = await connect(server.settings(role, **changes), BusSettings(shards=2))
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+@asynccontextmanager
+async def raw(server: RoleServer, role: str) -> AsyncIterator[tuple[NatsClient, list[str]]]:
+    """A plain NATS client of a role, and what the server refuses it."""
+    refused: list[str] = []
+
+    async def on_error(error: Exception) -> None:
+        refused.append(str(error))
+
+    client = await nats.connect(
+        f"tls://{server.where}",
+        nkeys_seed=str(server.folder / f"{role}.nk"),
+        tls=ssl.create_default_context(cafile=server.certificates.ca),
+        inbox_prefix=f"_INBOX.{role}".encode(),
+        error_cb=on_error,
+    )
+    try:
+        yield client, refused
+    finally:
+        await client.close()
+
+
+async def test_every_role_can_do_its_work(server: RoleServer) -> None:
+    async with (
+        deployed(server),
+        bus_of(server, "client") as client_bus,
+        bus_of(server, "observer") as observer_bus,
+        Client(client_bus, tenant_id="acme") as client,
+        Client(observer_bus, tenant_id="acme") as observer,
+        Client(observer_bus, tenant_id="other") as other,
+    ):
+        heard: list[str] = []
+
+        async def notice(subject: str, payload: bytes, content_type: str | None) -> None:
+            heard.append(subject)
+
+        await observer_bus.subscribe("plancast.>", notice)
+        handle = await client.submit("x.goal", {"n": 1})
+        seen = observer.plan(handle.plan_id)
+        while (await _states(seen))[-1] != "wait":
+            await asyncio.sleep(0.02)
+        await handle.signal("go", {"by": "hand"})  # without a look at the plan, which is not the client's to read
+
+        result = await handle.result(timeout=30)
+
+        assert result["ask"] == {"done": True}
+        assert result["wait"] == {"by": "hand"}
+        assert (await seen.state())["status"] == "completed"
+        assert [entry["revision"] for entry in await seen.history()] == [1, 2, 3]
+        assert [each.plan_id for each in await observer.plans()] == [handle.plan_id]
+        assert await other.plans() == []
+        with pytest.raises(PlanNotFound):
+            await other.plan(handle.plan_id).state()
+        assert (await observer_bus.registry.list("app")).keys() == {"app"}
+        assert [each async for each in observer_bus.dead_letters.list()] == []
+        assert any(subject.endswith(".work.seen") for subject in heard)
+        with pytest.raises(LookupError, match="no planner takes"):
+            await client.submit("y.goal", {})
+
+
+async def _states(handle: Any) -> list[str]:
+    try:
+        return [(await handle.state())["current_state"]]
+    except PlanNotFound:
+        return [""]
+
+
+async def test_what_is_not_allowed_is_refused_at_once_and_by_name(server: RoleServer) -> None:
+    async with deployed(server), bus_of(server, "client") as bus, Client(bus) as client:
+        for attempt in (
+            client.plan("p").state(),
+            client.plans(),
+            client.plan("p").signal("go"),
+            client.plan("p").result(),
+        ):
+            with pytest.raises(AccessDenied, match="does not let this user publish on"):
+                await attempt
+    async with bus_of(server, "worker") as bus:
+        goal = EventEnvelope(source="w", type="x.goal", topic=EventTopic.ACTION_REQUESTS)
+        with pytest.raises(AccessDenied, match=r"publish on plancast\.action-requests"):
+            await bus.publish(goal)
+
+
+CHECKPOINT = "plancast-store.checkpoints.p"
+GET_CHECKPOINT = "$JS.API.DIRECT.GET.PLANCAST_CHECKPOINTS." + CHECKPOINT
+NOT_ALLOWED = {
+    "client": [
+        CHECKPOINT, "plancast-store.responses.action-results.p.x", "plancast-store.timers.set.p.t",
+        "plancast-store.aliases.p", "plancast-store.machines.x", "plancast-store.registry.app.x",
+        "plancast.action-results.p.work.completed", "plancast.business-facts.p.x", "_INBOX.runtime.x",
+        "_INBOX.client.x", GET_CHECKPOINT, "$JS.API.STREAM.MSG.GET.PLANCAST_CHECKPOINTS",
+        "$JS.API.STREAM.CREATE.X", "$JS.API.STREAM.DELETE.PLANCAST_CHECKPOINTS", "$JS.API.STREAM.PURGE.PLANCAST_META",
+        "$JS.API.CONSUMER.CREATE.PLANCAST_CHECKPOINTS", "$JS.API.CONSUMER.CREATE.PLANCAST_META",
+        "$JS.API.CONSUMER.CREATE.PLANCAST_META.x.plancast-store.>",
+        "$JS.API.CONSUMER.MSG.NEXT.PLANCAST_REQUESTS.plans-goals", "$JS.API.STREAM.LIST", "$SYS.REQ.SERVER.PING",
+    ],
+    "worker": [
+        CHECKPOINT, GET_CHECKPOINT, "plancast.action-requests.p.x.goal", "plancast.plan-events.p.plan.cancel",
+        "plancast-store.registry.app.x", "plancast-store.responses.action-results.p.x", "plancast-store.machines.x",
+        "$JS.API.CONSUMER.CREATE.PLANCAST_REQUESTS.plans-goals",
+        "$JS.API.CONSUMER.CREATE.PLANCAST_REQUESTS.task-work-requested",
+        "$JS.API.CONSUMER.MSG.NEXT.PLANCAST_REQUESTS.plans-goals", "$JS.API.STREAM.PURGE.PLANCAST_META",
+        "$JS.ACK.PLANCAST_REQUESTS.plans-goals.1.1.1.1.0", "_INBOX.client.x",
+    ],
+    "observer": [
+        CHECKPOINT, "plancast.action-requests.p.x.goal", "plancast.plan-events.p.plan.cancel",
+        "$JS.API.STREAM.PURGE.PLANCAST_CHECKPOINTS", "$JS.API.STREAM.DELETE.PLANCAST_CHECKPOINTS",
+        "$JS.API.STREAM.MSG.DELETE.PLANCAST_REQUESTS", "$JS.API.CONSUMER.DELETE.PLANCAST_REQUESTS.plans-goals",
+        "$JS.API.CONSUMER.MSG.NEXT.PLANCAST_RESULTS.plans-results", "_INBOX.client.x",
+        "$JS.API.DIRECT.GET.PLANCAST_META.plancast-store.registry.answers.x",
+    ],
+    "runtime": [
+        "$JS.API.STREAM.DELETE.PLANCAST_CHECKPOINTS", "$JS.API.STREAM.SNAPSHOT.PLANCAST_CHECKPOINTS",
+        "$JS.API.ACCOUNT.PURGE.PLANCAST", "$SYS.REQ.SERVER.PING", "somewhere.else",
+    ],
+}  # fmt: skip
+NOT_HEARD = {
+    "client": ["_INBOX.>", "_INBOX.runtime.>", "plancast.>", "plancast-store.>", ">", "$JS.API.>", "_INBOX.*.x"],
+    "worker": ["_INBOX.client.>", "plancast.>", "plancast-store.checkpoints.*", ">"],
+    "observer": ["_INBOX.client.>", "plancast-store.>", "$JS.>", ">"],
+    "runtime": ["_INBOX.client.>", "_INBOX.>", "plancast.>", ">"],
+}
+
+
+@pytest.mark.parametrize("role", NOT_ALLOWED)
+async def test_no_role_can_publish_or_listen_beyond_its_work(server: RoleServer, role: str) -> None:
+    async with raw(server, role) as (client, refused):
+        for subject in NOT_ALLOWED[role]:
+            await client.publish(subject, b"{}")
+        for subject in NOT_HEARD[role]:
+            await client.subscribe(subject)
+        await client.flush()
+        while len(refused) < len(NOT_ALLOWED[role]) + len(NOT_HEARD[role]):
+            await asyncio.sleep(0.01)
+
+    said = "\n".join(refused).lower()
+    for subject in NOT_ALLOWED[role]:
+        assert f'permissions violation for publish to "{subject.lower()}"' in said
+    for subject in NOT_HEARD[role]:
+        assert f'permissions violation for subscription to "{subject.lower()}"' in said
+
+
+async def test_nobody_comes_in_without_a_key_or_in_clear(server: RoleServer, tmp_path: Path) -> None:
+    nobody = server.settings("client", nkey=None, connect_timeout=3.0)
+    user = server.settings("client", nkey=None, user="client", password="guess", connect_timeout=3.0)
+    stranger = tmp_path / "stranger.nk"
+    from tests.isolation.nats_with_roles import make_nkey
+
+    make_nkey(stranger)
+    for settings in (nobody, user, server.settings("client", nkey=stranger, connect_timeout=3.0)):
+        with pytest.raises(BusUnavailable, match=r"(?i)authorization|authentication"):
+            await connect(settings, BusSettings())
+    # A certificate of an authority that we do not know.
+    with pytest.raises(BusUnavailable, match=r"(?i)certificate"):
+        await connect(server.settings("client", tls_ca=None, connect_timeout=3.0), BusSettings())
+
+
+ACCOUNTS = """
+jetstream {{ store_dir: "{store}" }}
+tls {{ cert_file: "{cert}", key_file: "{key}", ca_file: "{ca}", verify_and_map: true }}
+accounts {{
+  ACME {{ jetstream: enabled, users: [{{ user: "client@example.com" }}, {{ user: acme, password: "of acme" }}] }}
+  OTHER {{ jetstream: enabled, users: [{{ user: other, password: "of other" }}] }}
+}}
+"""
+
+
+async def test_an_account_for_each_tenant_keeps_them_apart_though_ids_and_prefix_are_the_same(tmp_path: Path) -> None:
+    """Also by user and password, which a URL may hold, and without TLS from the client's side of a proxy."""
+    config = tmp_path / "accounts.conf"
+    text = ACCOUNTS.replace(
+        'tls {{ cert_file: "{cert}", key_file: "{key}", ca_file: "{ca}", verify_and_map: true }}', ""
+    )
+    config.write_text(text.format(store=tmp_path / "store"))
+    with running(config, tmp_path, {}) as where:
+        acme = await connect(NatsSettings(url=f"nats://acme:of%20acme@{where}"), BusSettings())
+        other = await connect(NatsSettings(url=where, user="other", password="of other"), BusSettings())
+        heard: list[str] = []
+
+        async def notice(subject: str, payload: bytes, content_type: str | None) -> None:
+            heard.append(subject)
+
+        await other.ensure_streams()
+        await acme.ensure_streams()
+        await other.subscribe(">", notice)
+        await acme.publish(EventEnvelope(source="s", type="x", topic=EventTopic.PLAN_EVENTS, correlation_id="same"))
+        await acme.registry.put("app", "a", {"goals": []})
+        await asyncio.sleep(QUIET)
+
+        assert not [subject for subject in heard if subject.startswith("plancast")]
+        assert await other.registry.list("app") == {}
+        assert list(await acme.registry.list("app")) == ["a"]
+        await acme.close()
+        await other.close()
+
+
+async def test_a_client_certificate_is_a_login_too(tmp_path: Path) -> None:
+    certificates = make_certificates(tmp_path)
+    config = tmp_path / "accounts.conf"
+    config.write_text(
+        ACCOUNTS.format(
+            store=tmp_path / "store", cert=certificates.server[0], key=certificates.server[1], ca=certificates.ca
+        )
+    )
+    with running(config, tmp_path, {}) as where:
+        settings = NatsSettings(url=where, tls_ca=certificates.ca, connect_timeout=3.0)
+        cert, key = certificates.client
+        bus = await connect(settings.model_copy(update={"tls_cert": cert, "tls_key": key}), BusSettings())
+        await bus.ensure_streams()
+        await bus.close()
+        with pytest.raises(BusUnavailable):
+            await connect(settings, BusSettings())
+
+
+async def test_a_prefix_for_each_tenant_keeps_them_apart_in_one_account(tmp_path: Path) -> None:
+    """Users who may only touch their own prefix and its streams."""
+
+    def user(name: str) -> str:
+        upper = name.upper()
+        streams = [f"{upper}_{kind}" for kind in
+                   ("RESULTS", "REQUESTS", "FACTS", "TIMERS", "RESPONSES", "CHECKPOINTS", "HISTORY", "META",
+                    "DEADLETTERS")]  # fmt: skip
+        calls = [f"$JS.API.STREAM.{call}.{stream}" for call in ("INFO", "CREATE", "UPDATE") for stream in streams]
+        calls += [
+            f"$JS.API.CONSUMER.{call}.{stream}.>" for call in ("CREATE", "MSG.NEXT", "DELETE") for stream in streams
+        ]
+        calls += [f"$JS.API.DIRECT.GET.{stream}.>" for stream in streams]
+        publish = json.dumps([f"{name}.>", f"{name}-store.>", "$JS.API.INFO", *calls])
+        permissions = f'{{ publish: {publish}, subscribe: ["_INBOX.{name}.>", "{name}.>"] }}'
+        return f"{{ user: {name}, password: {name}, permissions: {permissions} }}"
+
+    config = tmp_path / "prefixes.conf"
+    config.write_text(
+        f'jetstream {{ store_dir: "{tmp_path / "store"}" }}\n'
+        f"authorization {{ users: [{user('acme')}, {user('other')}] }}\n"
+    )
+    with running(config, tmp_path, {}) as where:
+
+        async def open_as(name: str, prefix: str) -> JetStreamBus:
+            settings = NatsSettings(url=f"nats://{name}:{name}@{where}", inbox_prefix=f"_INBOX.{name}")
+            return await connect(settings, BusSettings(prefix=prefix))
+
+        acme, other, hostile = (
+            await open_as("acme", "acme"),
+            await open_as("other", "other"),
+            await open_as("other", "acme"),
+        )
+        await acme.ensure_streams()
+        await other.ensure_streams()
+        await acme.registry.put("app", "a", {"goals": []})
+        event = EventEnvelope(source="s", type="x", topic=EventTopic.PLAN_EVENTS, correlation_id="p", tenant_id="acme")
+        await acme.publish(event)
+
+        for attempt in (
+            hostile.publish(event), hostile.registry.list("app"), hostile.registry.get("app", "a"),
+            hostile.checkpoints.load("p"), hostile.ensure_streams(), hostile.dead_letters.count(),
+        ):  # fmt: skip
+            with pytest.raises(AccessDenied):
+                await attempt
+        assert list(await acme.registry.list("app")) == ["a"]
+        assert await other.registry.list("app") == {}
+        for bus in (acme, other, hostile):
+            await bus.close()
