@@ -5,7 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?=
 CHAOS_TIMEOUT ?= 900
+SEEDS ?= 10000
+FROM ?= 0
+SECONDS ?= 600
+SEED ?= random
+CHAOS_FLAGS ?=
 LOCK_FLAGS ?=
+AUDIT_FLAGS ?=
 
 DEPENDENCIES := $(VENV)/.dependencies
 INSTALLED := $(VENV)/.installed
@@ -13,7 +19,7 @@ LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3
 	--generate-hashes --no-header --no-annotate $(LOCK_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench chaos lock clean
+.PHONY: help setup demo test check audit format bench growth chaos cluster simulate lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,14 +41,19 @@ $(INSTALLED): $(DEPENDENCIES) pyproject.toml
 demo: setup ## Run the demo: embedded NATS and local Ray, no key needed
 	$(BIN)/plancast demo
 
-test: setup ## Run the tests but the slow ones (TESTS="tests/bus -k kill" narrows it)
-	$(BIN)/python -m pytest -m "not slow" $(TESTS)
+test: setup ## Run the tests but the slow ones and chaos (TESTS="tests/bus -k kill" narrows it)
+	$(BIN)/python -m pytest -m "not slow and not chaos" $(TESTS)
 
-check: setup ## Check format, lint, types and who imports whom
+check: setup ## Check format, lint, types, who imports whom, and the locks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/audit.py locks
+
+audit: setup ## Ask for known vulnerabilities of the locked packages (AUDIT_FLAGS=--strict fails offline)
+	$(BIN)/python scripts/audit.py locks
+	$(BIN)/python scripts/audit.py advisories $(AUDIT_FLAGS)
 
 format: setup ## Format, and fix what ruff can fix
 	$(BIN)/ruff check --fix-only --quiet .
@@ -51,8 +62,18 @@ format: setup ## Format, and fix what ruff can fix
 bench: setup ## Run the benchmarks
 	$(BIN)/python -m benchmarks
 
-chaos: setup ## Run the tests that kill things, CHAOS_TIMEOUT seconds for each
-	PYTEST_TIMEOUT=$(CHAOS_TIMEOUT) $(BIN)/python -m pytest -m chaos $(TESTS)
+growth: setup ## Finish a million plans, take 10,000 turns of one, and print what that needs
+	$(BIN)/python -m pytest -m slow -s tests/bus/test_growth.py tests/runtime/test_growth.py
+
+chaos: setup ## Kill, stop and cut off what runs plans for SECONDS (600), from SEED (random), and prove what was kept
+	$(BIN)/python -m tests.chaos.run --seconds $(SECONDS) --seed $(SEED) $(CHAOS_FLAGS)
+	PYTEST_TIMEOUT=$(CHAOS_TIMEOUT) $(BIN)/python -m pytest -m chaos --ignore tests/cluster $(TESTS)
+
+cluster: setup ## Run all tests with several nats-servers and Ray nodes
+	PYTEST_TIMEOUT=$(CHAOS_TIMEOUT) $(BIN)/python -m pytest tests/cluster $(TESTS)
+
+simulate: setup ## Simulate SEEDS seeds (10000), the first one being FROM (0), on all cores
+	$(BIN)/python -m plancast.testing.simulation --seeds $(SEEDS) --from $(FROM)
 
 # No header, no annotations, no index lines: nothing of the machine that makes the lock gets into it.
 lock: setup ## Pin requirements/*.txt anew from pyproject.toml (LOCK_FLAGS=--upgrade for newer ones)
