@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import ContextVar
+from typing import Protocol
 
 from plancast.asking import in_process_reasoner
 from plancast.reasoning import ReasonerPort, ReasonReply, ReasonRequest
 
-PARK: ContextVar[Callable[[], None] | None] = ContextVar("PARK", default=None)
-"""Of the plan actor that takes a turn in this task: what is called when the turn begins to wait for a model."""
+
+class Parked(Protocol):
+    """Whoever takes a turn that may wait for models."""
+
+    def asks(self) -> None:
+        """The turn begins to wait for a model."""
+        ...
+
+    def hears(self) -> None:
+        """It has its answer, or none is coming."""
+        ...
+
+
+PARK: ContextVar[Parked | None] = ContextVar("PARK", default=None)
+"""The plan actor that takes a turn in this task."""
 
 
 class ParkingReasoner:
@@ -24,7 +37,14 @@ class ParkingReasoner:
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
         """Ask, and wait for the answer."""
-        park = PARK.get()
-        if park is not None:
-            park()
+        turn = PARK.get()
+        if turn is None:
+            return await self._ask(request)
+        turn.asks()
+        try:
+            return await self._ask(request)
+        finally:
+            turn.hears()
+
+    async def _ask(self, request: ReasonRequest) -> ReasonReply:
         return await (self._reasoner or in_process_reasoner()).complete(request)

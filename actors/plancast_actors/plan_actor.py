@@ -47,7 +47,7 @@ class PlanActor:
     """
 
     __slots__ = (
-        "_conflicts", "_handling", "_parked", "_running", "_state", "_stopped_by", "_taken", "_task", "correlation_id",
+        "_asking", "_conflicts", "_handling", "_parked", "_running", "_state", "_stopped_by", "_taken", "_task", "correlation_id",
         "host", "last_used", "mailbox",
     )  # fmt: skip
 
@@ -66,6 +66,8 @@ class PlanActor:
         """The event whose turn it is."""
         self._parked = False
         """Whether that turn waits, or has waited, for a model."""
+        self._asking = 0
+        """Questions that the turn waits for."""
         self._state = Activation(host, correlation_id)
 
     @property
@@ -97,12 +99,17 @@ class PlanActor:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._work())
 
-    def park(self) -> None:
+    def asks(self) -> None:
         """The turn waits for a model: what is in hand does, and is no longer to be counted with what is under way."""
+        self._asking += 1
         if self._taken is not None and not self._parked:
             self._parked = True
             for inbound, reports in (self._taken, *self.mailbox):
                 reports.park(inbound.token)
+
+    def hears(self) -> None:
+        """A model has answered, or will not."""
+        self._asking -= 1
 
     def _cancellation(self, inbound: Inbound) -> EventEnvelope | None:
         """The event, when it is one that may cancel the plan whose handler is running."""
@@ -124,7 +131,7 @@ class PlanActor:
             self._task = None
 
     async def _work(self) -> None:
-        PARK.set(self.park)
+        PARK.set(self)
         try:
             while self.mailbox:
                 self._parked = False
@@ -247,6 +254,8 @@ class PlanActor:
         limit = self.host.settings.plans.turn_seconds or None
         try:
             await asyncio.wait((self._handling,), timeout=limit)
+            while self._asking and not self._handling.done() and self._stopped_by is None:
+                await asyncio.wait((self._handling,), timeout=limit)  # reasoners have time limits of their own
             if not self._handling.done():
                 self._handling.cancel()
                 await asyncio.wait((self._handling,), timeout=CANCEL_SECONDS)

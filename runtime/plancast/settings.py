@@ -134,8 +134,8 @@ class PlanSettings(BaseModel):
     timeline_tail_bytes: int = Field(8192, ge=256)
     """Timeline that a checkpoint carries; what is over it is put away once."""
     turn_seconds: float = Field(900.0, ge=0)
-    """Seconds that handlers and planners may take over one event, waiting for models included, before the plan fails;
-    0 sets no limit."""
+    """Seconds that handlers and planners may take over one event before the plan fails; 0 sets no limit. While a turn
+    waits for a model, the reasoners' limits count instead."""
     sweep_seconds: float = Field(60.0, ge=0)
     """Seconds between two looks for plans that stand still, waiting for nothing; 0 never looks."""
     stalled_seconds: float = Field(300.0, gt=0)

@@ -384,3 +384,13 @@ async def test_many_plans_that_wake_at_the_same_moment_all_go_on(by: str) -> Non
         assert most < 500 + 256 + 1
         states = [await handle.state() for handle in handles[::500]]
         assert {(each["status"], each["error"]) for each in states} == {("completed", None)}
+
+
+async def test_a_turn_that_waits_for_a_model_for_long_is_not_one_that_never_returns() -> None:
+    limits = Settings.model_validate({"plans": {"turn_seconds": 0.05}})
+    async with Deployed(the_app(), settings=limits) as env:
+        waiting = await env.submit("ask.goal")
+        await eventually(lambda: env.model.asked == 1)
+        await asyncio.sleep(0.3)
+        env.model.awake.set()
+        assert await waiting.result(timeout=PATIENCE) == {"said": "yes"}
