@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from plancast.machine import Machine
 from plancast.plan import PlanContext
 from plancast.turn import Turn
 from plancast_actors.unsent import still_unsent
+from plancast_actors.unused_machines import is_kept
 from plancast_bus import crash_points
 from plancast_bus.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.codec import pack, unpack
@@ -50,8 +52,8 @@ class Activation:
     """
 
     __slots__ = (
-        "_machine_hash", "_sealed", "_tail", "_tail_bytes", "correlation_id", "host", "loaded", "plan", "processed",
-        "revision", "version",
+        "_machine_hash", "_machine_put_at", "_sealed", "_tail", "_tail_bytes", "correlation_id", "host", "loaded",
+        "plan", "processed", "revision", "version",
     )  # fmt: skip
 
     def __init__(self, host: PlanHost, correlation_id: str) -> None:
@@ -66,7 +68,7 @@ class Activation:
         self.revision = self.version = self._sealed = self._tail_bytes = 0
         self.processed: dict[bytes, None] = {}
         self._tail: list[bytes] = []
-        self._machine_hash = ""
+        self._machine_hash, self._machine_put_at = "", 0.0
 
     def unload_turn(self) -> bool:
         """Drop what a turn has done to the plan; True when there was no plan before: nothing is to be loaded."""
@@ -153,11 +155,10 @@ class Activation:
             turn.effects.append(self._expiry(plan, turn, expires_after))
             expires_after += EXPIRY_GRACE
         state = plan.to_state()
-        if plan.state_machine:
-            machine = plan.machine
-            if machine.hash != self._machine_hash:
-                await self.patiently(lambda: self.host.keep_machine(machine))
-                self._machine_hash = machine.hash
+        machine = plan.machine if plan.state_machine else None
+        if machine is not None:
+            if not self._has_kept(machine, turn.now):
+                await self._keep(machine)
             state["machine"] = machine.hash
         processed = {**self.processed, digest: None}
         while len(processed) > limits.max_processed_ids:
@@ -167,7 +168,7 @@ class Activation:
             revision=turn.revision,
             epoch=self.host.next_epoch(),
             state=pack(state),
-            summary=_summary(plan, turn),
+            summary=_summary(plan, turn, machine),
             outbox=tuple(turn.effects),
             processed=b"".join(processed),
             timeline=tuple(tail),
@@ -182,42 +183,45 @@ class Activation:
         self.processed, self._tail, self._sealed = processed, tail, sealed
         self._tail_bytes = sum(map(len, tail))
         self.host.turns += 1
+        if machine is not None and not self._has_kept(machine, self.host.clock.time()):
+            await self._keep(machine)  # the commit took days, as when the computer slept: nobody knew that it is needed
         if crash_points.armed:
             await self._reach(CrashPoint.TURN_COMMIT_AFTER)
         await self.emit(checkpoint.outbox)
+
+    def _has_kept(self, machine: Machine, now: float) -> bool:
+        return machine.hash == self._machine_hash and is_kept(self._machine_put_at, now)
+
+    async def _keep(self, machine: Machine) -> None:
+        self._machine_put_at = await self.patiently(lambda: self.host.keep_machine(machine))
+        self._machine_hash = machine.hash
 
     async def emit(self, effects: tuple[Effect, ...], since: float | None = None) -> None:
         """Send effects. Those that may have been sent long ago, first at ``since``, are looked for before."""
         if not effects:
             return
         since = self.host.clock.time() if since is None else since
-
-        async def send() -> None:
-            todo = effects
-            if self.host.clock.time() - since > self.host.settings.bus.duplicate_window / 2:
-                todo, found = await still_unsent(self.host.bus, self.plan, effects)
-                self._note_places(found.items())
-            sequences = await self.host.bus.emit(todo)
-            if self.plan is None or not self.plan.requests:
-                return
-            root = self.host.requests_root  # only what rests in the stream of requests can be withdrawn from it
-            self._note_places(
-                (effect.message_id, sequence)
-                for effect, sequence in zip(todo, sequences, strict=True)
-                if isinstance(effect, Publish) and effect.subject.startswith(root)
-            )
-
         if crash_points.armed:
             await self._reach(CrashPoint.TURN_EMIT_BEFORE)
-        await self.patiently(send)
+        await self.patiently(lambda: self._send(effects, since))
         if crash_points.armed:
             await self._reach(CrashPoint.TURN_EMIT_AFTER)
 
-    def _note_places(self, places: Iterable[tuple[str, int]]) -> None:
-        requests = self.plan.requests if self.plan is not None else {}
-        for message_id, sequence in places:
-            if (request := requests.get(message_id)) is not None:
-                request.sequence = sequence
+    async def _send(self, effects: tuple[Effect, ...], since: float) -> None:
+        if self.host.clock.time() - since > self.host.settings.bus.duplicate_window / 2:
+            effects, found = await still_unsent(self.host.bus, self.plan, effects)
+            for message_id, sequence in found.items():
+                self._note_place(message_id, sequence)
+        sequences = await self.host.bus.emit(effects)
+        for effect, sequence in zip(effects, sequences, strict=True):
+            # Only what rests in the stream of requests can be withdrawn from it.
+            if isinstance(effect, Publish) and effect.subject.startswith(self.host.requests_root):
+                self._note_place(effect.message_id, sequence)
+
+    def _note_place(self, message_id: str, sequence: int) -> None:
+        request = self.plan.requests.get(message_id) if self.plan is not None else None
+        if request is not None:
+            request.sequence = sequence
 
     async def _reach(self, point: CrashPoint) -> None:
         await crash_points.reach(point, self.correlation_id)
@@ -239,7 +243,7 @@ def digest_of(event_id: str) -> bytes:
     return blake2b(event_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
-def _summary(plan: PlanContext, turn: Turn) -> PlanSummary:
+def _summary(plan: PlanContext, turn: Turn, machine: Machine | None) -> PlanSummary:
     return PlanSummary(
         plan_id=plan.plan_id,
         status=str(plan.status),
@@ -253,4 +257,5 @@ def _summary(plan: PlanContext, turn: Turn) -> PlanSummary:
         planner=plan.planner,
         created_at=plan.created_at,
         updated_at=turn.now,
+        machine=machine.hash if machine is not None else "",
     )

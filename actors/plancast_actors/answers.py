@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from plancast.errors import TerminalError
 from plancast.machine import failed_event
+from plancast.reading import error_text
 from plancast.worker import TaskDefinition
 from plancast_bus.codec import decode
 from plancast_bus.contracts import Delivery
@@ -17,8 +18,6 @@ from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
 from plancast_bus.subjects import Subjects, check_event_type
 
-MAX_ERROR = 2000
-"""Longest error text in an answer, in characters."""
 _CLEAN_ID = re.compile(r"[!-~]{1,400}")
 
 
@@ -26,12 +25,19 @@ class InvalidTaskData(TerminalError):
     """Raised when a request's data does not fit the schema of the task."""
 
 
-def read_request(delivery: Delivery, subjects: Subjects) -> EventEnvelope:
+class RequestTooLarge(InvalidEnvelope):
+    """Raised when a request is over the limit, before it is decoded."""
+
+
+def read_request(delivery: Delivery, subjects: Subjects, max_bytes: int) -> EventEnvelope:
     """The request in a message; what its subject says may be left out.
 
     Raises:
+        RequestTooLarge: it has more than ``max_bytes``.
         InvalidEnvelope: it is no event, contradicts its subject, or asks for an answer that cannot be given.
     """
+    if len(delivery.payload) > max_bytes:
+        raise RequestTooLarge(f"{len(delivery.payload)} bytes are over max_event_bytes ({max_bytes})")
     try:
         address = subjects.parse_stored(delivery.subject)
         said = {"topic": address.topic, "type": address.event_type, "correlation_id": address.correlation_id}
@@ -106,15 +112,8 @@ def failure_of(request: EventEnvelope, definition: TaskDefinition, error: BaseEx
     expected = expected_answer(request, definition)
     if expected is None:
         return None
-    data = {"success": False, "error": describe(error)}
+    data = {"success": False, "error": error_text(error)}
     return answer_of(request, definition, failed_event(expected), data)
-
-
-def describe(error: BaseException) -> str:
-    """An error in words for the requester, at most 2000 characters."""
-    text = str(error).encode("utf-8", "replace").decode()
-    text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR - 1]}…"
 
 
 def _answer_id(request_id: str) -> str:

@@ -47,8 +47,8 @@ class PlanActor:
     """
 
     __slots__ = (
-        "_asking", "_conflicts", "_handling", "_parked", "_running", "_state", "_stopped_by", "_taken", "_task", "correlation_id",
-        "host", "last_used", "mailbox",
+        "_asking", "_conflicts", "_handling", "_parked", "_running", "_state", "_stopped_by", "_taken", "_task",
+        "correlation_id", "host", "last_used", "mailbox",
     )  # fmt: skip
 
     def __init__(self, host: PlanHost, correlation_id: str) -> None:

@@ -22,6 +22,7 @@ from plancast_actors.inbound import BUSY, PATIENCE, Inbound, Outcome
 from plancast_actors.parking import ParkingReasoner
 from plancast_actors.plan_actor import PlanActor
 from plancast_actors.presence import Presence
+from plancast_actors.unused_machines import is_kept
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.codec import decode
 from plancast_bus.contracts import Bus
@@ -142,8 +143,8 @@ class PlanHost:
         self._incarnation = uuid4().hex
         self._epochs = itertools.count()
         self._machines: OrderedDict[str, Machine] = OrderedDict()
-        self._kept: OrderedDict[str, None] = OrderedDict()
-        """Hashes of the machines that are in the store."""
+        self._kept: OrderedDict[str, float] = OrderedDict()
+        """When this host has put machines into the store, by their hashes."""
         self._reports: defaultdict[str, Reports] = defaultdict(Reports)
         self._sweeper: asyncio.Task[None] | None = None
         self._presence: Presence | None = None
@@ -258,13 +259,19 @@ class PlanHost:
                 self._machines.popitem(last=False)
         return machine
 
-    async def keep_machine(self, machine: Machine) -> None:
-        """Have a state machine in the store, before a checkpoint refers to it."""
-        if machine.hash not in self._kept:
+    async def keep_machine(self, machine: Machine) -> float:
+        """Have a state machine in the store, before a checkpoint refers to it; returns when it was put there.
+
+        It is put again every day: see :mod:`plancast_actors.unused_machines`.
+        """
+        now, put_at = self.clock.time(), self._kept.get(machine.hash)
+        if put_at is None or not is_kept(put_at, now):
             await self.bus.checkpoints.put_machine(machine.hash, machine.encoded)
-            self._kept[machine.hash] = None
+            put_at = self._kept[machine.hash] = now
+            self._kept.move_to_end(machine.hash)
             if len(self._kept) > MACHINES:
                 self._kept.popitem(last=False)
+        return put_at
 
     def rested(self, actor: PlanActor) -> None:
         """An actor has worked off its mailbox; one whose plan is finished has no further use."""

@@ -17,6 +17,7 @@ from plancast.requests import WAIT
 from plancast.settings import PlanSettings
 from plancast.status import PlanStatus
 from plancast.waking import Kind, Standstill, standstill
+from plancast_actors.unused_machines import UnusedMachines
 from plancast_bus.checkpoints import Checkpoint, Committed
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.codec import unpack
@@ -58,11 +59,11 @@ class Sweeper:
 
     Plans that wait for nothing with a name are woken, by an event that has the same id however often it is sent for
     the same revision. Plans that have timers are looked at again when these are overdue. One is enough for a
-    deployment; two do no harm.
+    deployment; two do no harm. It also has state machines removed that no stored plan has.
 
     Args:
         bus: The connection to work over; whoever made it closes it.
-        settings: ``sweep_seconds`` and ``stalled_seconds`` are used.
+        settings: ``sweep_seconds``, ``stalled_seconds`` and ``unused_machine_seconds`` are used.
         clock: What plans are timed by.
         note: Called with the kind of every standstill that is found, for metrics.
     """
@@ -87,6 +88,7 @@ class Sweeper:
         self._timed: dict[str, int] = {}
         """Versions of the plans that are to be looked at again, by correlation id."""
         self._machines: OrderedDict[str, Machine] = OrderedDict()
+        self._unused = UnusedMachines(bus, settings, self._began)
         self._task: asyncio.Task[None] | None = None
         self.stalled: OrderedDict[str, Stalled] = OrderedDict()
         """Plans that stand still, by correlation id."""
@@ -126,10 +128,16 @@ class Sweeper:
             await self._look_again(key, stalled)
         looks = 0
         while self._due and self._due[0][0] <= now and looks < MAX_LOOKS:
-            _, key, committed = heapq.heappop(self._due)
+            due = heapq.heappop(self._due)
+            _, key, committed = due
             if self._timed.get(key) == committed.version:
                 del self._timed[key]
-                await self._look(committed, now)
+                try:
+                    await self._look(committed, now)
+                except BaseException:  # the next sweep looks
+                    heapq.heappush(self._due, due)
+                    self._timed[key] = committed.version
+                    raise
                 looks += 1
         read = 0
         async with aclosing(self._bus.checkpoints.committed_after(self._seen)) as commits:
@@ -144,6 +152,7 @@ class Sweeper:
                     await self._look(committed, now)
                 self._seen = committed.version
         await self._publish_report(now)
+        await self._unused.tidy(now)
 
     async def _look_again(self, key: str, stalled: Stalled) -> None:
         try:

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ from typing import Any
 from plancast.context import PlatformContext
 from plancast.errors import RetryableError, TerminalError
 from plancast.plain import plain
+from plancast.redaction import redact
 from plancast.worker import TaskContext, TaskDefinition, TaskHandler, Worker
 from plancast_actors.answers import answer_of, check_data, expected_answer, failure_of
+from plancast_actors.task_record import TRUSTED
 from plancast_bus.envelope import EventEnvelope
 
 logger = logging.getLogger(__name__)
@@ -32,7 +35,7 @@ class WorkerRoom:
         self.worker = worker
         self.turns = asyncio.Semaphore(worker.concurrency)
         self.suspects = asyncio.Lock()
-        """Held by the one suspect that is being done; see :meth:`TaskExecutor.is_suspect`."""
+        """Held by the one task that is being done during which processes have ended before."""
         self.threads = ThreadPoolExecutor(worker.concurrency, thread_name_prefix=worker.name)
         self._held = 0
         self._left = asyncio.Event()
@@ -90,13 +93,11 @@ class TaskExecutor:
         """Call the handler, and make the answer of what it returns or raises.
 
         Raises:
-            RetryableError: the task is to be tried again.
+            RetryableError: the task is to be tried again, unless it was tried often enough.
         """
-        definition, worker = self.definition, self.room.worker
+        definition = self.definition
         failure: BaseException
         try:
-            if self.is_given_up(attempt):
-                raise TerminalError(given_up(attempt))
             check_data(definition, request.data)
             task = TaskContext(request, attempt)
             returned = await self._call(task, self._context_factory(request))
@@ -104,10 +105,8 @@ class TaskExecutor:
             answer = None if event_type is None else answer_of(request, definition, event_type, _sendable(data))
             self.counts.answered += 1
             return answer
-        except RetryableError as error:
-            if attempt < worker.max_attempts:
-                raise
-            failure = error
+        except RetryableError:
+            raise
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
@@ -117,24 +116,22 @@ class TaskExecutor:
             failure = error
         return self.failure(request, failure)
 
-    def is_suspect(self, attempt: int) -> bool:
-        """Whether processes have ended while they did a task: nothing else brings it more often than its attempts."""
-        return attempt > self.room.worker.max_attempts
+    @property
+    def trusted(self) -> int:
+        """Deliveries of a task of which nothing is noted; see :class:`plancast_actors.task_record.TaskRecord`."""
+        return min(TRUSTED, self._max_lost)
 
-    def is_given_up(self, attempt: int) -> bool:
+    def is_given_up(self, lost: int) -> bool:
         """Whether processes have ended too often while they did a task."""
-        return attempt > self.room.worker.max_attempts + self._max_lost
+        return lost > self._max_lost
 
     def failure(self, request: EventEnvelope, failure: BaseException) -> EventEnvelope | None:
         """Log a failure, and make the answer that tells of it; None when nobody waits for one."""
         self.counts.failed += 1
         known = isinstance(failure, (TerminalError, RetryableError))
-        logger.warning(
-            "task failed: %s",
-            type(failure).__name__,
-            exc_info=None if known else failure,
-            extra=self.about(request),
-        )
+        # As text, and not as exc_info, which would carry the handler's words to every log as they are.
+        told = "" if known else "\n" + redact("".join(traceback.format_exception(failure)).rstrip())
+        logger.warning("task failed: %s%s", type(failure).__name__, told, extra=self.about(request))
         return failure_of(request, self.definition, failure)
 
     async def _call(self, task: TaskContext, context: PlatformContext) -> Any:
@@ -155,9 +152,9 @@ class TaskExecutor:
         }
 
 
-def given_up(attempt: int) -> str:
+def given_up(lost: int) -> str:
     """Why a task is not tried again."""
-    return f"given up at delivery {attempt}: processes ended while they were doing this task"
+    return f"given up: processes ended while they were doing this task (losses: {lost})"
 
 
 def _sendable(data: Any) -> Any:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from plancast.errors import RetryableError, TerminalError
-from plancast_actors.answers import read_request
+from plancast_actors.answers import RequestTooLarge, read_request
 from plancast_actors.task_executor import TaskExecutor, given_up
+from plancast_actors.task_record import TaskRecord
 from plancast_bus import crash_points
 from plancast_bus.clock import Clock
 from plancast_bus.contracts import Bus, Consumer, ConsumerSpec, Delivery
@@ -181,39 +182,60 @@ class TaskReader:
     async def _handle(self, held: _Held) -> None:
         delivery = held.delivery
         try:
-            request = self._read_request(delivery)
+            request = read_request(delivery, self._bus.subjects, self._max_event_bytes)
         except InvalidEnvelope as error:
-            await self._put_aside(delivery, "too-large" if isinstance(error, _TooLarge) else "undecodable", str(error))
+            await self._put_aside(
+                delivery, "too-large" if isinstance(error, RequestTooLarge) else "undecodable", str(error)
+            )
             self._settle(held)
             return
-        if self._executor.is_given_up(delivery.attempt):
-            await self._put_aside(delivery, "crashes-worker", given_up(delivery.attempt))
+        record = TaskRecord(self._bus.registry, delivery, request.id, self._executor.trusted)
         try:
-            async with self._by_itself(delivery.attempt), self._room.turns:
-                if crash_points.armed:
-                    await crash_points.reach(CrashPoint.WORKER_HANDLE_BEFORE, request.id)
-                answer = await self._executor.run(request, delivery.attempt)
-        except RetryableError as error:
-            await self._try_again(held, request, error)
+            await self._do(held, request, record)
+        except asyncio.CancelledError:
+            await record.interrupted()
+            raise
+
+    async def _do(self, held: _Held, request: EventEnvelope, record: TaskRecord) -> None:
+        if record.watched:
+            await record.read()
+        if record.answered:
+            self._settle(held)
             return
+        if self._executor.is_given_up(record.lost):
+            await self._put_aside(held.delivery, "crashes-worker", given_up(record.lost))
+            answer = self._executor.failure(request, TerminalError(given_up(record.lost)))
+        else:
+            try:
+                run = self._run_by_itself if record.lost else self._run
+                answer = await run(request, record, held.delivery.attempt)
+            except RetryableError as error:
+                if await record.may_try_again(self._room.worker.max_attempts):
+                    await self._try_again(held, request, record, error)
+                    return
+                answer = self._executor.failure(request, error)
         if answer is not None:
             await self._publish(request, answer)
             if crash_points.armed:
                 await crash_points.reach(CrashPoint.WORKER_ANSWER_AFTER, answer.id)
+        await record.done()
         self._settle(held)
 
-    @asynccontextmanager
-    async def _by_itself(self, attempt: int) -> AsyncIterator[None]:
-        """Have tasks during which processes have ended be done one at a time, in any order.
+    async def _run(self, request: EventEnvelope, record: TaskRecord, attempt: int) -> EventEnvelope | None:
+        async with self._room.turns:
+            if crash_points.armed:
+                await crash_points.reach(CrashPoint.WORKER_HANDLE_BEFORE, request.id)
+            await record.begin()
+            return await self._executor.run(request, attempt)
+
+    async def _run_by_itself(self, request: EventEnvelope, record: TaskRecord, attempt: int) -> EventEnvelope | None:
+        """Do a task during which processes have ended: one such task at a time, in any order.
 
         They come back together. One that ends its process at once would otherwise take the same others along each time.
         """
-        if not self._executor.is_suspect(attempt):
-            yield
-            return
         await asyncio.sleep(random.random() * SHUFFLE_SECONDS)
         async with self._room.suspects:
-            yield
+            return await self._run(request, record, attempt)
 
     async def _put_aside(self, delivery: Delivery, reason: str, detail: str) -> None:
         logger.warning(
@@ -222,15 +244,11 @@ class TaskReader:
         await self._patiently(lambda: self._bus.dead_letters.put(delivery, reason, detail))
         self._counts.put_aside += 1
 
-    def _read_request(self, delivery: Delivery) -> EventEnvelope:
-        if len(delivery.payload) > self._max_event_bytes:
-            raise _TooLarge(f"{len(delivery.payload)} bytes are over max_event_bytes ({self._max_event_bytes})")
-        return read_request(delivery, self._bus.subjects)
-
-    async def _try_again(self, held: _Held, request: EventEnvelope, error: RetryableError) -> None:
+    async def _try_again(self, held: _Held, request: EventEnvelope, record: TaskRecord, error: RetryableError) -> None:
         attempt, delay = held.delivery.attempt, error.retry_after
         if delay is None:
-            delay = min(FIRST_RETRY * 2 ** min(attempt - 1, 10), LONGEST_RETRY)
+            delay = min(FIRST_RETRY * 2 ** min(record.tried, 10), LONGEST_RETRY)
+        await record.try_again(max(delay, 0.0))
         self._counts.retried += 1
         logger.info("task is tried again in %g s", delay, extra=self._executor.about(request) | {"attempt": attempt})
         await self._give_back(held, max(delay, 0.0))
@@ -242,15 +260,16 @@ class TaskReader:
 
     async def _publish(self, request: EventEnvelope, answer: EventEnvelope) -> None:
         """Publish an answer however long it takes; one that cannot be sent is replaced by a failure that says so."""
+        send = self._send_at_point if crash_points.armed else self._bus.publish
         try:
-            await self._patiently(lambda: self._send(answer))
+            await self._patiently(lambda: send(answer))
         except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
             failure = self._executor.failure(request, TerminalError(f"the answer cannot be sent: {error}"))
             if failure is not None:
                 await self._patiently(lambda: self._bus.publish(failure))
 
-    async def _send(self, answer: EventEnvelope) -> None:
-        copies = await crash_points.reach(CrashPoint.WORKER_HANDLE_AFTER, answer.id) if crash_points.armed else 1
+    async def _send_at_point(self, answer: EventEnvelope) -> None:
+        copies = await crash_points.reach(CrashPoint.WORKER_HANDLE_AFTER, answer.id)
         if not copies:
             raise BusUnavailable("a crash point has lost the answer")
         for _ in range(copies):
@@ -274,7 +293,3 @@ class TaskReader:
 async def _at_point(point: CrashPoint, deliveries: list[Delivery]) -> list[Delivery]:
     """What of them goes on, each as often as the point lets it."""
     return [each for each in deliveries for _ in range(await crash_points.reach(point, each.subject))]
-
-
-class _TooLarge(InvalidEnvelope):
-    """Raised when a message is over the limit, before it is decoded."""

@@ -33,6 +33,8 @@ class PlanSummary:
     created_at: float = 0.0
     """Seconds since the epoch, UTC."""
     updated_at: float = 0.0
+    machine: str | None = None
+    """Content hash of the state machine, empty where there is none. None: written before summaries said it."""
 
     def to_header(self) -> str:
         """The summary as one line of ASCII."""
@@ -40,6 +42,7 @@ class PlanSummary:
             [
                 self.plan_id, self.status, self.goal_event, self.current_state, self.revision, self.tenant_id,
                 self.user_id, self.session_id, self.parent_plan_id, self.planner, self.created_at, self.updated_at,
+                self.machine,
             ]
         )  # fmt: skip
 
@@ -75,6 +78,17 @@ class Committed(NamedTuple):
     """The store's, of its newest checkpoint; it grows with every commit of any plan."""
     correlation_id: str
     summary: PlanSummary
+
+
+class KeptMachine(NamedTuple):
+    """A state machine as a look through all of them finds it."""
+
+    digest: str
+    """Its content hash."""
+    version: int
+    """The store's, of its newest put; it grows with every put of any machine."""
+    put_at: float
+    """When that was, seconds since the epoch, UTC, by the store's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +207,10 @@ class CheckpointStore(Protocol):
         """The plans whose newest commit came after the one with this version, in the order of commits.
 
         Made to be read a piece at a time: leave it at any plan, and go on behind its version another time.
+        Read to its end, it has shown every plan that was stored and not committed meanwhile.
+
+        Raises:
+            BusUnavailable: the reading was interrupted; not all of them were shown.
         """
         ...
 
@@ -214,11 +232,19 @@ class CheckpointStore(Protocol):
         ...
 
     async def put_machine(self, digest: str, encoded: bytes) -> None:
-        """Keep a state machine under its content hash; repeating it changes nothing."""
+        """Keep a state machine under its content hash; repeating it only says that it is needed still."""
         ...
 
     async def get_machine(self, digest: str) -> bytes | None:
         """The state machine with this content hash, or None."""
+        ...
+
+    def machines(self, after: int = 0) -> AsyncGenerator[KeptMachine]:
+        """The state machines whose newest put came after the one with this version, in the order of puts."""
+        ...
+
+    async def drop_machine(self, kept: KeptMachine) -> None:
+        """Remove a state machine, unless it was put again since."""
         ...
 
     async def put_alias(self, correlation_id: str, plan: str) -> None:

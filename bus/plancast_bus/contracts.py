@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from plancast_bus.checkpoints import CheckpointStore
 from plancast_bus.effects import Effect
 from plancast_bus.envelope import EventEnvelope, WireEvent
+from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.subjects import Subjects
 
 Source = Literal["results", "requests", "facts", "timers"]
@@ -103,13 +104,35 @@ class DeadLetter:
     message_id: str | None
     time: float
     """When it was put aside, seconds since the epoch, UTC."""
+    cut_from: int | None = None
+    """Bytes of the payload as it came, when it was too large for a letter and only its first part was kept; such a
+    letter cannot be replayed."""
+
+
+CUT_BYTES = 65_536
+"""Of a payload that is too large for a letter, this much is kept at most."""
+
+
+def refuse_cut(letter: DeadLetter) -> None:
+    """
+    Raises:
+        PayloadTooLarge: only the first part of the message was kept, so that it cannot be replayed.
+    """
+    if letter.cut_from is not None:
+        raise PayloadTooLarge(
+            f"dead letter {letter.number} cannot be replayed: it was too large to be kept whole, and only the first "
+            f"{len(letter.payload)} of its {letter.cut_from} bytes are there"
+        )
 
 
 class DeadLetters(Protocol):
     """The messages that could not be processed."""
 
     async def put(self, delivery: Delivery, reason: str, detail: str) -> None:
-        """Keep a message with the reason; repeating it for the same delivery keeps one."""
+        """Keep a message with the reason; repeating it for the same delivery keeps one.
+
+        Of a payload that is too large for a letter the first part is kept; it is put aside all the same.
+        """
         ...
 
     async def count(self) -> int: ...
@@ -126,7 +149,12 @@ class DeadLetters(Protocol):
         ...
 
     async def replay(self, number: int) -> None:
-        """Publish it again as it came, and forget it here."""
+        """Publish it again as it came, and forget it here.
+
+        Raises:
+            DeadLetterNotFound: there is none of this number.
+            PayloadTooLarge: only its first part was kept.
+        """
         ...
 
 

@@ -88,7 +88,18 @@ class NoteAlias:
     """The plan's own correlation id."""
 
 
-Effect = Publish | Respond | SetTimer | CancelTimer | Withdraw | SealHistory | NoteAlias
+@dataclass(frozen=True, slots=True)
+class DropAlias:
+    """Let events of a further correlation id find the plan no longer, unless it is noted anew, or another plan's."""
+
+    correlation_id: str
+    plan: str
+    """The plan's own correlation id."""
+    before: float
+    """What was noted at this time or later stays, seconds since the epoch, UTC."""
+
+
+Effect = Publish | Respond | SetTimer | CancelTimer | Withdraw | SealHistory | NoteAlias | DropAlias
 
 _KINDS: dict[str, Callable[..., Effect]] = {
     "publish": Publish,
@@ -98,6 +109,7 @@ _KINDS: dict[str, Callable[..., Effect]] = {
     "withdraw": Withdraw,
     "seal_history": SealHistory,
     "note_alias": NoteAlias,
+    "drop_alias": DropAlias,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 

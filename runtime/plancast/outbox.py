@@ -55,6 +55,9 @@ class Outbox:
     def begin(self, plan: PlanContext) -> None:
         """Send as this plan from now on; what was requested before it was made is its own."""
         plan.requests = self._before_plan | plan.requests
+        for effect in self.effects:
+            if isinstance(effect, NoteAlias):
+                _remember_alias(plan, effect.correlation_id)
         if plan.plan_id != self._correlation_id:
             self._note_alias(plan, plan.plan_id)
         self.plan = plan
@@ -101,7 +104,7 @@ class Outbox:
     def request(self, fields: dict[str, Any]) -> str:
         """Stage a request, as a task or as the goal of a child plan; it is outstanding until it is answered."""
         fields["response_event"] = fields.get("response_event") or None
-        request_id = self.next_id()
+        request_id, alias = self.next_id(), ""
         begun = self.begun
         child = begun and fields["topic"] == EventTopic.ACTION_REQUESTS and fields["type"] in self._environment.goals
         if child:
@@ -109,11 +112,12 @@ class Outbox:
         else:
             own = self.plan.correlation_id if self.plan is not None else self._correlation_id
             if begun and fields.get("correlation_id") not in (None, own):
-                self._note_alias(self.plan, fields["correlation_id"])
+                alias = fields["correlation_id"]
+                self._note_alias(self.plan, alias)
             self.send(fields | {"id": request_id})
         if begun and fields["response_event"]:
             outstanding = self._before_plan if self.plan is None else self.plan.requests
-            outstanding[request_id] = Request(fields["type"], fields["response_event"], child=child)
+            outstanding[request_id] = Request(fields["type"], fields["response_event"], child=child, alias=alias)
         return request_id
 
     def respond(self, fields: dict[str, Any]) -> str:
@@ -169,8 +173,8 @@ class Outbox:
 
     def _note_alias(self, plan: PlanContext | None, correlation_id: str) -> None:
         self.effects.append(NoteAlias(correlation_id, self._correlation_id))
-        if plan is not None and correlation_id not in plan.aliases:
-            plan.aliases.append(correlation_id)
+        if plan is not None:
+            _remember_alias(plan, correlation_id)
 
     def _inherited(self) -> dict[str, Any]:
         plan, event = self.plan, self._event
@@ -195,3 +199,9 @@ class Outbox:
             "trace_id": plan.trace_id,
             "parent_event_id": event.id,
         }
+
+
+def _remember_alias(plan: PlanContext, correlation_id: str) -> None:
+    if correlation_id in plan.aliases:
+        plan.aliases.remove(correlation_id)
+    plan.aliases.append(correlation_id)  # the newest is last

@@ -87,6 +87,8 @@ class PlanContext:
     control: dict[str, Any] = field(default_factory=dict)
     """What people have asked of the plan that its planner has not seen: ``pause``, ``injected``, ``redirect_goal``;
     and ``unseen``, when something has come that the planner was not asked about because of such a pause."""
+    unmoved: str = ""
+    """The state in which the transition handler made no move on an answer, the last time that it made none."""
     aliases: list[str] = field(default_factory=list)
     """Further correlation ids that the plan is found by."""
     requests: dict[str, Request] = field(default_factory=dict)
@@ -442,6 +444,7 @@ class PlanContext:
         self.current_state = self._settled = path[-1]
         self.status = PlanStatus.RUNNING
         self.pause_reason = None
+        self.unmoved = ""
         self._drop_requests_of_states()
         state = self.state_machine[self.current_state]
         if state.is_terminal:

@@ -47,7 +47,12 @@ class Request:
     """The task that it carries out; empty for requests of a state machine."""
     sequence: int = 0
     """Its place in the stream of requests, once known; what a withdrawal names."""
+    alias: str = ""
+    """The correlation id that it was sent under, where that is not the plan's own."""
 
     def to_list(self) -> list[Any]:
         """The request as plain values."""
-        return [getattr(self, name) for name in self.__slots__]
+        values = [getattr(self, name) for name in self.__slots__]
+        if not self.alias:
+            values.pop()  # as earlier versions write and read it
+        return values

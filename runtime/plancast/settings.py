@@ -81,8 +81,9 @@ class WorkerSettings(BaseModel):
     ack_wait: float = Field(15.0, gt=0)
     """Seconds after which the task of a worker that died is given to another."""
     max_lost: int = Field(10, ge=0)
-    """How often a task may be delivered beyond its attempts, because processes ended while they did it, before it is
-    answered as failed and becomes a dead letter."""
+    """How often processes may end while they do a task, before it is answered as failed and becomes a dead letter.
+    Only what a worker has begun counts, and not its first three deliveries (fewer when this is less): these cost
+    no note of their beginning."""
     stall_seconds: float = Field(300.0, ge=0)
     """Seconds that an async handler may block its process before that is ended and restarted; 0 for ever.
     Plain functions run in threads and block nothing."""
@@ -140,6 +141,15 @@ class PlanSettings(BaseModel):
     """Seconds between two looks for plans that stand still, waiting for nothing; 0 never looks."""
     stalled_seconds: float = Field(300.0, gt=0)
     """Seconds without a turn, and beyond the time of a timer, from which on a plan may count as standing still."""
+    unused_machine_seconds: float = Field(30 * 86400, ge=0)
+    """Seconds that a state machine is kept at least, and beyond it for as long as a stored plan has it; 0 keeps it for
+    ever, as does ``sweep_seconds=0``. Not less than two days."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if 0 < self.unused_machine_seconds < 2 * 86400:
+            raise ValueError(f"unused_machine_seconds ({self.unused_machine_seconds:g}) is less than two days")
+        return self
 
 
 class Settings(BaseSettings):

@@ -13,11 +13,14 @@ from plancast.plan import PlanContext
 from plancast.reading import answered_request
 from plancast.requests import Request
 from plancast.status import PlanStatus
-from plancast_bus.effects import CancelTimer, SetTimer, Withdraw
+from plancast_bus.effects import CancelTimer, DropAlias, SetTimer, Withdraw
 from plancast_bus.envelope import EventEnvelope, EventTopic
 
 if TYPE_CHECKING:
     from plancast.turn import Turn
+
+MAX_ALIASES = 64
+"""Further correlation ids of a plan that are kept although no open request was sent under them, the newest ones."""
 
 
 async def settle_kept(turn: Turn, plan: PlanContext) -> None:
@@ -55,6 +58,18 @@ def settle_requests(turn: Turn, plan: PlanContext) -> None:
             turn.effects.append(CancelTimer(plan.correlation_id, _timer_name(request_id)))
         if request_id != turn.event.parent_event_id or turn.is_timer:
             _take_back(turn.outbox, plan, request_id, child, sequence)
+    _drop_aliases(turn, plan)
+
+
+def _drop_aliases(turn: Turn, plan: PlanContext) -> None:
+    """Let go of correlation ids that no request needs; what still comes under them is of no plan."""
+    if len(plan.aliases) <= MAX_ALIASES:
+        return
+    needed = {plan.plan_id} | {request.alias for request in plan.requests.values()}
+    unneeded = [alias for alias in plan.aliases if alias not in needed]
+    dropped = dict.fromkeys(unneeded[:-MAX_ALIASES])
+    plan.aliases = [alias for alias in plan.aliases if alias not in dropped]
+    turn.effects.extend(DropAlias(alias, plan.correlation_id, turn.now) for alias in dropped)
 
 
 def _take_back(outbox: Outbox, plan: PlanContext, request_id: str, child: bool, sequence: int) -> None:

@@ -127,7 +127,8 @@ class Turn:
             verdict = await self._offer(self.plan)
         if verdict is Verdict.COMMIT:
             assert self.plan is not None
-            await self._hand_over_kept(self.plan)
+            if self.plan.kept and self.plan.state_machine:
+                await self._hand_over_kept(self.plan)
             await settle_kept(self, self.plan)
             settle_requests(self, self.plan)
         return verdict
@@ -292,14 +293,25 @@ class Turn:
         else:
             await call_handler(handler, TransitionContext(event, plan, target), self.context)
         await self._settle_by_hand(plan)
-        moved = self._mark(plan) != before
-        if not moved:
-            self.notes.append(f"the transition handler made no move on {event.type}")
-        return moved
+        if self._mark(plan) != before:
+            return True
+        self.notes.append(f"the transition handler made no move on {event.type}")
+        self._close_answered(plan, event)
+        return False
+
+    def _close_answered(self, plan: PlanContext, event: Any) -> None:
+        """The request that an event has answered is open no more, also when nothing came of the answer."""
+        answered = None if self.is_timer else answered_request(event)
+        if answered is None or plan.requests.pop(answered, None) is None:
+            return
+        plan.unmoved = plan.current_state
+        if answered in self.asked_before:
+            due, _, _ = self.asked_before[answered]
+            self.asked_before[answered] = (due, False, 0)  # its timer ends; there is nothing left to take back
 
     async def _hand_over_kept(self, plan: PlanContext) -> None:
         """Offer the handler what came before the plan's state waited for it, as if it came now."""
-        handler = self._transition_handler(plan) if plan.kept and plan.state_machine else None
+        handler = self._transition_handler(plan)
         for _ in range(MAX_MOVES):
             if handler is None or plan.status is not PlanStatus.RUNNING:
                 return

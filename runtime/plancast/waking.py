@@ -66,6 +66,9 @@ def standstill(plan: PlanContext, now: float, patience: float, since: float = 0.
     state = plan.state_machine.get(plan.current_state)
     if state is None:
         return Standstill(Kind.NO_WAY_OUT, f"its machine has no state {plan.current_state!r}")
+    if state.action is not None and plan.unmoved == plan.current_state:
+        reason = f"its transition handler made no move on the answer that state {plan.current_state!r} waited for"
+        return Standstill(Kind.BY_HAND, reason)
     if state.action is not None:
         return Standstill(Kind.UNENTERED, f"state {plan.current_state!r} has not asked for {state.action.event_type}")
     if state.is_terminal or (state.default_next is not None and not state.transitions):

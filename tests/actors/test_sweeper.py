@@ -32,6 +32,7 @@ from plancast_bus.clock import ManualClock
 from plancast_bus.codec import pack, unpack
 from plancast_bus.effects import CancelTimer
 from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.errors import BusUnavailable
 
 PATIENCE = 30.0
 STALLED, SWEEP = 300.0, 60.0
@@ -299,3 +300,65 @@ async def test_a_checkpoint_that_cannot_be_read_is_reported() -> None:
         await bench.env.sweeper.sweep()
         await bench.env.sweeper.sweep()
         assert [each["data"]["kind"] for each in bench.told] == ["unreadable"]
+
+
+async def test_a_plan_whose_look_up_fails_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Bench(a_machine(timeout=100.0)) as bench:
+        handle = await bench.begun()
+        checkpoint = await bench.env.bus.checkpoints.load(handle.plan_id)
+        assert checkpoint is not None
+        (request_id,) = unpack(checkpoint.state)["requests"]
+        await bench.env.bus.emit([CancelTimer(handle.plan_id, request_id.rpartition(":")[2])])
+        bench.clock._now += STALLED + 1.0
+        await bench.env.sweeper.sweep()  # notes when its timer is overdue
+        bench.clock._now += 200.0
+        store = bench.env.sweeper._bus.checkpoints
+
+        async def away(correlation_id: str) -> Checkpoint | None:
+            raise BusUnavailable("away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "load", away)
+            with pytest.raises(BusUnavailable):
+                await bench.env.sweeper.sweep()
+        assert bench.told == []
+        await bench.env.sweeper.sweep()
+        await eventually(lambda: bench.is_in(handle, "late"))
+        assert [each["data"]["kind"] for each in bench.told] == ["timer"]
+
+
+@pytest.mark.parametrize("by_machine", [True, False])
+async def test_a_plan_whose_handler_made_no_move_on_an_answer_is_reported(by_machine: bool) -> None:
+    planner = Planner("p")
+    if by_machine:
+        planner.add_goal("x.goal", a_machine(timeout=10_000.0))
+    else:
+
+        @planner.on_goal("x.goal")
+        async def on_goal(goal: Any, context: Any) -> None:
+            plan = await PlanContext.create_from_goal(goal, {})
+            await context.bus.request("work.requested", {}, "work.completed")
+            await plan.save()
+
+    @planner.on_transition()
+    async def on_transition(transition: Any, context: Any) -> None:
+        pass
+
+    async with Bench(planner=planner) as bench:
+        handle = await bench.env.submit("x.goal")
+        await eventually(lambda: has_requests(bench, handle))
+        checkpoint = await bench.env.bus.checkpoints.load(handle.plan_id)
+        assert checkpoint is not None
+        (request_id,) = unpack(checkpoint.state)["requests"]
+        topic = EventTopic.ACTION_RESULTS
+        answer = EventEnvelope(source="t", type="work.completed", topic=topic, correlation_id=handle.plan_id)
+        await bench.env.bus.publish(answer.model_copy(update={"parent_event_id": request_id}))
+        await eventually(lambda: has_length(handle, 2))
+        assert not await has_requests(bench, handle)
+        await bench.pass_time(STALLED + 10 * SWEEP)
+        assert [each["data"]["kind"] for each in bench.told] == ["by-hand"]
+        assert len(await handle.history()) == 2  # nothing is asked for once more
+
+
+async def has_length(handle: PlanHandle, length: int) -> bool:
+    return len(await handle.history()) == length

@@ -20,12 +20,13 @@ from plancast.plan import PlanContext
 from plancast.registry import AgentRegistry
 from plancast.settings import WorkerSettings
 from plancast.worker import TaskContext, Worker
+from plancast_actors.task_record import TRUSTED
 from plancast_actors.task_runner import TaskRunner, task_consumer
 from plancast_bus.clock import ManualClock
 from plancast_bus.codec import decode
 from plancast_bus.contracts import ConsumerSpec, DeadLetter
 from plancast_bus.envelope import EventEnvelope, EventTopic
-from plancast_bus.errors import BusError, BusUnavailable, PublishRefused
+from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, PublishRefused
 from plancast_bus.jetstream import connect
 from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.memory.faults import Point
@@ -427,18 +428,155 @@ async def test_a_task_that_comes_again_while_it_is_done_is_not_begun_twice(
     assert gate.begun == 1
 
 
+async def crash(bench: Bench, gate: Gate) -> None:
+    """Have a process take up the task and end at once, telling nobody."""
+    begun, dying = gate.begun, MemoryBus(bench.world)
+    runner = await bench.run(gate.worker(max_attempts=1), bus=dying)
+    await bench.until(lambda: gate.begun > begun or runner.status()["failed"] > 0)
+    await dying.close()
+    await runner.stop(drain_seconds=0)
+
+
 async def test_a_task_that_ends_every_process_is_given_up(bench: Bench) -> None:
-    worker = search(lambda task, context: 1, max_attempts=1)
-    spec = task_consumer("web.search", bench.bus.subjects, ACK_WAIT)
-    dying = bench.bus.consume(spec)
-    await bench.ask()
-    for _ in range(11):
-        await dying.fetch(1)
-        await bench.clock.advance(ACK_WAIT)
-    await bench.run(worker)
+    gate = Gate()
+    request = await bench.ask()
+    most = TRUSTED + WorkerSettings().max_lost + 1
+    for _ in range(most):
+        await crash(bench, gate)
+    assert gate.begun == most
+    assert bench.answers_given == 0
+    await bench.run(gate.worker(max_attempts=1))
     answer = await bench.answer()
-    assert answer.type == "web.search.failed"
-    assert "processes ended" in answer.data["error"]
+    assert (answer.type, answer.parent_event_id) == ("web.search.failed", request.id)
+    assert "(losses: 11)" in answer.data["error"]
+    await bench.settled()
+    assert [each.reason for each in await bench.dead_letters()] == ["crashes-worker"]
+    assert gate.begun == most
+    gate.open.set()
+    [letter] = await bench.dead_letters()
+    await bench.bus.dead_letters.replay(letter.number)  # it begins anew
+    await bench.until(lambda: gate.begun == most + 1)
+
+
+async def test_a_limit_of_no_losses_counts_from_the_first_delivery(bench: Bench) -> None:
+    gate, settings = Gate(), WorkerSettings(ack_wait=ACK_WAIT, max_lost=0)
+    await bench.ask()
+    dying = MemoryBus(bench.world)
+    for bus in (dying, MemoryBus(bench.world)):
+        runner = TaskRunner((gate.worker(),), bus, settings, clock=bench.clock)
+        bench.runners.append(runner)
+        await runner.start()
+        if bus is dying:
+            await bench.until(lambda: gate.begun == 1)
+            await dying.close()
+            await runner.stop(drain_seconds=0)
+    assert "(losses: 1)" in (await bench.answer()).data["error"]
+    assert gate.begun == 1
+
+
+async def deliver_for_nobody(bench: Bench, times: int) -> None:
+    """Have the requests delivered so often, as to processes that NATS does not reach."""
+    lost = bench.bus.consume(task_consumer("web.search", bench.bus.subjects, ACK_WAIT))
+    for _ in range(times):
+        await lost.fetch(100)
+        await bench.clock.advance(ACK_WAIT)
+    await lost.close()
+
+
+async def test_deliveries_that_nobody_began_do_not_count(bench: Bench) -> None:
+    await bench.ask({"n": 1})
+    await deliver_for_nobody(bench, 100)
+    await bench.run(search(lambda task, context: {"attempt": task.attempt}))
+    answer = await bench.answer()
+    assert (answer.type, answer.data) == ("web.search.completed", {"attempt": 101})
+    await bench.settled()
+    assert await bench.dead_letters() == []
+
+
+async def test_deliveries_that_nobody_began_are_no_attempts(bench: Bench) -> None:
+    tried = 0
+
+    def handle(task: TaskContext, context: PlatformContext) -> Any:
+        nonlocal tried
+        tried += 1
+        raise RetryableError("busy", retry_after=1)
+
+    await bench.ask()
+    await deliver_for_nobody(bench, 20)
+    await bench.run(search(handle, max_attempts=4))
+    answer = await bench.answer()
+    assert (answer.type, answer.data["error"]) == ("web.search.failed", "RetryableError: busy")
+    assert tried == 4
+    await bench.settled()
+    assert await bench.dead_letters() == []
+
+
+async def test_processes_that_end_in_order_do_not_count(bench: Bench) -> None:
+    gate = Gate()
+    await bench.ask({"n": 1})
+    for begun in range(1, 21):
+        runner = await bench.run(gate.worker())
+        await bench.until(lambda begun=begun: gate.begun == begun)  # type: ignore[misc]
+        await runner.stop(drain_seconds=0)
+    gate.open.set()
+    await bench.run(gate.worker())
+    assert (await bench.answer()).data == {"n": 1}
+
+
+async def test_a_task_whose_acknowledgements_are_all_lost_is_not_begun_for_ever_and_never_convicted(
+    bench: Bench,
+) -> None:
+    lost = done = 0
+
+    async def lose(point: Point, subject: str) -> None:
+        nonlocal lost
+        if point == "ack" and lost < 40:
+            lost += 1
+            raise BusUnavailable("lost")
+
+    def handle(task: TaskContext, context: PlatformContext) -> Any:
+        nonlocal done
+        done += 1
+        return {"n": task.data["n"]}
+
+    await bench.run(search(handle), bus=MemoryBus(bench.world, faults=lose))
+    await bench.ask({"n": 1})
+    await bench.settled()
+    assert (lost, done) == (40, TRUSTED + 1)
+    assert await bench.dead_letters() == []
+    letters = bench.world.streams["results"].messages.values()
+    assert {decode(each.payload, each.content_type).type for each in letters} == {"web.search.completed"}
+
+
+async def test_what_goes_well_is_not_noted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.run(search(lambda task, context: 1))
+    await registered(bench, 1)
+    noted: list[str] = []
+    put = bench.world.registrations.put
+
+    def note(kind: str, key: str, value: dict[str, Any], ttl: float | None) -> None:
+        noted.append(kind)
+        put(kind, key, value, ttl)
+
+    monkeypatch.setattr(bench.world.registrations, "put", note)
+    await bench.ask()
+    await bench.answer()
+    await bench.settled()
+    assert "task" not in noted
+
+
+async def test_who_may_not_keep_records_counts_deliveries(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = MemoryBus(bench.world)
+
+    async def refuse(*args: Any, **fields: Any) -> Any:
+        raise AccessDenied("no")
+
+    monkeypatch.setattr(bus.registry, "get", refuse)
+    monkeypatch.setattr(bus.registry, "put", refuse)
+    await bench.ask()
+    await deliver_for_nobody(bench, TRUSTED + WorkerSettings().max_lost + 1)
+    await bench.run(search(lambda task, context: 1), bus=bus)
+    assert (await bench.answer()).type == "web.search.failed"
 
 
 async def test_losing_the_bus_does_not_end_the_runner(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

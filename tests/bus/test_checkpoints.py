@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from plancast_bus.checkpoints import FORMAT, Checkpoint, PlanSummary
 from plancast_bus.codec import pack, unpack
-from plancast_bus.effects import CancelTimer, Effect, Publish, SealHistory
+from plancast_bus.effects import CancelTimer, DropAlias, Effect, Publish, SealHistory
 from plancast_bus.errors import InvalidEnvelope
 
 seconds = st.floats(0, 1e12)
@@ -19,10 +19,12 @@ summaries = st.builds(
     *([st.text()] * 5),
     seconds,
     seconds,
+    st.none() | st.text(),
 )
 effects = (
     st.builds(Publish, st.text(), st.binary(), st.text(), st.text())
     | st.builds(CancelTimer, st.text(), st.text())
+    | st.builds(DropAlias, st.text(), st.text(), st.floats(0, 1e10))
     | st.builds(SealHistory, st.text(), st.integers(1, 10**6), st.binary())
 )
 

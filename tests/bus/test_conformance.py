@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from plancast_bus import codec
-from plancast_bus.checkpoints import Checkpoint, PlanFilter, PlanSummary
+from plancast_bus.checkpoints import Checkpoint, KeptMachine, PlanFilter, PlanSummary
 from plancast_bus.clock import Clock, SystemClock
-from plancast_bus.contracts import Bus, Consumer, ConsumerSpec, Delivery, Source
+from plancast_bus.contracts import CUT_BYTES, Bus, Consumer, ConsumerSpec, Delivery, Source
 from plancast_bus.effects import (
     CancelTimer,
+    DropAlias,
     NoteAlias,
     Publish,
     Respond,
@@ -849,6 +850,7 @@ async def test_a_checkpoint_is_loaded_as_it_was_committed(world: World, bus: Bus
             Withdraw(7),
             SealHistory("p", 1, codec.pack([])),
             NoteAlias("a", "p"),
+            DropAlias("a", "p", 12.5),
         ),
         processed=b"12345678",
         sealed=3,
@@ -1128,6 +1130,52 @@ async def test_state_machines_are_kept_by_their_hash(world: World, bus: Bus) -> 
     assert await other.checkpoints.get_machine("abc124") is None
 
 
+async def machines(bus: Bus, after: int = 0) -> list[KeptMachine]:
+    return [each async for each in bus.checkpoints.machines(after)]
+
+
+async def test_state_machines_are_listed_in_the_order_of_their_puts_and_dropped_unless_put_anew(
+    world: World, bus: Bus
+) -> None:
+    store, other = bus.checkpoints, (await world.connect()).checkpoints
+    assert await machines(bus) == []
+    for digest in ("a", "b", "c", "a"):
+        await store.put_machine(digest, digest.encode())
+    kept = await machines(bus)
+    assert [each.digest for each in kept] == ["b", "c", "a"]
+    assert [each.version for each in kept] == sorted(each.version for each in kept)
+    assert all(abs(each.put_at - world.clock.time()) < 60 for each in kept)
+    assert await machines(bus, kept[1].version) == kept[2:]
+    await other.put_machine("b", b"b")
+    for each in kept[:2]:
+        await store.drop_machine(each)
+        await store.drop_machine(each)
+    assert [each.digest for each in await machines(bus)] == ["a", "b"]
+    assert await store.get_machine("b") == b"b"
+    assert await store.get_machine("c") is None
+    await store.put_machine("c", b"c")  # by whoever has put it before, too
+    assert await (await world.connect()).checkpoints.get_machine("c") == b"c"
+
+
+async def test_a_dropped_alias_leads_nowhere_unless_it_was_noted_anew_or_is_another_plans(
+    world: World, bus: Bus
+) -> None:
+    began = world.clock.time()
+    await bus.emit([NoteAlias("mine", "plan-1"), NoteAlias("other", "plan-2"), NoteAlias("anew", "plan-1")])
+    later = began + 3_600
+    drops = [
+        DropAlias("mine", "plan-1", later),
+        DropAlias("other", "plan-1", later),
+        DropAlias("none", "plan-1", later),
+    ]
+    await bus.emit([*drops, *drops, DropAlias("anew", "plan-1", began - 3_600)])
+    assert await bus.checkpoints.get_alias("mine") is None
+    assert await bus.checkpoints.get_alias("other") == "plan-2"
+    assert await bus.checkpoints.get_alias("anew") == "plan-1"
+    await bus.emit([NoteAlias("mine", "plan-1")])
+    assert await bus.checkpoints.get_alias("mine") == "plan-1"
+
+
 # Registry and dead letters.
 
 
@@ -1219,6 +1267,25 @@ async def test_a_timer_that_was_put_aside_is_replayed_as_a_timer(world: World, b
     await bus.dead_letters.replay(letter.number)
     (again,) = await take(consumer, 1)
     assert (again.subject, again.payload) == (original.subject, b"due")
+
+
+async def test_a_message_that_is_too_large_for_a_letter_is_put_aside_in_part(bus: Bus) -> None:
+    payload = b"begin" + bytes(8 * 1024 * 1024 - 400)
+    consumer = bus.consume(spec(bus))
+    await bus.emit(
+        [Publish(bus.subjects.event("action-results", "a.b *", "t.u"), payload, "large", codec.MSGPACK_TYPE)]
+    )
+    (taken,) = await take(consumer, 1)
+    for _ in range(2):
+        await bus.dead_letters.put(taken, "crashes-host", "why " + "x" * 1990)
+    (letter,) = [each async for each in bus.dead_letters.list()]
+    assert (letter.cut_from, letter.payload) == (len(payload), payload[:CUT_BYTES])
+    assert (letter.reason, letter.message_id) == ("crashes-host", "large")
+    assert letter.subject == bus.subjects.event("action-results", "a.b *", "t.u")
+    assert letter.detail.startswith("why ")
+    with pytest.raises(PayloadTooLarge, match="cannot be replayed"):
+        await bus.dead_letters.replay(letter.number)
+    assert await bus.dead_letters.count() == 1
 
 
 @pytest.mark.parametrize("number", [0, -1, 99])

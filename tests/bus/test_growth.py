@@ -15,6 +15,7 @@ import pytest
 from plancast_bus.checkpoints import Checkpoint, Committed, PlanFilter, PlanSummary
 from plancast_bus.contracts import Bus
 from plancast_bus.effects import NoteAlias, SealHistory
+from plancast_bus.errors import BusUnavailable
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.server import NatsServer
 from plancast_bus.settings import BusSettings, NatsSettings
@@ -107,6 +108,18 @@ async def test_what_is_committed_while_all_plans_are_read_is_not_missed(jetstrea
             if len(found) == 1:
                 await jetstream.checkpoints.commit(replace(plans[0], revision=2, version=versions[0]))
     assert set(found) == {f"p{number}" for number in range(1_000)}
+
+
+async def test_a_look_through_all_plans_that_is_interrupted_says_so(jetstream: JetStreamBus) -> None:
+    """What it has not shown might else be taken for gone."""
+    await commit_all(jetstream, [a_plan(f"p{number}") for number in range(6_000)])
+    api, stream = jetstream.checkpoints._api, "PLANCAST_CHECKPOINTS"
+    async with aclosing(jetstream.checkpoints.committed_after(0)) as plans:
+        await anext(plans)
+        for name in (await api.call(f"CONSUMER.NAMES.{stream}"))["consumers"]:
+            await api.call(f"CONSUMER.DELETE.{stream}.{name}")
+        with pytest.raises(BusUnavailable, match="interrupted"):
+            _ = [each async for each in plans]
 
 
 async def test_finished_plans_are_gone_after_their_retention_and_live_ones_stay(

@@ -28,7 +28,17 @@ from plancast.testing.simulation.history import (
 )
 from plancast.testing.simulation.workload import PlanSpec, Workload
 from plancast_bus import codec
-from plancast_bus.effects import CancelTimer, Effect, NoteAlias, Publish, Respond, SealHistory, SetTimer, Withdraw
+from plancast_bus.effects import (
+    CancelTimer,
+    DropAlias,
+    Effect,
+    NoteAlias,
+    Publish,
+    Respond,
+    SealHistory,
+    SetTimer,
+    Withdraw,
+)
 from plancast_bus.subjects import Subjects, decode_token
 
 SUBJECTS = Subjects()
@@ -141,6 +151,8 @@ def _key(effect: Effect) -> Key:
             return ("seal", effect.plan, effect.first_revision)
         case NoteAlias():
             return ("alias", effect.correlation_id)
+        case DropAlias():
+            return ("no alias", effect.correlation_id)
 
 
 def _sightings(record: Record, committed: _Committed, proof: Proof) -> Iterator[Entry]:

@@ -184,6 +184,13 @@ async def test_what_is_not_allowed_is_refused_at_once_and_by_name(server: RoleSe
             await bus.publish(goal)
 
 
+async def test_a_worker_may_note_what_becomes_of_its_tasks(server: RoleServer) -> None:
+    async with deployed(server), bus_of(server, "worker") as bus:
+        await bus.registry.put("task", "x", {"lost": 1}, ttl=60.0)
+        assert await bus.registry.get("task", "x") == {"lost": 1}
+        assert await bus.registry.get("task", "unheard-of") is None
+
+
 CHECKPOINT = "plancast-store.checkpoints.p"
 GET_CHECKPOINT = "$JS.API.DIRECT.GET.PLANCAST_CHECKPOINTS." + CHECKPOINT
 NOT_ALLOWED = {

@@ -15,7 +15,16 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from plancast import App, ChoreographyPlanner, Client, Planner, Worker
+from plancast import (
+    App,
+    ChoreographyPlanner,
+    Client,
+    Planner,
+    StateAction,
+    StateConfig,
+    StateTransition,
+    Worker,
+)
 from plancast.cli import main
 from plancast.cli.logs import FieldFormatter
 from plancast.errors import ModelUnavailable, PlanFailed
@@ -320,3 +329,40 @@ async def test_what_handlers_raise_is_kept_without_what_looks_like_a_credential(
         written = [failed.value, json.dumps(await handle.history()), json.dumps(await handle.state())]
     assert _leaks(*written) == []
     assert _leaks(logged()) == []
+
+
+async def test_what_workers_raise_is_answered_and_logged_without_what_looks_like_a_credential(
+    logged_raw: Callable[[], str],
+) -> None:
+    planner, worker = Planner("p"), Worker("w")
+    planner.add_goal(
+        "x.goal",
+        {
+            "start": StateConfig(
+                state_name="start",
+                action=StateAction(event_type="work.requested", response_event="work.completed"),
+                transitions=[StateTransition(on_event="work.failed", to_state="failed")],
+            ),
+            "failed": StateConfig(state_name="failed", is_terminal=True),
+        },
+    )
+
+    @worker.on_task("work.requested")
+    async def work(task: Any, context: Any) -> None:
+        raise ConnectionError(LEAKY)
+
+    async with PlancastTest(App("app", planners=[planner], workers=[worker])) as env:
+        answers: list[bytes] = []
+
+        async def note(subject: str, payload: bytes, content_type: str | None) -> None:
+            answers.append(payload)
+
+        await env.bus.subscribe("plancast.action-results.*.work.failed", note)
+        handle = await env.submit("x.goal", {})
+        with pytest.raises(PlanFailed, match="cannot reach postgres://") as failed:
+            await handle.result(timeout=60)
+        written = [failed.value, json.dumps(await handle.history()), json.dumps(await handle.state()), *answers]
+    assert answers
+    assert _leaks(*written) == []
+    assert "task failed: ConnectionError" in logged_raw()
+    assert _leaks(logged_raw()) == []

@@ -653,6 +653,23 @@ class TestDeadLetters:
         results = f"{deployed.bus.prefix.upper()}_RESULTS"
         assert deployed.run(lambda bus: bus.health())["streams"][results]["messages"] == 2
 
+    def test_one_that_was_cut_says_that_it_cannot_be_replayed(self, invoke: Invoke, deployed: Deployed) -> None:
+        async def put(bus: JetStreamBus) -> None:
+            subject = bus.subjects.stored("action-results", 3, "p1", "x.done")
+            payload = bytes(8 * 1024 * 1024)
+            await bus.dead_letters.put(Delivery(subject, payload, None, "m", "S", 1, 1, ""), "crashes-host", "why")
+
+        deployed.run(put)
+        assert "cannot be replayed" in invoke("deadletters", "show", "1").out
+        assert invoke("deadletters", "show", "1", "--json").json["cut_from"] == 8 * 1024 * 1024
+        refused = invoke("deadletters", "replay", "1")
+        assert refused.code != 0
+        assert "cannot be replayed" in refused.err
+        said = invoke("deadletters", "replay", "--all", "--json").json
+        assert said["replayed"] == []
+        assert "cannot be replayed" in said["failed"]["1"]
+        assert invoke("deadletters", "list", "--json").json["count"] == 1
+
     @pytest.mark.parametrize("command", ["show", "replay"])
     def test_an_unknown_number_exits_1(self, invoke: Invoke, deployed: Deployed, command: str) -> None:
         result = invoke("deadletters", command, "99")

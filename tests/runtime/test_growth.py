@@ -15,12 +15,15 @@ import pytest
 from plancast import App, PlanContext, PlanHandle, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
 from plancast.actions import DelegateAction, ParallelAction, PlannerAction, PublishAction, SpawnSpec
 from plancast.decisions import PlannerDecision
+from plancast.requests import Request
 from plancast.run import RunContext, WakeMode
+from plancast.settling import MAX_ALIASES
 from plancast.task_registry import KEPT_STEPS, TaskRegistry
 from plancast.tasks import StepState
 from plancast.testing import ManualClock, PlancastTest
 from plancast_actors import plan_host, sweeper
 from plancast_bus.checkpoints import Checkpoint
+from plancast_bus.codec import unpack
 from plancast_bus.effects import Effect
 
 MANY_TURNS = int(os.environ.get("PLANCAST_GROWTH_TURNS", "10000"))
@@ -367,6 +370,46 @@ async def test_further_correlation_ids_are_forgotten_also_when_nothing_ran_at_th
         await env.start_dispatcher()
         await eventually(lambda: bool(forgotten))
         assert forgotten == [("c", ["order 7"])]
+
+
+async def test_a_plan_that_asks_under_ever_new_correlation_ids_keeps_the_newest_and_those_it_waits_for() -> None:
+    planner = Planner("asking")
+    on = [StateTransition(on_event=each, to_state="start") for each in ("tick", "person.answered")]
+    planner.add_goal("long.goal", {"start": StateConfig(state_name="start", transitions=on)})
+
+    @planner.on_event("ask")
+    async def ask(event: Any, context: Any) -> None:
+        await context.bus.request("person.asked", {}, "person.answered", correlation_id="open order")
+
+    @planner.on_event("tell")
+    async def tell(event: Any, context: Any) -> None:
+        await context.bus.request("person.told", {}, correlation_id=f"order {event.data['n']}")
+
+    async with PlancastTest(App("asking", planners=[planner]), clock=ManualClock()) as env:
+        recorder = Recorder(env)
+        handle = await env.submit("long.goal", {})
+        await handle.signal("ask")
+        await eventually(lambda: len(recorder.turns) == 2)
+        for number in range(3 * MAX_ALIASES):
+            await env.advance(0.01)
+            await handle.signal("tell", {"n": number}, event_id=f"tell-{number}")
+            await eventually(lambda number=number: len(recorder.turns) == 3 + number)  # type: ignore[misc]
+        newest = [f"order {number}" for number in range(2 * MAX_ALIASES, 3 * MAX_ALIASES)]
+        await eventually(lambda: {*env.world.plans.aliases} == {"open order", *newest})
+        checkpoint = await env.bus.checkpoints.load(handle.plan_id)
+        assert checkpoint is not None
+        state = unpack(checkpoint.state)
+        assert state["aliases"] == ["open order", *newest]
+        (request,) = state["requests"].values()
+        assert request[-1] == "open order"
+
+
+def test_an_open_request_of_an_earlier_version_is_read_and_written_as_it_was() -> None:
+    request = Request("a.requested", "a.completed")
+    assert len(request.to_list()) == 10
+    assert Request(*request.to_list()) == request
+    aliased = Request("a.requested", "a.completed", alias="order 7")
+    assert Request(*aliased.to_list()) == aliased
 
 
 async def test_the_sweeper_remembers_timers_of_plans_that_still_wait_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1251,6 +1251,28 @@ class TestTransitionHandlers:
         await self.run_through(planner)
         assert seen == [("search.completed", "search", "summarize"), ("summarize.completed", "summarize", "done")]
 
+    @pytest.mark.parametrize("kept", [False, True])
+    async def test_an_answer_on_which_the_handler_makes_no_move_is_an_answer_all_the_same(self, kept: bool) -> None:
+        planner = a_planner(machine(START, state("search", asks="search", to="done", timeout=9.0), DONE))
+
+        @planner.on_transition()
+        async def handle(transition: Any, context: Any) -> None:
+            pass
+
+        story = Story(planner)
+        await story.goal()
+        assert story.plan.requests
+        if kept:
+            await story.signal("plan.pause")
+            await story.answer("search.completed", {"n": 1})
+            turn = await story.signal("plan.resume")
+        else:
+            turn = await story.answer("search.completed", {"n": 1})
+        assert story.plan.requests == {}
+        assert story.plan.unmoved == "search"
+        assert [type(each) for each in turn.effects if isinstance(each, Withdraw | CancelTimer)] == [CancelTimer]
+        assert "made no move" in " ".join(story.entries[-1]["notes"])
+
     async def test_the_style_of_seed_003(self) -> None:
         planner = a_planner(TWO_STEPS)
 

@@ -7,11 +7,11 @@ import math
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 
-from plancast_bus.checkpoints import Checkpoint, Committed, PlanFilter, PlanSummary
+from plancast_bus.checkpoints import Checkpoint, Committed, KeptMachine, PlanFilter, PlanSummary
 from plancast_bus.codec import unpack
 from plancast_bus.effects import SealHistory
 from plancast_bus.errors import BusError, BusUnavailable, CommitConflict
-from plancast_bus.jetstream.api import JetStreamApi, StoredMessage
+from plancast_bus.jetstream.api import MESSAGE_GONE, ApiError, JetStreamApi, StoredMessage
 from plancast_bus.jetstream.publishing import Publisher, WrongLastSequence
 from plancast_bus.jetstream.reading import StreamReader
 from plancast_bus.jetstream.streams import StreamNames
@@ -190,14 +190,8 @@ class JetStreamCheckpoints:
                 await self._api.purge(self._names.meta, self._subjects.alias(alias))
 
     async def put_machine(self, digest: str, encoded: bytes) -> None:
-        """Keep a state machine under its content hash; repeating it changes nothing."""
-        if digest in self._machines:
-            return
-        subject = self._subjects.machine(digest)
-        try:
-            await self._publisher.publish_acked(subject, encoded, {EXPECTED: "0"})
-        except WrongLastSequence:
-            logger.debug("state machine is kept already", extra={"digest": digest})
+        """Keep a state machine under its content hash; repeating it only says that it is needed still."""
+        await self._publisher.publish_acked(self._subjects.machine(digest), encoded, {})
         self._remember(digest, encoded)
 
     async def get_machine(self, digest: str) -> bytes | None:
@@ -209,6 +203,23 @@ class JetStreamCheckpoints:
             return None
         self._remember(digest, message.payload)
         return message.payload
+
+    async def machines(self, after: int = 0) -> AsyncGenerator[KeptMachine]:
+        """The state machines whose newest put came after the one with this version, in the order of puts."""
+        every = self._subjects.machine("*")
+        async with aclosing(self._reader.read(self._names.meta, every, "all", headers_only=True, after=after)) as kept:
+            async for message in kept:
+                if not message.is_marker:
+                    yield KeptMachine(message.subject.rpartition(".")[2], message.sequence, message.time)
+
+    async def drop_machine(self, kept: KeptMachine) -> None:
+        """Remove a state machine, unless it was put again since."""
+        self._machines.pop(kept.digest, None)
+        try:
+            await self._api.call(f"STREAM.MSG.DELETE.{self._names.meta}", {"seq": kept.version, "no_erase": True})
+        except ApiError as error:
+            if error.code not in MESSAGE_GONE:
+                raise
 
     async def put_alias(self, correlation_id: str, plan: str) -> None:
         """Note that events with ``correlation_id`` belong to the plan whose correlation id is ``plan``."""

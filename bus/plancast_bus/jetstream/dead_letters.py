@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from uuid import uuid4
 
-from plancast_bus.contracts import DeadLetter, Delivery
-from plancast_bus.errors import DeadLetterNotFound
+from plancast_bus.contracts import CUT_BYTES, DeadLetter, Delivery, refuse_cut
+from plancast_bus.errors import DeadLetterNotFound, PayloadTooLarge
 from plancast_bus.jetstream.api import JetStreamApi, StoredMessage
 from plancast_bus.jetstream.publishing import Publisher
 from plancast_bus.jetstream.reading import StreamReader
@@ -19,6 +19,8 @@ LETTER = "Plancast-Dead-Letter"
 """Header that says what the message was and why it is here: JSON, ASCII."""
 MAX_DETAIL = 2000
 """Characters of the detail that are kept."""
+MAX_CUT_DETAIL = 200
+"""The same, when the message is too large."""
 
 
 class JetStreamDeadLetters:
@@ -33,18 +35,32 @@ class JetStreamDeadLetters:
 
     async def put(self, delivery: Delivery, reason: str, detail: str) -> None:
         """Keep a message with the reason; repeating it for the same delivery keeps one."""
-        letter = {
+        payload, size = delivery.payload, len(delivery.payload)
+        while True:
+            try:
+                await self._put(delivery, payload, reason, detail)
+                return
+            except PayloadTooLarge:  # with what a letter adds to it
+                if not payload:
+                    raise
+            payload = payload[: min(CUT_BYTES, size // 2)] if len(payload) == size else payload[: len(payload) // 2]
+            detail = detail[:MAX_CUT_DETAIL]
+
+    async def _put(self, delivery: Delivery, payload: bytes, reason: str, detail: str) -> None:
+        letter: dict[str, str | int | None] = {
             "reason": reason,
             "detail": detail[:MAX_DETAIL],
             "subject": self._subjects.published_from_stored(delivery.subject),
             "content_type": delivery.content_type,
             "message_id": delivery.message_id,
         }
+        if len(payload) < len(delivery.payload):
+            letter["cut_from"] = len(delivery.payload)
         headers = {
             "Nats-Msg-Id": f"{delivery.stream}:{delivery.sequence}",
             LETTER: json.dumps(letter, separators=(",", ":")),
         }
-        await self._publisher.publish_acked(self._subjects.dead_letter(encode_token(reason)), delivery.payload, headers)
+        await self._publisher.publish_acked(self._subjects.dead_letter(encode_token(reason)), payload, headers)
 
     async def count(self) -> int:
         """How many there are."""
@@ -75,6 +91,7 @@ class JetStreamDeadLetters:
     async def replay(self, number: int) -> None:
         """Publish it again as it came, and forget it here."""
         letter = await self.get(number)
+        refuse_cut(letter)
         headers = {"Nats-Msg-Id": uuid4().hex}
         if letter.content_type is not None:
             headers["Content-Type"] = letter.content_type
@@ -93,4 +110,5 @@ def _letter(message: StoredMessage) -> DeadLetter:
         content_type=said["content_type"],
         message_id=said["message_id"],
         time=message.time,
+        cut_from=said.get("cut_from"),
     )

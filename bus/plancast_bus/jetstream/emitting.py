@@ -14,6 +14,7 @@ from nats.aio.client import Client
 from plancast_bus import crash_points
 from plancast_bus.effects import (
     CancelTimer,
+    DropAlias,
     Effect,
     NoteAlias,
     Publish,
@@ -61,6 +62,7 @@ class Emitter:
             Withdraw: self._withdraw,
             SealHistory: self._seal_history,
             NoteAlias: self._note_alias,
+            DropAlias: self._drop_alias,
         }
 
     async def emit(self, effects: Sequence[Effect]) -> list[int]:
@@ -115,7 +117,7 @@ class Emitter:
         effect = sent.effect
         if isinstance(effect, Publish):
             return (await self._publisher.settle(sent.target, sent.reply)).sequence
-        if isinstance(effect, CancelTimer | Withdraw):
+        if isinstance(effect, CancelTimer | DropAlias | Withdraw):
             try:
                 await self._api.settle(sent.target, sent.reply)
             except ApiError as error:
@@ -182,3 +184,10 @@ class Emitter:
 
     async def _note_alias(self, effect: NoteAlias) -> tuple[str, Reply]:
         return await self._post(self._subjects.alias(effect.correlation_id), effect.plan.encode(), {})
+
+    async def _drop_alias(self, effect: DropAlias) -> tuple[str, Reply]:
+        subject, stream = self._subjects.alias(effect.correlation_id), self._names.meta
+        noted = await self._api.last_from_leader(stream, subject)
+        mine = noted is not None and noted.payload.decode() == effect.plan and noted.time < effect.before
+        up_to = noted.sequence + 1 if noted is not None and mine else 1  # what is noted meanwhile stays
+        return await self._call(f"STREAM.PURGE.{stream}", {"filter": subject, "seq": up_to})

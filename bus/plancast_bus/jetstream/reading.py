@@ -110,7 +110,9 @@ class StreamReader:
                         if not end and message.sequence >= first_end:
                             # What was stored anew while reading has moved behind the end: read on that far.
                             end = (await self._api.call(f"STREAM.INFO.{stream}"))["state"]["last_seq"]
-                if received == 0 or "503" in ended:
+                if "503" in ended or (received == 0 and "404" not in ended):
+                    raise self._connection.unavailable(f"reading {stream} was interrupted")
+                if received == 0:
                     return
         finally:
             await inbox.close()

@@ -11,7 +11,7 @@ from plancast_bus import codec, crash_points
 from plancast_bus.checkpoints import CheckpointStore
 from plancast_bus.clock import Clock
 from plancast_bus.contracts import ConsumerSpec, DeadLetters, Delivery, Notice, Registry, Source, StoredEvent
-from plancast_bus.effects import Effect, NoteAlias, Publish, Respond, SealHistory, Withdraw
+from plancast_bus.effects import DropAlias, Effect, NoteAlias, Publish, Respond, SealHistory, Withdraw
 from plancast_bus.envelope import EventEnvelope, EventTopic, WireEvent
 from plancast_bus.errors import BusError, BusUnavailable, PayloadTooLarge
 from plancast_bus.memory.checkpoints import MemoryCheckpoints
@@ -194,7 +194,7 @@ class MemoryBus:
             return f"{self.world.streams['requests'].name}.{effect.sequence}"
         if isinstance(effect, SealHistory):
             return self.subjects.history(effect.plan, effect.first_revision)
-        if isinstance(effect, NoteAlias):
+        if isinstance(effect, NoteAlias | DropAlias):
             return self.subjects.alias(effect.correlation_id)
         return self.subjects.timer(effect.plan, effect.name)
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plancast_bus.checkpoints import Checkpoint, Committed, PlanFilter, PlanSummary
+from plancast_bus.checkpoints import Checkpoint, Committed, KeptMachine, PlanFilter, PlanSummary
 from plancast_bus.clock import Clock
 from plancast_bus.codec import unpack
 from plancast_bus.effects import SealHistory
@@ -40,8 +40,9 @@ class KeptPlans:
         self._checkpoints: dict[str, KeptCheckpoint] = {}  # in the order of their commits
         self._history: dict[str, dict[int, bytes]] = {}
         self._last = 0
-        self.machines: dict[str, bytes] = {}
+        self.machines: dict[str, tuple[KeptMachine, bytes]] = {}  # in the order of their puts
         self.aliases: dict[str, str] = {}
+        self._noted_at: dict[str, float] = {}
         self._aliases_of: dict[str, set[str]] = {}
         self.watchers: dict[str, set[asyncio.Queue[KeptCheckpoint | None]]] = {}
 
@@ -77,7 +78,18 @@ class KeptPlans:
 
     def note_alias(self, correlation_id: str, plan: str) -> None:
         self.aliases[correlation_id] = plan
+        self._noted_at[correlation_id] = self._clock.time()
         self._aliases_of.setdefault(plan, set()).add(correlation_id)
+
+    def drop_alias(self, correlation_id: str, plan: str, before: float) -> None:
+        if self.aliases.get(correlation_id) == plan and self._noted_at[correlation_id] < before:
+            del self.aliases[correlation_id], self._noted_at[correlation_id]
+            self._aliases_of[plan].discard(correlation_id)
+
+    def put_machine(self, digest: str, encoded: bytes) -> None:
+        self._last += 1
+        self.machines.pop(digest, None)
+        self.machines[digest] = KeptMachine(digest, self._last, self._clock.time()), encoded
 
     def all(self) -> list[KeptCheckpoint]:
         """All checkpoints, newest commit last."""
@@ -91,7 +103,7 @@ class KeptPlans:
         self._history.pop(correlation_id, None)
         for alias in self._aliases_of.pop(correlation_id, ()):
             if self.aliases.get(alias) == correlation_id:
-                del self.aliases[alias]
+                del self.aliases[alias], self._noted_at[alias]
 
 
 class MemoryCheckpoints:
@@ -190,10 +202,21 @@ class MemoryCheckpoints:
         (await self._kept()).forget(correlation_id)
 
     async def put_machine(self, digest: str, encoded: bytes) -> None:
-        (await self._kept()).machines.setdefault(digest, encoded)
+        (await self._kept()).put_machine(digest, encoded)
 
     async def get_machine(self, digest: str) -> bytes | None:
-        return (await self._kept()).machines.get(digest)
+        _, encoded = (await self._kept()).machines.get(digest, (None, None))
+        return encoded
+
+    async def machines(self, after: int = 0) -> AsyncGenerator[KeptMachine]:
+        for kept, _ in list((await self._kept()).machines.values()):
+            if kept.version > after:
+                yield kept
+
+    async def drop_machine(self, kept: KeptMachine) -> None:
+        machines = (await self._kept()).machines
+        if kept.digest in machines and machines[kept.digest][0] == kept:
+            del machines[kept.digest]
 
     async def put_alias(self, correlation_id: str, plan: str) -> None:
         (await self._kept()).note_alias(correlation_id, plan)

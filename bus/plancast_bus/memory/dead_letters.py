@@ -6,18 +6,22 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from plancast_bus.clock import Clock
-from plancast_bus.contracts import DeadLetter, Delivery
+from plancast_bus.contracts import CUT_BYTES, DeadLetter, Delivery, refuse_cut
 from plancast_bus.errors import DeadLetterNotFound
 
 if TYPE_CHECKING:
     from plancast_bus.memory.bus import MemoryBus
 
+LETTER_BYTES = 1_024
+"""What a letter adds to a message besides its detail, about."""
+
 
 class KeptDeadLetters:
     """The dead letters of a world."""
 
-    def __init__(self, clock: Clock, max_age: float) -> None:
+    def __init__(self, clock: Clock, max_age: float, max_payload: int) -> None:
         self._clock = clock
+        self._max_payload = max_payload
         self._max_age = max_age
         self._letters: dict[int, DeadLetter] = {}
         self._origins: dict[tuple[str, int], int] = {}
@@ -28,6 +32,8 @@ class KeptDeadLetters:
         origin = (delivery.stream, delivery.sequence)
         if origin in self._origins:
             return
+        size = len(delivery.payload)
+        whole = size + len(detail) + LETTER_BYTES <= self._max_payload
         self._last += 1
         self._origins[origin] = self._last
         self._letters[self._last] = DeadLetter(
@@ -35,10 +41,11 @@ class KeptDeadLetters:
             reason=reason,
             detail=detail,
             subject=subject,
-            payload=delivery.payload,
+            payload=delivery.payload if whole else delivery.payload[: min(CUT_BYTES, size // 2)],
             content_type=delivery.content_type,
             message_id=delivery.message_id,
             time=self._clock.time(),
+            cut_from=None if whole else size,
         )
 
     def count(self) -> int:
@@ -91,6 +98,7 @@ class MemoryDeadLetters:
     async def replay(self, number: int) -> None:
         kept = await self._kept()
         letter = kept.get(number)
+        refuse_cut(letter)
         # Under its old id the stream would drop it as a duplicate.
         message_id = f"replay-{number}-{letter.message_id or ''}"
         world = self._bus.world

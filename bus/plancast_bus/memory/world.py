@@ -10,6 +10,7 @@ from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.contracts import Source
 from plancast_bus.effects import (
     CancelTimer,
+    DropAlias,
     Effect,
     NoteAlias,
     Publish,
@@ -68,7 +69,7 @@ class MemoryWorld:
         }
         self._topics: dict[str, MemoryStream] = {topic: self.streams[source] for topic, source in SOURCES.items()}
         self.plans = KeptPlans(self.clock)
-        self.dead_letters = KeptDeadLetters(self.clock, self.settings.dead_letters_max_age)
+        self.dead_letters = KeptDeadLetters(self.clock, self.settings.dead_letters_max_age, max_payload)
         self.registrations = KeptRegistrations(self.clock)
         self._responses: OrderedDict[str, float] = OrderedDict()
 
@@ -100,6 +101,8 @@ class MemoryWorld:
                 self.plans.seal(effect.plan, effect.first_revision, effect.payload)
             case NoteAlias():
                 self.plans.note_alias(effect.correlation_id, effect.plan)
+            case DropAlias():
+                self.plans.drop_alias(effect.correlation_id, effect.plan, effect.before)
         return 0
 
     def publish(

@@ -61,7 +61,7 @@ def list_letters(
             cell(duration(now - letter.time), "dim"),
             cell(letter.reason, "yellow"),
             cell(letter.subject),
-            size(len(letter.payload)),
+            size(len(letter.payload) if letter.cut_from is None else letter.cut_from),
             cell(letter.detail),
         )
     out().print(made)
@@ -90,7 +90,9 @@ def show(number: Number, nats_url: NatsUrl = None, as_json: AsJson = False, verb
     about.add_row("message id", cell(letter.message_id or "–"))
     about.add_row("content type", cell(letter.content_type or "– (read as JSON)"))
     about.add_row("put aside", cell(f"{timestamp(letter.time)} UTC"))
-    about.add_row("size", size(len(letter.payload)))
+    about.add_row("size", size(len(letter.payload) if letter.cut_from is None else letter.cut_from))
+    if letter.cut_from is not None:
+        about.add_row("cut", f"only the first {size(len(letter.payload))} were kept; it cannot be replayed")
     console = out()
     console.print(about)
     console.print()
@@ -111,7 +113,10 @@ def replay(
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Publish a dead letter again as it came, and forget it here. It comes back if it fails again."""
+    """Publish a dead letter again as it came, and forget it here. It comes back if it fails again.
+
+    One that was too large to be kept whole cannot be replayed, and stays.
+    """
     if (number is None) is not everything:
         raise usage_error("say which one to replay: its number, or --all")
     replayed, failed = asyncio.run(_replay(nats_url, number))
@@ -156,6 +161,7 @@ def _document(letter: DeadLetter, *, with_payload: bool = False) -> dict[str, An
         "message_id": letter.message_id,
         "time": iso(letter.time),
         "bytes": len(letter.payload),
+        "cut_from": letter.cut_from,
     }
     if with_payload:
         document["payload_base64"] = base64.b64encode(letter.payload).decode()

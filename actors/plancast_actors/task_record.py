@@ -1,0 +1,135 @@
+"""TaskRecord: what is remembered of a task that comes again and again, so that only what was begun counts."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from plancast_bus.contracts import Delivery, Registry
+from plancast_bus.errors import AccessDenied, BusError, InvalidEnvelope
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+KIND = "task"
+"""Of the registrations that records are kept as."""
+TRUSTED = 3
+"""Deliveries of a task of which nothing is noted, so that what goes well costs nothing."""
+KEPT_SECONDS = 86_400.0
+"""How long a record is kept after its last change, at least."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+"""Seconds between attempts to reach the bus."""
+
+
+class TaskRecord:
+    """What has become of earlier deliveries of one stored request. It is read when it may matter, and not before.
+
+    That a task comes once more proves nothing: its deliveries and acknowledgements get lost while NATS is away. So
+    beyond the first deliveries it is noted durably before a task is begun, and again when it has ended in any way;
+    only a process that ends in between leaves the first note as it is.
+
+    Args:
+        registry: Where records are kept.
+        delivery: Of the task.
+        request_id: Of the request.
+        trusted: Deliveries of which nothing is noted.
+    """
+
+    __slots__ = (
+        "_begun", "_delivery", "_known", "_registry", "_request_id", "_trusted", "answered", "lost", "tried", "watched",
+    )  # fmt: skip
+
+    def __init__(self, registry: Registry, delivery: Delivery, request_id: str, trusted: int = TRUSTED) -> None:
+        self._registry = registry
+        self._delivery = delivery
+        self._request_id = request_id
+        self._trusted = trusted
+        self._known = delivery.attempt == 1
+        self._begun = False
+        self.watched = delivery.attempt > trusted
+        """Whether it comes so often that its beginning and its end are noted."""
+        self.lost = 0
+        """How often it was begun, and its process ended."""
+        self.tried = 0
+        """How often it was given back to be tried again."""
+        self.answered = False
+        """Whether its answer is durable already; then only the acknowledgement was lost."""
+
+    async def read(self) -> None:
+        """Learn what is remembered. Without NATS it waits; who may not read records has deliveries counted instead."""
+        if self._known:
+            return
+        try:
+            said = await self._patiently(lambda: self._registry.get(KIND, self._key()))
+        except BusError as error:
+            logger.warning("the record of a task cannot be read, its deliveries are counted: %s", error)
+            before = self._delivery.attempt - 1
+            said = {"lost": max(before - self._trusted, 0), "tried": before}
+        said = said or {}
+        self.lost, self.tried = int(said.get("lost", 0)), int(said.get("tried", 0))
+        self.answered = bool(said.get("answered", False))
+        self._known = True
+
+    async def begin(self) -> None:
+        """The task is begun: until it ends, its process is taken to be lost in it."""
+        if self.watched:
+            await self._note(lost=self.lost + 1)
+            self._begun = True
+
+    async def interrupted(self) -> None:
+        """The task is given back unfinished, by a process that ends in order."""
+        if self._begun:
+            with suppress(BusError):
+                await self._registry.put(KIND, self._key(), self._fields(self.lost), ttl=KEPT_SECONDS)
+
+    async def may_try_again(self, max_attempts: int) -> bool:
+        """Whether the task that was just tried may be tried once more."""
+        if max_attempts > 1:
+            await self.read()
+        return self.tried + 1 < max_attempts
+
+    async def try_again(self, delay: float) -> None:
+        """The task has asked to be tried again after so many seconds."""
+        await self.read()
+        self.tried += 1
+        await self._note(lost=self.lost, seconds=KEPT_SECONDS + 2 * delay)
+
+    async def done(self) -> None:
+        """The task's answer is durable."""
+        if self.watched:
+            self.answered = True
+            await self._note(lost=self.lost)
+        elif self._delivery.attempt > 1:  # it may have been tried before; nobody will ask for that again
+            await self._note(lost=0, seconds=1.0)
+
+    async def _note(self, *, lost: int, seconds: float = KEPT_SECONDS) -> None:
+        fields = self._fields(lost)
+        try:
+            await self._patiently(lambda: self._registry.put(KIND, self._key(), fields, ttl=seconds))
+        except BusError as error:
+            logger.warning("the record of a task cannot be kept: %s", error)
+
+    def _fields(self, lost: int) -> dict[str, int]:
+        return {"lost": lost, "tried": self.tried, "answered": int(self.answered)}
+
+    def _key(self) -> str:
+        """Of the message, not of the request alone: a dead letter that is replayed begins anew."""
+        about = f"{self._delivery.stream}:{self._delivery.sequence}:{self._request_id}"
+        return hashlib.sha256(about.encode("utf-8", "replace")).hexdigest()[:32]
+
+    @staticmethod
+    async def _patiently(act: Callable[[], Awaitable[T]]) -> T:
+        """Do something over the bus, again and again while it is away or refuses."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return await act()
+            except (AccessDenied, InvalidEnvelope):
+                raise
+            except BusError as error:
+                logger.warning("trying on: %s", error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
