@@ -6,12 +6,11 @@ the room is theirs alone. Goals wait in line by tenant, one of each in turn, wit
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 from typing import Literal
 
 from plancast_actors.dispatcher_options import DispatcherOptions
-from plancast_actors.fair_queue import FairQueue
 from plancast_actors.put_off import PutOff
 from plancast_bus.contracts import Consumer, Delivery
 
@@ -57,13 +56,11 @@ class InHand:
         """Those that were not kept alive for longest come first."""
         self._places: dict[tuple[str, int], Held] = {}
         self._work: deque[Held] = deque()
-        self._line: FairQueue[Held] = FairQueue()
-        self._waiting: Counter[str] = Counter()
-        """Goals that wait, by tenant; facts too."""
+        self._lanes: OrderedDict[str, deque[Held]] = OrderedDict()
+        """Goals that wait, by tenant, and facts; the lane whose turn it is comes first, and none is empty."""
         self._parked: Counter[str] = Counter()
         """Goals that are parked, by tenant."""
         self._put_off = PutOff()
-        self._closed = _ClosedLanes(self)
         self._bytes = 0
         self._mean = _FIRST_MEAN
         self.outstanding = 0
@@ -76,7 +73,7 @@ class InHand:
     @property
     def waiting(self) -> int:
         """How many wait for room."""
-        return len(self._work) + len(self._line)
+        return len(self._work) + sum(map(len, self._lanes.values()))
 
     @property
     def out(self) -> int:
@@ -92,9 +89,10 @@ class InHand:
         if kind == "work":
             free = options.max_outstanding - len(self._work)
         elif kind == "facts":
-            free = self._newcomers - self._waiting[_FACTS_LANE]
+            free = self._newcomers - self._waiting_in(_FACTS_LANE)
         else:
-            free = options.max_waiting_goals - len(self._line) + self._waiting[_FACTS_LANE]
+            goals = sum(map(len, self._lanes.values())) - self._waiting_in(_FACTS_LANE)
+            free = options.max_waiting_goals - goals
             if free * 8 < options.max_waiting_goals:  # not in driblets
                 return 0
         if kind != "work":
@@ -111,7 +109,7 @@ class InHand:
             return None
         if kind == "goals":
             if self._is_too_many(delivery.tenant):
-                return self._put_off.delay(delivery, self._waiting[delivery.tenant], now)
+                return self._put_off.delay(delivery, self._waiting_in(delivery.tenant), now)
             self._put_off.back(delivery)
         self._next_token += 1
         held = Held(self._next_token, consumer, delivery, kind, now)
@@ -122,13 +120,15 @@ class InHand:
         if kind == "work":
             self._work.append(held)
         else:
-            self._line.push(held.lane, held.lane, held)
-            self._waiting[held.lane] += 1
+            self._lanes.setdefault(held.lane, deque()).append(held)
         return None
+
+    def _waiting_in(self, lane: str) -> int:
+        return len(self._lanes.get(lane, ()))
 
     def _is_too_many(self, tenant: str) -> bool:
         """Whether a tenant fills more than half of the line: others may stand behind its goals in the stream."""
-        return bool(tenant) and 2 * self._waiting[tenant] >= self._options.max_waiting_goals
+        return bool(tenant) and 2 * self._waiting_in(tenant) >= self._options.max_waiting_goals
 
     def give_back(self) -> list[Held]:
         """Let go of what waits for room."""
@@ -136,8 +136,7 @@ class InHand:
         for held in given:
             self._forget(held)
         self._work.clear()
-        self._line = FairQueue()
-        self._waiting.clear()
+        self._lanes.clear()
         return given
 
     # Handing over.
@@ -151,14 +150,14 @@ class InHand:
             return self._hand(self._work.popleft())
         if self.outstanding >= self._newcomers:
             return None
-        place = self._line.peek(self._closed)
-        if place is None:
+        lane = next((lane for lane in self._lanes if not self.is_closed(lane)), None)
+        if lane is None:
             return None
-        self._line.take(*place)
-        lane, _, held = place
-        self._waiting[lane] -= 1
-        if not self._waiting[lane]:
-            del self._waiting[lane]
+        held = self._lanes[lane].popleft()
+        if self._lanes[lane]:
+            self._lanes.move_to_end(lane)
+        else:
+            del self._lanes[lane]
         if held.kind == "goals":
             self._put_off.handed += 1
         return self._hand(held)
@@ -224,18 +223,8 @@ class InHand:
             self._held[held.token] = held
             held.since = now
             by_consumer.setdefault(held.consumer, []).append(held.delivery)
-        self._put_off.note_time(now, saturated=bool(self._waiting))
+        self._put_off.note_time(now, saturated=bool(self._lanes))
         return by_consumer
-
-
-class _ClosedLanes:
-    """The lanes whose turn it is not, as the line asks for them."""
-
-    def __init__(self, in_hand: InHand) -> None:
-        self._in_hand = in_hand
-
-    def __contains__(self, lane: object) -> bool:
-        return self._in_hand.is_closed(str(lane))
 
 
 def _are_the_same(one: Delivery, other: Delivery) -> bool:

@@ -33,6 +33,8 @@ class TurnEnvironment:
     goals: Mapping[str, Planner] = field(init=False)
     planners: Mapping[tuple[str, str], Planner] = field(init=False)
     """By name and version, those included that take no new goals."""
+    current: Mapping[str, Planner] = field(init=False)
+    """By name, those that take new goals."""
     deciders: Mapping[tuple[str, str], AutonomousPlanner] = field(init=False)
     """Who decides plans step by step, by name and version."""
     expected: Mapping[str, str] = field(init=False)
@@ -50,6 +52,7 @@ class TurnEnvironment:
         for name, value in {
             "goals": app.goals,
             "planners": {(each.name, each.version): each for each in (*app.retiring, *app.planners)},
+            "current": {each.name: each for each in app.planners},
             "deciders": deciders,
             "expected": expected,
             "listeners": tuple(each for each in app.planners if each.handles_events),
@@ -64,7 +67,7 @@ class TurnEnvironment:
         """The planner whose handlers move a plan."""
         if plan.planner_version and not plan.decider:
             return self.planners.get((plan.planner, plan.planner_version))
-        return self.app.planner(plan.planner)
+        return self.current.get(plan.planner)
 
     def decider_of(self, plan: PlanContext) -> AutonomousPlanner | None:
         """Who decides a plan step by step."""
