@@ -1,4 +1,4 @@
-"""nats-server: the embedded one, and a first look at somebody's own.
+"""The embedded nats-server.
 
 The embedded server is a child process on a data folder. Its config, log and JetStream files stay in that
 folder, so that the same folder and port can be started again and again, also after a SIGKILL. Whether it is
@@ -9,25 +9,19 @@ import asyncio
 import fcntl
 import json
 import os
-import re
 import shutil
-import socket
 import subprocess
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Protocol, Self
+from typing import Any, BinaryIO, Self
 from urllib.parse import urlsplit
-from uuid import uuid4
 
-from plancast_bus.errors import BusUnavailable, NatsServerError, UnsupportedServer
-
-MINIMUM_VERSION = (2, 12)
-"""The oldest nats-server that has scheduled messages and atomic batches."""
+from plancast_bus.errors import NatsServerError
+from plancast_bus.probing import ask_jetstream, dialable, joined
 
 # The shell becomes the server (same pid) and leaves a watchdog behind that holds the reading end of a pipe
 # whose only writer is this process. A line means "the server is gone, all is well"; an end of file means
@@ -47,7 +41,6 @@ exec "$@"
 
 _LOCK_PATIENCE = 5.0  # a server whose parent was killed needs a moment to leave its data folder
 _PROBE_INTERVAL = 0.02
-_ANSWER_PATIENCE = 1.0  # servers of a cluster without a leader do not answer at all
 _LOG_TAIL_LINES = 12
 _LOG_SIZE_LIMIT = 16 * 1024 * 1024
 
@@ -115,24 +108,6 @@ class ServerOptions:
             raise ValueError("user and password go together: give both, or neither")
         if self.token is not None and self.user is not None:
             raise ValueError("token and user exclude each other: give one of them")
-
-
-@dataclass(frozen=True, slots=True)
-class ServerInfo:
-    """What a nats-server says about itself when a client connects."""
-
-    version: str
-    """The version, as in "2.12.1"."""
-
-    max_payload: int
-    """The largest message that it takes, in bytes."""
-
-    jetstream: bool
-    """Whether JetStream is on. A leaf node may say no and still reach a JetStream beyond it."""
-
-    server_name: str = ""
-    auth_required: bool = False
-    tls_required: bool = False
 
 
 class NatsServer:
@@ -242,7 +217,7 @@ class NatsServer:
     def _address(self, port: int) -> str:
         if port == 0:
             raise NatsServerError("The embedded nats-server has no address yet: its port is chosen at start.")
-        return _join(_dialable(self.options.host), port)
+        return joined(dialable(self.options.host), port)
 
     def _write_config(self) -> None:
         try:
@@ -356,7 +331,7 @@ class NatsServer:
         credentials = {"user": options.user, "pass": options.password, "auth_token": options.token}
         given = {key: value for key, value in credentials.items() if value is not None}
         try:
-            return _ask_jetstream(_dialable(options.host), self._port, given, operation, body)
+            return ask_jetstream(dialable(options.host), self._port, given, operation, body)
         except (OSError, ValueError):
             return None
 
@@ -396,106 +371,10 @@ def find_binary() -> Path:
     )
 
 
-def find_server(url: str, *, timeout: float = 5.0) -> ServerInfo:
-    """Ask the nats-server at `url` what it is, without logging in; `timeout` is in seconds.
-
-    Raises `BusUnavailable` if nothing answers there, or something that is no nats-server. It blocks.
-    """
-    host, port = _parse(url)
-    where = _join(host, port)  # never the URL itself: it may carry a password
-    try:
-        with socket.create_connection((host, port), timeout) as connection, connection.makefile("rb") as wire:
-            info = _read_info(wire)
-    except OSError as error:
-        reason = error.strerror or str(error) or type(error).__name__
-        raise BusUnavailable(
-            f"No nats-server answers at {where} ({reason}). Is it running, and is the address right?"
-        ) from error
-    except ValueError as error:
-        raise BusUnavailable(f"What answers at {where} is no nats-server: {error}.") from error
-    return ServerInfo(
-        version=str(info.get("version", "")),
-        max_payload=_whole(info.get("max_payload")),
-        jetstream=bool(info.get("jetstream")),
-        server_name=str(info.get("server_name", "")),
-        auth_required=bool(info.get("auth_required")),
-        tls_required=bool(info.get("tls_required")),
-    )
-
-
-def require_version(info: ServerInfo, minimum: tuple[int, int] = MINIMUM_VERSION) -> None:
-    """Refuse a server that is older than `minimum` (major, minor).
-
-    Raises `UnsupportedServer`, which says what to do about it.
-    """
-    found = re.match(r"v?(\d+)\.(\d+)", info.version)
-    if found is not None and (int(found[1]), int(found[2])) >= minimum:
-        return
-    name = f" {info.server_name!r}" if info.server_name else ""
-    raise UnsupportedServer(
-        f"The nats-server{name} is version {info.version or 'unknown'}, and plancast needs "
-        f"{minimum[0]}.{minimum[1]} or later (for scheduled messages and atomic batches). "
-        "Upgrade it, or give no URL to use the embedded one."
-    )
-
-
-def _parse(url: str) -> tuple[str, int]:
-    try:
-        parts = urlsplit(url if "://" in url else f"nats://{url}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port, parts = None, None, urlsplit("")
-    if host is None or parts.scheme not in ("nats", "tls"):
-        raise BusUnavailable("The NATS URL is not understood: it should look like nats://host:4222.")
-    return host, port or 4222
-
-
-class _Readable(Protocol):
-    def readline(self, size: int = -1, /) -> bytes: ...
-
-
-def _join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _dialable(host: str) -> str:
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-
-
 def _private(path: str, flags: int) -> int:
     descriptor = os.open(path, flags, 0o600)
     os.fchmod(descriptor, 0o600)  # also when the file was there before
     return descriptor
-
-
-def _read_info(wire: _Readable) -> Mapping[str, object]:
-    line = wire.readline(64 * 1024)
-    if not line.startswith(b"INFO "):
-        raise ValueError("it does not greet as one")
-    info = json.loads(line.removeprefix(b"INFO "))
-    if not isinstance(info, dict):
-        raise ValueError("its greeting makes no sense")
-    return info
-
-
-def _ask_jetstream(
-    host: str, port: int, credentials: Mapping[str, str], operation: str, body: object
-) -> dict[str, Any] | None:
-    inbox = f"_INBOX.{uuid4().hex}"
-    hello = json.dumps({"verbose": False, "headers": True, "no_responders": True, "lang": "python", **credentials})
-    payload = b"" if body is None else json.dumps(body).encode()
-    with socket.create_connection((host, port), _ANSWER_PATIENCE) as connection, connection.makefile("rwb") as wire:
-        _read_info(wire)
-        wire.write(f"CONNECT {hello}\r\nSUB {inbox} 1\r\n".encode())
-        wire.write(f"PUB $JS.API.{operation} {inbox} {len(payload)}\r\n".encode() + payload + b"\r\n")
-        wire.flush()
-        for line in wire:
-            if line.startswith(b"MSG "):
-                answer: dict[str, Any] = json.loads(wire.readline())
-                return answer
-            if line.startswith((b"HMSG ", b"-ERR")):  # nobody answers for JetStream yet
-                return None
-    return None
 
 
 def _tail(path: Path, start: int) -> list[str]:
@@ -506,7 +385,3 @@ def _tail(path: Path, start: int) -> list[str]:
     except OSError:
         return []
     return [line for line in text.splitlines() if line.strip()][-_LOG_TAIL_LINES:]
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0

@@ -17,7 +17,8 @@ import nats
 import pytest
 
 from plancast_bus.errors import BusUnavailable, NatsServerError, UnsupportedServer
-from plancast_bus.server import NatsServer, ServerInfo, ServerOptions, find_server, require_version
+from plancast_bus.probing import ServerInfo, find_server, require_version
+from plancast_bus.server import NatsServer, ServerOptions
 
 
 async def remember(url: str, value: bytes) -> None:

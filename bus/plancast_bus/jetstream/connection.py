@@ -14,7 +14,7 @@ from nats import errors as nats_errors
 from nats.aio.client import Client
 
 from plancast_bus.errors import BusUnavailable, UnsupportedServer
-from plancast_bus.server import MINIMUM_VERSION
+from plancast_bus.probing import MINIMUM_VERSION
 from plancast_bus.settings import NatsSettings
 
 logger = logging.getLogger(__name__)
