@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.chaos.recorder import Record
 
-from plancast import Client, PlanCancelled, PlanFailed, PlanHandle, PlanStatus
+from plancast import Client, PlanHandle, PlanStatus
 from plancast.controls import CANCEL, PAUSE, RESUME
-from plancast.testing.simulation.driving import HELD, TENANT
-from plancast.testing.simulation.history import Submitted, Told
+from plancast.testing.simulation.driving import HELD, TENANT, submit, told_end
+from plancast.testing.simulation.history import Submitted
 from plancast.testing.simulation.workload import PlanSpec
 from plancast_bus.codec import unpack
 from plancast_bus.envelope import EventEnvelope, EventTopic
@@ -50,31 +50,13 @@ class People:
 
     async def _submit(self, key: str, plan: PlanSpec, at: float, begun: asyncio.Future[PlanHandle]) -> None:
         await asyncio.sleep(at)
-        handle: PlanHandle = await patiently(
-            lambda: self._client.submit(
-                plan.goal,
-                {"key": key},
-                response_event=plan.done,
-                correlation_id=key,
-                session_id="s",
-                tenant_id=TENANT,
-                user_id="u",
-            )
-        )
+        handle: PlanHandle = await patiently(lambda: submit(self._client, plan, key))
         self._record.note("people", Submitted(key, plan.goal))
         if not begun.done():
             begun.set_result(handle)
 
     async def _hear(self, key: str, begun: asyncio.Future[PlanHandle]) -> None:
-        handle = await begun
-        status, result = "completed", None
-        try:
-            result = await handle.result()
-        except PlanFailed:
-            status = "failed"
-        except PlanCancelled:
-            status = "cancelled"
-        self._record.note("people", Told(key, status, result))
+        self._record.note("people", await told_end(await begun, key))
 
     async def _pause(self, key: str, at: float) -> None:
         """Pause a plan, and let it go on again however long it takes until it does."""

@@ -48,7 +48,7 @@ class Here:
         return await self.host.incarnation()
 
     async def recycle(self) -> None:
-        raise NotImplementedError
+        raise AssertionError("it answers, so nobody may end it")
 
 
 class Running:
@@ -69,7 +69,7 @@ class Running:
         return [Here(self.host)]
 
     def dedicated(self, plan: str) -> HostPort:
-        raise NotImplementedError
+        raise AssertionError("no goal of this app has a host of its own")
 
     async def _bus(self) -> Bus:
         bus = await connect(self.settings.nats, self.settings.bus)

@@ -68,7 +68,7 @@ class _OneHost:
         self.shared: list[HostPort] = [host]
 
     def dedicated(self, plan: str) -> HostPort:
-        raise NotImplementedError
+        raise AssertionError("no goal of this app has a host of its own")
 
 
 @asynccontextmanager

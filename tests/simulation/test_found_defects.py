@@ -93,7 +93,7 @@ class Port:
         return "first"
 
     async def recycle(self) -> None:
-        raise NotImplementedError
+        raise AssertionError("it answers, so nobody may end it")
 
 
 async def test_a_dispatcher_that_comes_back_shares_no_reports_with_the_one_that_it_replaces() -> None:

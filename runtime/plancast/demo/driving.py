@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import time
 from collections import Counter
@@ -29,7 +30,7 @@ CaseT = TypeVar("CaseT")
 
 
 @dataclass
-class Journey(Generic[CaseT]):
+class Journey(abc.ABC, Generic[CaseT]):
     """One plan on its way."""
 
     case: CaseT
@@ -48,13 +49,13 @@ class Journey(Generic[CaseT]):
     history: list[dict[str, Any]] = field(default_factory=list)
 
     @property
+    @abc.abstractmethod
     def title(self) -> str:
         """What people call it."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def faults(self) -> list[str]:
         """In what the plan did not end as it should; empty when all is well."""
-        raise NotImplementedError
 
     @property
     def seconds(self) -> float:
@@ -153,7 +154,7 @@ class Audience(Protocol):
         ...
 
 
-class PlanDrive(Generic[CaseT, RunT]):
+class PlanDrive(abc.ABC, Generic[CaseT, RunT]):
     """Runs all cases at once.
 
     Args:
@@ -200,17 +201,17 @@ class PlanDrive(Generic[CaseT, RunT]):
 
     # What an example adds.
 
+    @abc.abstractmethod
     def _data(self, case: CaseT) -> dict[str, Any]:
         """What the goal says."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _begin(self, case: CaseT, handle: PlanHandle, submitted_at: float) -> RunT:
         """A plan that was just submitted."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     async def _accompany(self, run: RunT) -> None:
         """Watch a plan to its end, with :meth:`_moving`, and do what people do who are asked."""
-        raise NotImplementedError
 
     def _ended(self, run: RunT) -> None:
         """The plan has ended, and its history is known."""

@@ -167,8 +167,8 @@ class _Directory:
         self.shared: list[HostPort] = [SimulatedHost(each) for each in (*hosts[at:], *hosts[:at])]
 
     def dedicated(self, plan: str) -> HostPort:
-        """Not used: all plans are in shared hosts."""
-        raise NotImplementedError
+        """See the protocol."""
+        raise AssertionError(f"all plans of a simulation are in shared hosts, and {plan} is not")
 
 
 class Cluster:

@@ -50,31 +50,13 @@ class People:
 
     async def _submit(self, plan: PlanSpec, at: float, begun: asyncio.Future[PlanHandle]) -> None:
         await _until(at)
-        handle = await _patiently(
-            lambda: self._client.submit(
-                plan.goal,
-                {"key": plan.key},
-                response_event=plan.done,
-                correlation_id=plan.key,
-                session_id="s",
-                tenant_id=TENANT,
-                user_id="u",
-            )
-        )
+        handle = await _patiently(lambda: submit(self._client, plan, plan.key))
         self._world.note(Submitted(plan.key, plan.goal))
         if not begun.done():
             begun.set_result(handle)
 
     async def _hear(self, plan: PlanSpec, begun: asyncio.Future[PlanHandle]) -> None:
-        handle = await begun
-        status, result = "completed", None
-        try:
-            result = await handle.result()
-        except PlanFailed:
-            status = "failed"
-        except PlanCancelled:
-            status = "cancelled"
-        self._world.note(Told(plan.key, status, result))
+        self._world.note(await told_end(await begun, plan.key))
 
     async def _signal(self, plan: PlanSpec, step: int, at: float) -> None:
         await _until(at)
@@ -105,6 +87,29 @@ class People:
             correlation_id=plan.key, tenant_id=TENANT,
         )  # fmt: skip
         await _patiently(lambda: self._client.bus.publish(event))
+
+
+async def submit(client: Client, plan: PlanSpec, key: str) -> PlanHandle:
+    """Submit a plan's goal under a correlation id, as often as it is said."""
+    return await client.submit(
+        plan.goal,
+        {"key": key},
+        response_event=plan.done,
+        correlation_id=key,
+        session_id="s",
+        tenant_id=TENANT,
+        user_id="u",
+    )
+
+
+async def told_end(handle: PlanHandle, key: str) -> Told:
+    """Wait until a plan has ended; what its client is told."""
+    try:
+        return Told(key, "completed", await handle.result())
+    except PlanFailed:
+        return Told(key, "failed", None)
+    except PlanCancelled:
+        return Told(key, "cancelled", None)
 
 
 class Misfortune:
