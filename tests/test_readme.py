@@ -23,7 +23,7 @@ async def test_the_tree_decides_its_goal() -> None:
     worker.on_task("issue.reproduce.requested", "issue.reproduce.completed")(lambda task, context: {"seen": True})
     worker.on_task("ticket.route.requested", "ticket.route.completed")(lambda task, context: task.data)
     names: dict[str, Any] = {
-        **vars(plancast),
+        **{name: getattr(plancast, name) for name in plancast.__all__},
         "critical": lambda run: run.results["ticket.classify.completed"]["severity"] != "critical",
         "is_bug": lambda run: True,
         "route": lambda run, reproduced: plancast.PublishAction(

@@ -6,14 +6,16 @@ import importlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plancast.errors import InvalidApp, InvalidStateMachine
 from plancast.machine import validate_state_machine
 from plancast.planner import Planner
 from plancast.run import AutonomousPlanner, version_of
-from plancast.settings import Settings
 from plancast.worker import TaskDefinition, Worker
+
+if TYPE_CHECKING:
+    from plancast.settings import Settings
 
 
 class App:

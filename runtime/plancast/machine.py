@@ -4,18 +4,22 @@
 immutable, known by the hash of its content, compiled once per process however many plans use it.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from plancast.conditions import Condition, compile_condition
 from plancast.errors import InterpolationError, InvalidCondition, InvalidStateMachine
 from plancast.interpolation import ROOTS, Template, compile_template
 from plancast.states import StateConfig, encode_states, read_states
+
+if TYPE_CHECKING:
+    from plancast.conditions import Condition
 
 __all__ = [
     "START",
@@ -91,7 +95,7 @@ class Machine:
             raise InvalidStateMachine(faults)
 
     @classmethod
-    def compile(cls, states: Mapping[str, StateConfig]) -> "Machine":
+    def compile(cls, states: Mapping[str, StateConfig]) -> Machine:
         """Compile states, or find them compiled.
 
         Does not judge the graph (that is `validate_state_machine`); raises InvalidStateMachine when a state
@@ -104,14 +108,14 @@ class Machine:
         return _compiled(encode_states(read))
 
     @classmethod
-    def decode(cls, encoded: bytes) -> "Machine":
+    def decode(cls, encoded: bytes) -> Machine:
         """The machine whose `encoded` this is."""
         return _compiled(encoded)
 
     def __repr__(self) -> str:
         return f"Machine({self.hash}, {len(self.states)} states)"
 
-    def __reduce__(self) -> tuple[Callable[[bytes], "Machine"], tuple[bytes]]:
+    def __reduce__(self) -> tuple[Callable[[bytes], Machine], tuple[bytes]]:
         return Machine.decode, (self.encoded,)
 
     def transition(self, state_name: str, event_type: str) -> tuple[CompiledTransition, ...]:
@@ -270,6 +274,8 @@ def _transitions_of(name: str, state: StateConfig, faults: list[str]) -> dict[st
     for transition in state.transitions:
         condition = None
         if transition.condition is not None:
+            from plancast.conditions import compile_condition  # loads the evaluator, which few programs need
+
             try:
                 condition = compile_condition(transition.condition)
             except InvalidCondition as error:

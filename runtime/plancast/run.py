@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from math import isfinite
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from plancast.bounds import FrozenDict, freeze
-from plancast.decisions import PlannerDecision
-from plancast.definitions import AgentDefinition, EventDefinition
 from plancast.errors import IdentityRequired, InvalidPlannerConfig
-from plancast.task_registry import TaskRegistry
+
+if TYPE_CHECKING:
+    from plancast.decisions import PlannerDecision
+    from plancast.definitions import AgentDefinition, EventDefinition
+    from plancast.task_registry import TaskRegistry
 
 __all__ = [
     "AutonomousPlanner",

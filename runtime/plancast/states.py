@@ -42,7 +42,7 @@ _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Definition(BaseModel):
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, ser_json_inf_nan="constants")
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, ser_json_inf_nan="constants", defer_build=True)
 
 
 class RetryPolicy(_Definition):
