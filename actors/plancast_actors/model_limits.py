@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from plancast.ratelimit import MonotonicClock, RateLimit, Ticket
 from plancast.reasoning import ReasonRequest
 from plancast.settings import ModelLimit
+from plancast_actors.sealed import Question, opened
 from plancast_bus.clock import Clock
 
 
@@ -16,6 +17,10 @@ class ModelLimits:
     def __init__(self, limits: Mapping[str, ModelLimit], *, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or MonotonicClock()
         self._limits = {model: RateLimit(limit.rpm, limit.tpm, clock=self._clock) for model, limit in limits.items()}
+
+    def tokens_of(self, question: Question) -> int:
+        """Tokens that a question may take; 0 where they do not count, since its model has no limit."""
+        return estimate(opened(question)) if question.model in self._limits else 0
 
     def wait_seconds(self, model: str, tokens: int) -> float:
         """Seconds until such a request may go; 0 when it may go now."""

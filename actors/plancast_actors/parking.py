@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from plancast.asking import in_process_reasoner
+from plancast.pacing import in_turn
 from plancast.reasoning import ReasonerPort, ReasonReply, ReasonRequest
 
 
@@ -28,6 +29,8 @@ PARK: ContextVar[Parked | None] = ContextVar("PARK", default=None)
 class ParkingReasoner:
     """The reasoner of a plan host: a turn that asks it is parked. See :class:`plancast.reasoning.ReasonerPort`.
 
+    Models answer in waves: the turns that go on then do so one at a time, and those of other plans come in between.
+
     Args:
         reasoner: Who asks; None has models asked in this process.
     """
@@ -42,7 +45,9 @@ class ParkingReasoner:
             return await self._ask(request)
         turn.asks()
         try:
-            return await self._ask(request)
+            reply = await self._ask(request)
+            await in_turn()
+            return reply
         finally:
             turn.hears()
 

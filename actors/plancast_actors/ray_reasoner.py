@@ -14,6 +14,7 @@ from plancast.app import App
 from plancast.errors import ReasonerUnavailable
 from plancast.reasoning import ReasonReply, ReasonRequest
 from plancast.settings import Settings
+from plancast_actors.sealed import Question, pack_call, read_reply, seal
 
 logger = logging.getLogger(__name__)
 POOL = "reasoners"
@@ -31,7 +32,7 @@ class CallLost(Exception):
     """Raised when an actor has died, or cannot be reached, with a call in hand."""
 
 
-async def call(actor: Any, request: ReasonRequest) -> ReasonReply:
+async def call(actor: Any, question: Question) -> ReasonReply:
     """Have an actor complete a request. Cancelling cancels it there too.
 
     Raises:
@@ -40,7 +41,7 @@ async def call(actor: Any, request: ReasonRequest) -> ReasonReply:
     """
     call_id = uuid4().hex
     try:
-        reply: ReasonReply | None = await actor.complete.remote(call_id, request)
+        reply = read_reply(await actor.complete.remote(pack_call(call_id, question)))
     except asyncio.CancelledError:
         actor.cancel.remote(call_id)
         raise
@@ -76,13 +77,14 @@ class RayReasoner:
             ReasonerUnavailable: there was no pool for too long, or it has nobody to ask.
         """
         loop = asyncio.get_running_loop()
+        sealed = seal(request)
         patience = request.timeout or self._patience
         lost_at: float | None = None
         while True:
             try:
                 pool = await self._find()
                 lost_at = None
-                return await call(pool, request)
+                return await call(pool, sealed)
             except CallLost as error:
                 self._pool = None
                 lost_at = loop.time() if lost_at is None else lost_at

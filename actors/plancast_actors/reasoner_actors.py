@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -24,12 +25,16 @@ from plancast_actors.ray_actors import Blueprint, Process, actor_options, names_
 from plancast_actors.ray_reasoner import POOL, CallLost, call
 from plancast_actors.reasoner_crew import ReasonerLost
 from plancast_actors.reasoner_pool import ReasonerPool
+from plancast_actors.sealed import Question, pack_reply, read_call
 
 REASONER_PREFIX = "reasoner-"
 MAX_CALLS = 100_000
 """Calls to the pool at a time, the waiting ones included; a cancel must not have to wait behind them."""
 KEYS = 1000
 """Keys that a reasoner tells a new pool, so that what the old one had in hand is not paid for twice."""
+NICENESS = 10
+"""Added to that of the thread in which a reasoner works: an answer that takes seconds can wait a moment for a core,
+and hosts, whose other plans need no model, cannot. Beside a busy host it still has a tenth of what the host has."""
 START_SECONDS = 120.0
 RESTART_PAUSE = 0.2
 
@@ -72,15 +77,17 @@ class ReasonerProcess(Process):
         super().__init__(blueprint, name)
 
     async def _start(self) -> None:
+        os.nice(NICENESS)
         settings = self.blueprint.settings
         limits = {model: PooledLimit(model, settings.ray.namespace) for model in settings.reasoners.limits}
         self.reasoner = Reasoner(timeout=settings.reasoners.timeout, limits=limits, cache_size=KEYS)
         await load_litellm()  # now, and not at the expense of the first plan
 
-    async def complete(self, call_id: str, request: ReasonRequest) -> ReasonReply | None:
-        """Ask a model; None when the caller has cancelled."""
+    async def complete(self, packed: bytes) -> bytes:
+        """Ask a model; call and answer are packed as :mod:`plancast_actors.sealed` does it."""
         await self.ready()
-        return await self.calls.run(call_id, self._complete(request))
+        call_id, request = read_call(packed)
+        return pack_reply(await self.calls.run(call_id, self._complete(request.open())))
 
     async def cancel(self, call_id: str) -> None:
         """Cancel a call, and with it the one to the model."""
@@ -131,10 +138,11 @@ class ReasonerPoolProcess(Process):
         self.pool = ReasonerPool(RayStarter(self.blueprint), settings.reasoners, store)
         await self.pool.start()
 
-    async def complete(self, call_id: str, request: ReasonRequest) -> ReasonReply | None:
-        """Ask a model through a reasoner; None when the caller has cancelled."""
+    async def complete(self, packed: bytes) -> bytes:
+        """Ask a model through a reasoner; call and answer are packed as :mod:`plancast_actors.sealed` does it."""
         await self.ready()
-        return await self.calls.run(call_id, self.pool.complete(request))
+        call_id, request = read_call(packed)
+        return pack_reply(await self.calls.run(call_id, self.pool.complete(request)))
 
     async def cancel(self, call_id: str) -> None:
         """Cancel a call, and with it the one to the model unless others wait for it too."""
@@ -173,7 +181,7 @@ class RayWorker:
     actor: Any
     asked: Sequence[Key]
 
-    async def complete(self, request: ReasonRequest) -> ReasonReply:
+    async def complete(self, request: Question) -> ReasonReply:
         """Ask; see the protocol."""
         try:
             return await call(self.actor, request)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from plancast.answers import Key
-from plancast.reasoning import ReasonReply, ReasonRequest
+from plancast.reasoning import ReasonReply
 from plancast.settings import ReasonerSettings
 from plancast_actors.kept_answers import T
+from plancast_actors.sealed import Question
 from plancast_bus.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class ReasonerWorker(Protocol):
         """What it was being asked, or had lately answered, when it was found: for a pool that ran before this one."""
         ...
 
-    async def complete(self, request: ReasonRequest) -> ReasonReply:
+    async def complete(self, request: Question) -> ReasonReply:
         """Ask. Cancelling ends the call to the model.
 
         Raises:

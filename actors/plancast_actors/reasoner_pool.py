@@ -11,13 +11,14 @@ from typing import Any
 from plancast.answers import AnswerCache, Key
 from plancast.errors import ReasonerUnavailable
 from plancast.ratelimit import MonotonicClock, Ticket
-from plancast.reasoning import ReasonReply, ReasonRequest
+from plancast.reasoning import ReasonReply
 from plancast.settings import ReasonerSettings
 from plancast_actors.fair_queue import FairQueue
 from plancast_actors.kept_answers import AnswerStore
-from plancast_actors.model_limits import ModelLimits, estimate
+from plancast_actors.model_limits import ModelLimits
 from plancast_actors.reasoner_crew import Member, ReasonerCrew, ReasonerLost, ReasonerStarter
 from plancast_actors.reasoner_usage import Ledger
+from plancast_actors.sealed import Question
 from plancast_bus import crash_points
 from plancast_bus.clock import Clock
 from plancast_bus.crash_points import CrashPoint
@@ -38,7 +39,7 @@ class _Seat:
 class _Waiter:
     """A request that waits for its turn."""
 
-    request: ReasonRequest
+    request: Question
     tokens: int
     seat: asyncio.Future[_Seat]
 
@@ -100,7 +101,7 @@ class ReasonerPool:
                     await asyncio.sleep(0.02)
         return not self._in_hand
 
-    async def complete(self, request: ReasonRequest) -> ReasonReply:
+    async def complete(self, request: Question) -> ReasonReply:
         """Ask, and wait for the answer. Cancelling ends the call to the model, unless others wait for it too.
 
         Raises:
@@ -142,7 +143,7 @@ class ReasonerPool:
 
     # A request's way.
 
-    async def _ask_once(self, key: Key, request: ReasonRequest) -> ReasonReply:
+    async def _ask_once(self, key: Key, request: Question) -> ReasonReply:
         """The kept answer, or a new one, kept before anyone gets it."""
         if self._store is None:
             return await self._ask(request)
@@ -158,7 +159,7 @@ class ReasonerPool:
             await crash_points.reach(CrashPoint.REASONER_KEEP_AFTER, request.idempotency_key)
         return reply
 
-    async def _ask(self, request: ReasonRequest) -> ReasonReply:
+    async def _ask(self, request: Question) -> ReasonReply:
         for repeated in (False, True):
             seat = await self._seat(request, first=repeated)
             try:
@@ -182,9 +183,9 @@ class ReasonerPool:
         self._ledger.failed(request)
         raise ReasonerUnavailable(f"two reasoners died over a request to {request.model}; try again later")
 
-    async def _seat(self, request: ReasonRequest, *, first: bool) -> _Seat:
+    async def _seat(self, request: Question, *, first: bool) -> _Seat:
         """Wait for a reasoner's time."""
-        waiter = _Waiter(request, estimate(request), asyncio.get_running_loop().create_future())
+        waiter = _Waiter(request, self._limits.tokens_of(request), asyncio.get_running_loop().create_future())
         self._queue.push(*waiter.place, first=first)
         self._changed.set()
         try:
@@ -248,5 +249,5 @@ class ReasonerPool:
                 waiter.seat.set_exception(ReasonerUnavailable(reason))
 
 
-def _key(request: ReasonRequest) -> Key:
+def _key(request: Question) -> Key:
     return request.tenant_id, request.idempotency_key

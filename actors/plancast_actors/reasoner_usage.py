@@ -6,7 +6,8 @@ from collections import OrderedDict
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from plancast.reasoning import ReasonReply, ReasonRequest
+from plancast.reasoning import ReasonReply
+from plancast_actors.sealed import Question
 
 MAX_NAMES = 1000
 """Names of a kind that are told apart; those least recently seen beyond it are summed up."""
@@ -55,7 +56,7 @@ class Ledger:
             "tenants": OrderedDict(),
         }
 
-    def answered(self, request: ReasonRequest, reply: ReasonReply) -> None:
+    def answered(self, request: Question, reply: ReasonReply) -> None:
         """An answer was paid for."""
         usage = reply.usage
         tally = Tally(
@@ -70,11 +71,11 @@ class Ledger:
         )
         self._note(reply.model or request.model, request, tally)
 
-    def kept(self, request: ReasonRequest, reply: ReasonReply) -> None:
+    def kept(self, request: Question, reply: ReasonReply) -> None:
         """A request was given an answer that another has paid for."""
         self._note(reply.model or request.model, request, Tally(kept=1))
 
-    def failed(self, request: ReasonRequest) -> None:
+    def failed(self, request: Question) -> None:
         """No model has answered."""
         self._note(request.model, request, Tally(failures=1))
 
@@ -85,7 +86,7 @@ class Ledger:
         }
         return {"total": asdict(self._total), **kinds}
 
-    def _note(self, model: str, request: ReasonRequest, tally: Tally) -> None:
+    def _note(self, model: str, request: Question, tally: Tally) -> None:
         self._total.add(tally)
         names = {"models": model, "planners": request.planner, "tenants": request.tenant_id}
         for kind, name in names.items():

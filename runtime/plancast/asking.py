@@ -8,6 +8,7 @@ import json
 from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, Final, Self, TypeGuard, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -17,7 +18,7 @@ from plancast.abridging import cut
 from plancast.errors import InvalidDecision, InvalidPlannerConfig, InvalidStateMachine
 from plancast.reasoning import CURRENT_REASONER, ReasonerPort, ReasonReply, ReasonRequest, check_parameters
 
-__all__ = ["Asking", "ModelOptions", "is_port", "reasoner_of"]
+__all__ = ["AnswerFormat", "Asking", "ModelOptions", "is_port", "reasoner_of"]
 
 _MOST_ANSWER: Final = 4_000
 _MOST_PROMPT: Final = 8_000
@@ -80,6 +81,11 @@ class ModelOptions:
         options = {name: value for name, value in keywords.items() if name in known}
         return cls(model=model, **options, llm_kwargs={k: v for k, v in keywords.items() if k not in known})
 
+    @cached_property
+    def told(self) -> str:
+        """For idempotency keys: what an answer depends on, beside what is asked."""
+        return _canonical([self.model, self.fallback_models, self.api_base, self.temperature, self.llm_kwargs])
+
     @property
     def _parameters(self) -> dict[str, Any]:
         return {name: value for name, value in self.llm_kwargs.items() if name != "timeout"}
@@ -100,6 +106,19 @@ class ModelOptions:
 
 
 @dataclass(frozen=True)
+class AnswerFormat:
+    """What answers are to be."""
+
+    wanted: Mapping[str, Any]
+    """The `response_format` of requests."""
+
+    @cached_property
+    def told(self) -> str:
+        """For idempotency keys."""
+        return _canonical(self.wanted)
+
+
+@dataclass(frozen=True)
 class Asking:
     """A question that is asked until its answer holds.
 
@@ -114,7 +133,7 @@ class Asking:
 
     port: ReasonerPort
     options: ModelOptions
-    response_format: Mapping[str, Any]
+    response_format: AnswerFormat
     about: Mapping[str, str]
     key: str = ""
     steady: Messages | None = None
@@ -131,7 +150,7 @@ class Asking:
         for attempt in range(self.options.max_repairs + 1):
             keyed = [*(self.steady or messages), *told[len(messages) :]]
             request = self.options.request(
-                told, self.response_format, idempotency_key=self._key_of(keyed, attempt), **self.about
+                told, self.response_format.wanted, idempotency_key=self._key_of(keyed, attempt), **self.about
             )
             reply = await self.port.complete(request)
             try:
@@ -145,13 +164,17 @@ class Asking:
     def _key_of(self, messages: Messages, attempt: int) -> str:
         if not self.key:
             return ""
-        asked = [self.options.model, self.options.fallback_models, self.options.api_base, messages]
-        content = json.dumps(
-            [*asked, self.options.temperature, self.options.llm_kwargs, self.response_format],
-            sort_keys=True,
-            default=repr,
-        )
-        return f"{self.key}:{attempt}:{hashlib.sha256(content.encode(errors='replace')).hexdigest()}"
+        told = hashlib.sha256(self.options.told.encode(errors="replace"))
+        told.update(self.response_format.told.encode(errors="replace"))
+        for each in messages:
+            content = str(each["content"]).encode(errors="replace")
+            told.update(f"{each['role']}:{len(content)}:".encode())
+            told.update(content)
+        return f"{self.key}:{attempt}:{told.hexdigest()}"
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=repr)
 
 
 def _repair(reply: ReasonReply, faults: Sequence[str]) -> list[dict[str, Any]]:

@@ -6,18 +6,20 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
 from pydantic import SecretStr
 
 from plancast.actions import CompleteAction, FinishReason
-from plancast.asking import Asking, ModelOptions, reasoner_of
+from plancast.asking import AnswerFormat, Asking, ModelOptions, reasoner_of
 from plancast.context import PlatformContext
 from plancast.decisions import PlannerDecision, check_decision, decision_response_format
 from plancast.errors import BudgetExhausted, InvalidDecision, InvalidPlannerConfig
 from plancast.observing import publishable_events, view
+from plancast.pacing import in_turn
 from plancast.planner import Planner
-from plancast.prompts import DEFAULT_LIMIT, PromptTemplate, build_messages, check_prompt_options
+from plancast.prompts import DEFAULT_LIMIT, Prompt, PromptTemplate, check_prompt_options
 from plancast.reasoning import ReasonerPort
 from plancast.run import RunBudget, RunContext, WakeMode
 from plancast.validation import decision_faults, read_decision, settle_decision
@@ -234,8 +236,10 @@ class ChoreographyPlanner(Planner):
         if exhausted is not None and not exhausted.startswith("max_actions"):
             raise BudgetExhausted(exhausted)  # asking would spend more
         about = {"tenant_id": run.tenant_id, "plan_id": run.plan_id, "planner": self.name}
-        steady = self._messages(_without_time(run)) if key else None
-        asking = Asking(port, self.options, decision_response_format(), about, key, steady)
+        await in_turn()
+        prompt = self._prompt(run)
+        steady = prompt.messages(_without_time(run)) if key else None
+        asking = Asking(port, self.options, _answer_format(), about, key, steady)
 
         def read(text: str) -> PlannerDecision:
             decision = read_decision(text)
@@ -245,10 +249,10 @@ class ChoreographyPlanner(Planner):
                 raise InvalidDecision(faults)
             return settle_decision(decision, run)
 
-        return await asking.until(self._messages(run), read)
+        return await asking.until(prompt.messages(), read)
 
-    def _messages(self, run: RunContext) -> list[dict[str, Any]]:
-        return build_messages(
+    def _prompt(self, run: RunContext) -> Prompt:
+        return Prompt(
             run,
             system_instructions=self.system_instructions,
             strategy=self.planning_strategy,
@@ -270,6 +274,11 @@ class ChoreographyPlanner(Planner):
         given: Any = self.custom_context(run) if callable(self.custom_context) else self.custom_context or {}
         given = await given if inspect.isawaitable(given) else given
         return {**given, **run.custom_context}
+
+
+@lru_cache(maxsize=1)
+def _answer_format() -> AnswerFormat:
+    return AnswerFormat(decision_response_format())
 
 
 def _cancelled(run: RunContext) -> PlannerDecision:

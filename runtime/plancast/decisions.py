@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Final, Self
+from weakref import WeakValueDictionary
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -148,7 +149,7 @@ def parse_decision(text: str) -> PlannerDecision:
         raise InvalidDecision(f"the answer: got a {type(text).__name__}, allowed: text with one JSON object")
     if len(text) > MAX_ANSWER_BYTES or len(text.encode(errors="replace")) > MAX_ANSWER_BYTES:
         raise InvalidDecision(f"the answer: got more than {MAX_ANSWER_BYTES} bytes, allowed: at most that")
-    return check_decision(_find_object(text))
+    return _noted(check_decision(_find_object(text)))
 
 
 def check_decision(decision: object) -> PlannerDecision:
@@ -158,6 +159,8 @@ def check_decision(decision: object) -> PlannerDecision:
         InvalidDecision: as `parse_decision` does; also when data is not JSON or exceeds its bounds, which are
             `PAUSE_BOUNDS` for a pause's payload and `DATA_BOUNDS` for everything else.
     """
+    if isinstance(decision, PlannerDecision) and is_checked(decision):
+        return decision
     try:
         fields = decision.model_dump(warnings=False) if isinstance(decision, BaseModel) else decision
         checked = PlannerDecision.model_validate(fields)
@@ -170,7 +173,26 @@ def check_decision(decision: object) -> PlannerDecision:
         faults = [f"the decision: got {size} bytes of JSON, allowed: at most {MAX_DECISION_BYTES}"]
     if faults:
         raise InvalidDecision(faults[:_MAX_FAULTS])
-    return checked
+    return _noted(checked) if isinstance(decision, BaseModel) else checked
+
+
+_checked: WeakValueDictionary[int, PlannerDecision] = WeakValueDictionary()
+
+
+def is_checked(decision: PlannerDecision) -> bool:
+    """Whether this very object has come out of `check_decision`: it is read-only throughout, so it still holds."""
+    return _checked.get(id(decision)) is decision
+
+
+def settled(decision: PlannerDecision, fields: Mapping[str, Any]) -> PlannerDecision:
+    """A decision with other fields, which come from its run and so need no check: as well checked as it was."""
+    copy = decision.model_copy(update={name: freeze(value) for name, value in fields.items()})
+    return _noted(copy) if is_checked(decision) else copy
+
+
+def _noted(decision: PlannerDecision) -> PlannerDecision:
+    _checked[id(decision)] = decision
+    return decision
 
 
 def _overloads(path: str, value: BaseModel) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import TypeAdapter
 
 from plancast.abridging import fit, tell
-from plancast.asking import Asking, reasoner_of
+from plancast.asking import AnswerFormat, Asking, reasoner_of
 from plancast.definitions import AgentDefinition, EventDefinition
 from plancast.errors import InvalidPlannerConfig, InvalidStateMachine
 from plancast.interpolation import ROOTS
@@ -70,7 +70,7 @@ async def design_plan(planner: Planner, goal: GoalContext, agents: Iterable[Any]
         return read_machine(text, events)
 
     about = {"tenant_id": goal.tenant_id, "plan_id": goal.correlation_id, "planner": planner.name}
-    asking = Asking(reasoner_of(context), options, _FORMAT, about, f"{goal.correlation_id}:design")
+    asking = Asking(reasoner_of(context), options, AnswerFormat(_FORMAT), about, f"{goal.correlation_id}:design")
     machine = await asking.until(_messages(goal, events), read)
     return await PlanContext.create_from_goal(goal, machine)
 

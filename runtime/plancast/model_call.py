@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from plancast.model_failures import Failure, judge, refused, timed_out
@@ -50,7 +51,6 @@ class ModelCall:
             for name, value in request.parameters.items()
             if name not in _OURS and (at_home or not _of_one_provider(name))
         }
-        self._key_names = _key_names(litellm, model, self._provider)
         self.api_base = request.api_base if at_home else None
         self.model = model
         self.level = level
@@ -69,7 +69,7 @@ class ModelCall:
             return None, timed_out(self._timeout)
         except Exception as error:  # whatever litellm, and the clients below it, may raise
             return None, judge(error, self._secrets(), key_hint=self._key_hint())
-        failure = _fault_of(answer, self._secrets())
+        failure = _fault_of(answer, self._secrets)
         return (None, failure) if failure else (answer, None)
 
     def lower(self, failure: Failure) -> bool:
@@ -108,13 +108,18 @@ class ModelCall:
         rest = {name: value for name, value in self._parameters.items() if name != "response_format"}
         return rest if self.level == "text" else {**rest, "response_format": {"type": self.level}}
 
+    @cached_property
+    def _key_names(self) -> tuple[str, ...]:
+        return _key_names(self._litellm, self.model, self._provider)
+
     def _lacks_key(self) -> bool:
         """Told before the call: litellm would report it as a server's error, which looks worth another try.
 
         Only of providers that take an API key. There are other ways to sign in to a cloud than by such variables.
         """
-        needed = any(name.endswith("_API_KEY") for name in self._key_names)
-        if self._key or not needed or any(_is_secret(name) for name in self._parameters):
+        if self._key or not any(name.endswith("_API_KEY") for name in self._key_names):
+            return False
+        if any(_is_secret(name) for name in self._parameters):
             return False
         set_in_code = getattr(self._litellm, f"{self._provider}_key", None) or getattr(self._litellm, "api_key", None)
         return not set_in_code
@@ -148,14 +153,26 @@ def provider_of(litellm: Any, model: str, api_base: str | None = None) -> str:
 def usage_of(litellm: Any, answer: Any) -> Usage:
     """What the answer took; no cost where litellm has no price."""
     usage = getattr(answer, "usage", None)
+    return Usage(
+        int(getattr(usage, "prompt_tokens", 0) or 0),
+        int(getattr(usage, "completion_tokens", 0) or 0),
+        _cost_of(litellm, answer),
+    )
+
+
+def _cost_of(litellm: Any, answer: Any) -> float | None:
+    """US dollars; as litellm has told with the answer, where it has: to have it work that out again takes long."""
+    told = getattr(answer, "_hidden_params", None)
+    if isinstance(told, Mapping) and "response_cost" in told:
+        cost = told["response_cost"]
+        return None if cost is None else float(cost)
     try:
-        cost = float(litellm.completion_cost(completion_response=answer))
+        return float(litellm.completion_cost(completion_response=answer))
     except Exception:  # no price for this model
-        cost = None
-    return Usage(int(getattr(usage, "prompt_tokens", 0) or 0), int(getattr(usage, "completion_tokens", 0) or 0), cost)
+        return None
 
 
-def _fault_of(answer: Any, secrets: Iterable[str]) -> Failure | None:
+def _fault_of(answer: Any, secrets: Callable[[], Iterable[str]]) -> Failure | None:
     """Why this is no answer, though the call succeeded."""
     choices = getattr(answer, "choices", None)
     if not choices:
@@ -163,7 +180,7 @@ def _fault_of(answer: Any, secrets: Iterable[str]) -> Failure | None:
     message = choices[0].message
     said = (getattr(message, "provider_specific_fields", None) or {}).get("refusal") or getattr(message, "refusal", "")
     if said:
-        return refused(str(said), secrets)
+        return refused(str(said), secrets())
     if choices[0].finish_reason == "content_filter" and not message.content:
         return refused("stopped by the provider's content filter")
     return None

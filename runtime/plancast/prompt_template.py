@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from string import Formatter
 from typing import Final
 
 from plancast.errors import InvalidPlannerConfig
 
-__all__ = ["DEFAULT_TEMPLATE", "PLACEHOLDERS", "PromptTemplate", "fill"]
+__all__ = ["DEFAULT_TEMPLATE", "PLACEHOLDERS", "PromptTemplate", "fill", "placeholders"]
 
 _PLACES = """role rules instructions strategy schema plan goal trigger history results tasks events agents
     expected context injected budget time"""
@@ -102,9 +103,18 @@ def _placeholders(text: str, part: str) -> Iterator[str]:
 
 def fill(text: str, values: Mapping[str, str]) -> str:
     """A template's text with its placeholders replaced; values are not read as templates."""
-    return "".join(
-        literal + (values[name] if name is not None else "") for literal, name, _, _ in Formatter().parse(text)
-    )
+    return "".join([literal + (values[name] if name else "") for literal, name in _parts(text)])
+
+
+@lru_cache(maxsize=64)
+def _parts(text: str) -> tuple[tuple[str, str | None], ...]:
+    """Literal texts of a template, each with the placeholder that follows it."""
+    return tuple((literal, name) for literal, name, _, _ in Formatter().parse(text))
+
+
+def placeholders(text: str) -> frozenset[str]:
+    """The placeholders of a template's text."""
+    return frozenset(name for _, name in _parts(text) if name)
 
 
 DEFAULT_TEMPLATE: Final = PromptTemplate()

@@ -15,11 +15,19 @@ from plancast.decisions import PlannerDecision
 from plancast.definitions import EventDefinition
 from plancast.errors import InvalidPlannerConfig
 from plancast.history_text import history_of, told_entry
-from plancast.prompt_template import DEFAULT_TEMPLATE, PromptTemplate, fill
+from plancast.prompt_template import DEFAULT_TEMPLATE, PromptTemplate, fill, placeholders
 from plancast.run import RunContext
 from plancast.tasks import Task
 
-__all__ = ["DEFAULT_LIMIT", "STRATEGIES", "PromptTemplate", "build_messages", "check_prompt_options", "data_block"]
+__all__ = [
+    "DEFAULT_LIMIT",
+    "STRATEGIES",
+    "Prompt",
+    "PromptTemplate",
+    "build_messages",
+    "check_prompt_options",
+    "data_block",
+]
 
 DEFAULT_LIMIT: Final = 24_000
 """Most characters of trigger, history and results together."""
@@ -94,36 +102,86 @@ def build_messages(
     Raises:
         InvalidPlannerConfig: as `check_prompt_options`.
     """
-    check_prompt_options(strategy, limit)
-    template = template or DEFAULT_TEMPLATE
-    instructions = (system_instructions or "").strip()
-    values = {
-        "role": _ROLE,
-        "rules": _RULES,
-        "instructions": f"Instructions for this planner:\n{instructions}\n\n" if instructions else "",
-        "strategy": STRATEGIES[strategy],
-        "schema": _decision_schema(),
-        "plan": _plan(run),
-        "goal": _goal(run, limit // 2),
-        **_what_happened(run, limit),
-        "tasks": data_block("tasks", fit(_tasks(run), limit // 8) if run.tasks and run.tasks.tasks else _NOTHING),
-        "events": data_block("events", _events(run)),
-        "agents": data_block("agents", _agents(run)),
-        "expected": data_block("expected", _expected(run)),
-        "context": data_block("context", fit(run.custom_context, limit // 2) if run.custom_context else _NOTHING),
-        "injected": _injected(run, limit // 2),
-        "budget": _budget(run),
-        "time": run.now.isoformat(timespec="seconds"),
-    }
-    return [
-        {"role": "system", "content": _shared(fill(template.system, values))},
-        {"role": "user", "content": fill(template.user, values)},
-    ]
+    return Prompt(
+        run, system_instructions=system_instructions, strategy=strategy, template=template, limit=limit
+    ).messages()
+
+
+class Prompt:
+    """The messages of :func:`build_messages`, which takes the same arguments; made anew for another time at less."""
+
+    def __init__(
+        self,
+        run: RunContext,
+        *,
+        system_instructions: str | None = None,
+        strategy: str = "balanced",
+        template: PromptTemplate | None = None,
+        limit: int = DEFAULT_LIMIT,
+    ) -> None:
+        check_prompt_options(strategy, limit)
+        self._run = run
+        self._limit = limit
+        self._template = template or DEFAULT_TEMPLATE
+        self._instructions = (system_instructions or "").strip()
+        self._strategy = strategy
+        self._of_run = {
+            "plan": _plan(run),
+            "goal": _goal(run, limit // 2),
+            "tasks": data_block("tasks", fit(_tasks(run), limit // 8) if run.tasks and run.tasks.tasks else _NOTHING),
+            "events": data_block("events", _events(run)),
+            "agents": data_block("agents", _agents(run)),
+            "expected": data_block("expected", _expected(run)),
+            "context": data_block("context", fit(run.custom_context, limit // 2) if run.custom_context else _NOTHING),
+            "injected": _injected(run, limit // 2),
+        }
+
+    def messages(self, run: RunContext | None = None) -> list[dict[str, Any]]:
+        """The messages.
+
+        Args:
+            run: The same run at another time: its `now`, the times of its trigger and its trajectory.
+        """
+        run = run or self._run
+        values = {
+            **_fixed(self._instructions, self._strategy),
+            **self._of_run,
+            **_what_happened(run, self._limit),
+            "budget": _budget(run),
+            "time": run.now.isoformat(timespec="seconds"),
+        }
+        text = self._template.system
+        of_run = placeholders(text) - _FIXED
+        system = fill(text, values) if of_run else _filled(text, self._instructions, self._strategy)
+        return [
+            {"role": "system", "content": system},
+            {"role": "user", "content": fill(self._template.user, values)},
+        ]
 
 
 def data_block(name: str, text: str) -> str:
     """Text that others have written, marked as such."""
     return f'<data name="{name}">\n{text}\n</data>'
+
+
+_FIXED: Final = frozenset({"role", "rules", "instructions", "strategy", "schema"})
+
+
+def _fixed(instructions: str, strategy: str) -> dict[str, str]:
+    """What all runs of a planner are told."""
+    return {
+        "role": _ROLE,
+        "rules": _RULES,
+        "instructions": f"Instructions for this planner:\n{instructions}\n\n" if instructions else "",
+        "strategy": STRATEGIES[strategy],
+        "schema": _decision_schema(),
+    }
+
+
+@lru_cache(maxsize=64)
+def _filled(text: str, instructions: str, strategy: str) -> str:
+    """The same text for all plans that are told the same: thousands may wait for their model at a time."""
+    return fill(text, _fixed(instructions, strategy))
 
 
 @lru_cache(maxsize=1)
@@ -261,9 +319,3 @@ def _budget(run: RunContext) -> str:
     if run.exhausted_reason:
         lines.append(f"The budget is exhausted ({run.exhausted_reason}): complete is the only action left.")
     return "\n".join(lines) or "no limit"
-
-
-@lru_cache(maxsize=64)
-def _shared(text: str) -> str:
-    """The same text for all plans that are told the same: thousands may wait for their model at a time."""
-    return text

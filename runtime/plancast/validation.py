@@ -14,7 +14,8 @@ from plancast.actions import (
     PublishAction,
     WaitAction,
 )
-from plancast.decisions import PlannerDecision, check_decision, parse_decision
+from plancast.bounds import freeze
+from plancast.decisions import PlannerDecision, check_decision, parse_decision, settled
 from plancast.definitions import EventDefinition, schema_faults
 from plancast.errors import InvalidDecision
 from plancast.machine import failed_event
@@ -56,19 +57,18 @@ def _object_in(text: str) -> dict[str, Any]:
 def settle_decision(decision: PlannerDecision, run: RunContext) -> PlannerDecision:
     """A valid decision as the run's own: its plan and state, topics as the events declare them, sound alternatives."""
     alternatives = [each for each in decision.alternative_actions or () if not action_faults(each, run, "")]
-    return decision.model_copy(
-        update={
-            "plan_id": run.plan_id or decision.plan_id,
-            "current_state": run.current_state or decision.current_state,
-            "next_action": _with_topics(decision.next_action, run),
-            _ALTERNATIVES: [_with_topics(each, run) for each in alternatives] or None,
-        }
-    )
+    fields = {
+        "plan_id": run.plan_id or decision.plan_id,
+        "current_state": run.current_state or decision.current_state,
+        "next_action": _with_topics(decision.next_action, run),
+        _ALTERNATIVES: [_with_topics(each, run) for each in alternatives] or None,
+    }
+    return settled(decision, fields)
 
 
 def _with_topics(action: PlannerAction, run: RunContext) -> PlannerAction:
     if isinstance(action, ParallelAction):
-        return action.model_copy(update={"branches": [_with_topic(branch, run) for branch in action.branches]})
+        return action.model_copy(update={"branches": freeze([_with_topic(branch, run) for branch in action.branches])})
     return _with_topic(action, run) if isinstance(action, PublishAction) else action
 
 

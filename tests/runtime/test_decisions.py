@@ -27,6 +27,7 @@ from plancast.decisions import (
     check_decision,
     decision_response_format,
     parse_decision,
+    settled,
 )
 from plancast.errors import InvalidDecision, PlancastError
 
@@ -510,6 +511,31 @@ def test_the_whole_decision_has_a_bound_too() -> None:
     branch = PublishAction(event_type="a", data={"x": "y" * 200_000})
     with pytest.raises(InvalidDecision, match=f"bytes of JSON, allowed: at most {MAX_DECISION_BYTES}"):
         check_decision(PlannerDecision(next_action=ParallelAction(branches=[branch] * 3), reasoning="r"))
+
+
+def test_what_has_been_checked_is_not_checked_again_but_a_copy_of_it_is() -> None:
+    parsed = parse_decision(answer())
+    checked = check_decision(PlannerDecision(next_action=CompleteAction(result={}), reasoning="r"))
+    assert check_decision(parsed) is parsed
+    assert check_decision(checked) is checked
+
+    same, wrong = checked.model_copy(), parsed.model_copy(update={"confidence": 7.0})
+    assert check_decision(same) is not same
+    with pytest.raises(InvalidDecision, match=r"confidence: got 7\.0"):
+        check_decision(wrong)
+
+
+def test_a_settled_decision_is_as_checked_and_as_read_only_as_it_was() -> None:
+    checked = parse_decision(answer())
+    forged = PlannerDecision.model_construct(next_action=checked.next_action, reasoning="r", confidence=7.0)
+    made = settled(checked, {"plan_id": "p", "alternative_actions": [checked.next_action]})
+
+    assert check_decision(made) is made
+    assert (made.plan_id, made.alternative_actions) == ("p", [checked.next_action])
+    with pytest.raises(TypeError, match="read-only"):
+        made.alternative_actions.append(checked.next_action)  # type: ignore[union-attr]
+    with pytest.raises(InvalidDecision, match=r"confidence: got 7\.0"):
+        check_decision(settled(forged, {"plan_id": "p"}))
 
 
 def test_decisions_are_read_only() -> None:

@@ -17,7 +17,7 @@ from plancast.actions import PublishAction, SpawnSpec
 from plancast.decisions import PlannerDecision
 from plancast.definitions import AgentDefinition, EventDefinition
 from plancast.errors import InvalidPlannerConfig
-from plancast.prompts import STRATEGIES, PromptTemplate, build_messages
+from plancast.prompts import STRATEGIES, Prompt, PromptTemplate, build_messages
 from plancast.run import RunBudget, RunContext, RunControl, TrajectoryEntry
 from plancast.task_registry import TaskRegistry
 
@@ -293,6 +293,31 @@ def test_a_template_replaces_the_texts_and_values_are_not_templates() -> None:
     system, user = build_messages(run(goal={"x": "{time}"}), template=template)
     assert "|{literal}|Strategy: balanced" in system["content"]
     assert user["content"] == '<data name="goal">\n{"data": {"x": "{time}"}, "event": ""}\n</data>!'
+
+
+def test_a_template_may_tell_of_the_run_in_its_system_message_too() -> None:
+    template = PromptTemplate(system="{rules} for {goal}", user="{time}")
+    texts = {build_messages(run(goal={"n": n}), template=template)[0]["content"] for n in (1, 2)}
+    assert len(texts) == 2
+    assert all('{"n": ' in text for text in texts)
+
+
+def test_plans_that_are_told_the_same_share_its_text() -> None:
+    first, second = (build_messages(run(goal={"n": n}), system_instructions="Be brief.")[0] for n in (1, 2))
+    assert first["content"] is second["content"]
+    assert build_messages(run(), system_instructions="Be bold.")[0] != first
+    assert build_messages(run(), system_instructions="Be brief.", strategy="aggressive")[0] != first
+
+
+def test_a_prompt_made_anew_for_another_time_is_that_of_the_run_at_that_time() -> None:
+    then = replace(
+        fixed_run(),
+        now=NOON + timedelta(minutes=3),
+        trajectory=[replace(each, time=NOON) for each in fixed_run().trajectory],
+    )
+    prompt = Prompt(fixed_run())
+    assert prompt.messages() == build_messages(fixed_run())
+    assert prompt.messages(then) == build_messages(then) != prompt.messages()
 
 
 @pytest.mark.parametrize(
