@@ -10,19 +10,23 @@ FROM ?= 0
 SECONDS ?= 600
 SEED ?= random
 CHAOS_FLAGS ?=
+SCALE_FLAGS ?=
 LOCK_FLAGS ?=
+PROFILE_FLAGS ?=
 AUDIT_FLAGS ?=
+BENCH_FLAGS ?=
 
 DEPENDENCIES := $(VENV)/.dependencies
 INSTALLED := $(VENV)/.installed
+BENCH_INSTALLED := $(VENV)/.bench
 LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate $(LOCK_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check audit format bench growth chaos cluster simulate lock clean
+.PHONY: help setup demo test check audit format bench bench-peers profile growth chaos cluster simulate scale lock clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## Make .venv with the locked packages and this project in it
 
@@ -38,10 +42,15 @@ $(INSTALLED): $(DEPENDENCIES) pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
+# What draws the benchmarks' charts; the tests draw some too.
+$(BENCH_INSTALLED): $(INSTALLED) requirements/bench.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.txt
+	@touch $@
+
 demo: setup ## Run the demo: embedded NATS and local Ray, no key needed
 	$(BIN)/plancast demo
 
-test: setup ## Run the tests but the slow ones and chaos (TESTS="tests/bus -k kill" narrows it)
+test: setup $(BENCH_INSTALLED) ## Run the tests but the slow ones and chaos (TESTS="tests/bus -k kill" narrows it)
 	$(BIN)/python -m pytest -m "not slow and not chaos" $(TESTS)
 
 check: setup ## Check format, lint, types, who imports whom, and the locks
@@ -59,8 +68,14 @@ format: setup ## Format, and fix what ruff can fix
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-bench: setup ## Run the benchmarks
-	$(BIN)/python -m benchmarks
+bench: setup $(BENCH_INSTALLED) ## Run the benchmarks in 5 minutes: ours beside the baseline (BENCH_FLAGS="--workloads w1")
+	$(BIN)/python -m benchmarks $(BENCH_FLAGS)
+
+bench-peers: setup $(BENCH_INSTALLED) ## Run ours, Restate, LangGraph and DBOS side by side, which it sets up (BENCH_FLAGS="--peers restate")
+	$(BIN)/python -m benchmarks --peers $(BENCH_FLAGS)
+
+profile: setup ## Print where a turn's time goes (PROFILE_FLAGS=--write puts it into docs/performance.md)
+	$(BIN)/python -m benchmarks.profile $(PROFILE_FLAGS)
 
 growth: setup ## Finish a million plans, take 10,000 turns of one, and print what that needs
 	$(BIN)/python -m pytest -m slow -s tests/bus/test_growth.py tests/runtime/test_growth.py
@@ -75,10 +90,14 @@ cluster: setup ## Run all tests with several nats-servers and Ray nodes
 simulate: setup ## Simulate SEEDS seeds (10000), the first one being FROM (0), on all cores
 	$(BIN)/python -m plancast.testing.simulation --seeds $(SEEDS) --from $(FROM)
 
+scale: setup ## Plan for 10 million plans from the figures in benchmarks/results, and simulate it (SCALE_FLAGS=--write)
+	$(BIN)/python -m benchmarks.sharding $(SCALE_FLAGS)
+
 # No header, no annotations, no index lines: nothing of the machine that makes the lock gets into it.
 lock: setup ## Pin requirements/*.txt anew from pyproject.toml (LOCK_FLAGS=--upgrade for newer ones)
 	$(LOCK) pyproject.toml -o requirements/runtime.txt >/dev/null
 	$(LOCK) pyproject.toml --group dev -c requirements/runtime.txt -o requirements/dev.txt >/dev/null
+	$(LOCK) --group bench -c requirements/dev.txt -o requirements/bench.txt >/dev/null
 
 clean: ## Remove caches and build results; .venv stays
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov

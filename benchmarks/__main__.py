@@ -1,31 +1,26 @@
-"""``python -m benchmarks``: run them, print a table, keep the rows."""
+"""``python -m benchmarks``: run them, print tables, keep the rows, draw the charts."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import importlib.util
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import uvloop
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks import hops, w1, waiting
-from benchmarks.measuring import ALONE, Measurement, measure, memory_per_live_plan
-from benchmarks.rows import RESULTS, Row, relate, row, save, table
-from benchmarks.systems import ROOT, SYSTEMS, Sync, SystemName
+from benchmarks import hops, report, sides, targets
+from benchmarks.rounds import Found, Job, run
+from benchmarks.rows import BENCH, PEERS, RESULTS, Row, Say, load, save
+from benchmarks.systems import Sync
+from benchmarks.workloads import MODULES, measure_of
 
-DEDICATED_LIMIT = 100
-"""Plans of a process each: more do not fit into an ordinary machine's memory."""
-SHOWS_IN_MEMORY = 1000
-"""Fewer parked plans than this do not show in the memory of a process."""
-QUICK_ALONE = 50
-WORKLOADS = ("w1", "w4")
-CONCURRENCIES = (50, 200)
-"""Calls of a reasoner at once: as many as there are by default, and as many as are of use in one process."""
-
+SYNCS: tuple[Sync, ...] = ("default", "always")
+SYSTEMS = ("shared", "dedicated", "baseline")
 progress = Console(stderr=True)
 
 
@@ -33,117 +28,135 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "--workloads", nargs="+", choices=WORKLOADS, help="(all; w1 alone where --n, --systems or --client is given)"
+        "--workloads", nargs="+", choices=list(MODULES), help="(all; w1 alone where --n or such is given)"
     )
+    parser.add_argument("--scale", choices=("quick", "short", "full"), default="short", help="how much of each (short)")
     parser.add_argument(
-        "--n", type=int, nargs="+", help="plans at once; 1 runs plans one after the other (1 100 1000 10000)"
+        "--sync", nargs="+", choices=SYNCS, help="when nats-server syncs to disk (default; w1: default always)"
     )
-    parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), help="(all; without dedicated when quick)")
+    parser.add_argument("--repeat", type=int, help="runs, alternating; rows are medians (1; 3 with --peers)")
+    parser.add_argument("--peers", nargs="*", metavar="PEER", help="instead: ours and the peers side by side (all)")
+    parser.add_argument("--n", type=int, nargs="+", help="w1: plans at once")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, help="w1, w5: which of ours (shared baseline)")
+    parser.add_argument("--client", action="store_true", help="w1: submit through plancast.Client, not the bus")
     parser.add_argument(
-        "--sync", choices=("default", "always"), default="default", help="when nats-server syncs to disk"
+        "--no-save", action="store_true", help="leave benchmarks/results as it is; so does --scale quick"
     )
-    parser.add_argument("--repeat", type=int, default=1, help="runs of each measurement, alternating; rows are medians")
-    parser.add_argument("--quick", action="store_true", help="a minute's worth: small N, no memory of parked plans")
-    parser.add_argument("--client", action="store_true", help="submit through plancast.Client instead of the bus")
-    parser.add_argument("--waiting", type=int, help="w4: plans that wait for the model (1000; 100 when quick)")
-    parser.add_argument("--reasoners", type=int, help="w4: reasoners of the pool (4; 2 when quick)")
-    parser.add_argument("--concurrency", type=int, nargs="+", help="w4: calls of a reasoner at once (50 200; 20 quick)")
-    parser.add_argument("--no-save", action="store_true", help="leave benchmarks/results as it is")
     parser.add_argument(
         "--hops", action="store_true", help="instead: where the time of one plan alone goes, hop by hop"
     )
+    parser.add_argument("--report", action="store_true", help="instead: tables, charts, README, from the stored rows")
+    parser.add_argument("--targets", action="store_true", help="instead: the targets, and what the stored rows say")
     options = parser.parse_args(given)
-    of_w1 = options.n or options.systems or options.client
-    options.workloads = options.workloads or (["w1"] if of_w1 else list(WORKLOADS))
-    options.n = options.n or ([1, 100, 500] if options.quick else [1, 100, 1000, 10_000])
-    options.systems = options.systems or (["shared", "baseline"] if options.quick or options.hops else list(SYSTEMS))
-    options.waiting = options.waiting or (100 if options.quick else 1000)
-    options.reasoners = options.reasoners or (2 if options.quick else 4)
-    options.concurrency = options.concurrency or ([20] if options.quick else list(CONCURRENCIES))
-    counts = [*options.n, options.repeat, options.waiting, options.reasoners, *options.concurrency]
-    if min(counts) < 1:
-        parser.error("--n, --repeat, --waiting, --reasoners and --concurrency are at least 1")
+    side_by_side = options.peers is not None
+    of_w1 = options.n or options.client
+    if options.workloads is None:
+        options.workloads = list(sides.WORKLOADS) if side_by_side else ["w1"] if of_w1 else list(MODULES)
+        if options.systems and not side_by_side:
+            options.workloads = ["w1"] if of_w1 else ["w1", "w5"]
+    if side_by_side and not set(options.workloads) <= set(sides.WORKLOADS):
+        parser.error(f"side by side there are {', '.join(sides.WORKLOADS)}")
+    options.repeat = options.repeat or (3 if side_by_side else 1)
+    if min([*(options.n or ()), options.repeat]) < 1:
+        parser.error("--n and --repeat are at least 1")
     return options
 
 
-async def run(options: argparse.Namespace) -> list[Row]:
-    """Measure W1 as the command line asks for it."""
-    sync: Sync = options.sync
-    wanted: list[tuple[SystemName, int]] = [
-        (system, n) for n in options.n for system in options.systems if system != "dedicated" or n <= DEDICATED_LIMIT
+def our_jobs(options: argparse.Namespace) -> list[Job]:
+    """Those that the command line asks for, of ours alone."""
+    return [
+        Job(f"{workload}, sync {sync}", partial(_measure, workload, sync, options))
+        for workload in options.workloads
+        for sync in options.sync or (SYNCS if workload == "w1" else SYNCS[:1])
     ]
-    found: dict[tuple[SystemName, int], list[Measurement]] = {each: [] for each in wanted}
-    for number in range(options.repeat):
-        for system, n in wanted:
-            _say(f"run {number + 1} of {options.repeat}: {system}, {_plans(n)}, sync {sync}")
-            alone = min(QUICK_ALONE, ALONE[system]) if options.quick else 0
-            measured = await measure(system, n, sync, through_client=options.client, alone=alone)
-            found[system, n].append(measured)
-            _say(
-                f"  {measured.outcome.plans_per_second:,.1f} plans/s, p50 {measured.outcome.percentile_ms(50):,.1f} ms"
-            )
-    rows = []
-    for (system, n), runs in found.items():
-        live = None
-        if system == "shared" and n >= SHOWS_IN_MEMORY and not options.quick:
-            _say(f"memory of a live plan: {_plans(n)} are parked")
-            live = await memory_per_live_plan(n, sync)
-        driver = "client" if options.client and system != "baseline" else "bus"
-        rows.append(row("w1", runs, turns=w1.TURNS, sync=sync, driver=driver, live_plan_kb=live))
-    relate(rows)
-    return rows
 
 
-async def run_waiting(options: argparse.Namespace) -> list[Row]:
-    """Measure W4 as the command line asks for it."""
-    sizes = [_size(options, concurrency) for concurrency in options.concurrency]
-    found: dict[waiting.Size, list[waiting.Waiting]] = {size: [] for size in sizes}
-    for number in range(options.repeat):
-        for size in sizes:
-            _say(
-                f"run {number + 1} of {options.repeat}: {_plans(size.waiting)} wait for a model that takes "
-                f"{size.model_seconds:g} s, {size.reasoners} reasoners x {size.concurrency}, sync {options.sync}"
-            )
-            measured = await waiting.measure(size, options.sync)
-            found[size].append(measured)
-            others, idle = measured.beside.percentile_ms(99), measured.idle.percentile_ms(99)
-            _say(
-                f"  {measured.decisions_per_second:,.1f} decisions/s, {measured.pool_ratio:.0%} of the ideal; "
-                f"others p99 {others:,.1f} ms, idle {idle:,.1f} ms"
-            )
-    return [waiting.row(runs, options.sync) for runs in found.values()]
+async def _measure(workload: str, sync: str, options: argparse.Namespace, say: Say) -> list[Row]:
+    chosen: dict[str, Any] = {}
+    if workload == "w1":
+        chosen = {"counts": options.n or (), "through_client": options.client}
+    if workload in ("w1", "w5") and options.systems:
+        chosen["systems"] = options.systems
+    return await measure_of(workload)(options.scale, sync, say, **chosen)
 
 
-def _size(options: argparse.Namespace, concurrency: int) -> waiting.Size:
-    size = waiting.Size(options.waiting, reasoners=options.reasoners, concurrency=concurrency)
-    return replace(size, model_seconds=0.5, others=50, seconds=3.0) if options.quick else size
-
-
-def main(given: Sequence[str] | None = None) -> None:
-    """Run what the command line asks for."""
+def main(given: Sequence[str] | None = None) -> int:
+    """Do what the command line asks for; 1 when something could not be measured."""
     options = arguments(given)
+    if options.targets:
+        Console().print(targets.table(targets.Results.stored()))
+        return 0
+    if options.report:
+        _report()
+        return 0
     if options.hops:
-        Console().print(uvloop.run(hops.run(options.systems, options.sync)))
+        syncs: Sequence[Sync] = options.sync or SYNCS[:1]
+        for sync in syncs:
+            Console().print(uvloop.run(hops.run(options.systems or ["shared", "baseline"], sync)))
+        return 0
+    return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    failures: list[str] = []
+    path = RESULTS / (BENCH if options.peers is None else PEERS)
+    if options.peers is None:
+        jobs = our_jobs(options)
+    else:
+        there = sides.find()
+        wanted = {name: there[name] for name in options.peers or there if name in there}
+        failures += [f"there is no peer {name}" for name in options.peers if name not in there]
+        ready, unready = sides.set_up(wanted, _say)
+        failures += unready
+        counts = options.n or ([20] if options.scale == "quick" else list(sides.COUNTS))
+        jobs = sides.jobs(ready, options.workloads, counts, options.scale)
+    saved = not options.no_save and options.scale != "quick"
+    keep = partial(save, path=path) if saved else _keep_nothing
+    found: Found = uvloop.run(run(jobs, options.repeat, progress, keep))
+    _show(found.rows, "this run")
+    if saved and found.rows:
+        _say(f"rows: benchmarks/results/{path.name}")
+        _draw()
+    for failure in [*failures, *found.failures]:
+        progress.print(failure, style="red", highlight=False, markup=False)
+    return 1 if failures or found.failures else 0
+
+
+def _report() -> None:
+    bench, side_by_side = load(RESULTS / BENCH), load(RESULTS / PEERS)
+    _show(bench, "ours and the baseline")
+    _show(side_by_side, "side by side")
+    _draw()
+    if not report.rewrite(side_by_side):
+        _say("README.md has no place for the table")
+
+
+def _show(rows: Sequence[Row], title: str) -> None:
+    for table in report.tables(rows, title):
+        Console().print(table)
+        Console().print()
+
+
+def _draw() -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        _say("no charts: they need matplotlib, which `make bench` installs")
         return
-    if "w1" in options.workloads:
-        _show("w1", uvloop.run(run(options)), table, options)
-    if "w4" in options.workloads:
-        _show("w4", uvloop.run(run_waiting(options)), waiting.table, options)
+    from benchmarks import charts
+
+    for path in charts.draw(load(RESULTS / BENCH), load(RESULTS / PEERS), RESULTS / "charts"):
+        _say(f"chart: benchmarks/results/charts/{path.name}")
 
 
-def _show(workload: str, rows: list[Row], tell: Callable[[list[Row]], Table], options: argparse.Namespace) -> None:
-    Console().print(tell(rows))
-    if not options.no_save:
-        _say(f"rows: {save(workload, rows, RESULTS).relative_to(ROOT)}")
+def _keep_nothing(rows: list[Row]) -> None:
+    pass
 
 
-def _plans(n: int) -> str:
-    return "plans one after the other" if n == 1 else f"{n:,} plans"
-
-
-def _say(*words: Any) -> None:
-    progress.print(*words, highlight=False)
+def _say(words: str) -> None:
+    progress.print(words, highlight=False, markup=False)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.exit(130)

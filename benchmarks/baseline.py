@@ -1,12 +1,12 @@
-"""The floor: what W1 does on JetStream, done by processes that know nothing of plans.
+"""The floor: what a workload does on JetStream, done by processes that know nothing of plans.
 
-For each W1 plan there are the same messages, of the same sizes (recorded from a real plan, see
+For each plan there are the same messages, of the same sizes (recorded from a real plan, see
 :mod:`benchmarks.script`), with the same headers, in the same streams:
 
-- a goal is pulled; one checkpoint is written by compare-and-set and its acknowledgement awaited; then a request
-  is published and its acknowledgement awaited; then the goal is acknowledged;
-- the same for each answer, the last one with the final response instead of a request (one write to the
-  stream of responses, which the server republishes as an event, which is pulled and acknowledged in turn);
+- a goal is pulled; one checkpoint is written by compare-and-set and its acknowledgement awaited; then what the turn
+  asks for (one request in W1, ten in W2) is published and its acknowledgement awaited; then the goal is acknowledged;
+- the same for each answer: in W1 with the next request, in W2 with none, the last one with the final response (one
+  write to the stream of responses, which the server republishes as an event, which is pulled and acknowledged in turn);
 - an echo process pulls the requests, publishes the answers, awaits their acknowledgement, and acknowledges.
 
 Order within a plan is kept, and plans are pipelined across each other, as the product does it. The wire code is the
@@ -30,6 +30,7 @@ import abc
 import asyncio
 import multiprocessing
 import signal
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
@@ -38,7 +39,6 @@ from typing import Any
 
 import uvloop
 
-from benchmarks import w1
 from benchmarks.script import Script
 from plancast_bus.contracts import ConsumerSpec, Delivery
 from plancast_bus.envelope import EventTopic
@@ -142,6 +142,19 @@ class Reader(abc.ABC):
         self._room.set()
 
 
+class Progress:
+    """What is remembered of a plan: answers that come at once take their turns one after the other."""
+
+    __slots__ = ("revision", "turn", "version")
+
+    def __init__(self) -> None:
+        self.revision = 0
+        """How many turns it had."""
+        self.version = 0
+        """Of its checkpoint."""
+        self.turn = asyncio.Lock()
+
+
 class Plans(Reader):
     """Stands for dispatchers and plan hosts."""
 
@@ -150,7 +163,8 @@ class Plans(Reader):
         suffix = f"{role.index}-of-{role.count}"
         results = (EventTopic.ACTION_RESULTS, EventTopic.PLAN_EVENTS)
         filters = tuple(subjects.stored(topic, shard) for topic in results for shard in shards)
-        goals = tuple(subjects.stored(EventTopic.ACTION_REQUESTS, shard, "*", w1.GOAL) for shard in shards)
+        goal = role.script.words.goal
+        goals = tuple(subjects.stored(EventTopic.ACTION_REQUESTS, shard, "*", goal) for shard in shards)
         super().__init__(
             [
                 wire.consume(ConsumerSpec(f"plans-results-{suffix}", "results", filters, ack_wait=ACK_WAIT)),
@@ -160,37 +174,50 @@ class Plans(Reader):
         self._script = role.script
         self._subjects = subjects
         self._publisher = wire.publisher
-        self._plans: dict[str, tuple[int, int]] = {}
-        """Of each plan: how many turns it had, and the version of its checkpoint."""
+        self._plans: defaultdict[str, Progress] = defaultdict(Progress)
 
     async def handle(self, delivery: Delivery) -> None:
         """Write the checkpoint, then send."""
         plan = delivery.subject.split(".", 4)[3]
-        revision, version = self._plans.get(plan, (0, 0))
-        turn = self._script.turns[revision]
-        revision += 1
-        headers = {EXPECTED: str(version), SUMMARY: turn.summary}
+        progress = self._plans[plan]
+        async with progress.turn:
+            await self._take_turn(plan, progress)
+
+    async def _take_turn(self, plan: str, progress: Progress) -> None:
+        turn = self._script.turns[progress.revision]
+        headers = {EXPECTED: str(progress.version), SUMMARY: turn.summary}
         if turn.expires_after > 0:
             headers[TTL] = ttl_header(turn.expires_after)
         ack = await self._publisher.publish_acked(self._subjects.checkpoint(plan), turn.checkpoint, headers)
-        headers = {"Nats-Msg-Id": f"{plan}:{revision}-0", "Content-Type": self._script.content_type}
-        if revision < w1.TURNS:
-            self._plans[plan] = revision, ack.sequence
-            subject = self._subjects.event(EventTopic.ACTION_REQUESTS, plan, w1.REQUEST)
-        else:
+        progress.revision += 1
+        progress.version = ack.sequence
+        ends = progress.revision == len(self._script.turns)
+        if ends:
             self._plans.pop(plan, None)
-            subject = self._subjects.response(EventTopic.ACTION_RESULTS, plan, w1.RESPONSE)
-            headers[EXPECTED] = "0"
-        await self._publisher.publish_acked(subject, turn.sent, headers)
+            subject = self._subjects.response(EventTopic.ACTION_RESULTS, plan, self._script.words.response)
+        else:
+            subject = self._subjects.event(EventTopic.ACTION_REQUESTS, plan, self._script.words.request)
+        replies = []
+        for index, payload in enumerate(turn.sent):
+            headers = {
+                "Nats-Msg-Id": f"{plan}:{progress.revision}-{index}",
+                "Content-Type": self._script.content_type,
+            }
+            if ends:
+                headers[EXPECTED] = "0"
+            replies.append(await self._publisher.send(subject, payload, headers))
+        for reply in replies:
+            await self._publisher.settle(subject, reply)
 
 
 class Echo(Reader):
     """Stands for the worker."""
 
     def __init__(self, role: Role, wire: Wire) -> None:
-        filters = (wire.subjects.stored(EventTopic.ACTION_REQUESTS, "*", "*", w1.REQUEST),)
+        filters = (wire.subjects.stored(EventTopic.ACTION_REQUESTS, "*", "*", role.script.words.request),)
         super().__init__([wire.consume(ConsumerSpec("tasks-echo", "requests", filters, ack_wait=ACK_WAIT))])
         self._answer = role.script.answers[0]
+        self._answer_type = role.script.words.answer
         self._content_type = role.script.content_type
         self._subjects = wire.subjects
         self._publisher = wire.publisher
@@ -198,7 +225,7 @@ class Echo(Reader):
     async def handle(self, delivery: Delivery) -> None:
         """Publish the answer."""
         plan = delivery.subject.split(".", 4)[3]
-        subject = self._subjects.event(EventTopic.ACTION_RESULTS, plan, w1.ANSWER)
+        subject = self._subjects.event(EventTopic.ACTION_RESULTS, plan, self._answer_type)
         headers = {"Nats-Msg-Id": f"answer:{delivery.message_id}", "Content-Type": self._content_type}
         await self._publisher.publish_acked(subject, self._answer, headers)
 

@@ -1,27 +1,100 @@
-"""The crowd: always the same number of plans that a model decides. Each one that ends is followed by a new one."""
+"""The crowd: always the same number of plans that a model decides. Each one that ends is followed by a new one.
+
+It is driven from a process of its own, so that what it has to do does not count as the latency of others.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import time
 from collections import Counter
-from types import TracebackType
-from typing import Self
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from multiprocessing.connection import Connection
+from typing import Any
 from uuid import uuid4
+
+import uvloop
 
 from benchmarks import w4
 from benchmarks.driver import BenchmarkFailed
+from plancast.settings import Settings
 from plancast_bus.codec import load
-from plancast_bus.contracts import Bus, Subscription
+from plancast_bus.contracts import Bus
 from plancast_bus.effects import Publish
 from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.jetstream import connect
 
 CHUNK = 100
 """Goals in one emission."""
+START_SECONDS = 30.0
 
 
 class Crowd:
-    """Plans of W4, until the context is left.
+    """Plans of W4 that another process submits."""
+
+    def __init__(self, pipe: Connection, pid: int) -> None:
+        self.pid = pid
+        self._pipe = pipe
+
+    async def between(self, begin: float, end: float) -> list[float]:
+        """Seconds that the plans took which ended within a span of time of the monotonic clock."""
+        found: list[float] = await self._ask("between", begin, end)
+        return found
+
+    async def disperse(self, timeout: float) -> int:
+        """Submit no more, and wait for those that are there; returns how many there were.
+
+        Raises:
+            BenchmarkFailed: a plan did not complete, or completed twice.
+        """
+        count: int = await self._ask("disperse", timeout)
+        return count
+
+    async def _ask(self, *words: Any) -> Any:
+        self._pipe.send(words)
+        found = await asyncio.to_thread(self._pipe.recv)
+        if isinstance(found, str):
+            raise BenchmarkFailed(found)
+        return found
+
+
+@asynccontextmanager
+async def crowd(settings: Settings, size: int) -> AsyncIterator[Crowd]:
+    """So many plans at a time, until the context is left."""
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    process = context.Process(target=_drive, args=(theirs, settings, size), daemon=True)
+    process.start()
+    try:
+        if not await asyncio.to_thread(pipe.poll, START_SECONDS) or pipe.recv() != "ready":
+            raise RuntimeError("the driver of the crowd did not come up")
+        yield Crowd(pipe, process.pid or 0)
+    finally:
+        process.terminate()
+        await asyncio.to_thread(process.join)
+
+
+def _drive(pipe: Connection, settings: Settings, size: int) -> None:
+    uvloop.run(_serve(pipe, settings, size))
+
+
+async def _serve(pipe: Connection, settings: Settings, size: int) -> None:
+    bus = await connect(settings.nats, settings.bus)
+    plans = Plans(bus, size)
+    await plans.open()
+    pipe.send("ready")
+    while True:
+        try:
+            ask, *about = await asyncio.to_thread(pipe.recv)
+        except EOFError:
+            return
+        pipe.send(plans.between(*about) if ask == "between" else await plans.disperse(*about))
+
+
+class Plans:
+    """The plans of a crowd, as its own process drives them.
 
     Args:
         bus: A connection; whoever made it closes it.
@@ -29,57 +102,47 @@ class Crowd:
     """
 
     def __init__(self, bus: Bus, size: int) -> None:
-        self.ended: list[tuple[float, float]] = []
-        """Of each plan that has ended: when (of a monotonic clock), and after how many seconds."""
         self._bus = bus
         self._size = size
+        self._ended: list[tuple[float, float]] = []
+        """Of each plan that has ended: when (of a monotonic clock), and after how many seconds."""
         self._started: dict[str, float] = {}
         self._to_submit: asyncio.Queue[None] = asyncio.Queue()
         self._submitted = 0
         self._statuses: Counter[str] = Counter()
         self._unknown = 0
         self._closing = False
-        self._subscription: Subscription | None = None
-        self._pump: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Self:
+    async def open(self) -> None:
+        """Submit the first of them; the others follow by themselves."""
         prefix = self._bus.subjects.prefix
-        self._subscription = await self._bus.subscribe(f"{prefix}.action-results.*.{w4.RESPONSE}", self._responded)
+        await self._bus.subscribe(f"{prefix}.action-results.*.{w4.RESPONSE}", self._responded)
         for _ in range(self._size):
             self._to_submit.put_nowait(None)
         self._pump = asyncio.create_task(self._submit())
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closing = True
-        if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.gather(self._pump, return_exceptions=True)
-        if self._subscription is not None:
-            await self._subscription.close()
+    async def close(self) -> None:
+        """Submit no more, whatever becomes of those that are there."""
+        self._pump.cancel()
+        await asyncio.gather(self._pump, return_exceptions=True)
 
-    async def disperse(self, timeout: float) -> None:
-        """Submit no more, and wait for those that are there.
-
-        Raises:
-            BenchmarkFailed: a plan did not complete, or completed twice.
-        """
+    async def disperse(self, timeout: float) -> int | str:
+        """Submit no more, and wait for those that are there: how many there were, or what is wrong with them."""
         self._closing = True
         deadline = time.monotonic() + timeout
         while self._started and time.monotonic() < deadline:  # noqa: ASYNC110 - after the clock has stopped
             await asyncio.sleep(0.05)
         completed = self._statuses["completed"]
-        if self._started or completed != len(self.ended) or self._unknown:
-            raise BenchmarkFailed(
+        if self._started or completed != len(self._ended) or self._unknown:
+            return (
                 f"of {self._submitted} plans {completed} completed and {len(self._started)} have not ended; "
                 f"{self._unknown} final responses came twice; statuses: {dict(self._statuses)}"
             )
+        return completed
 
     def between(self, begin: float, end: float) -> list[float]:
-        """Seconds that the plans took which ended within a span of time."""
-        return [taken for at, taken in self.ended if begin <= at < end]
+        """See :meth:`Crowd.between`."""
+        return [taken for at, taken in self._ended if begin <= at < end]
 
     async def _submit(self) -> None:
         while True:
@@ -88,10 +151,8 @@ class Crowd:
             while count < CHUNK and not self._to_submit.empty():
                 self._to_submit.get_nowait()
                 count += 1
-            if self._closing:
-                continue
-            goals = [self._goal() for _ in range(count)]
-            await self._bus.emit(goals)
+            if not self._closing:
+                await self._bus.emit([self._goal() for _ in range(count)])
 
     def _goal(self) -> Publish:
         plan = uuid4().hex
@@ -114,7 +175,7 @@ class Crowd:
         if started is None:
             self._unknown += 1
             return
-        self.ended.append((now, now - started))
+        self._ended.append((now, now - started))
         self._statuses[load(payload, content_type)["data"]["status"]] += 1
         if not self._closing:
             self._to_submit.put_nowait(None)

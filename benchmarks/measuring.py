@@ -2,141 +2,141 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.driver import BenchmarkFailed, ClientDriver, Driver, Outcome
-from benchmarks.systems import SYSTEMS, Running, Sync, SystemName
+from benchmarks import w1
+from benchmarks.driver import ClientDriver, Driver, Outcome
+from benchmarks.rows import Row
+from benchmarks.systems import SYSTEMS, Running, Sync, SystemName, durability
 from plancast import Client
 from plancast_bus.jetstream import connect
 
-ALONE = {"shared": 200, "baseline": 200, "dedicated": 5}
-"""Plans that are run one after the other for a row of ``n`` = 1."""
 WARM_UP = {"shared": 200, "baseline": 200, "dedicated": 1}
 """Plans before the clock starts: code is imported, connections stand, stores have their first file."""
 TIMEOUT = 600.0
-PARK_SECONDS = 120.0
+"""Seconds that a round of plans may take."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured of a system with N plans."""
+    """What was measured of a system with some plans."""
 
     system: SystemName
-    n: int
     outcome: Outcome
-    rss_mb: float
-    """Resident memory of the processes that plans live in, in all, after the plans."""
+    memory: dict[str, float]
+    """``rss_mb`` and ``hosts_rss_mb`` after the plans."""
     processes: dict[str, int]
     """How many of each kind there were."""
     cpu_seconds: dict[str, float]
-    """What each kind of process, and the driver, has used of a core meanwhile; Ray's own processes aside."""
+    """What each kind of process, and the driver, has used of a core meanwhile."""
+
+    def row(self, workload: str, n: int, sync: Sync) -> Row:
+        """The row of this run."""
+        plans = len(self.outcome.latencies)
+        return {
+            "workload": workload,
+            "system": self.system,
+            "n": n,
+            **durability(sync),
+            "plans_per_second": round(self.outcome.plans_per_second, 1),
+            "turns_per_second": round(self.outcome.plans_per_second * w1.TURNS, 1),
+            "p50_ms": round(self.outcome.percentile_ms(50), 2),
+            "p99_ms": round(self.outcome.percentile_ms(99), 2),
+            **self.memory,
+            "plans": plans,
+            "processes": self.processes,
+            "cpu_ms_per_plan": {kind: round(1000 * used / plans, 3) for kind, used in self.cpu_seconds.items()},
+        }
 
 
-async def measure(
-    system: SystemName, n: int, sync: Sync, *, through_client: bool = False, alone: int = 0
-) -> Measurement:
-    """Run N plans at once on a system; with N = 1, some one after the other.
+@asynccontextmanager
+async def driven(running: Running) -> AsyncIterator[Driver]:
+    """A driver of a system that runs."""
+    bus = await connect(running.settings.nats, running.settings.bus)
+    driver = Driver(bus, TIMEOUT)
+    try:
+        await driver.open()
+        yield driver
+    finally:
+        await driver.close()
+        await bus.close()
+
+
+async def measure(system: SystemName, n: int, sync: Sync, *, through_client: bool = False) -> Measurement:
+    """Run N plans of W1 at once on a system.
 
     Args:
         system: Which one.
         n: Plans.
         sync: Of its nats-server.
         through_client: Drive it through :class:`plancast.Client`; the baseline knows none.
-        alone: Plans one after the other when N is 1; 0 takes a number that suits the system.
 
     Raises:
         BenchmarkFailed: a plan did not complete, or completed twice.
     """
-    async with SYSTEMS[system](sync) as running:
-        bus = await connect(running.settings.nats, running.settings.bus)
-        driver = Driver(bus, TIMEOUT)
-        try:
-            await driver.open()
-            await driver.together(WARM_UP[system])
-            before = cpu_used(await running.pids())
-            if through_client and system != "baseline":
-                async with Client.connect(settings=running.settings) as client:
-                    outcome = await _run(ClientDriver(client, TIMEOUT), n, alone or ALONE[system])
-            else:
-                outcome = await _run(driver, n, alone or ALONE[system])
-            pids = await running.pids()
-            used = {kind: seconds - before.get(kind, 0.0) for kind, seconds in cpu_used(pids).items()}
-            counts = {kind: len(each) for kind, each in pids.items()}
-            return Measurement(system, n, outcome, resident_mb(_homes(pids)), counts, used)
-        finally:
-            await driver.close()
-            await bus.close()
+    async with SYSTEMS[system](sync) as running, driven(running) as driver:
+        await driver.together(WARM_UP[system])
+        before = cpu_used(await running.pids())
+        if through_client and system != "baseline":
+            async with Client.connect(settings=running.settings) as client:
+                outcome = await ClientDriver(client, TIMEOUT).together(n)
+        else:
+            outcome = await driver.together(n)
+        return await measurement(system, running, outcome, before)
 
 
-async def _run(driver: Driver | ClientDriver, n: int, alone: int) -> Outcome:
-    return await (driver.alone(alone) if n == 1 else driver.together(n))
+async def measurement(
+    system: SystemName, running: Running, outcome: Outcome, cpu_before: Mapping[str, float]
+) -> Measurement:
+    """What a system that still runs has needed for an outcome."""
+    pids = await running.pids()
+    used = {kind: seconds - cpu_before.get(kind, 0.0) for kind, seconds in cpu_used(pids).items()}
+    return Measurement(system, outcome, memory(pids), {kind: len(each) for kind, each in pids.items()}, used)
 
 
-async def memory_per_live_plan(n: int, sync: Sync) -> float:
-    """Kilobytes of resident memory that a plan costs while it waits: N are parked in fresh shared hosts.
-
-    Raises:
-        BenchmarkFailed: they do not all come to wait.
-    """
-    async with SYSTEMS["shared"](sync) as running:
-        bus = await connect(running.settings.nats, running.settings.bus)
-        driver = Driver(bus, TIMEOUT)
-        try:
-            await driver.open()
-            await driver.together(WARM_UP["shared"])
-            pids = _homes(await running.pids())
-            before = resident_mb(pids)
-            await driver.park(n)
-            await _all_live(running, n)
-            return (resident_mb(pids) - before) * 1024 / n
-        finally:
-            await driver.close()
-            await bus.close()
-
-
-async def _all_live(running: Running, n: int) -> None:
-    deadline = time.monotonic() + PARK_SECONDS
-    while (live := await running.live_plans()) < n:
-        if time.monotonic() > deadline:
-            raise BenchmarkFailed(f"only {live} of {n} parked plans are in memory")
-        await asyncio.sleep(0.2)
-    await asyncio.sleep(1.0)  # the last of them are committed, and what they needed is freed
-
-
-def _homes(pids: dict[str, list[int]]) -> list[int]:
-    """The processes that plans live in; for the baseline those that stand for dispatchers and hosts."""
-    return [*pids.get("hosts", ()), *pids.get("plans", ())]
-
-
-def cpu_used(pids: dict[str, list[int]]) -> dict[str, float]:
+def cpu_used(pids: Mapping[str, Sequence[int]]) -> dict[str, float]:
     """Seconds of a core that each kind of process has used since it started, and this one."""
     used = {kind: sum(map(_cpu_seconds, each)) for kind, each in pids.items()}
     return {**used, "driver": time.process_time()}
 
 
 def _cpu_seconds(pid: int) -> float:
-    stat = Path(f"/proc/{pid}/stat")
-    if not stat.exists():
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
         return 0.0
-    fields = stat.read_text().rpartition(")")[2].split()
+    fields = stat.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def resident_mb(pids: Iterable[int]) -> float:
-    """Resident memory of processes, in all, in megabytes."""
-    return sum(map(_resident_kb, pids)) / 1024
+def memory(pids: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    """Of the processes of a system by kind: ``rss_mb`` of all of them, ``hosts_rss_mb`` of those that plans live in.
+
+    For the baseline the latter are those that stand for dispatchers and hosts.
+    """
+    homes = [*pids.get("hosts", ()), *pids.get("plans", ())]
+    everything = {pid for each in pids.values() for pid in each}
+    return {"rss_mb": round(memory_mb(everything), 1), "hosts_rss_mb": round(memory_mb(homes), 1)}
 
 
-def _resident_kb(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status")
-    if status.exists():
-        lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        return int(lines["VmRSS"].split()[0])
-    asked = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True)
-    return int(asked.stdout)
+def memory_mb(pids: Iterable[int]) -> float:
+    """Memory of processes, in all, in megabytes: what they share counts once (PSS) where the kernel tells, else RSS.
+
+    A process that is gone has none.
+    """
+    return sum(map(_memory_kb, pids)) / 1024
+
+
+def _memory_kb(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    except (OSError, StopIteration):
+        asked = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        return int(asked.stdout.strip() or 0)

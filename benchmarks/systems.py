@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from typing import Literal
 
 from benchmarks import script
 from benchmarks.baseline import Processes
+from benchmarks.rows import Row
 from plancast.settings import ReasonerSettings, Settings
 from plancast_actors.deployment import Deployment, host_count
 from plancast_actors.local import LocalRuntime
@@ -44,14 +46,18 @@ class Running:
     async def pids(self) -> dict[str, list[int]]:
         """Its processes by kind: ``nats-server``, and ``plans``, ``workers``, or what a deployment has.
 
-        ``plans`` of the baseline stand for dispatchers and hosts; dedicated hosts are ``hosts`` too.
+        ``plans`` of the baseline stand for dispatchers and hosts; dedicated hosts are ``hosts`` too, and
+        the pool of reasoners is one of the ``reasoners``. ``ray`` are Ray's own processes, and those of its workers
+        that have nothing to do.
         """
         found = {"nats-server": [self.server_pid], **self.baseline}
         if self.deployment is not None:
             status = await self.deployment.status()
-            for kind in ("dispatchers", "hosts", "dedicated", "workers"):
-                pids = [report["pid"] for report in status[kind] if report["alive"]]
+            for kind in ("dispatchers", "hosts", "dedicated", "workers", "reasoners"):
+                pids = [report["pid"] for report in status.get(kind, ()) if report["alive"]]
                 found.setdefault("hosts" if kind == "dedicated" else kind, []).extend(pids)
+            known = {pid for pids in found.values() for pid in pids}
+            found["ray"] = [pid for pid in _ray_processes() if pid not in known]
         return found
 
     async def live_plans(self) -> int:
@@ -125,6 +131,31 @@ def scratch() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def durability(sync: Sync) -> Row:
+    """What a row of ours says of its durability."""
+    interval = "always" if sync == "always" else "2m, the default"
+    return {"sync": sync, "durability": f"nats-server with sync_interval: {interval}", "is_default": sync == "default"}
+
+
+def _ray_processes() -> list[int]:
+    """Processes of the Ray that this process has started, with its actors."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    found, generation = [], {os.getpid()}
+    while generation := {pid for pid, parent in parents.items() if parent in generation}:
+        found += [pid for pid in generation if _is_ray(pid)]
+    return found
+
+
+def _is_ray(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return command.startswith(b"ray::") or b"/ray/" in command
+    return False
 
 
 def _settings(folder: Path) -> Settings:

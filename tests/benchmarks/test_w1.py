@@ -1,41 +1,49 @@
 """The benchmark W1, small: it runs, and its rows say what they should. Speed is not judged."""
 
-import json
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 from benchmarks.driver import Outcome
+from benchmarks.measuring import memory_mb
+from benchmarks.workloads import measure_of
 
-from benchmarks import __main__ as command
-from benchmarks import hops, rows, script, w1
+from benchmarks import hops, script, w1
 
 FIELDS = {
-    "workload", "system", "n", "sync", "plans_per_second", "turns_per_second", "p50_ms", "p99_ms", "rss_mb",
-    "rss_per_live_plan_kb", "ratio_to_baseline", "cpu_ms_per_plan", "processes", "driver", "date", "machine",
+    "workload", "system", "n", "sync", "durability", "is_default", "plans_per_second", "turns_per_second",
+    "p50_ms", "p99_ms", "rss_mb", "hosts_rss_mb", "cpu_ms_per_plan", "processes",
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
-async def test_shared_and_baseline_run_and_leave_rows(tmp_path: Path) -> None:
-    options = command.arguments(["--n", "1", "20", "--systems", "shared", "baseline", "--quick"])
+@pytest.mark.parametrize("workload", ["w1", "w5"])
+async def test_shared_and_baseline_run_and_leave_rows(workload: str) -> None:
+    found = await measure_of(workload)("quick", "default", lambda words: None)
 
-    found = await command.run(options)
-
-    saved = rows.save("w1", found, tmp_path)
-    listed = json.loads(saved.read_text())
-    assert json.loads((tmp_path / "latest-w1.json").read_text()) == listed
-    assert [(row["system"], row["n"]) for row in listed] == [
-        ("shared", 1), ("baseline", 1), ("shared", 20), ("baseline", 20),
-    ]  # fmt: skip
-    for row in listed:
+    assert [row["system"] for row in found] == ["shared", "baseline"]
+    for row in found:
         assert row.keys() >= FIELDS
+        assert (row["workload"], row["sync"], row["is_default"]) == (workload, "default", True)
         assert 0 < row["p50_ms"] <= row["p99_ms"]
         assert row["plans_per_second"] > 0
         assert row["turns_per_second"] == pytest.approx(row["plans_per_second"] * w1.TURNS, rel=0.01)
-        assert row["rss_mb"] > 0
-    assert [row["ratio_to_baseline"] for row in listed if row["system"] == "baseline"] == [1.0, 1.0]
-    assert rows.table(found).row_count == len(listed)
+        assert 0 < row["hosts_rss_mb"] < row["rss_mb"]
+    shared, baseline = found
+    assert shared["processes"]["ray"] >= 2  # raylet and gcs_server at least
+    assert "ray" not in baseline["processes"]
+    if workload == "w5":
+        assert all(
+            row["cold_ms"] > 0 and row["p50_turn_ms"] == pytest.approx(row["p50_ms"] / w1.TURNS) for row in found
+        )
+
+
+def test_memory_of_processes_that_are_gone_is_none() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert memory_mb([process.pid]) > 0
+        process.communicate(b"\n")
+
+    assert memory_mb([process.pid]) == 0
 
 
 @pytest.mark.slow

@@ -1,0 +1,180 @@
+"""The targets, each with the figure that the stored rows hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from benchmarks.rows import BENCH, PEERS, RESULTS, Row, load
+from benchmarks.w1 import TURNS
+
+TURN_MS = 1.5
+"""What a turn of one plan alone may take more than the baseline's."""
+N = 10_000
+
+
+@dataclass(frozen=True)
+class Results:
+    """The rows that figures are taken from."""
+
+    bench: Sequence[Row]
+    peers: Sequence[Row]
+
+    @classmethod
+    def stored(cls, folder: Path = RESULTS) -> Results:
+        """Those of the last runs."""
+        return cls(load(folder / BENCH), load(folder / PEERS))
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound, and how to find what it bounds."""
+
+    what: str
+    bound: float
+    unit: str
+    find: Callable[[Results], float | None]
+    """The figure; None where it was not measured."""
+    at_least: bool = False
+    """Whether the bound is the smallest good figure; else it is the largest."""
+
+    def verdict(self, results: Results) -> tuple[float | None, str]:
+        """The figure, and ``met``, ``not met`` or ``not measured``."""
+        figure = self.find(results)
+        if figure is None:
+            return None, "not measured"
+        good = figure >= self.bound if self.at_least else figure <= self.bound
+        return figure, "met" if good else "not met"
+
+
+def _row(rows: Sequence[Row], workload: str, system: str, sync: str = "", n: int = 0) -> Row | None:
+    """The row of this; without N the one of the largest N."""
+    fitting = [
+        row
+        for row in rows
+        if (row["workload"], row["system"]) == (workload, system)
+        and (not sync or row["sync"] == sync)
+        and (not n or row["n"] == n)
+        and row.get("variant") in (None, "")
+    ]
+    return max(fitting, key=lambda row: row["n"] or 0, default=None)
+
+
+def _by(row: Row | None, other: Row | None, field: str) -> float | None:
+    """A field of a row by the same of another."""
+    if row is None or other is None or row.get(field) is None or not other.get(field):
+        return None
+    return float(row[field] / other[field])
+
+
+def _rate_by_peer(peer: str, sync: str) -> Callable[[Results], float | None]:
+    def find(results: Results) -> float | None:
+        rows = results.peers
+        theirs = _row(rows, "w1", peer, "always", N) or _row(rows, "w1", peer, "always")
+        return _by(_row(rows, "w1", "shared", sync, N), theirs, "plans_per_second")
+
+    return find
+
+
+def _by_baseline(results: Results) -> float | None:
+    for rows in (results.bench, results.peers):
+        found = _by(
+            _row(rows, "w1", "shared", "default", N), _row(rows, "w1", "baseline", "default", N), "plans_per_second"
+        )
+        if found is not None:
+            return found
+    return None
+
+
+def _fall(results: Results) -> float | None:
+    few, many = (_row(results.bench, "w1", "shared", "default", n) for n in (1_000, 100_000))
+    kept = _by(many, few, "plans_per_second")
+    return None if kept is None else 100 * (1 - kept)
+
+
+def _alone_by_restate(results: Results) -> float | None:
+    return _by(_row(results.peers, "w5", "shared", "default"), _row(results.peers, "w5", "restate", "always"), "p50_ms")
+
+
+def _turn_over_baseline(results: Results) -> float | None:
+    for rows in (results.bench, results.peers):
+        ours, floor = (_row(rows, "w5", system, "default") for system in ("shared", "baseline"))
+        if ours is not None and floor is not None:
+            return float((ours["p50_ms"] - floor["p50_ms"]) / TURNS)
+    return None
+
+
+def _field(workload: str, name: str, n: int = 0) -> Callable[[Results], float | None]:
+    """A field of the rows of ours: the worst of those with the largest N, or with this one."""
+
+    def find(results: Results) -> float | None:
+        values = [
+            (row["n"] or 0, row[name])
+            for row in results.bench
+            if row["workload"] == workload
+            and row["system"] != "baseline"
+            and row.get(name) is not None
+            and (not n or row["n"] == n)
+        ]
+        largest = max((count for count, _ in values), default=0)
+        found = [float(value) for count, value in values if count == largest]
+        if not found:
+            return None
+        return min(found) if name in LEAST else max(found)
+
+    return find
+
+
+def _memory_off(results: Results) -> float | None:
+    ratio = _field("w7", "memory_ratio")(results)
+    return None if ratio is None else 100 * abs(ratio - 1)
+
+
+LEAST = ("pool_ratio", "scaleout_ratio")
+"""Of these the smallest is the worst."""
+PEER_BOUNDS = {"restate": (3, 2), "langgraph": (10, 8), "dbos": (20, 15)}
+"""Our rate by theirs: at nats-server's default sync, and with every write synced."""
+
+TARGETS = (
+    *(
+        Target(f"W1 {N:,}: by {peer}'s, {kind}", bounds[place], "x", _rate_by_peer(peer, sync), at_least=True)
+        for place, (kind, sync) in enumerate((("default", "default"), ("synced", "always")))
+        for peer, bounds in PEER_BOUNDS.items()
+    ),
+    Target(f"W1 {N:,}: by the baseline's", 0.7, "x", _by_baseline, at_least=True),
+    Target("W1: rate lost from 1,000 to 100,000", 15, "%", _fall),
+    Target("W5: p50 by restate's", 1, "x", _alone_by_restate),
+    Target("W5: p50 of a turn over the baseline's", TURN_MS, "ms", _turn_over_baseline),
+    Target("W3 100,000: memory of a live plan", 10, "KB", _field("w3", "rss_per_live_plan_kb", 100_000)),
+    Target("W7: memory off that of an empty host", 10, "%", _memory_off),
+    Target("W7: activation p50 by one KV read's", 3, "x", _field("w7", "activation_ratio")),
+    Target("W4: rate of the pool by its ideal", 0.9, "x", _field("w4", "pool_ratio"), at_least=True),
+    Target("W4: others' p99 by that when idle", 2, "x", _field("w4", "others_p99_ratio")),
+    Target("W6: every plan moves again, p99", 5_000, "ms", _field("w6", "recovery_p99_ms")),
+    Target("W6: plans lost", 0, "", _field("w6", "lost")),
+    Target("idle deployment, of one core", 3, "%", _field("idle", "cpu_percent")),
+    Target("import plancast", 150, "ms", _field("import", "p50_ms")),
+    Target("scale-out: two dispatchers by one", 1.6, "x", _field("scaleout", "scaleout_ratio"), at_least=True),
+)
+
+
+def table(results: Results) -> Table:
+    """The targets for people."""
+    shown = Table(title="Targets")
+    for name in ("target", "at", "found", ""):
+        shown.add_column(name, justify="right" if name in ("at", "found") else "left")
+    styles = {"met": "green", "not met": "red", "not measured": "dim"}
+    for target in TARGETS:
+        figure, verdict = target.verdict(results)
+        bound = f"{'≥' if target.at_least else '≤'} {_with_unit(target.bound, target.unit)}"
+        found = "" if figure is None else _with_unit(figure, target.unit)
+        shown.add_row(target.what, bound, found, f"[{styles[verdict]}]{verdict}[/]")
+    return shown
+
+
+def _with_unit(value: float, unit: str) -> str:
+    digits = 0 if abs(value) >= 100 or float(value).is_integer() else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{digits}f} {unit}".rstrip()
