@@ -1,0 +1,277 @@
+"""W3: plans that wait: N plans of :mod:`benchmarks.parked` come to wait for a signal and stay in memory, then all of
+them are signalled.
+
+Hosts are set to keep them all: ``hosts.max_live_plans`` is N, or the default where that is more, and
+``hosts.idle_seconds`` an hour. What a live plan costs is the growth of the hosts' memory while all of them wait,
+divided by N. What hosts needed to begin that many plans at once, and have not given back, is in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from uuid import uuid4
+
+from benchmarks import parked
+from benchmarks.driver import CHUNK, EMISSIONS, BenchmarkFailed, Outcome
+from benchmarks.measuring import TIMEOUT, memory, memory_mb
+from benchmarks.rows import Row, Say, Scale
+from benchmarks.script import goal
+from benchmarks.systems import NAMESPACE, ROOT, Running, Sync, durability, scratch
+from plancast.settings import Settings
+from plancast_actors.local import LocalRuntime
+from plancast_bus.codec import load
+from plancast_bus.contracts import Bus, Subscription
+from plancast_bus.effects import Publish
+from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.jetstream import connect
+
+COUNTS: dict[Scale, int] = {"quick": 200, "short": 5_000, "full": 100_000}
+WARM_UP: dict[Scale, int] = {"quick": 50, "short": 200, "full": 200}
+"""Plans before the memory is looked at: code is imported. Few, since what they leave to the process, the others use."""
+APP = "benchmarks.parked:app"
+IDLE_SECONDS = 3600.0
+SETTLE_SECONDS: dict[Scale, float] = {"quick": 0.5, "short": 3.0, "full": 3.0}
+"""Until what only the last turns needed is freed."""
+LOOK_SECONDS = 0.2
+PARTS = 10
+"""Parts of the signalled plans, in the order in which they end, whose rates are compared."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Megabytes of the processes of a deployment, at one moment."""
+
+    hosts: float
+    dispatchers: float
+    nats_server: float
+
+    @classmethod
+    async def of(cls, running: Running) -> Memory:
+        """As it is now."""
+        pids = await running.pids()
+        return cls(*(memory_mb(pids[kind]) for kind in ("hosts", "dispatchers", "nats-server")))
+
+    def since(self, before: Memory, n: int) -> Memory:
+        """Kilobytes by which it has grown for each of N plans."""
+        return Memory(
+            (self.hosts - before.hosts) * 1024 / n,
+            (self.dispatchers - before.dispatchers) * 1024 / n,
+            (self.nats_server - before.nats_server) * 1024 / n,
+        )
+
+
+class Signaller:
+    """Has plans wait, and signals them. Open it, use it, close it.
+
+    Args:
+        running: The deployment.
+        bus: A connection; whoever made it closes it.
+        goal_type: The goal of the plans.
+    """
+
+    def __init__(self, running: Running, bus: Bus, goal_type: str = parked.GOAL) -> None:
+        self._running = running
+        self._bus = bus
+        self._goal_type = goal_type
+        self._subscription: Subscription | None = None
+        self._signalled: dict[str, float] = {}
+        self._ended: dict[str, float] = {}
+        self._responses: list[tuple[bytes, str | None]] = []
+        self._repeated = 0
+        self._awaited = 0
+        self._complete = asyncio.Event()
+
+    async def open(self) -> None:
+        """Listen for final responses."""
+        subject = f"{self._bus.subjects.prefix}.action-results.*.{self._goal_type}.completed"
+        self._subscription = await self._bus.subscribe(subject, self._responded)
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._subscription is not None:
+            await self._subscription.close()
+
+    async def park(self, count: int) -> tuple[list[str], float]:
+        """Submit so many plans, and wait until all of them wait; returns their ids, and the seconds it took.
+
+        Raises:
+            BenchmarkFailed: they do not all stay in memory, waiting.
+        """
+        plans = [uuid4().hex for _ in range(count)]
+        events = (goal(plan, number, self._goal_type) for number, plan in enumerate(plans))
+        turns, _, _ = await self._look()
+        begin = time.perf_counter()
+        await self._publish([self._effect(event) for event in events])
+        while True:
+            now, live, busy = await self._look()
+            if (now - turns, live, busy) == (count, count, 0):
+                return plans, time.perf_counter() - begin
+            if time.perf_counter() - begin > TIMEOUT:
+                raise BenchmarkFailed(f"{now - turns} of {count} plans have begun, {live} are live, {busy} are busy")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def signal(self, plans: Sequence[str]) -> tuple[Outcome, list[float]]:
+        """Signal plans as fast as possible, and wait for all; also returns the plans a second of each tenth.
+
+        Raises:
+            BenchmarkFailed: a plan did not complete, or completed twice.
+        """
+        self._signalled, self._ended, self._responses = {}, {}, []
+        self._awaited, self._repeated = len(plans), 0
+        self._complete.clear()
+        effects = [self._effect(signal_of(plan)) for plan in plans]
+        begin = time.perf_counter()
+        await self._publish(effects, dict(zip((effect.message_id for effect in effects), plans, strict=True)))
+        async with asyncio.timeout(TIMEOUT):
+            await self._complete.wait()
+        await asyncio.sleep(LOOK_SECONDS)  # a second response of one of them would come now
+        self._check(len(plans))
+        ends = sorted(self._ended.values())
+        marks = [begin, *(ends[len(ends) * part // PARTS - 1] for part in range(1, PARTS + 1))]
+        rates = [len(ends) / PARTS / (end - start) for start, end in pairwise(marks)]
+        latencies = [self._ended[plan] - self._signalled[plan] for plan in plans]
+        return Outcome(ends[-1] - begin, latencies), rates
+
+    async def _look(self) -> tuple[int, int, int]:
+        """Turns so far, live plans, and busy ones, of all hosts."""
+        assert self._running.deployment is not None
+        hosts = (await self._running.deployment.status())["hosts"]
+        turns, live, busy = (sum(host[name] for host in hosts) for name in ("turns", "live_plans", "busy_plans"))
+        return turns, live, busy
+
+    def _effect(self, event: EventEnvelope) -> Publish:
+        payload, content_type = self._bus.encode(event)
+        subject = self._bus.subjects.event(event.topic, event.correlation_id, event.type)
+        return Publish(subject, payload, event.id, content_type)
+
+    async def _publish(self, effects: Sequence[Publish], plans: dict[str, str] | None = None) -> None:
+        chunks = (effects[at : at + CHUNK] for at in range(0, len(effects), CHUNK))
+        async with asyncio.timeout(TIMEOUT):
+            await asyncio.gather(*(self._emit(chunks, plans or {}) for _ in range(EMISSIONS)))
+
+    async def _emit(self, chunks: Iterator[Sequence[Publish]], plans: dict[str, str]) -> None:
+        for chunk in chunks:
+            now = time.perf_counter()
+            self._signalled.update((plans[effect.message_id], now) for effect in chunk if plans)
+            await self._bus.emit(chunk)
+
+    async def _responded(self, subject: str, payload: bytes, content_type: str | None) -> None:
+        plan = subject.split(".", 3)[2]
+        if plan in self._ended:
+            self._repeated += 1
+            return
+        self._ended[plan] = time.perf_counter()
+        self._responses.append((payload, content_type))
+        if len(self._ended) == self._awaited:
+            self._complete.set()
+
+    def _check(self, count: int) -> None:
+        statuses = [load(payload, content_type)["data"]["status"] for payload, content_type in self._responses]
+        completed = statuses.count("completed")
+        if completed != count or self._repeated:
+            raise BenchmarkFailed(
+                f"{completed} of {count} plans completed, {self._repeated} final responses came twice"
+            )
+
+
+async def measure(
+    scale: Scale, sync: Sync, say: Say, *, counts: Sequence[int] = (), goal_type: str = parked.GOAL
+) -> list[Row]:
+    """One run.
+
+    Args:
+        scale: How many plans there are.
+        sync: Of the nats-server.
+        say: Tells people what goes on.
+        counts: How many plans there are, whatever the scale.
+        goal_type: ``parked.GOAL``, or ``parked.MACHINE_GOAL`` for the plans that a machine has wait.
+
+    Raises:
+        BenchmarkFailed: a plan was not kept in memory, did not complete, or completed twice.
+    """
+    return [await _parked(n, scale, sync, say, goal_type) for n in counts or (COUNTS[scale],)]
+
+
+async def _parked(n: int, scale: Scale, sync: Sync, say: Say, goal_type: str) -> Row:
+    say(f"shared: {n:,} plans that wait")
+    settle = SETTLE_SECONDS[scale]
+    async with _roomy(n, sync) as running:
+        bus = await connect(running.settings.nats, running.settings.bus)
+        signaller = Signaller(running, bus, goal_type)
+        try:
+            await signaller.open()
+            await signaller.signal((await signaller.park(WARM_UP[scale]))[0])
+            await asyncio.sleep(settle)
+            empty = await Memory.of(running)
+            plans, seconds = await signaller.park(n)
+            await asyncio.sleep(settle)
+            waiting = await Memory.of(running)
+            live, total = waiting.since(empty, n), memory(await running.pids())
+            say(f"  {n / seconds:,.0f} plans/s came to wait, {live.hosts:.1f} KB of the hosts' memory each")
+            outcome, rates = await signaller.signal(plans)
+            await asyncio.sleep(settle)
+            ended = (await Memory.of(running)).since(empty, n)
+            processes = {kind: len(pids) for kind, pids in (await running.pids()).items()}
+        finally:
+            await signaller.close()
+            await bus.close()
+    tenths = ", ".join(f"{rate:,.0f}" for rate in rates)
+    say(f"  {outcome.plans_per_second:,.0f} signalled plans/s; by tenths: {tenths}")
+    return {
+        "workload": "w3",
+        "system": "shared",
+        "n": n,
+        **({"variant": "machine"} if goal_type == parked.MACHINE_GOAL else {}),
+        **durability(sync),
+        "plans_per_second": round(outcome.plans_per_second, 1),
+        "slowest_tenth_per_second": round(min(rates), 1),
+        "last_tenth_per_second": round(rates[-1], 1),
+        "parked_per_second": round(n / seconds, 1),
+        "p50_ms": round(outcome.percentile_ms(50), 2),
+        "p99_ms": round(outcome.percentile_ms(99), 2),
+        **total,
+        "rss_per_live_plan_kb": round(live.hosts, 2),
+        "dispatchers_per_live_plan_kb": round(live.dispatchers, 2),
+        "nats_server_per_live_plan_kb": round(live.nats_server, 2),
+        "hosts_per_ended_plan_kb": round(ended.hosts, 2),
+        "dispatchers_per_ended_plan_kb": round(ended.dispatchers, 2),
+        "plans": n,
+        "processes": processes,
+        "driver": "bus",
+        "max_live_plans": running.settings.hosts.max_live_plans,
+        "idle_seconds": running.settings.hosts.idle_seconds,
+    }
+
+
+def signal_of(plan: str) -> EventEnvelope:
+    """A person's event, as :meth:`plancast.handle.PlanHandle.signal` sends it."""
+    return EventEnvelope(
+        source="bench",
+        type=parked.SIGNAL,
+        topic=EventTopic.PLAN_EVENTS,
+        data={"approved": True},
+        correlation_id=plan,
+    )
+
+
+@asynccontextmanager
+async def _roomy(n: int, sync: Sync) -> AsyncIterator[Running]:
+    """The app on hosts that keep N waiting plans in memory."""
+    with scratch() as folder:
+        settings = Settings()
+        settings.nats.url = settings.ray.address = ""
+        settings.ray.namespace = NAMESPACE
+        settings.data_dir = folder
+        settings.hosts.max_live_plans = max(n, settings.hosts.max_live_plans)
+        settings.hosts.idle_seconds = IDLE_SECONDS
+        interval = "always" if sync == "always" else ""
+        runtime = LocalRuntime(APP, settings, workers=False, import_paths=[str(ROOT)], sync_interval=interval)
+        async with runtime:
+            assert runtime.server is not None
+            assert runtime.server.pid is not None
+            yield Running(runtime.settings, runtime.server.pid, runtime.deployment)
