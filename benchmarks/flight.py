@@ -1,0 +1,162 @@
+"""Plans in flight: each of their turns, as the stream of checkpoints tells, and their final responses."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import NamedTuple
+
+from benchmarks import w6_app
+from benchmarks.driver import CHUNK, EMISSIONS, BenchmarkFailed, Outcome
+from benchmarks.script import goal
+from benchmarks.systems import Running
+from plancast_bus.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.codec import load
+from plancast_bus.contracts import Bus
+from plancast_bus.effects import Publish
+from plancast_bus.jetstream import connect
+from plancast_bus.jetstream.api import JetStreamApi
+from plancast_bus.jetstream.checkpoints import SUMMARY
+from plancast_bus.jetstream.connection import Connection
+from plancast_bus.jetstream.exchange import Exchange
+from plancast_bus.jetstream.reading import StreamReader
+from plancast_bus.jetstream.streams import StreamNames
+
+LOOK_SECONDS = 0.02
+
+
+class Turn(NamedTuple):
+    """A turn that was committed."""
+
+    time: float
+    """By the server's clock, seconds since the epoch."""
+    life: str
+    """Which life of which host has committed it."""
+
+
+class Flight:
+    """Plans of W6's app, submitted together."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._started: dict[str, float] = {}
+        self._statuses: Counter[str] = Counter()
+        self._repeated = 0
+        self.turns: defaultdict[str, list[Turn]] = defaultdict(list)
+        """Of each plan, in order."""
+        self.ended: dict[str, float] = {}
+        """When the final response of each came, seconds since the epoch."""
+
+    async def submit(self, plans: Sequence[str]) -> None:
+        """Submit plans with these ids, as fast as the server takes them."""
+        goals = [self._goal(number, plan) for number, plan in enumerate(plans)]
+        self._started.update(dict.fromkeys(plans, 0.0))
+        chunks = (goals[at : at + CHUNK] for at in range(0, len(goals), CHUNK))
+        await asyncio.gather(*(self._publish(chunks) for _ in range(EMISSIONS)))
+
+    def forget(self) -> None:
+        """Forget all plans so far."""
+        self._started.clear()
+        self._statuses.clear()
+        self.turns.clear()
+        self.ended.clear()
+
+    async def until(self, condition: Callable[[], bool], timeout: float) -> None:
+        """Wait for all plans.
+
+        Raises:
+            BenchmarkFailed: it takes longer than ``timeout`` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while not condition():
+            if time.monotonic() > deadline:
+                counts = f"{len(self.turns)} have moved and {len(self.ended)} have ended"
+                raise BenchmarkFailed(f"of {len(self._started)} plans {counts} within {timeout:.0f} s")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def all_moved(self) -> bool:
+        """Whether each plan has taken a turn."""
+        return len(self.turns) == len(self._started)
+
+    def all_ended(self) -> bool:
+        """Whether the final response of each has come."""
+        return len(self.ended) == len(self._started)
+
+    @property
+    def lost(self) -> int:
+        """Plans that did not complete."""
+        return len(self._started) - self._statuses["completed"]
+
+    def check(self) -> None:
+        """See that each plan has completed exactly once.
+
+        Raises:
+            BenchmarkFailed: one has not.
+        """
+        if self.lost or self._repeated:
+            raise BenchmarkFailed(f"{self.lost} plans are lost, {self._repeated} final responses came twice")
+
+    def outcome(self, plans: Sequence[str]) -> Outcome:
+        """How long some of them took."""
+        latencies = [self.ended[plan] - self._started[plan] for plan in plans]
+        return Outcome(self.last_end(plans) - min(self._started[plan] for plan in plans), latencies)
+
+    def last_end(self, plans: Sequence[str]) -> float:
+        """When the last of these ended, seconds since the epoch."""
+        return max(self.ended[plan] for plan in plans)
+
+    def _goal(self, number: int, plan: str) -> tuple[str, Publish]:
+        event = goal(plan, number, w6_app.GOAL)
+        payload, content_type = self._bus.encode(event)
+        return plan, Publish(self._bus.subjects.event(event.topic, plan, event.type), payload, event.id, content_type)
+
+    async def _publish(self, chunks: Iterator[Sequence[tuple[str, Publish]]]) -> None:
+        for chunk in chunks:
+            now = time.time()
+            self._started.update((plan, now) for plan, _ in chunk)
+            await self._bus.emit([effect for _, effect in chunk])
+
+    async def _responded(self, subject: str, payload: bytes, content_type: str | None) -> None:
+        plan = subject.split(".", 3)[2]
+        if plan in self.ended:
+            self._repeated += 1
+        elif plan in self._started:
+            self.ended[plan] = time.time()
+            self._statuses[load(payload, content_type)["data"]["status"]] += 1
+
+    async def _watch(self, reader: StreamReader) -> None:
+        subjects = self._bus.subjects
+        watching = reader.watch(StreamNames.of(subjects.prefix).checkpoints, f"{subjects.store}.checkpoints.*")
+        async with aclosing(watching):
+            async for message in watching:
+                plan = message.subject.rpartition(".")[2]
+                if plan in self._started:
+                    summary = PlanSummary.from_header(message.headers[SUMMARY])
+                    checkpoint = Checkpoint.decode(plan, message.payload, summary, message.sequence)
+                    self.turns[plan].append(Turn(message.time, checkpoint.epoch.rpartition("-")[0]))
+
+
+@asynccontextmanager
+async def flight_over(running: Running) -> AsyncIterator[Flight]:
+    """A flight of plans in a deployment, watched over a connection of its own."""
+    bus = await connect(running.settings.nats, running.settings.bus)
+    connection = Connection(running.settings.nats)
+    await connection.open()
+    exchange = Exchange(connection)
+    await exchange.open()
+    flight = Flight(bus)
+    reader = StreamReader(connection, JetStreamApi(exchange))
+    responses = f"{bus.subjects.prefix}.action-results.*.{w6_app.RESPONSE}"
+    subscription = await bus.subscribe(responses, flight._responded)
+    watching = asyncio.create_task(flight._watch(reader))
+    try:
+        yield flight
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await subscription.close()
+        await connection.close()
+        await bus.close()

@@ -1,0 +1,177 @@
+"""A deployment whose hosts keep few plans in memory, and plans that wait in it for a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import ray
+
+from benchmarks import w1
+from benchmarks.driver import CHUNK, EMISSIONS, BenchmarkFailed
+from benchmarks.measuring import memory_mb
+from benchmarks.script import goal
+from benchmarks.systems import NAMESPACE, ROOT, Running, Sync, scratch
+from plancast.settings import Settings
+from plancast_actors.local import LocalRuntime
+from plancast_bus.codec import load
+from plancast_bus.contracts import Bus
+from plancast_bus.effects import Publish
+from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.jetstream import connect
+
+LIVE_PLANS = 1_000
+"""Plans that a host keeps in memory."""
+IDLE_SECONDS = 3.0
+"""Seconds without an event after which it keeps a plan no longer."""
+AHEAD = 4_000
+"""Goals that are submitted while their plans do not yet wait. A warm-up has more plans: what hosts need for what is
+under way, they then need from the begin."""
+PORTION = 2_000
+STANDSTILL = 60.0
+"""Seconds without progress after which plans count as lost."""
+LOOK_SECONDS = 0.1
+RESPONSE = f"{w1.PARK}.completed"
+
+
+@dataclass
+class Waiting:
+    """W1's app, and plans of its goal ``w1.park``."""
+
+    running: Running
+    bus: Bus
+    folder: Path
+    """Where the nats-server keeps its files."""
+    root: str
+    """First part of the plans' ids; their number follows."""
+    count: int = 0
+    """Plans so far."""
+    _heard: asyncio.Future[str] | None = None
+
+    def plan(self, number: int) -> str:
+        """The id of a plan."""
+        return f"{self.root}{number:08x}"
+
+    async def park(self, count: int) -> None:
+        """Submit so many plans, and wait until each waits."""
+        end = self.count + count
+        while self.count < end:
+            portion = range(self.count, min(end, self.count + PORTION))
+            goals = [self._goal(number) for number in portion]
+            chunks = (goals[at : at + CHUNK] for at in range(0, len(goals), CHUNK))
+            await asyncio.gather(*(self._publish(chunks) for _ in range(EMISSIONS)))
+            self.count = portion.stop
+            await self._until("turns", self.count - AHEAD)
+        await self._until("turns", self.count)
+
+    async def all_passivated(self) -> None:
+        """Wait until no plan is in memory."""
+        await self._until("passivations", self.count)
+        live = (await self.counts())["live_plans"]
+        if live:
+            raise BenchmarkFailed(f"{live} plans are still in memory")
+
+    async def counts(self) -> dict[str, int]:
+        """``turns``, ``activations``, ``passivations`` and ``live_plans`` of all hosts together."""
+        assert self.running.deployment is not None
+        reports = (await self.running.deployment.status())["hosts"]
+        names = ("turns", "activations", "passivations", "live_plans")
+        return {name: sum(report[name] for report in reports) for name in names}
+
+    async def signal(self, number: int) -> float:
+        """Signal a plan; returns the seconds until its final response.
+
+        Raises:
+            BenchmarkFailed: it does not complete.
+        """
+        plan = self.plan(number)
+        event = EventEnvelope(
+            id=uuid4().hex, source="bench", type=w1.SIGNAL, topic=EventTopic.PLAN_EVENTS, data={}, correlation_id=plan
+        )
+        payload, content_type = self.bus.encode(event)
+        subject = self.bus.subjects.event(event.topic, plan, event.type)
+        self._heard = asyncio.get_running_loop().create_future()
+        begin = time.perf_counter()
+        try:
+            async with asyncio.timeout(STANDSTILL):
+                await self.bus.emit([Publish(subject, payload, event.id, content_type)])
+                status = await self._heard
+        except TimeoutError as error:
+            raise BenchmarkFailed(f"plan {plan} has not ended within {STANDSTILL:.0f} s of its signal") from error
+        taken = time.perf_counter() - begin
+        if status != "completed":
+            raise BenchmarkFailed(f"plan {plan} is {status}")
+        return taken
+
+    async def footprint(self) -> Footprint:
+        """What hosts, without garbage, and server take now."""
+        pids = await self.running.pids()
+        names = [f"host-{number}" for number in range(len(pids["hosts"]))]
+        actors = [await asyncio.to_thread(ray.get_actor, name, namespace=NAMESPACE) for name in names]
+        await asyncio.gather(*(actor.__ray_call__.remote(lambda _actor: gc.collect()) for actor in actors))
+        disk = sum(path.stat().st_blocks * 512 for path in self.folder.rglob("*") if path.is_file())
+        return Footprint(memory_mb(pids["hosts"]), memory_mb(pids["nats-server"]), disk / 2**20)
+
+    def _goal(self, number: int) -> Publish:
+        event = goal(self.plan(number), number, w1.PARK)
+        payload, content_type = self.bus.encode(event)
+        subject = self.bus.subjects.event(event.topic, event.correlation_id, event.type)
+        return Publish(subject, payload, event.id, content_type)
+
+    async def _publish(self, chunks: Iterator[Sequence[Publish]]) -> None:
+        for chunk in chunks:
+            await self.bus.emit(chunk)
+
+    async def _until(self, name: str, wanted: int) -> None:
+        seen, moved_at = -1, time.monotonic()
+        while (found := (await self.counts())[name]) < wanted:
+            if found > seen:
+                seen, moved_at = found, time.monotonic()
+            if time.monotonic() > moved_at + STANDSTILL:
+                raise BenchmarkFailed(f"{found} {name} of {wanted}, and no more for {STANDSTILL:.0f} s")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def responded(self, subject: str, payload: bytes, content_type: str | None) -> None:
+        """Hear a final response."""
+        if self._heard is not None and not self._heard.done():
+            self._heard.set_result(load(payload, content_type)["data"]["status"])
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What hosts and server take, in megabytes."""
+
+    hosts_mb: float
+    nats_mb: float
+    disk_mb: float
+
+
+@asynccontextmanager
+async def waiting_plans(sync: Sync) -> AsyncIterator[Waiting]:
+    """W1's app in hosts that keep few plans in memory, and those for a short time; no plans yet."""
+    with scratch() as folder:
+        settings = Settings()
+        settings.nats.url = settings.ray.address = ""
+        settings.ray.namespace, settings.data_dir = NAMESPACE, folder
+        settings.hosts.max_live_plans, settings.hosts.idle_seconds = LIVE_PLANS, IDLE_SECONDS
+        runtime = LocalRuntime(
+            "benchmarks.w1:app", settings, import_paths=[str(ROOT)], sync_interval="always" if sync == "always" else ""
+        )
+        async with runtime:
+            assert runtime.server is not None
+            assert runtime.server.pid is not None
+            running = Running(runtime.settings, runtime.server.pid, runtime.deployment)
+            bus = await connect(running.settings.nats, running.settings.bus)
+            waiting = Waiting(running, bus, folder, uuid4().hex[:24])
+            heard = await bus.subscribe(f"{bus.subjects.prefix}.action-results.*.{RESPONSE}", waiting.responded)
+            try:
+                yield waiting
+            finally:
+                await heard.close()
+                await bus.close()

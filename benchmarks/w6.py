@@ -1,0 +1,128 @@
+"""W6: a process dies with plans in flight. How long until each of them moves again, and whether any is lost.
+
+Plans of :mod:`benchmarks.w6_app` are submitted until so many live in one plan host; the other hosts get theirs
+meanwhile. When each has taken its first turn, and none its last, the process of that host is killed with SIGKILL. A
+second row is of as many plans whose dispatcher is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import Sequence
+from typing import Literal
+from uuid import uuid4
+
+from benchmarks.driver import BenchmarkFailed, Outcome
+from benchmarks.flight import Flight, flight_over
+from benchmarks.measuring import memory
+from benchmarks.rows import Row, Say, Scale
+from benchmarks.systems import Running, Sync, durability, plancast
+from benchmarks.w6_app import WORK_SECONDS
+from plancast_actors.deployment import host_count
+
+Killed = Literal["host", "dispatcher"]
+
+ADDRESS = "benchmarks.w6_app:app"
+IN_FLIGHT: dict[Scale, int] = {"quick": 50, "short": 1000, "full": 1000}
+"""Plans of the process that is killed."""
+NAMES: dict[Killed, str] = {"host": "host-0", "dispatcher": "dispatcher-0"}
+WARM_UP = 200
+TIMEOUT = 120.0
+"""Seconds in which all plans have to end."""
+NEARLY = 0.8
+"""The kill comes after this share of the worker's time: answers are due soon, it is not the worker that is timed."""
+AFTERMATH = 1.0
+"""Seconds after the last final response in which none may come once more."""
+
+
+async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
+    """Two rows: a plan host is killed, then, in another deployment, the dispatcher.
+
+    Raises:
+        BenchmarkFailed: a plan did not complete exactly once, or they were not all in flight.
+    """
+    rows = []
+    for killed in NAMES:
+        say(f"{IN_FLIGHT[scale]:,} plans in flight, the {killed} is killed")
+        async with plancast("shared", sync, ADDRESS) as running:
+            row = await _measure(running, IN_FLIGHT[scale], sync, killed)
+        say(f"  all move again after {row['recovery_max_ms']:,.0f} ms, p99 {row['recovery_p99_ms']:,.0f} ms")
+        rows.append(row)
+    return rows
+
+
+async def _measure(running: Running, count: int, sync: Sync, killed: Killed) -> Row:
+    assert running.deployment is not None
+    async with flight_over(running) as flight:
+        await flight.submit([uuid4().hex for _ in range(WARM_UP)])
+        await flight.until(flight.all_ended, TIMEOUT)
+        flight.forget()
+        hit, others = _plans(count, host_count(running.settings), killed)
+        await flight.submit([*hit, *others])
+        await flight.until(flight.all_moved, TIMEOUT)
+        await asyncio.sleep(NEARLY * WORK_SECONDS)
+        await running.deployment.kill(NAMES[killed])
+        killed_at = time.time()
+        if flight.ended:
+            raise BenchmarkFailed(f"{len(flight.ended)} plans had ended before the {killed} was killed")
+        await flight.until(flight.all_ended, TIMEOUT)
+        await asyncio.sleep(AFTERMATH)
+        flight.check()
+        used = memory(await running.pids())
+        moved = recovery(flight, hit, killed_at, killed)
+        mine, theirs = flight.outcome(hit), flight.outcome(others) if others else None
+    return {
+        "workload": "w6",
+        "system": "shared",
+        "n": count,
+        "variant": killed,
+        **durability(sync),
+        "plans_per_second": None,
+        "p50_ms": round(mine.percentile_ms(50), 1),
+        "p99_ms": round(mine.percentile_ms(99), 1),
+        **used,
+        "killed": killed,
+        "recovery_p50_ms": round(moved.percentile_ms(50), 1),
+        "recovery_p99_ms": round(moved.percentile_ms(99), 1),
+        "recovery_max_ms": round(moved.percentile_ms(100), 1),
+        "all_ended_ms": round((flight.last_end(hit) - killed_at) * 1000, 1),
+        "lost": flight.lost,
+        "others": len(others),
+        "others_p50_ms": None if theirs is None else round(theirs.percentile_ms(50), 1),
+        "others_p99_ms": None if theirs is None else round(theirs.percentile_ms(99), 1),
+    }
+
+
+def _plans(count: int, hosts: int, killed: Killed) -> tuple[list[str], list[str]]:
+    """Ids of the plans that are hit, and of the others: dispatchers place plans by their ids."""
+    hit: list[str] = []
+    others: list[str] = []
+    while len(hit) < count:
+        plan = uuid4().hex
+        is_hit = killed == "dispatcher" or zlib.crc32(plan.encode()) % hosts == 0
+        (hit if is_hit else others).append(plan)
+    return hit, others
+
+
+def recovery(flight: Flight, plans: Sequence[str], killed_at: float, killed: Killed) -> Outcome:
+    """Of each plan, the time from the kill to its next turn.
+
+    The last commits of a host may reach the server after its death. So of a host that was killed, those turns count
+    that another life of it has committed.
+
+    Raises:
+        BenchmarkFailed: the plans were not in the host that was killed.
+    """
+    before = {turn.life for plan in plans for turn in flight.turns[plan] if turn.time <= killed_at}
+    taken = []
+    for plan in plans:
+        after = (turn.time for turn in flight.turns[plan] if turn.time > killed_at)
+        if killed == "host":
+            after = (turn.time for turn in flight.turns[plan] if turn.life not in before)
+        first = next(after, None)
+        if first is None:
+            raise BenchmarkFailed(f"plan {plan} has taken no turn after the {killed} was killed")
+        taken.append(first - killed_at)
+    return Outcome(max(taken), taken)

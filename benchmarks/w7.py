@@ -1,0 +1,156 @@
+"""W7: plans that are passivated. What they cost in memory and on disk, and how long one of them takes to come back.
+
+The plans of :mod:`benchmarks.passivation` wait for a signal. When none is in memory any more, the memory of the hosts
+is set beside what it was after a warm-up whose plans were passivated too. Then some of the plans, taken at random, are
+signalled one at a time, in turn with others that are in memory still. What the activation alone takes is measured in
+this process, with a plan host's own code over a connection like a host's, in turn with mere reads of checkpoints.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+
+from benchmarks import w1
+from benchmarks.driver import BenchmarkFailed, Outcome
+from benchmarks.measuring import memory
+from benchmarks.passivation import Waiting, waiting_plans
+from benchmarks.rows import Row, Say, Scale
+from benchmarks.systems import Sync, durability
+from plancast_actors.activation import Activation
+from plancast_actors.plan_host import PlanHost
+from plancast_bus.jetstream.api import JetStreamApi
+from plancast_bus.jetstream.connection import Connection
+from plancast_bus.jetstream.exchange import Exchange
+from plancast_bus.jetstream.streams import StreamNames
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a measurement is."""
+
+    plans: int
+    warm_up: int
+    """Plans that were passivated before the first look at the memory: enough for hosts to have grown to what they need
+    under load, whatever they remember of plans."""
+    picks: int
+    """Plans of each kind whose time is taken."""
+
+
+SIZES: dict[Scale, Size] = {
+    "quick": Size(300, 300, 20),
+    "short": Size(20_000, 20_000, 200),
+    "full": Size(1_000_000, 20_000, 500),
+}
+ROUND = 20
+"""Plans that are in memory at a time while plans are signalled: few, so that none of them is passivated before."""
+
+
+async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
+    """The row of one deployment.
+
+    Raises:
+        BenchmarkFailed: plans were lost, or were in memory when they should not be, or the reverse.
+    """
+    size = SIZES[scale]
+    async with waiting_plans(sync) as waiting:
+        await waiting.park(size.warm_up)
+        await waiting.all_passivated()
+        before = await waiting.footprint()
+        say(f"{size.plans:,} plans are parked, and passivated by their hosts")
+        begin = time.monotonic()
+        await waiting.park(size.plans)
+        seconds = time.monotonic() - begin
+        await waiting.all_passivated()
+        after, used = await waiting.footprint(), memory(await waiting.running.pids())
+        say(f"  hosts {before.hosts_mb:,.0f} MB, then {after.hosts_mb:,.0f} MB; nats-server {after.nats_mb:,.0f} MB")
+        passivated, live = await _signal(waiting, size)
+        activation, read = await _activate(waiting, size)
+        reading = await waiting.footprint()
+    activation_ms, read_ms = activation.percentile_ms(50), read.percentile_ms(50)
+    say(f"  activation {activation_ms:.2f} ms, one read {read_ms:.2f} ms")
+    return [
+        {
+            "workload": "w7",
+            "system": "shared",
+            "n": size.plans,
+            **durability(sync),
+            "plans_per_second": None,
+            "p50_ms": round(passivated.percentile_ms(50), 2),
+            "p99_ms": round(passivated.percentile_ms(99), 2),
+            **used,
+            "live_p50_ms": round(live.percentile_ms(50), 2),
+            "live_p99_ms": round(live.percentile_ms(99), 2),
+            "activation_p50_ms": round(activation_ms, 3),
+            "activation_p99_ms": round(activation.percentile_ms(99), 3),
+            "kv_read_p50_ms": round(read_ms, 3),
+            "kv_read_p99_ms": round(read.percentile_ms(99), 3),
+            "activation_ratio": round(activation_ms / read_ms, 2),
+            "empty_hosts_mb": round(before.hosts_mb, 1),
+            "passivated_hosts_mb": round(after.hosts_mb, 1),
+            "memory_ratio": round(after.hosts_mb / before.hosts_mb, 3),
+            "nats_mb": round(after.nats_mb, 1),
+            "nats_reading_mb": round(reading.nats_mb, 1),
+            "nats_bytes_per_plan": round((after.nats_mb - before.nats_mb) * 2**20 / size.plans),
+            "disk_bytes_per_plan": round((after.disk_mb - before.disk_mb) * 2**20 / size.plans),
+            "parked_per_second": round(size.plans / seconds, 1),
+            "passivated_by_hosts": size.plans,
+            "warm_up": size.warm_up,
+            "picks": size.picks,
+        }
+    ]
+
+
+async def _signal(waiting: Waiting, size: Size) -> tuple[Outcome, Outcome]:
+    """From the signal to the final response: of plans that are passivated, and of some that are in memory."""
+    picked = iter(_picks(size))
+    passivated: list[float] = []
+    live: list[float] = []
+    before = (await waiting.counts())["activations"]
+    while len(live) < size.picks:
+        first = waiting.count
+        await waiting.park(min(ROUND, size.picks - len(live)))
+        for number in range(first, waiting.count):
+            live.append(await waiting.signal(number))
+            passivated.append(await waiting.signal(next(picked)))
+    activated = (await waiting.counts())["activations"] - before
+    if activated != len(passivated):
+        raise BenchmarkFailed(
+            f"{len(passivated)} of {2 * len(passivated)} plans were passivated, {activated} activated"
+        )
+    return Outcome(sum(passivated), passivated), Outcome(sum(live), live)
+
+
+async def _activate(waiting: Waiting, size: Size) -> tuple[Outcome, Outcome]:
+    """Of plans that are passivated: from nothing to ready for a turn, and a mere read of the checkpoint."""
+    settings, subjects = waiting.running.settings, waiting.bus.subjects
+    host = PlanHost(w1.app, waiting.bus, settings, name="probe")
+    connection = Connection(settings.nats)
+    await connection.open()
+    try:
+        exchange = Exchange(connection)
+        await exchange.open()
+        api, stream = JetStreamApi(exchange), StreamNames.of(subjects.prefix).checkpoints
+        activations: list[float] = []
+        reads: list[float] = []
+        for plan, other in zip(*(map(waiting.plan, _picks(size, seed)) for seed in (1, 2)), strict=True):
+            begin = time.perf_counter()
+            activation = Activation(host, plan)
+            await activation.load()
+            activations.append(time.perf_counter() - begin)
+            if activation.plan is None:
+                raise BenchmarkFailed(f"plan {plan} has no checkpoint")
+            begin = time.perf_counter()
+            await api.last(stream, subjects.checkpoint(other))
+            reads.append(time.perf_counter() - begin)
+    finally:
+        await connection.close()
+    return Outcome(sum(activations), activations), Outcome(sum(reads), reads)
+
+
+def _picks(size: Size, seed: int = 0) -> list[int]:
+    """Numbers of some of the passivated plans; others with each seed."""
+    every = range(size.warm_up, size.warm_up + size.plans)
+    picked = random.Random(0).sample(every, 3 * size.picks)
+    return picked[seed * size.picks : (seed + 1) * size.picks]
