@@ -1,0 +1,1 @@
+"""Sampling of the product's own processes; see :mod:`benchmarks.profile`."""

@@ -1,0 +1,126 @@
+"""The stages of a turn, and which code belongs to which.
+
+A moment belongs to the innermost function on the stack that is listed here, or else to the innermost whose module is.
+So the nats client's time under ``Activation.commit`` is the commit's, and its own reading loop is "bus in".
+"""
+
+from __future__ import annotations
+
+from types import CodeType, FrameType
+
+BUS_IN = "bus in"
+DECODE = "decode"
+DISPATCH = "dispatch"
+RAY_HOP = "Ray hop"
+TURN = "turn"
+WORK = "task"
+ENCODE = "encode"
+COMMIT = "commit"
+EMIT = "emit"
+ACK = "ack"
+BUS_OUT = "bus out"
+LOOP = "event loop"
+REST = "rest"
+
+STAGES = {
+    BUS_IN: "reading the connection, pulling, telling what a message is",
+    DECODE: "from bytes to an event that is known to be valid",
+    DISPATCH: "which host, what is in hand, batches",
+    RAY_HOP: "Ray's Python: calls, arguments and results",
+    TURN: "mailbox, plan, state machine, what is staged, timeline",
+    WORK: "the worker's bookkeeping, and its handler",
+    ENCODE: "checkpoints, events and summaries into bytes",
+    COMMIT: "writing the checkpoint, and its acknowledgement",
+    EMIT: "publishing requests, answers, final responses",
+    ACK: "acknowledging what is durable",
+    BUS_OUT: "writing to the connection",
+    LOOP: "uvloop and asyncio: polling, sockets, futures",
+    REST: "whatever is not listed",
+}
+"""In the order of an event's way, with what they are."""
+
+FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "plancast_bus.codec": {DECODE: ("decode", "load", "unpack"), ENCODE: ("encode", "dump", "pack")},
+    "plancast_bus.envelope": {ENCODE: ("to_wire",)},
+    "plancast_bus.checkpoints": {ENCODE: ("encode", "to_header"), DECODE: ("decode", "from_header")},
+    "plancast_bus.jetstream.bus": {ENCODE: ("encode",), EMIT: ("publish", "emit")},
+    "plancast_bus.jetstream.consuming": {ACK: ("ack", "nak", "in_progress", "_answer")},
+    "plancast_actors.plan_host": {DECODE: ("decode",)},
+    "plancast_actors.plan_actor": {DISPATCH: ("deliver",)},
+    "plancast_actors.activation": {COMMIT: ("commit",), EMIT: ("emit", "_send", "_note_place")},
+    "plancast_actors.dispatcher": {ACK: ("_acknowledge", "_settle", "_keep_alive")},
+    "plancast_actors.task_reader": {
+        BUS_IN: ("_read",),
+        EMIT: ("_publish",),
+        ACK: ("_acknowledge", "_flush", "_release", "_settle", "_keep_alive"),
+    },
+    "plancast.plan": {ENCODE: ("to_state",)},
+    "plancast.turn": {ENCODE: ("entry",)},
+    "plancast_actors.answers": {DECODE: ("read_request",), ENCODE: ("answer_of",)},
+    "nats.aio.client": {BUS_IN: ("_read_loop",), BUS_OUT: ("_flusher",)},
+}
+"""Functions of a module, by their own names."""
+
+MODULES = {
+    "plancast_bus.jetstream.consuming": BUS_IN,
+    "plancast_bus.jetstream.reading": BUS_IN,
+    "plancast_bus.jetstream.inbox": BUS_IN,
+    "plancast_bus.jetstream.exchange": BUS_IN,
+    "plancast_bus.jetstream.checkpoints": COMMIT,
+    "plancast_bus.jetstream.emitting": EMIT,
+    "plancast_actors.dispatcher": DISPATCH,
+    "plancast_actors.in_hand": DISPATCH,
+    "plancast_actors.routing": DISPATCH,
+    "plancast_actors.host_link": DISPATCH,
+    "plancast_actors.inbound": DISPATCH,
+    "plancast_actors.plan_host": DISPATCH,
+    "plancast_actors.plan_actor": TURN,
+    "plancast_actors.activation": TURN,
+    "plancast_actors.ray_actors": RAY_HOP,
+    "plancast_actors.task_reader": WORK,
+    "plancast_actors.task_executor": WORK,
+    "plancast_actors.task_runner": WORK,
+    "plancast_actors.task_record": WORK,
+    "plancast": TURN,
+    "benchmarks.w1": WORK,
+    "benchmarks": REST,
+    "nats": BUS_IN,
+    "ray": RAY_HOP,
+    "threading": LOOP,
+    "asyncio": LOOP,
+}
+"""Modules and packages; the longest name that fits counts. Looked at only where no function is listed."""
+
+_cache: dict[CodeType, tuple[str | None, str | None]] = {}
+
+
+def stage_of(frame: FrameType | None) -> str:
+    """The stage that a stack is in."""
+    fallback = None
+    while frame is not None:
+        function, module = _listed(frame)
+        if function is not None:
+            return function
+        fallback = fallback or module
+        frame = frame.f_back
+    return fallback or REST
+
+
+def _listed(frame: FrameType) -> tuple[str | None, str | None]:
+    """The stages of a frame's function, and of its module."""
+    code = frame.f_code
+    found = _cache.get(code)
+    if found is None:
+        module = str(frame.f_globals.get("__name__", ""))
+        stages = FUNCTIONS.get(module, {})
+        function = next((stage for stage, names in stages.items() if code.co_name in names), None)
+        found = _cache[code] = function, _of_module(module)
+    return found
+
+
+def _of_module(module: str) -> str | None:
+    while module:
+        if module in MODULES:
+            return MODULES[module]
+        module = module.rpartition(".")[0]
+    return None

@@ -1,0 +1,104 @@
+"""Scale-out: two dispatchers with their hosts on all cores, beside one dispatcher with its hosts on half of them.
+
+A unit is a dispatcher, its hosts and a worker process. All that is measured is on the same cores: the
+nats-server, Ray's daemons and the driver too. So the whole machine of the first run has twice the cores of the second,
+and twice the units; what does not double is the nats-server, its streams and the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.driver import BenchmarkFailed
+from benchmarks.measuring import WARM_UP, cpu_used, driven, measurement
+from benchmarks.rows import Row, Say, Scale
+from benchmarks.systems import NAMESPACE, ROOT, Running, Sync, scratch
+from plancast.settings import Settings
+from plancast_actors.local import LocalRuntime
+
+COUNTS: dict[Scale, int] = {"quick": 200, "short": 5_000, "full": 10_000}
+HOSTS_PER_UNIT = 2
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much there is of a deployment."""
+
+    units: int
+    cores: int
+
+    @property
+    def name(self) -> str:
+        """For people, and as the row's ``variant``."""
+        dispatchers = "1 dispatcher" if self.units == 1 else f"{self.units} dispatchers"
+        return f"{dispatchers}, {self.cores} cores"
+
+
+async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
+    """One run: the row of one unit on half of the cores, and that of two on all, with ``scaleout_ratio``.
+
+    Raises:
+        BenchmarkFailed: a plan did not complete, or completed twice; or there are fewer than two cores.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    half = len(cores) // 2
+    if not half:
+        raise BenchmarkFailed("scale-out needs two cores")
+    one = await _measure(Size(1, half), cores[:half], COUNTS[scale], sync, say)
+    two = await _measure(Size(2, 2 * half), cores[: 2 * half], COUNTS[scale], sync, say)
+    two["scaleout_ratio"] = round(two["plans_per_second"] / one["plans_per_second"], 3)
+    say(f"  ratio {two['scaleout_ratio']:.2f}")
+    return [one, two]
+
+
+async def _measure(size: Size, cores: list[int], n: int, sync: Sync, say: Say) -> Row:
+    say(f"shared: {n:,} plans at once, {size.name}")
+    with pinned(cores):
+        async with _running(size, sync) as running, driven(running) as driver:
+            await driver.together(WARM_UP["shared"])
+            before = cpu_used(await running.pids())
+            outcome = await driver.together(n)
+            measured = await measurement("shared", running, outcome, before)
+    row = measured.row("scaleout", n, sync)
+    say(f"  {row['plans_per_second']:,.0f} plans/s, p99 {row['p99_ms']:,.0f} ms")
+    used = {kind: round(used / outcome.seconds, 3) for kind, used in measured.cpu_seconds.items()}
+    return {**row, "variant": size.name, "cores": size.cores, "cores_used": used}
+
+
+@contextlib.asynccontextmanager
+async def _running(size: Size, sync: Sync) -> AsyncIterator[Running]:
+    with scratch() as folder:
+        settings = Settings()
+        settings.nats.url = settings.ray.address = ""
+        settings.ray.namespace = NAMESPACE
+        settings.data_dir = folder
+        settings.dispatchers.count = size.units
+        settings.hosts.count = size.units * HOSTS_PER_UNIT
+        settings.workers.processes = size.units
+        interval = "always" if sync == "always" else ""
+        runtime = LocalRuntime("benchmarks.w1:app", settings, import_paths=[str(ROOT)], sync_interval=interval)
+        async with runtime:
+            assert runtime.server is not None
+            assert runtime.server.pid is not None
+            yield Running(runtime.settings, runtime.server.pid, runtime.deployment)
+
+
+@contextlib.contextmanager
+def pinned(cores: list[int]) -> Iterator[None]:
+    """Keep this process, and all that it starts meanwhile, on some cores; afterwards it may use those from before."""
+    before = os.sched_getaffinity(0)
+    _allow(set(cores))
+    try:
+        yield
+    finally:
+        _allow(before)
+
+
+def _allow(cores: set[int]) -> None:
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), cores)
