@@ -1,0 +1,63 @@
+"""LangGraph on PostgreSQL as a peer: graphs with its checkpointer; see ``langgraph/driver.py``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from benchmarks.peers import postgres
+from benchmarks.peers.figures import Crew
+from benchmarks.peers.peer import PeerSync
+from benchmarks.peers.programs import enter_all, environment, program
+from benchmarks.rows import Row, Say
+from benchmarks.systems import scratch
+
+NAME = "langgraph"
+DRIVERS = 4
+"""Processes: a Python process uses one core."""
+CONNECTIONS = SAVERS = 8
+"""Of each of them: a saver uses one connection at a time."""
+RUNNING = 16
+"""Plans that a process runs at once; those that wait for an answer do not count."""
+
+
+class Langgraph:
+    """LangGraph as a peer."""
+
+    name = NAME
+    workloads = frozenset({"w1", "w2", "w5"})
+
+    def setup(self, say: Say) -> None:
+        """Make its environment, and find or install PostgreSQL."""
+        postgres.setup(say)
+        environment(NAME, say)
+
+    async def measure(self, workload: str, n: int, sync: PeerSync, say: Say) -> Row:
+        """One run."""
+        async with running(sync) as crew:
+            row = await crew.measure(NAME, workload, n, sync)
+            return {**row, "pattern": 'interrupt and Command(resume), durability="sync"'}
+
+
+peer = Langgraph()
+
+
+@asynccontextmanager
+async def running(sync: PeerSync) -> AsyncIterator[Crew]:
+    """The server, the echo worker and the drivers."""
+    with scratch() as folder:
+        async with AsyncExitStack() as stack:
+            server = await stack.enter_async_context(postgres.postgres(folder, sync))
+            echo = await stack.enter_async_context(program(NAME, "echo"))
+            options = {
+                "url": server.url,
+                "echo": echo.hello["port"],
+                "connections": CONNECTIONS,
+                "savers": SAVERS,
+                "running": RUNNING,
+            }
+            # The first driver makes the tables.
+            first = await stack.enter_async_context(program(NAME, "driver", **options))
+            rest = [program(NAME, "driver", **options) for _ in range(1, DRIVERS)]
+            drivers = [first, *await enter_all(stack, rest)]
+            yield Crew(drivers, "drivers", {"echo": echo.pid}, server)

@@ -1,0 +1,216 @@
+"""Debian's PostgreSQL: found or installed, and started on an empty folder for one measurement.
+
+PostgreSQL's documentation (chapters 20.4, 20.5, 20.6 and 30.5) says what to set for a machine's size; nothing that
+weakens durability is among it. ``fsync`` and ``full_page_writes`` stay on, always.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers.peer import PeerSync, PeerUnavailable
+from benchmarks.rows import Say
+
+INSTALLED = Path("/usr/lib/postgresql")
+USER = "postgres"
+"""Of Debian's package; a server that root starts runs as this one, since PostgreSQL refuses to run as root."""
+START_SECONDS = 60.0
+DURABILITY: dict[PeerSync, str] = {
+    "always": "PostgreSQL's default: fsync=on, synchronous_commit=on",
+    "off": "PostgreSQL with fsync=on, synchronous_commit=off",
+}
+
+
+@dataclass(frozen=True)
+class Postgres:
+    """A server that runs."""
+
+    url: str
+    """Of its database ``bench``, through a Unix socket: cheaper than TCP."""
+    pid: int
+
+    def pids(self) -> list[int]:
+        """Its postmaster and the processes of that one, a backend for each connection among them."""
+        listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.pid)], capture_output=True, text=True)
+        return [self.pid, *map(int, listed.stdout.split())]
+
+
+def binaries() -> Path | None:
+    """The folder of the newest PostgreSQL's programs; None when there is none."""
+    found = [folder for folder in INSTALLED.glob("*/bin") if (folder / "initdb").exists()]
+    if found:
+        return max(found, key=lambda folder: float(folder.parent.name))
+    on_path = shutil.which("initdb")
+    return Path(on_path).resolve().parent if on_path else None
+
+
+def setup(say: Say) -> Path:
+    """Find PostgreSQL, or install Debian's as root; returns the folder of its programs.
+
+    Raises:
+        PeerUnavailable: it is not there and cannot be installed.
+    """
+    folder = binaries()
+    if folder is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        say("installing Debian's postgresql")
+        command = ["apt-get", "install", "--yes", "--no-install-recommends", "postgresql"]
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        subprocess.run(["apt-get", "update"], check=False, capture_output=True)
+        subprocess.run(command, check=False, capture_output=True, env=environment)
+        folder = binaries()
+    if folder is None:
+        raise PeerUnavailable(
+            "PostgreSQL is not installed: `apt-get install postgresql` as root, or put initdb and postgres on the PATH"
+        )
+    if os.geteuid() == 0 and _user() is None:
+        raise PeerUnavailable(f"PostgreSQL refuses to run as root, and there is no user {USER} to run it as: add one")
+    return folder
+
+
+def options(sync: PeerSync, memory_bytes: int) -> dict[str, str]:
+    """What differs from the defaults for a machine with so much memory."""
+    gigabyte = 2**30
+    memory = max(1, memory_bytes // gigabyte)
+    return {
+        # 20.4: a quarter of the memory is a reasonable start for a dedicated server.
+        "shared_buffers": f"{max(1, memory // 4)}GB",
+        # 20.7: what the kernel's cache and shared_buffers hold together, for the planner's estimates.
+        "effective_cache_size": f"{max(1, memory * 3 // 4)}GB",
+        # 20.5, 30.5: fewer checkpoints, so fewer whole pages in the log after each of them.
+        "max_wal_size": "8GB",
+        "checkpoint_timeout": "15min",
+        # 20.5: segments are recycled instead of made anew while the log grows.
+        "min_wal_size": "2GB",
+        # 20.5: the largest useful value, a segment; with 0.03 of shared_buffers it is this anyway.
+        "wal_buffers": "16MB",
+        # 20.7: pages on a solid state disk cost nearly the same in any order.
+        "random_page_cost": "1.1",
+        # 20.3: the peers' pools in all, and some to spare.
+        "max_connections": "200",
+        # 20.5: the default is on.
+        "synchronous_commit": "on" if sync == "always" else "off",
+        # 20.3: a socket in a folder of its own, no port.
+        "listen_addresses": "",
+    }
+
+
+@asynccontextmanager
+async def postgres(folder: Path, sync: PeerSync) -> AsyncIterator[Postgres]:
+    """A server with an empty database ``bench``; it is stopped at the end.
+
+    Args:
+        folder: An empty one, where the data goes.
+        sync: When it syncs to disk.
+
+    Raises:
+        PeerUnavailable: PostgreSQL is not installed, or does not start; the message has the end of its log.
+    """
+    programs = binaries()
+    if programs is None:
+        raise PeerUnavailable("PostgreSQL is not installed")
+    data, user = folder / "postgres", _user() if os.geteuid() == 0 else None
+    ids = _Ids(user.pw_uid, user.pw_gid) if user is not None else _Ids(None, None)
+    data.mkdir(mode=0o700)
+    # A path to a Unix socket has at most 107 bytes, too few for some checkouts.
+    sockets = Path(tempfile.mkdtemp(prefix="bench-pg-"))
+    log = folder / "postgres.log"
+    server: asyncio.subprocess.Process | None = None
+    try:
+        if user is not None:
+            _reachable(folder, user)
+            for each in (data, sockets):
+                os.chown(each, user.pw_uid, user.pw_gid)
+        await _run(ids, programs / "initdb", "-D", data, "-U", USER, "--auth=trust", "-E", "UTF8", "--no-locale")
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        settings = [f"--{name}={value}" for name, value in options(sync, memory).items()]
+        with log.open("wb") as output:
+            server = await asyncio.create_subprocess_exec(
+                programs / "postgres", "-D", data, "-k", sockets, *settings,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                user=ids.user, group=ids.group,
+            )  # fmt: skip
+        await _accepting(programs, sockets, server, log)
+        await _run(ids, programs / "createdb", "-h", sockets, "-U", USER, "bench")
+        yield Postgres(f"postgresql://{USER}@/bench?host={sockets}", server.pid)
+    finally:
+        if server is not None:
+            await _stop(server)
+        shutil.rmtree(sockets, ignore_errors=True)
+
+
+async def _accepting(programs: Path, sockets: Path, server: asyncio.subprocess.Process, log: Path) -> None:
+    deadline = asyncio.get_running_loop().time() + START_SECONDS
+    while True:
+        asked = await asyncio.create_subprocess_exec(
+            programs / "pg_isready", "-q", "-h", sockets, "-U", USER, stdin=subprocess.DEVNULL
+        )
+        if await asked.wait() == 0:
+            return
+        if server.returncode is not None or asyncio.get_running_loop().time() > deadline:
+            raise PeerUnavailable(f"PostgreSQL does not start: {_end(log)}")
+        await asyncio.sleep(0.05)
+
+
+def _end(log: Path) -> str:
+    return log.read_text(errors="replace")[-500:]
+
+
+async def _stop(server: asyncio.subprocess.Process) -> None:
+    if server.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            server.send_signal(signal.SIGINT)  # a fast shutdown: it does not wait for clients
+        try:
+            await asyncio.wait_for(server.wait(), 5.0)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                server.send_signal(signal.SIGQUIT)  # an immediate shutdown; nobody needs the data
+            await server.wait()
+
+
+async def _run(ids: _Ids, *command: Path | str) -> None:
+    run = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd="/",
+        user=ids.user,
+        group=ids.group,
+    )
+    output, _ = await run.communicate()
+    if run.returncode:
+        raise PeerUnavailable(f"{command[0]} failed: {output.decode(errors='replace')[-500:]}")
+
+
+@dataclass(frozen=True)
+class _Ids:
+    """Whom a process runs as; None for whoever starts it."""
+
+    user: int | None
+    group: int | None
+
+
+def _user() -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam(USER)
+    except KeyError:
+        return None
+
+
+def _reachable(folder: Path, user: pwd.struct_passwd) -> None:
+    """Let the user pass through a temporary folder, which its owner alone may enter."""
+    os.chmod(folder, 0o711)
+    closed = next((each for each in folder.parents if not each.stat().st_mode & 0o001), None)
+    if closed is not None:
+        raise PeerUnavailable(f"the user {user.pw_name}, whom PostgreSQL runs as, may not enter {closed}")

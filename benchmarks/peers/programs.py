@@ -1,0 +1,123 @@
+"""A peer's own environment, and its programs: processes that are told what to do in lines of JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import subprocess
+import sys
+import venv
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.driver import BenchmarkFailed
+from benchmarks.peers.peer import ENVIRONMENTS, PeerUnavailable
+from benchmarks.rows import Say
+
+PEERS = Path(__file__).resolve().parent
+STOP_SECONDS = 10.0
+LINE_BYTES = 2**26
+"""A line can hold the latencies of all plans of a round."""
+
+
+def environment(name: str, say: Say) -> Path:
+    """A virtual environment with what the peer's ``requirements.txt`` pins; returns its Python.
+
+    Raises:
+        PeerUnavailable: the packages cannot be installed.
+    """
+    folder, requirements = ENVIRONMENTS / name, PEERS / name / "requirements.txt"
+    python, stamp = folder / "bin" / "python", folder / ".installed"
+    wanted = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return python
+    say(f"making the environment of {name}")
+    venv.create(folder, clear=True, with_pip=True)
+    command = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r"]
+    installed = subprocess.run([python, *command, requirements], capture_output=True, text=True, check=False)
+    if installed.returncode:
+        raise PeerUnavailable(f"the packages of {name} cannot be installed: {installed.stderr[-500:]}")
+    stamp.write_text(wanted)
+    return python
+
+
+@dataclass
+class Program:
+    """A program that runs. It leaves when its input ends, so also when the benchmark is killed."""
+
+    name: str
+    process: asyncio.subprocess.Process
+    hello: dict[str, Any]
+    """What it said when it was ready."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    async def ask(self, seconds: float, **command: Any) -> dict[str, Any]:
+        """Tell it something and wait for its answer.
+
+        Raises:
+            BenchmarkFailed: it has ended, says that it failed, or does not answer within so many seconds.
+        """
+        assert self.process.stdin is not None
+        with contextlib.suppress(ConnectionError):
+            self.process.stdin.write(json.dumps(command).encode() + b"\n")
+            await self.process.stdin.drain()
+        return await self.answer(seconds)
+
+    async def answer(self, seconds: float) -> dict[str, Any]:
+        """Its next line; raises as :meth:`ask` does."""
+        assert self.process.stdout is not None
+        try:
+            line = await asyncio.wait_for(self.process.stdout.readline(), seconds)
+        except TimeoutError:
+            raise BenchmarkFailed(f"{self.name} does not answer within {seconds:g} s") from None
+        if not line:
+            raise BenchmarkFailed(f"{self.name} has ended with {await self.process.wait()}")
+        said: dict[str, Any] = json.loads(line)
+        if "failed" in said:
+            raise BenchmarkFailed(f"{self.name}: {said['failed']}")
+        return said
+
+    async def stop(self) -> None:
+        """End its input, and kill it if it stays."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        try:
+            await asyncio.wait_for(self.process.wait(), STOP_SECONDS)
+        except TimeoutError:
+            self.process.kill()
+            await self.process.wait()
+
+
+@asynccontextmanager
+async def program(peer: str, name: str, seconds: float = 60.0, **options: Any) -> AsyncIterator[Program]:
+    """Run ``benchmarks/peers/<peer>/<name>.py`` in the peer's environment, from when it is ready.
+
+    Raises:
+        BenchmarkFailed: it is not ready within so many seconds.
+    """
+    process = await asyncio.create_subprocess_exec(
+        ENVIRONMENTS / peer / "bin" / "python", PEERS / peer / f"{name}.py", json.dumps(options),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sys.stderr, limit=LINE_BYTES, start_new_session=True,
+    )  # fmt: skip
+    started = Program(f"{peer} {name}", process, {})
+    try:
+        started.hello = await started.answer(seconds)
+        yield started
+    finally:
+        await started.stop()
+
+
+async def enter_all(stack: AsyncExitStack, programs: Iterable[AbstractAsyncContextManager[Program]]) -> list[Program]:
+    """Start programs side by side; if one does not start, none is left."""
+    async with asyncio.TaskGroup() as group:
+        starting = [group.create_task(stack.enter_async_context(each)) for each in programs]
+    return [each.result() for each in starting]

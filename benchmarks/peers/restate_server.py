@@ -1,0 +1,233 @@
+"""Restate's server and the processes of plans, started for one measurement.
+
+One node with all roles, on defaults but for what :func:`configuration` sets. At its start the server also asks GitHub
+for a newer release, which no setting prevents; nothing waits for the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.driver import BenchmarkFailed
+from benchmarks.peers.peer import ENVIRONMENTS, PeerSync, PeerUnavailable
+from benchmarks.peers.programs import PEERS, Program, program
+from benchmarks.rows import Say
+from benchmarks.systems import scratch
+
+NAME = "restate"
+SERVER = ENVIRONMENTS / "restate-server"
+ECHOES = 2
+"""W2 keeps more than one busy: the echo of a plan's ten requests takes 1.5 ms of a core."""
+STREAMS = 32
+"""Plans on one connection. With the default of 128 the workers share few connections: a tenth slower."""
+START_SECONDS, ROUND_SECONDS = 60.0, 600.0
+SETTLE_SECONDS = 2.0
+"""Until each partition has its leader."""
+
+
+def fetch(say: Say) -> None:
+    """Fetch the server with npm, unless it is there; the lock pins all of it by hash, and none of its scripts runs.
+
+    Raises:
+        PeerUnavailable: it cannot be fetched.
+    """
+    files = [PEERS / NAME / name for name in ("package.json", "package-lock.json")]
+    stamp, wanted = SERVER / ".installed", hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    if shutil.which("npm") is None:
+        raise PeerUnavailable("restate-server comes from npm, and there is no npm on the PATH")
+    say("fetching restate-server")
+    SERVER.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        shutil.copy(file, SERVER)
+    command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    fetched = subprocess.run(command, cwd=SERVER, capture_output=True, text=True, check=False)
+    if fetched.returncode or not _binaries():
+        raise PeerUnavailable(f"npm cannot fetch restate-server: {fetched.stderr[-500:]}")
+    stamp.write_text(wanted)
+
+
+def configuration(folder: Path, ports: Mapping[str, int], sync: PeerSync) -> str:
+    """The server's configuration file.
+
+    - ``disable-telemetry``: a benchmark reports to nobody.
+    - ``http2-streams-per-connection-limit``: see :data:`STREAMS`.
+    - ``rocksdb-disable-wal-fsync``: the log that each transition is in before it is acknowledged. The default, false,
+      syncs after each batch of writes; true leaves that to the system.
+    - Left at their defaults: 24 partitions; 1,000 invocations with the workers at once, the others wait in the server
+      (with 10,000 at once the rate fell, and connections were reset); a minute without progress before a waiting
+      plan is suspended, longer than any of these waits; journals of completed plans kept for a day (not keeping them
+      made no difference that showed); memory.
+    """
+    return f"""\
+disable-telemetry = true
+node-name = "benchmark"
+base-dir = "{folder / "data"}"
+listen-mode = "tcp"
+bind-ip = "127.0.0.1"
+bind-port = {ports["fabric"]}
+log-filter = "warn"
+log-disable-ansi-codes = true
+
+[ingress]
+bind-port = {ports["ingress"]}
+
+[admin]
+bind-port = {ports["admin"]}
+disable-web-ui = true
+
+[worker.invoker]
+http2-streams-per-connection-limit = {STREAMS}
+
+[log-server]
+rocksdb-disable-wal-fsync = {"true" if sync == "off" else "false"}
+"""
+
+
+def serving(port: int, workers: int) -> str:
+    """Hypercorn's configuration file: the values of Restate's documentation for production, and uvloop."""
+    return f"""\
+bind = "127.0.0.1:{port}"
+h2_max_concurrent_streams = 2147483647
+keep_alive_max_requests = 2147483647
+keep_alive_timeout = 2147483647
+workers = {workers}
+worker_class = "uvloop"
+"""
+
+
+@dataclass
+class Running:
+    """A server with its plans and echo processes."""
+
+    folder: Path
+    ports: dict[str, int]
+    client: Program
+    echoes: list[Program]
+    children: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    """The server and hypercorn, each in a process group of its own."""
+
+    def start(self, kind: str, *command: str | Path, **variables: str) -> None:
+        """Start a process; what it says goes to a file in the folder."""
+        with (self.folder / f"{kind}.out").open("ab") as output:
+            self.children[kind] = subprocess.Popen(
+                command, cwd=PEERS / NAME, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                env={**_environment(), **variables}, start_new_session=True,
+            )  # fmt: skip
+
+    def serve(self) -> None:
+        """Start the processes of plans."""
+        settings = ("--config", self.folder / "hypercorn.toml")
+        echo_ports = " ".join(str(echo.hello["port"]) for echo in self.echoes)
+        python = ENVIRONMENTS / NAME / "bin" / "python"
+        self.start("plans", python, "-m", "hypercorn", *settings, "plans:app", ECHO_PORTS=echo_ports)
+
+    def kill(self, kind: str) -> None:
+        """Kill a process and all below it."""
+        process = self.children.pop(kind)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def pids(self) -> dict[str, list[int]]:
+        """Its processes by kind, the client too."""
+        groups = {kind: _group(process.pid) for kind, process in self.children.items()}
+        return {**groups, "echo": [echo.pid for echo in self.echoes], "client": [self.client.pid]}
+
+    async def round(self, handler: str, count: int, *, together: bool = True, **goal: Any) -> dict[str, Any]:
+        """A round of the client's; raises BenchmarkFailed unless each plan gives its result."""
+        wanted = {"steps": 3, "seconds": 0, **goal}
+        return await self.client.ask(ROUND_SECONDS, handler=handler, count=count, together=together, goal=wanted)
+
+    async def asked(self) -> list[list[float]]:
+        """What the echo processes were asked since the last call: plan, step, process and monotonic time."""
+        return [each for echo in self.echoes for each in (await echo.ask(START_SECONDS))["asked"]]
+
+
+@asynccontextmanager
+async def restate(sync: PeerSync) -> AsyncIterator[Running]:
+    """A server on an empty folder, its plans and echo processes, and the client; all are stopped at the end.
+
+    Raises:
+        BenchmarkFailed: they do not come up.
+    """
+    with scratch() as folder, _free_ports("fabric", "ingress", "admin", "plans") as ports:
+        (folder / "restate.toml").write_text(configuration(folder, ports, sync))
+        (folder / "hypercorn.toml").write_text(serving(ports["plans"], os.cpu_count() or 1))
+        ingress = f"http://127.0.0.1:{ports['ingress']}"
+        async with contextlib.AsyncExitStack() as stack:
+            client = await stack.enter_async_context(program(NAME, "client", ingress=ingress, patience=ROUND_SECONDS))
+            programs = [program(NAME, "echo", ingress=ingress) for _ in range(ECHOES)]
+            running = Running(folder, ports, client, [await stack.enter_async_context(each) for each in programs])
+            try:
+                running.start("restate-server", _binaries()[0], "--no-logo", "--config-file", folder / "restate.toml")
+                running.serve()
+                await _ready(running)
+                yield running
+            finally:
+                for kind in list(running.children):
+                    running.kill(kind)
+
+
+async def _ready(running: Running) -> None:
+    admin, plans = (f"http://127.0.0.1:{running.ports[kind]}" for kind in ("admin", "plans"))
+    deployment = json.dumps({"uri": plans}).encode()
+    steps = (f"{plans}/health", None), (f"{admin}/health", None), (f"{admin}/deployments", deployment)
+    deadline = time.monotonic() + START_SECONDS
+    for url, data in steps:
+        while not await asyncio.to_thread(_answers, url, data):
+            ended = [kind for kind, process in running.children.items() if process.poll() is not None]
+            if ended or time.monotonic() > deadline:
+                said = "".join(path.read_text(errors="replace")[-1000:] for path in running.folder.glob("*.out"))
+                raise BenchmarkFailed(f"restate did not come up: {url} does not answer, {ended} ended; {said}")
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(SETTLE_SECONDS)
+
+
+def _answers(url: str, data: bytes | None) -> bool:
+    request = urllib.request.Request(url, data=data, headers={"content-type": "application/json"})
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(request, timeout=START_SECONDS):
+            return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def _free_ports(*names: str) -> Iterator[dict[str, int]]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
+        ports = {name: each.getsockname()[1] for name, each in zip(names, sockets, strict=True)}
+    yield ports
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment without what would change the server's configuration."""
+    names = {"HTTP_PROXY", "MEMORY_LIMIT", "RUST_LOG"}
+    return {name: value for name, value in os.environ.items() if name not in names and not name.startswith("RESTATE_")}
+
+
+def _binaries() -> list[Path]:
+    return sorted(SERVER.glob("node_modules/@restatedev/restate-server-*/bin/restate-server"))
+
+
+def _group(leader: int) -> list[int]:
+    listed = subprocess.run(["ps", "-eo", "pid=,pgid="], capture_output=True, text=True, check=True).stdout.split()
+    return [int(pid) for pid, group in zip(listed[::2], listed[1::2], strict=True) if int(group) == leader]
