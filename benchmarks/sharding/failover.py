@@ -1,0 +1,280 @@
+"""Failover: a simulation, event by event, of one group that loses a process or a machine.
+
+An event goes through three stations: the dispatcher of its shard, the host of its plan, and the streams, which are one
+station for the whole group. Each serves in order of arrival; events come at random (Poisson) and do not slow down when
+nothing answers, which is the worst case. What is interrupted is done anew. A dispatcher has no more events with hosts
+than ``max_outstanding``: when those that a lost host owes fill it, events for other hosts wait too.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from statistics import quantiles
+from typing import Literal, NamedTuple
+
+from plancast.settings import DispatcherSettings
+
+DISPATCHERS = DispatcherSettings()
+ACK_WAIT = DISPATCHERS.ack_wait
+"""Seconds after which the stream gives a lost dispatcher's events to its successor (``dispatchers.ack_wait``)."""
+BEGIN = 5.0
+"""When the fault comes, in seconds."""
+CALM = 5.0
+"""Seconds after the last backlog that are simulated too."""
+BACK_TO_NORMAL = 0.05
+"""Seconds beyond the usual p99 up to which an event counts as served in time."""
+LONGEST = 400.0
+Station = Literal["dispatcher", "host", "streams"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """One group of a deployment."""
+
+    turns_per_second: float
+    dispatchers: int
+    hosts: int
+    dispatcher_ms: float
+    """Time of a dispatcher for a turn,"""
+    host_ms: float
+    """of a host,"""
+    streams_ms: float
+    """and of the streams: 1000 by the turns a second that they can carry."""
+    activation_ms: float = 0.0
+    """Time of a host to bring back a plan. Each event at a host that was lost is taken to be its plan's first one."""
+    max_outstanding: int = DISPATCHERS.max_outstanding
+    """Events that a dispatcher has handed to hosts and that are not committed."""
+
+    def busy(self, station: Station) -> float:
+        """The part of its time that a station is busy."""
+        share = {
+            "dispatcher": self.dispatcher_ms / self.dispatchers,
+            "host": self.host_ms / self.hosts,
+            "streams": self.streams_ms,
+        }
+        return self.turns_per_second * share[station] / 1000
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is lost, and for how long."""
+
+    name: str
+    seconds: float
+    dispatchers: int = 0
+    """How many of the group's are lost,"""
+    hosts: int = 0
+    """and how many of these."""
+    streams: bool = False
+
+
+class Result(NamedTuple):
+    """What a fault does."""
+
+    held_up: float
+    """Part of the events that came from the fault to the end of its backlog, and was held up."""
+    p50: float
+    """Seconds that events which were held up waited,"""
+    p99: float
+    most: float
+    backlog: int
+    """Most events that were there and not served."""
+    drained: float
+    """Seconds from the end of the fault until its backlog is gone; the last redeliveries aside."""
+    redelivered: int
+    """Events that a lost dispatcher had in hand, which come again only after ``ack_wait``."""
+
+
+def simulate(group: Group, fault: Fault, seed: int) -> Result:
+    """Run a group through a fault.
+
+    Raises:
+        ValueError: the group cannot carry its load even without the fault.
+    """
+    busiest = max(group.busy("dispatcher"), group.busy("host"), group.busy("streams"))
+    if busiest >= 1:
+        raise ValueError(f"a station would be busy {busiest:.0%} of its time")
+    chance = random.Random(seed)
+    until = _horizon(group, fault)
+    arrivals: list[float] = []
+    now = chance.expovariate(group.turns_per_second)
+    while now < until:
+        arrivals.append(now)
+        now += chance.expovariate(group.turns_per_second)
+    run = _Run(group, fault, arrivals, chance)
+    run.go()
+    return _result(arrivals, run.done, BEGIN + fault.seconds, run.again)
+
+
+class _Server:
+    """One process, or the streams: serves one event at a time, in order."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.queue: deque[int] = deque()
+        self.current: int | None = None
+        self.up = True
+        self.life = 0
+        """What was begun in an earlier one does not end."""
+        self.out = 0
+        """Events that a dispatcher has with hosts."""
+
+
+class _Run:
+    """The events of one simulation, by time."""
+
+    def __init__(self, group: Group, fault: Fault, arrivals: Sequence[float], chance: random.Random) -> None:
+        self.arrivals = arrivals
+        self.done = [0.0] * len(arrivals)
+        self.again: set[int] = set()
+        """Events that come again after ``ack_wait``, because nobody is left who has them in hand."""
+        self._group, self._fault = group, fault
+        self._dispatchers = [_Server(group.dispatcher_ms / 1000) for _ in range(group.dispatchers)]
+        self._hosts = [_Server(group.host_ms / 1000) for _ in range(group.hosts)]
+        self._streams = _Server(group.streams_ms / 1000)
+        self._dispatcher_of = [chance.randrange(group.dispatchers) for _ in arrivals]
+        self._host_of = [chance.randrange(group.hosts) for _ in arrivals]
+        self._handed: dict[int, int] = {}
+        """The life of the dispatcher that handed an event over."""
+        self._number = count()
+        self._due: list[tuple[float, int, Literal["come", "served", "down", "up"], int, _Server | None, int]] = []
+
+    def go(self) -> None:
+        """Serve every event."""
+        for index, time in enumerate(self.arrivals):
+            self._at(time, "come", index)
+        self._at(BEGIN, "down")
+        self._at(BEGIN + self._fault.seconds, "up")
+        while self._due:
+            now, _, kind, index, server, life = heapq.heappop(self._due)
+            if kind == "come":
+                self._enter(now, self._dispatchers[self._dispatcher_of[index]], index)
+            elif kind == "down":
+                self._down()
+            elif kind == "up":
+                self._up(now)
+            elif server is not None and server.life == life:
+                self._served(now, server, index)
+
+    def _at(
+        self,
+        time: float,
+        kind: Literal["come", "served", "down", "up"],
+        index: int = -1,
+        server: _Server | None = None,
+    ) -> None:
+        life = 0 if server is None else server.life
+        heapq.heappush(self._due, (time, next(self._number), kind, index, server, life))
+
+    def _enter(self, now: float, server: _Server, index: int) -> None:
+        server.queue.append(index)
+        self._begin(now, server)
+
+    def _begin(self, now: float, server: _Server) -> None:
+        full = server.out >= self._group.max_outstanding
+        if server.up and server.current is None and server.queue and not full:
+            server.current = server.queue.popleft()
+            self._at(now + server.seconds, "served", server.current, server)
+
+    def _served(self, now: float, server: _Server, index: int) -> None:
+        server.current = None
+        dispatcher = self._dispatchers[self._dispatcher_of[index]]
+        if server is dispatcher:
+            dispatcher.out += 1
+            self._handed[index] = dispatcher.life
+            self._enter(now, self._hosts[self._host_of[index]], index)
+        elif server is self._streams:
+            self.done[index] = now
+            if self._handed.pop(index) == dispatcher.life:
+                dispatcher.out -= 1
+            self._begin(now, dispatcher)
+        else:
+            self._enter(now, self._streams, index)
+        self._begin(now, server)
+
+    def _down(self) -> None:
+        lost = self._dispatchers[: self._fault.dispatchers]
+        for server in (*lost, *self._hosts[: self._fault.hosts], *([self._streams] if self._fault.streams else [])):
+            server.up = False
+            server.life += 1
+            if server.current is not None:
+                server.queue.appendleft(server.current)
+                server.current = None
+        for server in lost:  # what it has read is gone with it; what it has not read is still in the stream
+            server.out = 0
+            read = min(len(server.queue), self._group.max_outstanding)
+            self._again(server.queue.popleft() for _ in range(read))
+        for server in self._hosts[: self._fault.hosts]:  # other dispatchers hand over once more what it had
+            orphans = {index for index in server.queue if self._dispatcher_of[index] < self._fault.dispatchers}
+            server.queue = deque(index for index in server.queue if index not in orphans)
+            self._again(orphans)
+
+    def _again(self, events: Iterable[int]) -> None:
+        for index in events:
+            self.again.add(index)
+            self._handed.pop(index, None)
+            self._at(max(BEGIN + self._fault.seconds, self.arrivals[index] + ACK_WAIT), "come", index)
+
+    def _up(self, now: float) -> None:
+        for host in self._hosts[: self._fault.hosts]:
+            host.seconds += self._group.activation_ms / 1000
+        for server in (*self._dispatchers, *self._hosts, self._streams):
+            server.up = True
+            self._begin(now, server)
+
+
+def _horizon(group: Group, fault: Fault) -> float:
+    """Until when events come: the backlog is gone by then."""
+    rates = []
+    if fault.dispatchers:
+        rates.append(group.busy("dispatcher"))
+    if fault.hosts:
+        rates.append(group.busy("host") * (1 + group.activation_ms / group.host_ms))
+    if fault.streams:
+        rates.append(group.busy("streams"))
+    # What is held up comes all at once to the stations behind, so the busiest of all counts.
+    rates += [group.busy("host"), group.busy("streams")]
+    busiest = min(0.97, max(rates))
+    return min(LONGEST, BEGIN + fault.seconds / (1 - busiest) + CALM)
+
+
+def _result(arrivals: Sequence[float], done: Sequence[float], end: float, again: set[int]) -> Result:
+    waited = [left - came for came, left in zip(arrivals, done, strict=True)]
+    usual = [wait for came, wait, left in zip(arrivals, waited, done, strict=True) if left < BEGIN]
+    bound = sorted(usual)[int(0.99 * len(usual))] + BACK_TO_NORMAL
+    late = [index for index, wait in enumerate(waited) if wait > bound]
+    if not late:
+        return Result(0.0, 0.0, 0.0, 0.0, _backlog(arrivals, done), 0.0, len(again))
+    last = max((done[index] for index in late if index not in again), default=end)
+    during = sum(BEGIN <= came <= last for came in arrivals)
+    cuts = quantiles([waited[index] for index in late], n=100) if len(late) > 1 else [waited[late[0]]] * 99
+    return Result(
+        held_up=min(1.0, len(late) / max(1, during)),
+        p50=cuts[49],
+        p99=cuts[98],
+        most=max(waited),
+        backlog=_backlog(arrivals, done),
+        drained=max(0.0, last - end),
+        redelivered=len(again),
+    )
+
+
+def _backlog(arrivals: Sequence[float], done: Sequence[float]) -> int:
+    """Most events at one time that had come and not gone."""
+    most = gone = 0
+    ordered = sorted(done)
+    for number, came in enumerate(arrivals, 1):
+        while gone < len(ordered) and ordered[gone] <= came:
+            gone += 1
+        most = max(most, number - gone)
+    return most
+
+
+def busiest_for(fault_seconds: float, drain_seconds: float) -> float:
+    """The part of its time that a station may be busy, so that a fault's backlog is gone so soon after it."""
+    return drain_seconds / (drain_seconds + fault_seconds)

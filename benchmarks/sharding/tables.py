@@ -1,0 +1,69 @@
+"""Tables: for a terminal, and between markers in a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table as Shown
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table by its name, which is that of its markers too."""
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: Sequence[int] = (0,)
+    """Columns of words; the others are of numbers, and stand to the right."""
+
+    def shown(self) -> Shown:
+        """For a terminal; long cells go on in a further line."""
+        table = Shown(title=self.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+        for index, column in enumerate(self.columns):
+            words = [word for row in self.rows for word in _plain(row[index]).split()]
+            widest = max(map(len, words), default=1)
+            justify: Literal["left", "right"] = "left" if index in self.words else "right"
+            table.add_column(column, justify=justify, overflow="fold", min_width=widest)
+        for row in self.rows:
+            table.add_row(*map(_plain, row))
+        return table
+
+    def markdown(self) -> str:
+        """For a document."""
+        rule = ["---" if index in self.words else "---:" for index in range(len(self.columns))]
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in (self.columns, rule, *self.rows))
+
+
+def _plain(cell: str) -> str:
+    return cell.replace("**", "").replace("`", "")
+
+
+def show(tables: Iterable[Table], console: Console) -> None:
+    """Print them."""
+    for table in tables:
+        console.print(table.shown())
+        console.print()
+
+
+def write(tables: Iterable[Table], path: Path) -> list[str]:
+    """Put tables between their markers in a document; returns the names of those that have none there.
+
+    A table's markers are ``<!-- name -->`` and ``<!-- /name -->``, each in a line of its own.
+    """
+    text, missing = path.read_text(), []
+    for table in tables:
+        before, begin, rest = text.partition(f"<!-- {table.name} -->\n")
+        _, end, after = rest.partition(f"<!-- /{table.name} -->")
+        if end:
+            text = f"{before}{begin}{table.markdown()}\n{end}{after}"
+        else:
+            missing.append(table.name)
+    path.write_text(text)
+    return missing
