@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -13,11 +12,11 @@ from typing import Any
 import uvloop
 from rich.console import Console
 
-from benchmarks import hops, report, sides, targets
-from benchmarks.rounds import Found, Job, run
-from benchmarks.rows import BENCH, PEERS, RESULTS, Row, Say, load, save
-from benchmarks.systems import Sync
-from benchmarks.workloads import MODULES, measure_of
+from benchmarks import report, targets
+from benchmarks.ending import supervised
+from benchmarks.rounds import Job, run
+from benchmarks.rows import BENCH, PEERS, RESULTS, Row, Say, Sync, load, save
+from benchmarks.workloads import MODULES, SIDE_BY_SIDE, measure_of
 
 SYNCS: tuple[Sync, ...] = ("default", "always")
 SYSTEMS = ("shared", "dedicated", "baseline")
@@ -51,11 +50,11 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     side_by_side = options.peers is not None
     of_w1 = options.n or options.client
     if options.workloads is None:
-        options.workloads = list(sides.WORKLOADS) if side_by_side else ["w1"] if of_w1 else list(MODULES)
+        options.workloads = list(SIDE_BY_SIDE) if side_by_side else ["w1"] if of_w1 else list(MODULES)
         if options.systems and not side_by_side:
             options.workloads = ["w1"] if of_w1 else ["w1", "w5"]
-    if side_by_side and not set(options.workloads) <= set(sides.WORKLOADS):
-        parser.error(f"side by side there are {', '.join(sides.WORKLOADS)}")
+    if side_by_side and not set(options.workloads) <= set(SIDE_BY_SIDE):
+        parser.error(f"side by side there are {', '.join(SIDE_BY_SIDE)}")
     options.repeat = options.repeat or (3 if side_by_side else 1)
     if min([*(options.n or ()), options.repeat]) < 1:
         parser.error("--n and --repeat are at least 1")
@@ -90,6 +89,8 @@ def main(given: Sequence[str] | None = None) -> int:
         _report()
         return 0
     if options.hops:
+        from benchmarks import hops  # imports Ray, which reports do without
+
         syncs: Sequence[Sync] = options.sync or SYNCS[:1]
         for sync in syncs:
             Console().print(uvloop.run(hops.run(options.systems or ["shared", "baseline"], sync)))
@@ -103,6 +104,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.peers is None:
         jobs = our_jobs(options)
     else:
+        from benchmarks import sides
+
         there = sides.find()
         wanted = {name: there[name] for name in options.peers or there if name in there}
         failures += [f"there is no peer {name}" for name in options.peers if name not in there]
@@ -112,7 +115,7 @@ def _run(options: argparse.Namespace) -> int:
         jobs = sides.jobs(ready, options.workloads, counts, options.scale)
     saved = not options.no_save and options.scale != "quick"
     keep = partial(save, path=path) if saved else _keep_nothing
-    found: Found = uvloop.run(run(jobs, options.repeat, progress, keep))
+    found = uvloop.run(run(jobs, options.repeat, progress, keep))
     _show(found.rows, "this run")
     if saved and found.rows:
         _say(f"rows: benchmarks/results/{path.name}")
@@ -156,7 +159,4 @@ def _say(words: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        sys.exit(130)
+    sys.exit(supervised(main))

@@ -39,6 +39,7 @@ from typing import Any
 
 import uvloop
 
+from benchmarks.ending import die_with_parent
 from benchmarks.script import Script
 from plancast_bus.contracts import ConsumerSpec, Delivery
 from plancast_bus.envelope import EventTopic
@@ -271,6 +272,7 @@ class Processes:
 
 
 def _serve(kind: type[Plans] | type[Echo], role: Role, ready: Event) -> None:
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     uvloop.run(_run(kind, role, ready))
 

@@ -17,7 +17,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from benchmarks.report import NAMES, figure, synced
+from benchmarks.report import NAMES, OURS, figure, synced
 from benchmarks.rows import Row
 
 INK, PALE, FAINT = "#24292f", "#57606a", "#d0d7de"
@@ -63,7 +63,7 @@ def draw(bench: Sequence[Row], peers: Sequence[Row], folder: Path) -> list[Path]
             ("throughput", throughput(together)),
             ("latency", latency(together)),
             ("memory", memory(together)),
-            ("recovery", recovery(bench)),
+            ("recovery", recovery([*bench, *(row for row in peers if row["system"] not in OURS)])),
         ):
             if chart is not None:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -193,16 +193,15 @@ def memory(rows: Sequence[Row]) -> Any:
 
 
 def recovery(rows: Sequence[Row]) -> Any:
-    """Time until plans move again after their host was killed."""
+    """Time until plans move again after what runs them was killed."""
     drawn = [row for row in rows if row["workload"] == "w6" and row.get("recovery_p99_ms") is not None]
     if not drawn:
         return None
-    drawn.sort(key=lambda row: (row["n"], row["sync"]), reverse=True)
+    drawn.sort(key=lambda row: (_ORDER.index(row["system"]), row["n"], row["sync"]), reverse=True)
     chart, axis = pyplot.subplots(figsize=(7, 1.3 + 0.5 * len(drawn)))
-    colour = LOOKS["shared"][0]
     for at, row in enumerate(drawn):
         p50, p99 = row["recovery_p50_ms"] / 1000, row["recovery_p99_ms"] / 1000
-        _median_and_tail(axis, at, p50, p99, colour)
+        _median_and_tail(axis, at, p50, p99, LOOKS[row["system"]][0])
     axis.set_yticks(range(len(drawn)), [_killed(row) for row in drawn])
     axis.set_ylim(-0.6, len(drawn) - 0.3)
     axis.set_xlim(0, max(row["recovery_p99_ms"] for row in drawn) / 1000 * 1.2)
@@ -214,7 +213,7 @@ def recovery(rows: Sequence[Row]) -> Any:
 
 
 def _killed(row: Row) -> str:
-    return f"{row.get('variant') or 'host'}, {row['n']:,} plans, sync {row['sync']}"
+    return f"{NAMES[row['system']]}: {row.get('variant') or 'host'}, {row['n']:,} plans, sync {row['sync']}"
 
 
 def _median_and_tail(axis: Any, at: int, p50: float, p99: float, colour: str) -> None:

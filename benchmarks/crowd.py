@@ -18,7 +18,9 @@ from uuid import uuid4
 import uvloop
 
 from benchmarks import w4
-from benchmarks.driver import BenchmarkFailed
+from benchmarks.ending import die_with_parent
+from benchmarks.outcome import BenchmarkFailed
+from benchmarks.submitting import publication
 from plancast.settings import Settings
 from plancast_bus.codec import load
 from plancast_bus.contracts import Bus
@@ -77,6 +79,7 @@ async def crowd(settings: Settings, size: int) -> AsyncIterator[Crowd]:
 
 
 def _drive(pipe: Connection, settings: Settings, size: int) -> None:
+    die_with_parent()
     uvloop.run(_serve(pipe, settings, size))
 
 
@@ -165,9 +168,9 @@ class Plans:
             data={"n": self._submitted, "manner": w4.ASKS_FIRST if self._submitted % 2 else "at once"},
             correlation_id=plan,
         )
-        payload, content_type = self._bus.encode(event)
+        effect = publication(self._bus, event)
         self._started[plan] = time.monotonic()
-        return Publish(self._bus.subjects.event(event.topic, plan, event.type), payload, event.id, content_type)
+        return effect
 
     async def _responded(self, subject: str, payload: bytes, content_type: str | None) -> None:
         now = time.monotonic()

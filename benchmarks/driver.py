@@ -9,49 +9,21 @@ into after the clock has stopped. So the driver costs little beside what it meas
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from uuid import uuid4
 
 from benchmarks import w1
-from benchmarks.script import goal
+from benchmarks.outcome import BenchmarkFailed, Outcome
+from benchmarks.script import W1, Words, goal
+from benchmarks.submitting import publication, submit
 from plancast import Client
 from plancast_bus.codec import load
 from plancast_bus.contracts import Bus, Subscription
 from plancast_bus.effects import Publish
 
-CHUNK = 50
-"""Goals in one emission."""
-EMISSIONS = 20
-"""Emissions at once: with CHUNK, the publishes that are in flight."""
 CLIENT_SUBMITS = 500
 """Submits of a client at once."""
-
-
-class BenchmarkFailed(Exception):
-    """Raised when plans do not end as they should: their figures would mean nothing."""
-
-
-@dataclass
-class Outcome:
-    """What a round of plans has taken."""
-
-    seconds: float
-    """From the first submit to the last final response."""
-    latencies: list[float] = field(default_factory=list)
-    """Of each plan, from its submit to its final response; seconds."""
-
-    @property
-    def plans_per_second(self) -> float:
-        """Plans in all by the time in all."""
-        return len(self.latencies) / self.seconds
-
-    def percentile_ms(self, percent: float) -> float:
-        """The latency that so many percent of the plans do not exceed."""
-        ordered = sorted(self.latencies)
-        return ordered[max(1, math.ceil(percent / 100 * len(ordered))) - 1] * 1000
 
 
 class Driver:
@@ -60,10 +32,12 @@ class Driver:
     Args:
         bus: A connection; whoever made it closes it.
         timeout: Seconds that a round may take.
+        words: Of the workload that the plans are of.
     """
 
-    def __init__(self, bus: Bus, timeout: float) -> None:
+    def __init__(self, bus: Bus, timeout: float, words: Words = W1) -> None:
         self._bus = bus
+        self._words = words
         self._timeout = timeout
         self._subscription: Subscription | None = None
         self._started: dict[str, float] = {}
@@ -76,8 +50,8 @@ class Driver:
 
     async def open(self) -> None:
         """Listen for final responses."""
-        prefix = self._bus.subjects.prefix
-        self._subscription = await self._bus.subscribe(f"{prefix}.action-results.*.{w1.RESPONSE}", self._responded)
+        subject = f"{self._bus.subjects.prefix}.action-results.*.{self._words.response}"
+        self._subscription = await self._bus.subscribe(subject, self._responded)
 
     async def close(self) -> None:
         """Listen no more."""
@@ -89,9 +63,8 @@ class Driver:
         goals = [self._goal(number) for number in range(count)]
         self._begin(count)
         first = time.perf_counter()
-        chunks = (goals[at : at + CHUNK] for at in range(0, count, CHUNK))
         async with asyncio.timeout(self._timeout):
-            await asyncio.gather(*(self._publish(chunks) for _ in range(EMISSIONS)))
+            await submit(self._bus, goals, self._note)
             await self._complete.wait()
         self._check(count)
         return Outcome(self._last - first, list(self._latencies.values()))
@@ -103,32 +76,19 @@ class Driver:
         for each in goals:
             self._begin(1)
             async with asyncio.timeout(self._timeout):
-                await self._publish(iter([[each]]))
+                await submit(self._bus, [each], self._note)
                 await self._complete.wait()
             self._check(1)
             outcome.latencies.extend(self._latencies.values())
         outcome.seconds = sum(outcome.latencies)
         return outcome
 
-    async def park(self, count: int) -> None:
-        """Submit so many plans that wait for a signal."""
-        goals = [self._goal(number, w1.PARK) for number in range(count)]
-        chunks = (goals[at : at + CHUNK] for at in range(0, count, CHUNK))
-        async with asyncio.timeout(self._timeout):
-            await asyncio.gather(*(self._publish(chunks) for _ in range(EMISSIONS)))
+    def _goal(self, number: int) -> Publish:
+        return publication(self._bus, goal(uuid4().hex, number, self._words.goal))
 
-    def _goal(self, number: int, event_type: str = w1.GOAL) -> tuple[str, Publish]:
-        plan = uuid4().hex
-        event = goal(plan, number, event_type)
-        payload, content_type = self._bus.encode(event)
-        subject = self._bus.subjects.event(event.topic, plan, event.type)
-        return plan, Publish(subject, payload, event.id, content_type)
-
-    async def _publish(self, chunks: Iterator[Sequence[tuple[str, Publish]]]) -> None:
-        for chunk in chunks:
-            now = time.perf_counter()
-            self._started.update((plan, now) for plan, _ in chunk)
-            await self._bus.emit([effect for _, effect in chunk])
+    def _note(self, goals: Iterable[Publish]) -> None:
+        now = time.perf_counter()
+        self._started.update((each.message_id, now) for each in goals)
 
     def _begin(self, count: int) -> None:
         self._started.clear()

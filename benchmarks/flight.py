@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import NamedTuple
 
 from benchmarks import w6_app
-from benchmarks.driver import CHUNK, EMISSIONS, BenchmarkFailed, Outcome
+from benchmarks.outcome import BenchmarkFailed, Outcome
 from benchmarks.script import goal
+from benchmarks.submitting import publication, submit
 from benchmarks.systems import Running
 from plancast_bus.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.codec import load
@@ -52,10 +53,9 @@ class Flight:
 
     async def submit(self, plans: Sequence[str]) -> None:
         """Submit plans with these ids, as fast as the server takes them."""
-        goals = [self._goal(number, plan) for number, plan in enumerate(plans)]
+        goals = [publication(self._bus, goal(plan, number, w6_app.GOAL)) for number, plan in enumerate(plans)]
         self._started.update(dict.fromkeys(plans, 0.0))
-        chunks = (goals[at : at + CHUNK] for at in range(0, len(goals), CHUNK))
-        await asyncio.gather(*(self._publish(chunks) for _ in range(EMISSIONS)))
+        await submit(self._bus, goals, self._note)
 
     def forget(self) -> None:
         """Forget all plans so far."""
@@ -108,16 +108,9 @@ class Flight:
         """When the last of these ended, seconds since the epoch."""
         return max(self.ended[plan] for plan in plans)
 
-    def _goal(self, number: int, plan: str) -> tuple[str, Publish]:
-        event = goal(plan, number, w6_app.GOAL)
-        payload, content_type = self._bus.encode(event)
-        return plan, Publish(self._bus.subjects.event(event.topic, plan, event.type), payload, event.id, content_type)
-
-    async def _publish(self, chunks: Iterator[Sequence[tuple[str, Publish]]]) -> None:
-        for chunk in chunks:
-            now = time.time()
-            self._started.update((plan, now) for plan, _ in chunk)
-            await self._bus.emit([effect for _, effect in chunk])
+    def _note(self, goals: Iterable[Publish]) -> None:
+        now = time.time()
+        self._started.update((each.message_id, now) for each in goals)
 
     async def _responded(self, subject: str, payload: bytes, content_type: str | None) -> None:
         plan = subject.split(".", 3)[2]

@@ -16,10 +16,9 @@ from nats.aio.msg import Msg
 from rich.table import Table
 
 from benchmarks import w1
-from benchmarks.driver import Driver
-from benchmarks.measuring import TIMEOUT, WARM_UP
-from benchmarks.systems import SYSTEMS, Sync, SystemName
-from plancast_bus.jetstream import connect
+from benchmarks.measuring import WARM_UP, driven
+from benchmarks.rows import Sync
+from benchmarks.systems import SYSTEMS, SystemName
 from plancast_bus.jetstream.connection import Connection
 from plancast_bus.subjects import Subjects
 
@@ -129,21 +128,14 @@ def hops(times: dict[str, float]) -> dict[str, list[float]]:
 
 async def listen(system: SystemName, sync: Sync, count: int = PLANS) -> list[dict[str, list[float]]]:
     """Run plans one after the other on a system, and listen."""
-    async with SYSTEMS[system](sync) as running:
-        bus = await connect(running.settings.nats, running.settings.bus)
-        driver = Driver(bus, TIMEOUT)
-        ear = Ear(Connection(running.settings.nats), bus.subjects)
-        try:
-            await driver.open()
-            await driver.together(WARM_UP[system])
-            await driver.alone(count // 5)
-            await ear.open()
-            await driver.alone(count)
-            await ear.close()
-            return [hops(times) for times in ear.plans()]
-        finally:
-            await driver.close()
-            await bus.close()
+    async with SYSTEMS[system](sync) as running, driven(running) as driver:
+        ear = Ear(Connection(running.settings.nats), Subjects(running.settings.bus.prefix))
+        await driver.together(WARM_UP[system])
+        await driver.alone(count // 5)
+        await ear.open()
+        await driver.alone(count)
+        await ear.close()
+        return [hops(times) for times in ear.plans()]
 
 
 async def run(systems: Sequence[SystemName], sync: Sync) -> Table:

@@ -7,10 +7,10 @@ import itertools
 import time
 from pathlib import Path
 
-from benchmarks.measuring import WARM_UP, driven, memory
-from benchmarks.processes import started_here
-from benchmarks.rows import Row, Say, Scale
-from benchmarks.systems import Sync, durability, plancast
+from benchmarks.measuring import WARM_UP, driven
+from benchmarks.processes import RAY, memory, started_here
+from benchmarks.rows import Row, Say, Scale, Sync
+from benchmarks.systems import durability, plancast
 from plancast.settings import RaySettings
 from plancast_actors import cluster
 
@@ -18,8 +18,6 @@ SECONDS: dict[Scale, float] = {"quick": 2.0, "short": 10.0, "full": 20.0}
 """How long is watched."""
 SETTLING: dict[Scale, float] = {"quick": 1.0, "short": 5.0, "full": 5.0}
 """Before that: what was done last is written, and processes that are no longer needed have ended."""
-RAY = "ray "
-"""Kinds of Ray's own daemons begin so."""
 SUPERVISOR = "supervisor"
 """This process, which stands for that of ``plancast run``."""
 

@@ -12,9 +12,8 @@ import math
 import sys
 from collections.abc import Sequence
 
-from benchmarks.driver import BenchmarkFailed
-from benchmarks.rows import Row, Say, Scale
-from benchmarks.systems import Sync
+from benchmarks.outcome import BenchmarkFailed
+from benchmarks.rows import Row, Say, Scale, Sync
 
 COUNTS: dict[Scale, int] = {"quick": 3, "short": 20, "full": 100}
 """Processes."""

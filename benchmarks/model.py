@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from benchmarks import w4
-from benchmarks.driver import BenchmarkFailed
+from benchmarks.ending import die_with_parent
+from benchmarks.outcome import BenchmarkFailed
 from plancast.testing import ModelServer
 
 START_SECONDS = 30.0
@@ -70,6 +71,7 @@ def model(seconds: float) -> Iterator[Model]:
 
 
 def _serve(pipe: Connection, seconds: float) -> None:
+    die_with_parent()
     with ModelServer(rule=w4.decide, latency=seconds) as server:
         pipe.send(server.url)
         while True:

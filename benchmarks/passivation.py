@@ -5,24 +5,23 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from uuid import uuid4
 
 import ray
 
 from benchmarks import w1
-from benchmarks.driver import CHUNK, EMISSIONS, BenchmarkFailed
-from benchmarks.measuring import memory_mb
+from benchmarks.outcome import BenchmarkFailed
+from benchmarks.processes import memory_mb
+from benchmarks.rows import Sync
 from benchmarks.script import goal
-from benchmarks.systems import NAMESPACE, ROOT, Running, Sync, scratch
+from benchmarks.submitting import publication, submit
+from benchmarks.systems import NAMESPACE, Running, plancast
 from plancast.settings import Settings
-from plancast_actors.local import LocalRuntime
 from plancast_bus.codec import load
 from plancast_bus.contracts import Bus
-from plancast_bus.effects import Publish
 from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
 
@@ -46,8 +45,6 @@ class Waiting:
 
     running: Running
     bus: Bus
-    folder: Path
-    """Where the nats-server keeps its files."""
     root: str
     """First part of the plans' ids; their number follows."""
     count: int = 0
@@ -63,9 +60,8 @@ class Waiting:
         end = self.count + count
         while self.count < end:
             portion = range(self.count, min(end, self.count + PORTION))
-            goals = [self._goal(number) for number in portion]
-            chunks = (goals[at : at + CHUNK] for at in range(0, len(goals), CHUNK))
-            await asyncio.gather(*(self._publish(chunks) for _ in range(EMISSIONS)))
+            goals = (goal(self.plan(number), number, w1.PARK) for number in portion)
+            await submit(self.bus, [publication(self.bus, each) for each in goals])
             self.count = portion.stop
             await self._until("turns", self.count - AHEAD)
         await self._until("turns", self.count)
@@ -92,15 +88,14 @@ class Waiting:
         """
         plan = self.plan(number)
         event = EventEnvelope(
-            id=uuid4().hex, source="bench", type=w1.SIGNAL, topic=EventTopic.PLAN_EVENTS, data={}, correlation_id=plan
+            source="bench", type=w1.SIGNAL, topic=EventTopic.PLAN_EVENTS, data={}, correlation_id=plan
         )
-        payload, content_type = self.bus.encode(event)
-        subject = self.bus.subjects.event(event.topic, plan, event.type)
+        effect = publication(self.bus, event)
         self._heard = asyncio.get_running_loop().create_future()
         begin = time.perf_counter()
         try:
             async with asyncio.timeout(STANDSTILL):
-                await self.bus.emit([Publish(subject, payload, event.id, content_type)])
+                await self.bus.emit([effect])
                 status = await self._heard
         except TimeoutError as error:
             raise BenchmarkFailed(f"plan {plan} has not ended within {STANDSTILL:.0f} s of its signal") from error
@@ -115,18 +110,8 @@ class Waiting:
         names = [f"host-{number}" for number in range(len(pids["hosts"]))]
         actors = [await asyncio.to_thread(ray.get_actor, name, namespace=NAMESPACE) for name in names]
         await asyncio.gather(*(actor.__ray_call__.remote(lambda _actor: gc.collect()) for actor in actors))
-        disk = sum(path.stat().st_blocks * 512 for path in self.folder.rglob("*") if path.is_file())
+        disk = sum(path.stat().st_blocks * 512 for path in self.running.settings.data_dir.rglob("*") if path.is_file())
         return Footprint(memory_mb(pids["hosts"]), memory_mb(pids["nats-server"]), disk / 2**20)
-
-    def _goal(self, number: int) -> Publish:
-        event = goal(self.plan(number), number, w1.PARK)
-        payload, content_type = self.bus.encode(event)
-        subject = self.bus.subjects.event(event.topic, event.correlation_id, event.type)
-        return Publish(subject, payload, event.id, content_type)
-
-    async def _publish(self, chunks: Iterator[Sequence[Publish]]) -> None:
-        for chunk in chunks:
-            await self.bus.emit(chunk)
 
     async def _until(self, name: str, wanted: int) -> None:
         seen, moved_at = -1, time.monotonic()
@@ -155,23 +140,14 @@ class Footprint:
 @asynccontextmanager
 async def waiting_plans(sync: Sync) -> AsyncIterator[Waiting]:
     """W1's app in hosts that keep few plans in memory, and those for a short time; no plans yet."""
-    with scratch() as folder:
-        settings = Settings()
-        settings.nats.url = settings.ray.address = ""
-        settings.ray.namespace, settings.data_dir = NAMESPACE, folder
-        settings.hosts.max_live_plans, settings.hosts.idle_seconds = LIVE_PLANS, IDLE_SECONDS
-        runtime = LocalRuntime(
-            "benchmarks.w1:app", settings, import_paths=[str(ROOT)], sync_interval="always" if sync == "always" else ""
-        )
-        async with runtime:
-            assert runtime.server is not None
-            assert runtime.server.pid is not None
-            running = Running(runtime.settings, runtime.server.pid, runtime.deployment)
-            bus = await connect(running.settings.nats, running.settings.bus)
-            waiting = Waiting(running, bus, folder, uuid4().hex[:24])
-            heard = await bus.subscribe(f"{bus.subjects.prefix}.action-results.*.{RESPONSE}", waiting.responded)
-            try:
-                yield waiting
-            finally:
-                await heard.close()
-                await bus.close()
+    settings = Settings()
+    settings.hosts.max_live_plans, settings.hosts.idle_seconds = LIVE_PLANS, IDLE_SECONDS
+    async with plancast("shared", sync, settings=settings) as running:
+        bus = await connect(running.settings.nats, running.settings.bus)
+        waiting = Waiting(running, bus, uuid4().hex[:24])
+        heard = await bus.subscribe(f"{bus.subjects.prefix}.action-results.*.{RESPONSE}", waiting.responded)
+        try:
+            yield waiting
+        finally:
+            await heard.close()
+            await bus.close()

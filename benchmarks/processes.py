@@ -1,9 +1,12 @@
-"""Processes on this machine: which ones this process has started, and what they are."""
+"""Processes on this machine: which ones this process has started, what they are, and what they use."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import time
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 KINDS = {
@@ -20,25 +23,36 @@ KINDS = {
     "log_monitor": "ray log_monitor",
     "autoscaler": "ray autoscaler",
     "dashboard": "ray dashboard",
+    "ray::": "ray others",
+    "/ray/": "ray others",
 }
 """What stands in a command line, in the order in which it is looked for, and the kind of process that it tells."""
+RAY = "ray "
+"""Kinds of Ray's own processes begin so."""
 OTHER = "other"
 
 
 def started_here() -> dict[str, list[int]]:
-    """All processes below this one, by kind. Kinds of Ray's daemons begin with ``ray``."""
-    below: defaultdict[int, list[int]] = defaultdict(list)
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (parent := _parent(entry)) is not None:
-            below[parent].append(int(entry.name))
+    """All processes below this one, by kind."""
     found: defaultdict[str, list[int]] = defaultdict(list)
-    waiting = list(below[os.getpid()])
-    while waiting:
-        pid = waiting.pop()
-        waiting += below[pid]
+    for pid in below(os.getpid()):
         if command := _command(pid):
             found[next((kind for words, kind in KINDS.items() if words in command), OTHER)].append(pid)
     return dict(found)
+
+
+def below(pid: int) -> list[int]:
+    """The processes that a process has started, those that these have started, and so on."""
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (parent := _parent(entry)) is not None:
+            children[parent].append(int(entry.name))
+    found: list[int] = []
+    waiting = list(children[pid])
+    while waiting:
+        found.append(waiting.pop())
+        waiting += children[found[-1]]
+    return found
 
 
 def _parent(entry: Path) -> int | None:
@@ -53,3 +67,45 @@ def _command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
+
+
+def cpu_used(pids: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    """Seconds of a core that each kind of process has used since it started, and this one."""
+    used = {kind: sum(map(_cpu_seconds, each)) for kind, each in pids.items()}
+    return {**used, "driver": time.process_time()}
+
+
+def _cpu_seconds(pid: int) -> float:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0.0
+    fields = stat.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory(pids: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    """Of the processes of a system by kind: ``rss_mb`` of all of them, ``hosts_rss_mb`` of those that plans live in.
+
+    For the baseline the latter are those that stand for dispatchers and hosts.
+    """
+    homes = [*pids.get("hosts", ()), *pids.get("plans", ())]
+    everything = {pid for each in pids.values() for pid in each}
+    return {"rss_mb": round(memory_mb(everything), 1), "hosts_rss_mb": round(memory_mb(homes), 1)}
+
+
+def memory_mb(pids: Iterable[int]) -> float:
+    """Memory of processes, in all, in megabytes: what they share counts once (PSS) where the kernel tells, else RSS.
+
+    A process that is gone has none.
+    """
+    return sum(map(_memory_kb, pids)) / 1024
+
+
+def _memory_kb(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    except (OSError, StopIteration):
+        asked = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        return int(asked.stdout.strip() or 0)

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import re
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,12 +29,15 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import hops, w1
-from benchmarks.driver import BenchmarkFailed
-from benchmarks.measuring import cpu_used, driven
+from benchmarks.ending import supervised
+from benchmarks.measuring import driven
+from benchmarks.outcome import BenchmarkFailed
+from benchmarks.processes import cpu_used
 from benchmarks.profiling.sampler import COLLECTOR, GO, POLL, Sampler
 from benchmarks.profiling.stages import STAGES
-from benchmarks.rows import machine
-from benchmarks.systems import ROOT, SYSTEMS, Sync, durability, scratch
+from benchmarks.rows import Sync, machine
+from benchmarks.scratch import ROOT, scratch
+from benchmarks.systems import SYSTEMS, durability
 
 DOCUMENT = ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- profile: python -m benchmarks.profile --write -->", "<!-- /profile -->"
@@ -258,4 +262,4 @@ def main(given: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(supervised(main))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from benchmarks.driver import BenchmarkFailed
+from benchmarks.outcome import BenchmarkFailed
 from benchmarks.rows import Row, Say, merge, relate
 
 

@@ -21,6 +21,8 @@ Row = dict[str, Any]
 """One system with one workload, N and sync."""
 Scale = Literal["quick", "short", "full"]
 """How much of a workload is run: a smoke test of seconds, its share of five minutes, or its full N."""
+Sync = Literal["default", "always"]
+"""When the nats-server of ours syncs to disk: every two minutes, as it comes, or before each acknowledgement."""
 Say = Callable[[str], None]
 """Tells people what goes on."""
 

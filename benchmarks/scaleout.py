@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.driver import BenchmarkFailed
-from benchmarks.measuring import WARM_UP, cpu_used, driven, measurement
-from benchmarks.rows import Row, Say, Scale
-from benchmarks.systems import NAMESPACE, ROOT, Running, Sync, scratch
+from benchmarks.measuring import WARM_UP, driven, measurement
+from benchmarks.outcome import BenchmarkFailed
+from benchmarks.processes import cpu_used
+from benchmarks.rows import Row, Say, Scale, Sync
+from benchmarks.systems import plancast
 from plancast.settings import Settings
-from plancast_actors.local import LocalRuntime
 
 COUNTS: dict[Scale, int] = {"quick": 200, "short": 5_000, "full": 10_000}
 HOSTS_PER_UNIT = 2
@@ -58,7 +58,7 @@ async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
 async def _measure(size: Size, cores: list[int], n: int, sync: Sync, say: Say) -> Row:
     say(f"shared: {n:,} plans at once, {size.name}")
     with pinned(cores):
-        async with _running(size, sync) as running, driven(running) as driver:
+        async with plancast("shared", sync, settings=_settings(size)) as running, driven(running) as driver:
             await driver.together(WARM_UP["shared"])
             before = cpu_used(await running.pids())
             outcome = await driver.together(n)
@@ -69,22 +69,12 @@ async def _measure(size: Size, cores: list[int], n: int, sync: Sync, say: Say) -
     return {**row, "variant": size.name, "cores": size.cores, "cores_used": used}
 
 
-@contextlib.asynccontextmanager
-async def _running(size: Size, sync: Sync) -> AsyncIterator[Running]:
-    with scratch() as folder:
-        settings = Settings()
-        settings.nats.url = settings.ray.address = ""
-        settings.ray.namespace = NAMESPACE
-        settings.data_dir = folder
-        settings.dispatchers.count = size.units
-        settings.hosts.count = size.units * HOSTS_PER_UNIT
-        settings.workers.processes = size.units
-        interval = "always" if sync == "always" else ""
-        runtime = LocalRuntime("benchmarks.w1:app", settings, import_paths=[str(ROOT)], sync_interval=interval)
-        async with runtime:
-            assert runtime.server is not None
-            assert runtime.server.pid is not None
-            yield Running(runtime.settings, runtime.server.pid, runtime.deployment)
+def _settings(size: Size) -> Settings:
+    settings = Settings()
+    settings.dispatchers.count = size.units
+    settings.hosts.count = size.units * HOSTS_PER_UNIT
+    settings.workers.processes = size.units
+    return settings
 
 
 @contextlib.contextmanager

@@ -5,15 +5,14 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Sequence
+from typing import Any
 
-from benchmarks import peers, together, w2
+from benchmarks import peers, w2, w6
 from benchmarks.peers.peer import Peer, PeerSync
 from benchmarks.rounds import Job
-from benchmarks.rows import Row, Say, Scale
-from benchmarks.systems import Sync
+from benchmarks.rows import Row, Say, Scale, Sync
 from benchmarks.workloads import measure_of
 
-WORKLOADS = ("w1", "w2", "w5")
 COUNTS = (1_000, 10_000)
 """Plans of W1 at once."""
 FALLBACKS = (5_000, 2_000)
@@ -66,15 +65,14 @@ def jobs(ready: dict[str, Peer], workloads: Sequence[str], counts: Sequence[int]
 
 def _ours(workload: str, counts: Sequence[int], sync: Sync, scale: Scale) -> Job:
     async def measure(say: Say) -> list[Row]:
-        if workload == "w1":
-            return await together.measure(scale, sync, say, counts=counts)
-        return await measure_of(workload)(scale, sync, say)
+        options: dict[str, dict[str, Any]] = {"w1": {"counts": counts}, "w6": {"kills": ("host",)}}
+        return await measure_of(workload)(scale, sync, say, **options.get(workload, {}))
 
     return Job(f"{workload}, ours and the baseline, sync {sync}", measure)
 
 
 def _theirs(peer: Peer, workload: str, counts: Sequence[int], sync: PeerSync, scale: Scale) -> Job:
-    chosen = list(counts) if workload == "w1" else [1 if workload == "w5" else w2.COUNTS[scale][0]]
+    chosen = _counts(workload, counts, scale)
 
     async def measure(say: Say) -> list[Row]:
         rows: list[Row] = []
@@ -91,6 +89,13 @@ def _theirs(peer: Peer, workload: str, counts: Sequence[int], sync: PeerSync, sc
         return rows
 
     return Job(f"{workload}, {peer.name}, sync {sync}", measure)
+
+
+def _counts(workload: str, counts: Sequence[int], scale: Scale) -> list[int]:
+    """As many plans as ours have: at once, or in flight when their process is killed."""
+    if workload == "w1":
+        return list(counts)
+    return [{"w2": w2.COUNTS[scale][0], "w5": 1, "w6": w6.IN_FLIGHT[scale]}[workload]]
 
 
 def within_time(n: int, rate: float) -> int:

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from benchmarks import script
 from benchmarks.baseline import Processes
-from benchmarks.rows import Row
-from plancast.settings import ReasonerSettings, Settings
+from benchmarks.processes import OTHER, started_here
+from benchmarks.rows import Row, Sync
+from benchmarks.scratch import ROOT, scratch
+from benchmarks.script import W1, Words, record
+from plancast.settings import Settings
 from plancast_actors.deployment import Deployment, host_count
 from plancast_actors.local import LocalRuntime
 from plancast_bus.jetstream import connect
 from plancast_bus.server import NatsServer, ServerOptions
 
 SystemName = Literal["shared", "dedicated", "baseline"]
-Sync = Literal["default", "always"]
-
-ROOT = Path(__file__).resolve().parent.parent
-SCRATCH = ROOT / "benchmarks" / ".scratch"
-"""Data of the nats-servers: on the disk that the repository is on, and gone after each run."""
 NAMESPACE = "plancast-benchmarks"
 
 
@@ -37,7 +30,7 @@ class Running:
     """A system that runs."""
 
     settings: Settings
-    """With the URL of its nats-server."""
+    """With the URL of its nats-server, and ``data_dir``, where that one keeps its files."""
     server_pid: int
     deployment: Deployment | None = None
     baseline: dict[str, list[int]] = field(default_factory=dict)
@@ -57,7 +50,8 @@ class Running:
                 pids = [report["pid"] for report in status.get(kind, ()) if report["alive"]]
                 found.setdefault("hosts" if kind == "dedicated" else kind, []).extend(pids)
             known = {pid for pids in found.values() for pid in pids}
-            found["ray"] = [pid for pid in _ray_processes() if pid not in known]
+            below = {kind: pids for kind, pids in started_here().items() if kind != OTHER}
+            found["ray"] = [pid for pids in below.values() for pid in pids if pid not in known]
         return found
 
     async def live_plans(self) -> int:
@@ -76,31 +70,34 @@ async def plancast(
     placement: Literal["shared", "dedicated"],
     sync: Sync,
     address: str = "benchmarks.w1:app",
+    *,
+    settings: Settings | None = None,
     import_paths: Sequence[str] = (),
-    reasoners: ReasonerSettings | None = None,
 ) -> AsyncIterator[Running]:
-    """An app, that of W1, as ``plancast run`` would run it: Ray on this machine, one worker process."""
+    """An app, that of W1, as ``plancast run`` would run it: Ray on this machine, one worker process.
+
+    Args:
+        placement: Of plans.
+        sync: When its nats-server syncs to disk.
+        address: Of the app.
+        settings: What else differs from those of the environment; server, Ray and folder are always its own.
+        import_paths: Folders with the app's modules, besides the repository.
+    """
     with scratch() as folder:
-        settings = _settings(folder)
+        settings = _own(settings, folder)
         settings.hosts.placement = placement
-        settings.reasoners = reasoners or settings.reasoners
-        runtime = LocalRuntime(
-            address,
-            settings,
-            workers=True,
-            import_paths=[str(ROOT), *import_paths],
-            sync_interval=_interval(sync),
-        )
+        paths = [str(ROOT), *import_paths]
+        runtime = LocalRuntime(address, settings, import_paths=paths, sync_interval=_interval(sync))
         async with runtime:
             yield Running(runtime.settings, _pid(runtime.server), runtime.deployment)
 
 
 @asynccontextmanager
-async def baseline(sync: Sync) -> AsyncIterator[Running]:
-    """What W1 does on JetStream, without plans; see :mod:`benchmarks.baseline`."""
+async def baseline(sync: Sync, words: Words = W1) -> AsyncIterator[Running]:
+    """What a workload does on JetStream, without plans; see :mod:`benchmarks.baseline`."""
     with scratch() as folder:
-        settings = _settings(folder)
-        recorded = await script.record()
+        settings = _own(None, folder)
+        recorded = await record(words)
         async with NatsServer(folder / "nats", ServerOptions(sync_interval=_interval(sync) or None)) as server:
             settings.nats.url = server.url
             bus = await connect(settings.nats, settings.bus)
@@ -122,45 +119,15 @@ SYSTEMS: dict[SystemName, Start] = {
 }
 
 
-@contextlib.contextmanager
-def scratch() -> Iterator[Path]:
-    """An empty folder that is removed afterwards."""
-    SCRATCH.mkdir(exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=SCRATCH))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def durability(sync: Sync) -> Row:
     """What a row of ours says of its durability."""
     interval = "always" if sync == "always" else "2m, the default"
     return {"sync": sync, "durability": f"nats-server with sync_interval: {interval}", "is_default": sync == "default"}
 
 
-def _ray_processes() -> list[int]:
-    """Processes of the Ray that this process has started, with its actors."""
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-    found, generation = [], {os.getpid()}
-    while generation := {pid for pid, parent in parents.items() if parent in generation}:
-        found += [pid for pid in generation if _is_ray(pid)]
-    return found
-
-
-def _is_ray(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        return command.startswith(b"ray::") or b"/ray/" in command
-    return False
-
-
-def _settings(folder: Path) -> Settings:
-    """Settings of the environment, but with a server and a Ray of their own."""
-    settings = Settings()
+def _own(settings: Settings | None, folder: Path) -> Settings:
+    """A copy of settings, or those of the environment, with a server and a Ray of their own."""
+    settings = Settings() if settings is None else settings.model_copy(deep=True)
     settings.nats.url = settings.ray.address = ""
     settings.ray.namespace = NAMESPACE
     settings.data_dir = folder

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.measuring import measure as measure_one
-from benchmarks.rows import Row, Say, Scale
-from benchmarks.systems import Sync, SystemName
+from benchmarks.rows import Row, Say, Scale, Sync
+from benchmarks.systems import SystemName
 
 COUNTS: dict[Scale, tuple[int, ...]] = {
     "quick": (20,),

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from uuid import uuid4
 
 from benchmarks import parked
-from benchmarks.driver import CHUNK, EMISSIONS, BenchmarkFailed, Outcome
-from benchmarks.measuring import TIMEOUT, memory, memory_mb
-from benchmarks.rows import Row, Say, Scale
+from benchmarks.measuring import TIMEOUT
+from benchmarks.outcome import BenchmarkFailed, Outcome
+from benchmarks.processes import memory, memory_mb
+from benchmarks.rows import Row, Say, Scale, Sync
 from benchmarks.script import goal
-from benchmarks.systems import NAMESPACE, ROOT, Running, Sync, durability, scratch
+from benchmarks.submitting import publication, submit
+from benchmarks.systems import Running, durability, plancast
 from plancast.settings import Settings
-from plancast_actors.local import LocalRuntime
 from plancast_bus.codec import load
 from plancast_bus.contracts import Bus, Subscription
 from plancast_bus.effects import Publish
@@ -103,10 +103,11 @@ class Signaller:
             BenchmarkFailed: they do not all stay in memory, waiting.
         """
         plans = [uuid4().hex for _ in range(count)]
-        events = (goal(plan, number, self._goal_type) for number, plan in enumerate(plans))
+        goals = [publication(self._bus, goal(plan, number, self._goal_type)) for number, plan in enumerate(plans)]
         turns, _, _ = await self._look()
         begin = time.perf_counter()
-        await self._publish([self._effect(event) for event in events])
+        async with asyncio.timeout(TIMEOUT):
+            await submit(self._bus, goals)
         while True:
             now, live, busy = await self._look()
             if (now - turns, live, busy) == (count, count, 0):
@@ -124,10 +125,16 @@ class Signaller:
         self._signalled, self._ended, self._responses = {}, {}, []
         self._awaited, self._repeated = len(plans), 0
         self._complete.clear()
-        effects = [self._effect(signal_of(plan)) for plan in plans]
+        effects = [publication(self._bus, signal_of(plan)) for plan in plans]
+        owners = dict(zip((effect.message_id for effect in effects), plans, strict=True))
+
+        def note(signals: Iterable[Publish]) -> None:
+            now = time.perf_counter()
+            self._signalled.update((owners[each.message_id], now) for each in signals)
+
         begin = time.perf_counter()
-        await self._publish(effects, dict(zip((effect.message_id for effect in effects), plans, strict=True)))
         async with asyncio.timeout(TIMEOUT):
+            await submit(self._bus, effects, note)
             await self._complete.wait()
         await asyncio.sleep(LOOK_SECONDS)  # a second response of one of them would come now
         self._check(len(plans))
@@ -143,22 +150,6 @@ class Signaller:
         hosts = (await self._running.deployment.status())["hosts"]
         turns, live, busy = (sum(host[name] for host in hosts) for name in ("turns", "live_plans", "busy_plans"))
         return turns, live, busy
-
-    def _effect(self, event: EventEnvelope) -> Publish:
-        payload, content_type = self._bus.encode(event)
-        subject = self._bus.subjects.event(event.topic, event.correlation_id, event.type)
-        return Publish(subject, payload, event.id, content_type)
-
-    async def _publish(self, effects: Sequence[Publish], plans: dict[str, str] | None = None) -> None:
-        chunks = (effects[at : at + CHUNK] for at in range(0, len(effects), CHUNK))
-        async with asyncio.timeout(TIMEOUT):
-            await asyncio.gather(*(self._emit(chunks, plans or {}) for _ in range(EMISSIONS)))
-
-    async def _emit(self, chunks: Iterator[Sequence[Publish]], plans: dict[str, str]) -> None:
-        for chunk in chunks:
-            now = time.perf_counter()
-            self._signalled.update((plans[effect.message_id], now) for effect in chunk if plans)
-            await self._bus.emit(chunk)
 
     async def _responded(self, subject: str, payload: bytes, content_type: str | None) -> None:
         plan = subject.split(".", 3)[2]
@@ -200,7 +191,7 @@ async def measure(
 async def _parked(n: int, scale: Scale, sync: Sync, say: Say, goal_type: str) -> Row:
     say(f"shared: {n:,} plans that wait")
     settle = SETTLE_SECONDS[scale]
-    async with _roomy(n, sync) as running:
+    async with plancast("shared", sync, APP, settings=_roomy(n)) as running:
         bus = await connect(running.settings.nats, running.settings.bus)
         signaller = Signaller(running, bus, goal_type)
         try:
@@ -259,19 +250,9 @@ def signal_of(plan: str) -> EventEnvelope:
     )
 
 
-@asynccontextmanager
-async def _roomy(n: int, sync: Sync) -> AsyncIterator[Running]:
-    """The app on hosts that keep N waiting plans in memory."""
-    with scratch() as folder:
-        settings = Settings()
-        settings.nats.url = settings.ray.address = ""
-        settings.ray.namespace = NAMESPACE
-        settings.data_dir = folder
-        settings.hosts.max_live_plans = max(n, settings.hosts.max_live_plans)
-        settings.hosts.idle_seconds = IDLE_SECONDS
-        interval = "always" if sync == "always" else ""
-        runtime = LocalRuntime(APP, settings, workers=False, import_paths=[str(ROOT)], sync_interval=interval)
-        async with runtime:
-            assert runtime.server is not None
-            assert runtime.server.pid is not None
-            yield Running(runtime.settings, runtime.server.pid, runtime.deployment)
+def _roomy(n: int) -> Settings:
+    """Hosts keep N waiting plans in memory."""
+    settings = Settings()
+    settings.hosts.max_live_plans = max(n, settings.hosts.max_live_plans)
+    settings.hosts.idle_seconds = IDLE_SECONDS
+    return settings

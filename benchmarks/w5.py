@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks import w1
-from benchmarks.measuring import cpu_used, driven, measurement
-from benchmarks.rows import Row, Say, Scale
-from benchmarks.systems import SYSTEMS, Sync, SystemName
+from benchmarks.measuring import driven, measurement
+from benchmarks.processes import cpu_used
+from benchmarks.rows import Row, Say, Scale, Sync
+from benchmarks.systems import SYSTEMS, SystemName
 
 COUNTS: dict[Scale, int] = {"quick": 10, "short": 300, "full": 1_000}
 WARM_UP = {"quick": 5, "short": 50, "full": 100}

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import Literal
 from uuid import uuid4
 
-from benchmarks.driver import BenchmarkFailed, Outcome
 from benchmarks.flight import Flight, flight_over
-from benchmarks.measuring import memory
-from benchmarks.rows import Row, Say, Scale
-from benchmarks.systems import Running, Sync, durability, plancast
+from benchmarks.outcome import BenchmarkFailed, Outcome
+from benchmarks.processes import memory
+from benchmarks.rows import Row, Say, Scale, Sync
+from benchmarks.systems import Running, durability, plancast
 from benchmarks.w6_app import WORK_SECONDS
 from plancast_actors.deployment import host_count
 
@@ -37,14 +37,14 @@ AFTERMATH = 1.0
 """Seconds after the last final response in which none may come once more."""
 
 
-async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
-    """Two rows: a plan host is killed, then, in another deployment, the dispatcher.
+async def measure(scale: Scale, sync: Sync, say: Say, *, kills: Sequence[Killed] = tuple(NAMES)) -> list[Row]:
+    """A row for each kill: of a plan host, then, in another deployment, of the dispatcher.
 
     Raises:
         BenchmarkFailed: a plan did not complete exactly once, or they were not all in flight.
     """
     rows = []
-    for killed in NAMES:
+    for killed in kills:
         say(f"{IN_FLIGHT[scale]:,} plans in flight, the {killed} is killed")
         async with plancast("shared", sync, ADDRESS) as running:
             row = await _measure(running, IN_FLIGHT[scale], sync, killed)

@@ -13,11 +13,11 @@ import time
 from dataclasses import dataclass
 
 from benchmarks import w1
-from benchmarks.driver import BenchmarkFailed, Outcome
-from benchmarks.measuring import memory
+from benchmarks.outcome import BenchmarkFailed, Outcome
 from benchmarks.passivation import Waiting, waiting_plans
-from benchmarks.rows import Row, Say, Scale
-from benchmarks.systems import Sync, durability
+from benchmarks.processes import memory
+from benchmarks.rows import Row, Say, Scale, Sync
+from benchmarks.systems import durability
 from plancast_actors.activation import Activation
 from plancast_actors.plan_host import PlanHost
 from plancast_bus.jetstream.api import JetStreamApi

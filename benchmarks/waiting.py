@@ -10,12 +10,15 @@ from dataclasses import dataclass
 
 from benchmarks import w4
 from benchmarks.crowd import Crowd, crowd
-from benchmarks.driver import BenchmarkFailed, Driver, Outcome
-from benchmarks.measuring import TIMEOUT, cpu_used, driven, memory
+from benchmarks.driver import Driver
+from benchmarks.measuring import TIMEOUT, driven
 from benchmarks.model import Asked, Model, model
-from benchmarks.rows import Row, Say, Scale
-from benchmarks.systems import Running, Sync, durability, plancast, scratch
-from plancast.settings import ReasonerSettings
+from benchmarks.outcome import BenchmarkFailed, Outcome
+from benchmarks.processes import cpu_used, memory
+from benchmarks.rows import Row, Say, Scale, Sync
+from benchmarks.scratch import scratch
+from benchmarks.systems import Running, durability, plancast
+from plancast.settings import ReasonerSettings, Settings
 from plancast_actors.ray_reasoner import POOL
 
 CHUNK = 25
@@ -153,9 +156,11 @@ async def measure_size(size: Size, sync: Sync) -> Waiting:
         BenchmarkFailed: as :func:`measure`.
     """
     with model(size.model_seconds) as asked, scratch() as folder:
-        reasoners = ReasonerSettings(min=size.reasoners, max=size.reasoners, concurrency=size.concurrency)
-        address = w4.write_app(folder, asked.url)
-        async with plancast("shared", sync, address, [str(folder)], reasoners) as running, driven(running) as others:
+        settings = Settings()
+        settings.reasoners = ReasonerSettings(min=size.reasoners, max=size.reasoners, concurrency=size.concurrency)
+        app = w4.write_app(folder, asked.url)
+        deployed = plancast("shared", sync, app, settings=settings, import_paths=[str(folder)])
+        async with deployed as running, driven(running) as others:
             await _staffed(running, size.reasoners)
             await others.together(size.warm_up)
             await others.alone(size.warm_up)

@@ -20,6 +20,8 @@ MODULES = {
     "idle": "benchmarks.idle",
     "import": "benchmarks.importing",
 }
+SIDE_BY_SIDE = ("w1", "w2", "w5", "w6")
+"""Those that peers can be measured with."""
 TITLES = {
     "w1": "three requests, three answers; N plans at once",
     "w2": "ten requests at once, joined",

@@ -1,6 +1,7 @@
 """Audit of the locked packages.
 
-``locks``: is every package in requirements/*.txt pinned with hashes, from no named place, and as pyproject.toml asks?
+``locks``: is every package in requirements/*.txt and in the locks of the benchmarks' peers pinned with hashes, from no
+named place, and as pyproject.toml asks? Has the npm lock of a peer an integrity for each package, and no address?
 It needs no network and says the same every time, so `make check` runs it.
 
 ``advisories``: has a locked package a known vulnerability? It asks https://osv.dev through pip-audit, which uv fetches
@@ -10,6 +11,7 @@ for this one run. Exit codes: 0 none known, or nobody could be asked, which it s
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
@@ -21,7 +23,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-LOCKS = [ROOT / "requirements" / name for name in ("runtime.txt", "dev.txt")]
+LOCKS = [ROOT / "requirements" / name for name in ("runtime.txt", "dev.txt", "bench.txt")]
+PEERS = ROOT / "benchmarks" / "peers"
+"""Each peer has an environment of its own, so its lock agrees with no other."""
 PIP_AUDIT = "pip-audit==2.10.1"
 ADVISORIES = ("api.osv.dev", 443)
 _PINNED = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?==(\S+)(?: ; .*)?( --hash=sha256:[0-9a-f]{64})+")
@@ -32,20 +36,55 @@ def locks() -> int:
     locked = {file.name: _locked(file) for file in LOCKS}
     faults = [fault for _, found in locked.values() for fault in found]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = {"runtime.txt": project["project"]["dependencies"]}
+    wanted = {"runtime.txt": project["project"]["dependencies"], "bench.txt": project["dependency-groups"]["bench"]}
     wanted["dev.txt"] = [*wanted["runtime.txt"], *project["dependency-groups"]["dev"]]
     for name, requirements in wanted.items():
-        pins = locked[name][0]
-        for requirement in map(Requirement, requirements):
-            version = pins.get(canonicalize_name(requirement.name))
-            if version is None or not requirement.specifier.contains(version, prereleases=True):
-                faults.append(f"{name}: {requirement} is locked at {version or 'no version'}; run `make lock`")
+        faults += _unmet(name, locked[name][0], requirements)
     for package, version in locked["runtime.txt"][0].items():
         if locked["dev.txt"][0].get(package) != version:
             faults.append(f"{package} is {version} in runtime.txt and not in dev.txt; run `make lock`")
+    for package, version in locked["bench.txt"][0].items():
+        if locked["dev.txt"][0].get(package, version) != version:
+            faults.append(f"{package} is {version} in bench.txt and not in dev.txt; run `make lock`")
+    for file in _of_peers("requirements.txt"):
+        pins, found = _locked(file)
+        faults += found if pins or found else [f"{_name(file)} pins nothing"]
+        asked = file.with_suffix(".in")
+        if asked.exists():
+            faults += _unmet(_name(file), pins, asked.read_text().split())
+    faults += [fault for file in _of_peers("package-lock.json") for fault in _npm(file)]
     for fault in faults:
         print(fault)
     return 1 if faults else 0
+
+
+def _of_peers(name: str) -> list[Path]:
+    return sorted(PEERS.glob(f"*/{name}"))
+
+
+def _name(file: Path) -> str:
+    """What a lock file is called: those of peers by their folder too."""
+    return f"{file.parent.name}/{file.name}" if file.is_relative_to(PEERS) else file.name
+
+
+def _unmet(name: str, pins: dict[str, str], requirements: list[str]) -> list[str]:
+    faults = []
+    for requirement in map(Requirement, requirements):
+        version = pins.get(canonicalize_name(requirement.name))
+        if version is None or not requirement.specifier.contains(version, prereleases=True):
+            faults.append(f"{name}: {requirement} is locked at {version or 'no version'}; lock it anew")
+    return faults
+
+
+def _npm(file: Path) -> list[str]:
+    """The packages of an npm lock that are not pinned by version and hash alone."""
+    packages = json.loads(file.read_text())["packages"]
+    return [
+        f"{_name(file)}: {path} is not pinned by version and hash alone"
+        for path, facts in packages.items()
+        if (path and not (facts.get("version") and facts.get("integrity", "").startswith("sha512-")))
+        or "resolved" in facts
+    ]
 
 
 def _locked(file: Path) -> tuple[dict[str, str], list[str]]:
@@ -57,7 +96,7 @@ def _locked(file: Path) -> tuple[dict[str, str], list[str]]:
         if pin is not None and "://" not in line:
             pins[canonicalize_name(pin[1])] = pin[2]
         elif line.strip() and not line.startswith("#"):
-            faults.append(f"{file.name}: {line.split(' --hash')[0][:80]!r} is not pinned by version and hash alone")
+            faults.append(f"{_name(file)}: {line.split(' --hash')[0][:80]!r} is not pinned by version and hash alone")
     return pins, faults
 
 
@@ -70,8 +109,14 @@ def advisories(*, strict: bool) -> int:
         return 1 if strict else 0
     command = [str(ROOT / ".venv" / "bin" / "uv"), "tool", "run", "--from", PIP_AUDIT, "pip-audit"]
     options = ["--disable-pip", "--require-hashes", "--vulnerability-service", "osv", "--progress-spinner", "off"]
-    files = [part for file in LOCKS for part in ("-r", str(file))]
-    return subprocess.run([*command, *options, *files], check=False).returncode
+    # Peers' locks differ from each other and from ours: each is asked about on its own.
+    asked = [LOCKS, *([file] for file in _of_peers("requirements.txt"))]
+    codes = []
+    for files in asked:
+        print(f"asking about {', '.join(map(_name, files))}", flush=True)
+        named = [part for file in files for part in ("-r", str(file))]
+        codes.append(subprocess.run([*command, *options, *named], check=False).returncode)
+    return max(codes)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from benchmarks.peers.figures import Crew
 from benchmarks.peers.peer import PeerSync
 from benchmarks.peers.programs import enter_all, environment, program
 from benchmarks.rows import Row, Say
-from benchmarks.systems import scratch
+from benchmarks.scratch import scratch
 
 NAME = "dbos"
 WORKERS = 4

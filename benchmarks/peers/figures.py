@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.driver import BenchmarkFailed, Outcome
-from benchmarks.measuring import cpu_used, memory_mb
+from benchmarks.outcome import BenchmarkFailed, Outcome
 from benchmarks.peers.peer import PeerSync
 from benchmarks.peers.postgres import DURABILITY, Postgres
 from benchmarks.peers.programs import Program
+from benchmarks.processes import cpu_used, memory_mb
 from benchmarks.rows import Row
 
 STEPS = ("one", "two", "three")

@@ -13,14 +13,17 @@ import pwd
 import shutil
 import signal
 import subprocess
-import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from benchmarks.ending import die_with_parent
 from benchmarks.peers.peer import PeerSync, PeerUnavailable
+from benchmarks.peers.programs import install
 from benchmarks.rows import Say
+from benchmarks.scratch import sockets
 
 INSTALLED = Path("/usr/lib/postgresql")
 USER = "postgres"
@@ -62,12 +65,8 @@ def setup(say: Say) -> Path:
         PeerUnavailable: it is not there and cannot be installed.
     """
     folder = binaries()
-    if folder is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        say("installing Debian's postgresql")
-        command = ["apt-get", "install", "--yes", "--no-install-recommends", "postgresql"]
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(["apt-get", "update"], check=False, capture_output=True)
-        subprocess.run(command, check=False, capture_output=True, env=environment)
+    if folder is None:
+        install("postgresql", say)
         folder = binaries()
     if folder is None:
         raise PeerUnavailable(
@@ -120,40 +119,38 @@ async def postgres(folder: Path, sync: PeerSync) -> AsyncIterator[Postgres]:
     if programs is None:
         raise PeerUnavailable("PostgreSQL is not installed")
     data, user = folder / "postgres", _user() if os.geteuid() == 0 else None
-    ids = _Ids(user.pw_uid, user.pw_gid) if user is not None else _Ids(None, None)
+    become = partial(_become, user)
     data.mkdir(mode=0o700)
-    # A path to a Unix socket has at most 107 bytes, too few for some checkouts.
-    sockets = Path(tempfile.mkdtemp(prefix="bench-pg-"))
     log = folder / "postgres.log"
     server: asyncio.subprocess.Process | None = None
-    try:
+    with sockets() as place:
         if user is not None:
             _reachable(folder, user)
-            for each in (data, sockets):
+            for each in (data, place):
                 os.chown(each, user.pw_uid, user.pw_gid)
-        await _run(ids, programs / "initdb", "-D", data, "-U", USER, "--auth=trust", "-E", "UTF8", "--no-locale")
+        await _run(become, programs / "initdb", "-D", data, "-U", USER, "--auth=trust", "-E", "UTF8", "--no-locale")
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         settings = [f"--{name}={value}" for name, value in options(sync, memory).items()]
-        with log.open("wb") as output:
-            server = await asyncio.create_subprocess_exec(
-                programs / "postgres", "-D", data, "-k", sockets, *settings,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                user=ids.user, group=ids.group,
-            )  # fmt: skip
-        await _accepting(programs, sockets, server, log)
-        await _run(ids, programs / "createdb", "-h", sockets, "-U", USER, "bench")
-        yield Postgres(f"postgresql://{USER}@/bench?host={sockets}", server.pid)
-    finally:
-        if server is not None:
-            await _stop(server)
-        shutil.rmtree(sockets, ignore_errors=True)
+        try:
+            with log.open("wb") as output:
+                server = await asyncio.create_subprocess_exec(
+                    programs / "postgres", "-D", data, "-k", place, *settings,
+                    stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                    preexec_fn=become,
+                )  # fmt: skip
+            await _accepting(programs, place, server, log)
+            await _run(become, programs / "createdb", "-h", place, "-U", USER, "bench")
+            yield Postgres(f"postgresql://{USER}@/bench?host={place}", server.pid)
+        finally:
+            if server is not None:
+                await _stop(server)
 
 
-async def _accepting(programs: Path, sockets: Path, server: asyncio.subprocess.Process, log: Path) -> None:
+async def _accepting(programs: Path, place: Path, server: asyncio.subprocess.Process, log: Path) -> None:
     deadline = asyncio.get_running_loop().time() + START_SECONDS
     while True:
         asked = await asyncio.create_subprocess_exec(
-            programs / "pg_isready", "-q", "-h", sockets, "-U", USER, stdin=subprocess.DEVNULL
+            programs / "pg_isready", "-q", "-h", place, "-U", USER, stdin=subprocess.DEVNULL
         )
         if await asked.wait() == 0:
             return
@@ -178,27 +175,30 @@ async def _stop(server: asyncio.subprocess.Process) -> None:
             await server.wait()
 
 
-async def _run(ids: _Ids, *command: Path | str) -> None:
+async def _run(become: Callable[[], None], *command: Path | str) -> None:
     run = await asyncio.create_subprocess_exec(
         *command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd="/",
-        user=ids.user,
-        group=ids.group,
+        preexec_fn=become,
     )
     output, _ = await run.communicate()
     if run.returncode:
         raise PeerUnavailable(f"{command[0]} failed: {output.decode(errors='replace')[-500:]}")
 
 
-@dataclass(frozen=True)
-class _Ids:
-    """Whom a process runs as; None for whoever starts it."""
+def _become(user: pwd.struct_passwd | None) -> None:
+    """Have a process that is about to start run as a user, and end, at once but in order, with the benchmark.
 
-    user: int | None
-    group: int | None
+    uvloop knows no ``user`` of a process.
+    """
+    if user is not None:
+        os.initgroups(user.pw_name, user.pw_gid)
+        os.setgid(user.pw_gid)
+        os.setuid(user.pw_uid)
+    die_with_parent(signal.SIGQUIT)
 
 
 def _user() -> pwd.struct_passwd | None:

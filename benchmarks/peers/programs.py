@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.driver import BenchmarkFailed
+from benchmarks.outcome import BenchmarkFailed
 from benchmarks.peers.peer import ENVIRONMENTS, PeerUnavailable
 from benchmarks.rows import Say
 
@@ -44,6 +46,17 @@ def environment(name: str, say: Say) -> Path:
         raise PeerUnavailable(f"the packages of {name} cannot be installed: {installed.stderr[-500:]}")
     stamp.write_text(wanted)
     return python
+
+
+def install(package: str, say: Say) -> None:
+    """Try to install a package of Debian's, which takes root; whether it is there afterwards is for others to see."""
+    if os.geteuid() or shutil.which("apt-get") is None:
+        return
+    say(f"installing Debian's {package}")
+    subprocess.run(["apt-get", "update"], check=False, capture_output=True)
+    command = ["apt-get", "install", "--yes", "--no-install-recommends", package]
+    noninteractive = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(command, check=False, capture_output=True, env=noninteractive)
 
 
 @dataclass

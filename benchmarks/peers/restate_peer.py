@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.driver import BenchmarkFailed, Outcome
-from benchmarks.measuring import cpu_used, memory_mb
+from benchmarks.outcome import BenchmarkFailed, Outcome
 from benchmarks.peers.peer import PeerSync
 from benchmarks.peers.programs import environment
 from benchmarks.peers.restate_server import NAME, Running, fetch, restate
+from benchmarks.processes import cpu_used, memory_mb
 from benchmarks.rows import Row, Say
 
 ALONE, ALONE_WARM_UP = 300, 50

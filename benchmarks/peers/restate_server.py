@@ -23,11 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.driver import BenchmarkFailed
+from benchmarks.ending import dying_with_parent
+from benchmarks.outcome import BenchmarkFailed
 from benchmarks.peers.peer import ENVIRONMENTS, PeerSync, PeerUnavailable
-from benchmarks.peers.programs import PEERS, Program, program
+from benchmarks.peers.programs import PEERS, Program, install, program
 from benchmarks.rows import Say
-from benchmarks.systems import scratch
+from benchmarks.scratch import scratch
 
 NAME = "restate"
 SERVER = ENVIRONMENTS / "restate-server"
@@ -51,7 +52,9 @@ def fetch(say: Say) -> None:
     if stamp.exists() and stamp.read_text() == wanted:
         return
     if shutil.which("npm") is None:
-        raise PeerUnavailable("restate-server comes from npm, and there is no npm on the PATH")
+        install("npm", say)
+    if shutil.which("npm") is None:
+        raise PeerUnavailable("restate-server comes from npm: `apt-get install npm` as root, or put npm on the PATH")
     say("fetching restate-server")
     SERVER.mkdir(parents=True, exist_ok=True)
     for file in files:
@@ -129,6 +132,7 @@ class Running:
             self.children[kind] = subprocess.Popen(
                 command, cwd=PEERS / NAME, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 env={**_environment(), **variables}, start_new_session=True,
+                preexec_fn=dying_with_parent(signal.SIGTERM),
             )  # fmt: skip
 
     def serve(self) -> None:

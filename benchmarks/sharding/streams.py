@@ -14,11 +14,12 @@ from pathlib import Path
 
 from benchmarks import w1
 from benchmarks.baseline import Processes
-from benchmarks.driver import Driver, Outcome
-from benchmarks.measuring import cpu_used, memory_mb
+from benchmarks.driver import Driver
+from benchmarks.outcome import Outcome
+from benchmarks.processes import cpu_used, memory_mb
 from benchmarks.rows import Row, Say
+from benchmarks.scratch import scratch
 from benchmarks.script import Script, record
-from benchmarks.systems import scratch
 from plancast.settings import Settings
 from plancast_actors.deployment import host_count
 from plancast_bus.cluster import NatsCluster

@@ -1,7 +1,7 @@
 """The benchmark of the import: its row, and that it notices what should not be loaded. Speed is not judged."""
 
 import pytest
-from benchmarks.driver import BenchmarkFailed
+from benchmarks.outcome import BenchmarkFailed
 
 from benchmarks import importing
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from benchmarks.profiling import stages
-from benchmarks.systems import ROOT
+from benchmarks.scratch import ROOT
 
 from benchmarks import hops
 from benchmarks import profile as command

@@ -52,22 +52,38 @@ def verdicts(bench: list[rows.Row], peers: list[rows.Row]) -> dict[str, tuple[fl
 def test_targets_are_judged_by_the_rows() -> None:
     found = verdicts(bench_rows(), peers_rows())
 
-    assert found["W1 10,000: by restate's, default"] == (3.0, "met")
-    assert found["W1 10,000: by restate's, synced"] == (1.5, "not met")
-    assert found["W1 10,000: by langgraph's, default"] == (9.0, "not met")
-    assert found["W1 10,000: by dbos's, default"] == (22.5, "met")
+    assert found["W1 10,000: by Restate's, own defaults"] == (3.0, "met")
+    assert found["W1 10,000: by Restate's, synced"] == (1.5, "not met")
+    assert found["W1 10,000: by LangGraph's, own defaults"] == (9.0, "not met")
+    assert found["W1 10,000: by DBOS's, own defaults"] == (22.5, "met")
     assert found["W1 10,000: by the baseline's"] == (0.9, "met")
     assert found["W1: rate lost from 1,000 to 100,000"] == (pytest.approx(25), "not met")
-    assert found["W5: p50 by restate's"] == (1.0, "met")
     assert found["W6: every plan moves again, p99"] == (6000, "not met")  # the worse of the two
     assert found["W6: plans lost"] == (0, "met")
     assert found["W3 100,000: memory of a live plan"] == (None, "not measured")  # 1,000 do not stand for 100,000
 
 
+def test_one_plan_alone_is_judged_at_the_defaults_and_shown_at_equal_durability() -> None:
+    alone = [
+        row("w5", system, 1, sync, p50_ms=p50)
+        for system, sync, p50 in (
+            ("shared", "default", 4.0), ("shared", "always", 10.0), ("restate", "always", 8.0), ("restate", "off", 5.0),
+        )
+    ]  # fmt: skip
+    results = targets.Results([], alone)
+    first = next(at for at, each in enumerate(targets.TARGETS) if each.what == "W5: p50 by Restate's, own defaults")
+
+    found = [(each.what.strip(), *each.verdict(results)) for each in targets.TARGETS[first : first + 3]]
+
+    assert found == [
+        ("W5: p50 by Restate's, own defaults", 0.5, "met"), ("both synced", 1.25, ""), ("neither synced", 0.8, ""),
+    ]  # fmt: skip
+
+
 def test_a_slow_peer_is_judged_by_the_largest_n_that_it_was_given() -> None:
     peers = [each for each in peers_rows() if (each["system"], each["n"]) != ("dbos", 10_000)]
 
-    assert verdicts([], peers)["W1 10,000: by dbos's, default"] == (22.5, "met")
+    assert verdicts([], peers)["W1 10,000: by DBOS's, own defaults"] == (22.5, "met")
 
 
 def test_nothing_is_met_without_rows() -> None:
@@ -130,6 +146,21 @@ def test_charts_are_drawn_from_the_rows_that_there_are(tmp_path: Path) -> None:
     assert [path.name for path in fewer] == ["latency.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000 for path in [*drawn, *fewer])
     assert charts.draw([], [], tmp_path / "none") == []
+
+
+def test_recovery_of_a_peer_is_drawn_beside_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="make bench and make test install it")
+    from benchmarks import charts
+
+    given: list[rows.Row] = []
+    monkeypatch.setattr(charts, "recovery", lambda found: given.extend(found))
+    killed = {"variant": "host", "recovery_p50_ms": 2e3, "recovery_p99_ms": 3e3}
+    theirs = [row("w6", system, 1000, "always", None, **killed) for system in ("restate", "shared")]
+
+    charts.draw(bench_rows(), theirs, tmp_path)
+
+    of_w6 = [each["system"] for each in given if each["workload"] == "w6"]
+    assert of_w6 == ["shared", "shared", "restate"]
 
 
 def test_only_rows_of_the_peers_kind_of_machine_are_drawn_beside_them() -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from benchmarks.driver import BenchmarkFailed
+from benchmarks.outcome import BenchmarkFailed
 from benchmarks.peers.peer import PeerUnavailable
+from benchmarks.scratch import ROOT
 from rich.console import Console
 
 from benchmarks import __main__ as command
-from benchmarks import rounds, rows, sides, workloads
+from benchmarks import rounds, rows, sides, w2, w6, workloads
 
 QUIET = Console(file=io.StringIO())
 
@@ -21,7 +24,7 @@ class FakePeer:
     """Follows the protocol; does nothing."""
 
     name = "fake"
-    workloads = frozenset({"w1", "w5"})
+    workloads: frozenset[str] = frozenset({"w1", "w5"})
 
     def __init__(self, rate: float, missing: str = "") -> None:
         self.rate = rate
@@ -97,6 +100,32 @@ async def test_peers_are_asked_for_the_workloads_that_they_know() -> None:
     assert sum("ours" in title for title in titles) == 4
 
 
+async def test_peers_are_given_as_many_plans_as_ours() -> None:
+    peer = FakePeer(rate=5000.0)
+    peer.workloads = frozenset({"w1", "w2", "w5", "w6"})
+    jobs = [each for each in sides.jobs({"fake": peer}, ["w1", "w2", "w5", "w6"], (1_000,)) if "fake" in each.title]
+
+    await rounds.run(jobs, 1, QUIET, lambda merged: None)
+
+    counts = {workload: n for workload, n, _ in peer.asked}
+    assert counts == {"w1": 1_000, "w2": w2.COUNTS["short"][0], "w5": 1, "w6": w6.IN_FLIGHT["short"]}
+
+
+@pytest.mark.parametrize("given", ["--report", "--targets"])
+def test_reports_need_no_ray(given: str) -> None:
+    program = f"""\
+import sys
+from benchmarks import __main__ as command, report
+report.rewrite = lambda rows: True
+command._draw = lambda: None
+command.main([{given!r}])
+sys.exit(str([name for name in ("ray", "nats", "plancast_actors") if name in sys.modules]))
+"""
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert run.stderr.strip() == "[]"
+
+
 def test_n_that_a_rate_allows() -> None:
     assert [sides.within_time(10_000, rate) for rate in (500.0, 83.5, 70.0, 20.0, 1.0)] == [
         10_000, 10_000, 5_000, 2_000, 2_000,
@@ -127,7 +156,7 @@ def test_options_that_make_no_sense_are_refused(given: list[str], capsys: pytest
 def test_side_by_side_runs_three_times_by_default() -> None:
     options = command.arguments(["--peers"])
 
-    assert (options.peers, options.repeat, options.workloads) == ([], 3, ["w1", "w2", "w5"])
+    assert (options.peers, options.repeat, options.workloads) == ([], 3, ["w1", "w2", "w5", "w6"])
     assert command.arguments([]).repeat == 1
 
 

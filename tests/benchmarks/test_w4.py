@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from benchmarks.crowd import Plans
-from benchmarks.driver import Outcome
 from benchmarks.model import Asked, model
+from benchmarks.outcome import Outcome
 from benchmarks.workloads import measure_of
 from pydantic import SecretStr
 

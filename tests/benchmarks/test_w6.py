@@ -1,8 +1,8 @@
 """The benchmark W6, small: plans outlive the kill of their host and of their dispatcher. Speed is not judged."""
 
 import pytest
-from benchmarks.driver import BenchmarkFailed
 from benchmarks.flight import Flight, Turn
+from benchmarks.outcome import BenchmarkFailed
 
 from benchmarks import w6
 from plancast_bus.memory import MemoryBus

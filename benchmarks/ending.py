@@ -1,0 +1,100 @@
+"""A clean end: whatever ends a benchmark, nothing that it has started stays behind.
+
+A run is a child of the process that was asked for it. That one only waits; it takes in whatever loses its parent below
+it, and ends all of it when the run is over. SIGTERM and SIGHUP become Ctrl-C for the run, which then stops its servers
+in their order; Ray's own handler of SIGTERM, which leaves at once, is never asked. If it is the waiting process that is
+killed with SIGKILL, the kernel tells the run; if it is the run, the waiting process ends the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+
+from benchmarks.processes import below
+from benchmarks.scratch import sweep
+
+STOP_SECONDS = 45.0
+"""That a run may take to stop what it has started, once it is told to end."""
+LEAVE_SECONDS = 5.0
+"""That what is left over may take to end after SIGTERM, before SIGKILL."""
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_libc = ctypes.CDLL(None)
+
+
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent (the thread that started it) ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, number)
+
+
+def dying_with_parent(number: int = signal.SIGKILL) -> Callable[[], None]:
+    """The same for a process that is yet to start: its ``preexec_fn``."""
+    return partial(die_with_parent, number)
+
+
+def supervised(run: Callable[[], int | None]) -> int:
+    """Run in a child process, and end all that is left when it has ended; returns its exit code, or 130."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    sweep()
+    supervisor = os.getpid()
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it puts aside ignore it
+        die_with_parent(signal.SIGINT)
+        if os.getppid() != supervisor:
+            os._exit(130)
+        try:
+            return run() or 0
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            return 130
+    told: list[float] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        told.append(time.monotonic())
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGINT if len(told) == 1 else signal.SIGKILL)
+        signal.setitimer(signal.ITIMER_REAL, STOP_SECONDS)
+
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(number, end)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the child too
+    status = _reap(child)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    _end_rest()
+    sweep()
+    return 130 if told or status < 0 else status
+
+
+def _reap(child: int) -> int:
+    """Wait for the child, and on the way for what has come to be ours; returns the exit code of the child."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == child:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _end_rest() -> None:
+    """End all processes below this one, which are what the run has left."""
+    begin = time.monotonic()
+    signalled: set[int] = set()
+    while True:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        left = below(os.getpid())
+        if not left:
+            return
+        late = time.monotonic() > begin + LEAVE_SECONDS
+        for pid in left:
+            if late or pid not in signalled:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+                signalled.add(pid)
+        time.sleep(0.05)
