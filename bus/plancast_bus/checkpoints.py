@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from pydantic_core import to_json
 
 from plancast_bus.codec import pack, unpack
 from plancast_bus.effects import Effect, from_fields, to_fields
 from plancast_bus.errors import InvalidEnvelope
 
-_one_line = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 FORMAT = 1
 """Version of the stored form; raised when a reader of the old form would misread the new one."""
 
 
-@dataclass(frozen=True, slots=True)
+def _one_line(value: Any) -> str:
+    """A JSON value as one line of ASCII."""
+    line = to_json(value)
+    if not line.isascii():
+        line = to_json(value, ensure_ascii=True)
+    return line.decode().replace("\x7f", "\\u007f")
+
+
+# Not frozen, which would make it cost eight times as much: every turn makes one.
+@dataclass(slots=True, unsafe_hash=True)
 class PlanSummary:
-    """What listings show of a plan; it can be read without the checkpoint's body."""
+    """What listings show of a plan; it can be read without the checkpoint's body. Not to be changed."""
 
     plan_id: str
     status: str
@@ -91,9 +102,9 @@ class KeptMachine(NamedTuple):
     """When that was, seconds since the epoch, UTC, by the store's clock."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen either
 class Checkpoint:
-    """A plan after a turn: its state, the effects of that turn, and what it must remember.
+    """A plan after a turn: its state, the effects of that turn, and what it must remember. Not to be changed.
 
     ``version`` is the store's, to be handed back with the next commit; 0 means "not stored yet".
     """
@@ -185,6 +196,13 @@ class CheckpointStore(Protocol):
             BusUnavailable: the store cannot be reached; whether the write took place is unknown.
             PayloadTooLarge: the checkpoint is over the server's limit.
             PublishRefused: the store is full.
+        """
+        ...
+
+    def begin_commit(self, checkpoint: Checkpoint) -> asyncio.Future[int]:
+        """Begin to store a checkpoint as :meth:`commit` does, and return the future of the new version.
+
+        Where it fails, at once or later, whether the checkpoint is stored is not known: load it again.
         """
         ...
 

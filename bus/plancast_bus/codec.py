@@ -11,7 +11,7 @@ import msgpack
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
-from plancast_bus.envelope import EventEnvelope, WireEvent
+from plancast_bus.envelope import EventEnvelope, WireEvent, read_written
 from plancast_bus.errors import InvalidEnvelope
 
 WireFormat = Literal["msgpack", "json"]
@@ -20,6 +20,7 @@ JSON_TYPE = "application/json"
 MSGPACK_TYPE = "application/msgpack"
 CONTENT_TYPES: dict[WireFormat, str] = {"json": JSON_TYPE, "msgpack": MSGPACK_TYPE}
 
+_pack = msgpack.Packer(use_bin_type=True).pack  # made once: it brings a buffer
 MAX_DEPTH = 64
 """Deepest nesting of lists and objects in an event."""
 
@@ -31,7 +32,7 @@ def pack(value: Any) -> bytes:
         InvalidEnvelope: a value is not JSON-able, or an integer over 64 bits.
     """
     try:
-        packed: bytes = msgpack.packb(value, use_bin_type=True)
+        packed: bytes = _pack(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidEnvelope(f"cannot be sent as msgpack: {error}") from error
     return packed
@@ -65,6 +66,8 @@ def load(payload: bytes, content_type: str | None) -> Any:
     Raises:
         InvalidEnvelope: unknown content type, or bytes that are not of it.
     """
+    if content_type == MSGPACK_TYPE:
+        return unpack(payload)
     kind = (content_type or JSON_TYPE).split(";", 1)[0].strip().lower()
     if kind in (MSGPACK_TYPE, "application/x-msgpack", "application/vnd.msgpack"):
         return unpack(payload)
@@ -83,7 +86,7 @@ def encode(event: EventEnvelope | WireEvent, wire_format: WireFormat = "msgpack"
         InvalidEnvelope: its data or metadata are no JSON.
     """
     fields = event.to_wire()
-    _check_json((event.data, event.metadata))  # the other fields are text, which the formats themselves check
+    _check_json(event.data, event.metadata)  # the other fields are text, which the formats themselves check
     return dump(fields, wire_format)
 
 
@@ -107,7 +110,13 @@ def decode(
     if not isinstance(fields, dict):
         raise InvalidEnvelope(f"an event is an object, not {type(fields).__name__}")
     # msgpack takes no half of a surrogate pair, and of the other fields only text is taken over.
-    _check_json((fields.get("data"), fields.get("metadata")) if content_type == MSGPACK_TYPE else fields)
+    if content_type == MSGPACK_TYPE:
+        _check_json(fields.get("data"), fields.get("metadata"))
+    else:
+        _check_json(fields, depth=MAX_DEPTH + 1)
+    event = read_written(fields)
+    if event is not None:
+        return event
     if defaults:
         fields = _with_defaults(fields, defaults)
     try:
@@ -122,7 +131,7 @@ def _with_defaults(fields: dict[str, Any], defaults: Mapping[str, Any]) -> dict[
         for name, value in defaults.items()
         if fields.get(name) is None and fields.get(to_camel(name)) is None
     }
-    return {**fields, **absent}
+    return {**fields, **absent} if absent else fields
 
 
 def _explain(error: ValidationError) -> str:
@@ -130,48 +139,73 @@ def _explain(error: ValidationError) -> str:
     return "no event envelope: " + "; ".join(faults[:5])
 
 
-def _check_json(fields: Mapping[str, Any] | tuple[Any, ...]) -> None:
-    """Refuse what is no JSON, or not the same in both wire formats.
+def _check_json(*values: Any, depth: int = MAX_DEPTH) -> None:
+    """Refuse what is no JSON, or not the same in both wire formats, or nested deeper.
 
     Walks level by level, so that no nesting can exhaust the stack and no cycle goes on for ever.
     """
-    level: list[Any] = [fields]
-    for _ in range(MAX_DEPTH + 1):
+    level: list[Any] = []
+    _check_each(values, level)
+    while level:
+        if not depth:
+            raise InvalidEnvelope(f"nested deeper than {MAX_DEPTH} levels")
+        depth -= 1
         below: list[Any] = []
         for container in level:
-            if isinstance(container, Mapping):
+            if isinstance(container, dict):
                 for key in container:
-                    if not isinstance(key, str):
-                        raise InvalidEnvelope(f"the keys of an object are strings, not {type(key).__name__}")
-                    _check_text(key)
-                children: Iterable[Any] = container.values()
+                    if type(key) is not str or not key.isascii():
+                        _check_key(key)
+                _check_each(container.values(), below)
             else:
-                children = container
-            for child in children:
-                if isinstance(child, str):
-                    _check_text(child)
-                elif isinstance(child, (dict, list, tuple)):
-                    below.append(child)
-                elif isinstance(child, float):
-                    if not isfinite(child):
-                        raise InvalidEnvelope(f"{child} is no JSON")
-                elif isinstance(child, int):
-                    if not -(2**63) <= child < 2**64:
-                        raise InvalidEnvelope("an integer is over 64 bits; send it as a string")
-                elif child is not None:
-                    raise InvalidEnvelope(f"{type(child).__name__} is no JSON")
-        if not below:
-            return
+                _check_each(container, below)
         level = below
-    raise InvalidEnvelope(f"nested deeper than {MAX_DEPTH} levels")
+
+
+def _check_each(values: Iterable[Any], containers: list[Any]) -> None:
+    """Check values, but for the containers among them, which are noted."""
+    for value in values:
+        kind = type(value)
+        if kind is str:
+            if not value.isascii():
+                _check_text(value)
+        elif kind is dict or kind is list:
+            if value:
+                containers.append(value)
+        elif kind is int:
+            if not -(2**63) <= value < 2**64:
+                raise InvalidEnvelope("an integer is over 64 bits; send it as a string")
+        elif value is not None and kind is not bool:
+            _check_rarer(value, containers)
+
+
+def _check_key(key: Any) -> None:
+    if not isinstance(key, str):
+        raise InvalidEnvelope(f"the keys of an object are strings, not {type(key).__name__}")
+    _check_text(key)
+
+
+def _check_rarer(value: Any, containers: list[Any]) -> None:
+    """Check a number, or a value of a class that is derived from one of JSON's."""
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**64:
+            raise InvalidEnvelope("an integer is over 64 bits; send it as a string")
+    elif isinstance(value, float):
+        if not isfinite(value):
+            raise InvalidEnvelope(f"{value} is no JSON")
+    elif isinstance(value, str):
+        _check_text(value)
+    elif isinstance(value, (dict, list, tuple)):
+        containers.append(value)
+    else:
+        raise InvalidEnvelope(f"{type(value).__name__} is no JSON")
 
 
 def _check_text(text: str) -> None:
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidEnvelope("a string holds half of a surrogate pair") from error
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidEnvelope("a string holds half of a surrogate pair") from error
 
 
 def _refuse_constant(name: str) -> Any:

@@ -6,6 +6,7 @@ one conformance suite.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
@@ -221,6 +222,10 @@ class Bus(Protocol):
         Raises:
             PublishRefused, BusUnavailable: at least one was not acknowledged; emit all again.
         """
+        ...
+
+    def begin_emit(self, effects: Sequence[Effect]) -> asyncio.Future[list[int]]:
+        """Begin to carry out effects, at once where that is possible; returns the future of what :meth:`emit` does."""
         ...
 
     def encode(self, event: EventEnvelope | WireEvent) -> tuple[bytes, str]:

@@ -13,7 +13,8 @@ from typing import Any
 from plancast_bus.errors import InvalidEnvelope
 
 
-@dataclass(frozen=True, slots=True)
+# The two that nearly every turn has are not frozen, which would make them cost five times as much.
+@dataclass(slots=True, unsafe_hash=True)
 class Publish:
     """Publish an event. Repeats are dropped by the stream, known by their ``message_id``."""
 
@@ -25,7 +26,7 @@ class Publish:
     """Of a goal: whose it is, as a token of a subject; see ``Delivery.tenant``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Respond:
     """Give a plan's final response: kept by the response stream once, republished as an event once.
 
@@ -121,10 +122,9 @@ def effect_kind(effect: Effect) -> str:
 
 def to_fields(effect: Effect) -> list[Any]:
     """An effect as a list of plain values, its kind first."""
-    fields = [_NAMES[type(effect)], *(getattr(effect, name) for name in effect.__slots__)]
-    if isinstance(effect, Publish) and not effect.tenant:
-        fields.pop()  # as earlier versions write and read it
-    return fields
+    if type(effect) is Publish and not effect.tenant:  # as earlier versions write and read it
+        return ["publish", effect.subject, effect.payload, effect.message_id, effect.content_type]
+    return [_NAMES[type(effect)], *(getattr(effect, name) for name in effect.__slots__)]
 
 
 def from_fields(fields: list[Any]) -> Effect:

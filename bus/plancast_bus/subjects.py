@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from plancast_bus.errors import InvalidSubject
@@ -18,12 +19,14 @@ _TYPE = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+")
 _PLAIN = re.compile(r"[A-Za-z0-9_:-]+")
 _NAME = re.compile(r"[!-)+\-/-=?-~]+(\.[!-)+\-/-=?-~]+)*")  # printable ASCII but `.`, `*` and `>`
+_STORE = "-store"
 MAX_TOKEN = 400
 """Longest encoded correlation id, in characters."""
 MAX_TYPE = 200
 """Longest event type, in characters."""
 
 
+@lru_cache(maxsize=1024)  # a turn needs its plan's several times
 def encode_token(text: str) -> str:
     """Any text as one subject token: percent-encoded unless made of ``A-Z a-z 0-9 _ : -``.
 
@@ -77,13 +80,23 @@ def _check_name(name: str) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
-class EventAddress:
+class EventAddress(NamedTuple):
     """The parts of an event's subject, decoded."""
 
     topic: str
     correlation_id: str
     event_type: str
+
+
+@lru_cache(maxsize=2048)  # an event is routed by its subject, and soon after read by it
+def _parse_stored(prefix: str, subject: str) -> EventAddress:
+    parts = subject.split(".", 4)
+    if len(parts) == 5 and "" not in parts and ".." not in parts[4] and parts[4][-1] != ".":
+        if parts[0] == prefix:
+            return EventAddress(parts[1], decode_token(parts[3]), parts[4])
+        if parts[:3] == [prefix + _STORE, "timers", "due"] and "." in parts[4]:
+            return EventAddress("", decode_token(parts[4].partition(".")[0]), "")
+    raise InvalidSubject(f"{subject[:200]!r} is no stored event's subject")
 
 
 @dataclass(frozen=True)
@@ -125,13 +138,7 @@ class Subjects:
         Raises:
             InvalidSubject: it is neither.
         """
-        parts = subject.split(".")
-        if len(parts) >= 5 and all(parts):
-            if parts[0] == self.prefix:
-                return EventAddress(parts[1], decode_token(parts[3]), ".".join(parts[4:]))
-            if len(parts) >= 6 and parts[:3] == [self.store, "timers", "due"]:
-                return EventAddress("", decode_token(parts[4]), "")
-        raise InvalidSubject(f"{subject[:200]!r} is no stored event's subject")
+        return _parse_stored(self.prefix, subject)
 
     def published_from_stored(self, subject: str) -> str:
         """The subject as published, of a subject as stored (or of a due timer, without its shard).
@@ -151,7 +158,7 @@ class Subjects:
     @property
     def store(self) -> str:
         """Root of what plancast keeps for itself."""
-        return f"{self.prefix}-store"
+        return f"{self.prefix}{_STORE}"
 
     def checkpoint(self, plan: str) -> str:
         """Where the checkpoint of the plan with this correlation id rests."""

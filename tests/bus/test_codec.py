@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from plancast_bus import codec
 from plancast_bus.codec import JSON_TYPE, MAX_DEPTH, MSGPACK_TYPE, WireFormat
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.envelope import EventEnvelope, EventTopic, read_written
 from plancast_bus.errors import InvalidEnvelope
 
 FORMATS: list[WireFormat] = ["msgpack", "json"]
@@ -88,6 +88,42 @@ def test_a_damaged_envelope_is_an_envelope_or_an_invalid_one(
     payload = bytearray(codec.encode(sent, wire_format))
     payload[place % len(payload)] = byte
     check_nothing_but_invalid(bytes(payload), codec.CONTENT_TYPES[wire_format])
+
+
+odd = st.none() | st.text(max_size=3) | st.integers() | st.dictionaries(st.text(max_size=3), st.integers(), max_size=2)
+times = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)).map(lambda time: time.isoformat() + "+00:00")
+other_times = st.text("0123456789-:.TZW+ ", max_size=34) | st.from_regex(
+    r"[0-9]{3}[0-9W]-[0-9W]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,7})?(Z|[+-][0-9]{2}:[0-9]{2})?",
+    fullmatch=True,
+)
+
+
+@given(
+    sent=envelopes,
+    changes=st.dictionaries(st.sampled_from([*EventEnvelope.model_fields, "correlationId", "else"]), odd, max_size=2),
+    time=times | other_times,
+    without=st.sets(st.sampled_from([*EventEnvelope.model_fields]), max_size=2),
+)
+def test_what_is_read_by_a_glance_is_what_the_schema_would_read(
+    sent: EventEnvelope, changes: dict[str, Any], time: str, without: set[str]
+) -> None:
+    assert read_written(sent.to_wire()) in (sent, None)
+    fields = {
+        name: value for name, value in ({**sent.to_wire(), "time": time} | changes).items() if name not in without
+    }
+    read = read_written(fields)
+    if read is None:
+        return
+    by_schema = EventEnvelope.model_validate(fields)
+    assert read == by_schema
+    assert (list(read.__dict__), read.model_fields_set) == (list(by_schema.__dict__), by_schema.model_fields_set)
+    assert list(read.to_wire().items()) == list(by_schema.to_wire().items())
+    assert read.model_copy(deep=True) == by_schema
+
+
+def test_what_is_written_is_read_by_a_glance() -> None:
+    sent = event({"n": 1}, tenant_id="t", metadata={"a": 1}, time=datetime(2026, 1, 2, 3, 4, 5, 6, UTC))
+    assert read_written(sent.to_wire()) == sent
 
 
 def check_nothing_but_invalid(payload: bytes, content_type: str | None) -> None:

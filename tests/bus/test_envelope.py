@@ -6,9 +6,11 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.envelope import EventEnvelope, EventTopic, utc_text
 
 REQUIRED: dict[str, Any] = {"source": "test", "type": "a.b", "topic": "action-results"}
 
@@ -117,6 +119,19 @@ def test_data_is_any_json(data: Any) -> None:
     event = envelope(data=data)
     assert event.data == data
     assert EventEnvelope.model_validate(event.to_wire()) == event
+
+
+@given(st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)))
+def test_times_are_written_as_iso_8601(moment: datetime) -> None:
+    assert envelope(time=moment).to_wire()["time"] == moment.replace(tzinfo=UTC).isoformat()
+
+
+@given(st.floats(-6e10, 2.5e11) | st.integers(0, 4 * 10**9) | st.floats(0, 1).map(lambda part: 1_700_000_000 + part))
+@example(0.0)
+@example(1.9999996)
+@example(5.0000005)
+def test_seconds_are_written_as_iso_8601(moment: float) -> None:
+    assert utc_text(moment) == datetime.fromtimestamp(moment, UTC).isoformat()
 
 
 def test_absent_fields_are_left_out_on_the_wire() -> None:

@@ -23,6 +23,7 @@ from plancast_bus.effects import Effect, Publish, Respond
 from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusError, BusUnavailable, CommitConflict, PublishRefused, UnsupportedServer
 from plancast_bus.jetstream import JetStreamBus, connect
+from plancast_bus.jetstream.connection import _GuardedClient
 from plancast_bus.server import NatsServer, ServerOptions, find_binary
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.subjects import Subjects, encode_token
@@ -209,6 +210,20 @@ async def test_a_plain_publishers_content_type_is_read_whatever_its_case(
     await plain.close()
     [delivery] = await fetch_all(bus.consume(results(bus.subjects)), 1)
     assert delivery.content_type == "application/json"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"Nats-Msg-Id: a\r\nContent-Type: application/json\r\n\r\n",
+        b"Nats-Msg-Id:\x0b a:b \xc2\xa0\xff\t\r\nPlancast-Tenant:\r\n\r\n",
+        b"Nats-Msg-Id: a\r\nContent-Type: \xe2\x82\r\nNats-Msg-Id: \x1cb\r\n\r\n",
+        b"Nats-Msg-Id : a\r\n other: b\r\ncontent-type: c\r\n no colon\r\n\xff: d\r\n\r\n",
+    ],
+)
+def test_headers_are_read_as_the_client_reads_them(raw: bytes) -> None:
+    assert _GuardedClient._parse_header_lines(raw) == nats.aio.client.Client._parse_header_lines(raw)
 
 
 # Servers that are not good enough.
@@ -652,6 +667,24 @@ async def test_what_a_closed_consumer_had_not_handed_out_goes_to_others_at_once(
     assert {d.message_id for d in [*taken, *rest]} == {f"plan-1:{number}" for number in range(30)}
 
 
+@pytest.mark.parametrize("count", [1, 2, 300])
+async def test_each_of_many_acknowledgements_arrives(fresh_nats: NatsServer, connected: Connect, count: int) -> None:
+    bus = await connected(fresh_nats.url)
+    for number in range(count + 1):
+        await bus.publish(event(number))
+    consumer = bus.consume(results(bus.subjects, ack_wait=1.0))
+    *acknowledged, kept = await fetch_all(consumer, count + 1)
+    await consumer.ack(iter(acknowledged))
+    await consumer.ack([])
+
+    async def only_one_is_left() -> bool:
+        return await held(bus, "PLANCAST_RESULTS") == 1
+
+    await eventually(only_one_is_left)
+    [again] = await fetch_all(consumer, 1)
+    assert (again.sequence, again.attempt) == (kept.sequence, 2)
+
+
 async def test_an_idle_consumer_sends_nothing(fresh_nats: NatsServer, connected: Connect) -> None:
     bus = await connected(fresh_nats.url)
     consumer = bus.consume(results(bus.subjects))
@@ -679,3 +712,37 @@ async def fetch_all(consumer: Consumer, count: int, timeout: float = PATIENCE) -
         while len(found) < count:
             found += await consumer.fetch(count)
     return sorted(found, key=lambda delivery: delivery.sequence)
+
+
+@pytest.mark.parametrize(
+    ("subject", "headers"),
+    [
+        ("plancast.a.b", {"Nats-Msg-Id": "a", "Content-Type": "application/msgpack"}),
+        ("plancast.a.b", {"Nats-Msg-Id": "a\r\nNats-TTL: 1"}),
+        ("plancast.a.b", {"Nats-Msg-Id": "a\nb", "Nats-TTL": "1"}),
+        ("plancast.ä.b", {"Nats-Msg-Id": "ü"}),
+    ],
+)
+async def test_what_is_written_at_once_is_what_the_client_writes(
+    nats_server: NatsServer, connected: Connect, subject: str, headers: dict[str, str]
+) -> None:
+    client = (await connected(nats_server.url))._connection.client
+    await client.flush()
+    written = []
+    for write in (client.write, client.publish):
+        del client._pending[:]
+        arguments = (subject, "_INBOX.a", b"\x00payload", dict(headers))
+        if write == client.publish:
+            await client.publish(subject, b"\x00payload", "_INBOX.a", dict(headers))
+        else:
+            client.write(*arguments)
+        written.append(b"".join(client._pending))
+    assert written[0] == written[1] != b""
+
+
+async def test_a_subject_that_is_none_is_refused_when_written_at_once(
+    nats_server: NatsServer, connected: Connect
+) -> None:
+    client = (await connected(nats_server.url))._connection.client
+    with pytest.raises(nats.errors.BadSubjectError):
+        client.write("plancast.a b\r\nPING", "", b"", {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -81,7 +82,7 @@ class JetStreamBus:
         self._connection = connection
         self._names = streams.StreamNames.of(settings.prefix)
         self._api = JetStreamApi(exchange)
-        self._publisher = Publisher(exchange)
+        self._publisher = Publisher(exchange, self.subjects)
         self._admission = Admission(self._api, self._names.requests)
         reader = StreamReader(connection, self._api)
         self._emitter = Emitter(connection.client, self._api, self._publisher, self.subjects)
@@ -117,6 +118,10 @@ class JetStreamBus:
             PublishRefused, BusUnavailable: at least one was not acknowledged; emit all again.
         """
         return await self._emitter.emit(effects)
+
+    def begin_emit(self, effects: Sequence[Effect]) -> asyncio.Future[list[int]]:
+        """Begin to carry out effects; see the contract."""
+        return self._emitter.begin(effects)
 
     def encode(self, event: EventEnvelope | WireEvent) -> tuple[bytes, str]:
         """An event as bytes and their content type, in the configured wire format."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -12,8 +13,10 @@ from plancast_bus.codec import unpack
 from plancast_bus.effects import SealHistory
 from plancast_bus.errors import BusError, BusUnavailable, CommitConflict
 from plancast_bus.jetstream.api import MESSAGE_GONE, ApiError, JetStreamApi, StoredMessage
-from plancast_bus.jetstream.publishing import Publisher, WrongLastSequence
+from plancast_bus.jetstream.exchange import Headers
+from plancast_bus.jetstream.publishing import Publisher
 from plancast_bus.jetstream.reading import StreamReader
+from plancast_bus.jetstream.replies import PubAck, WrongLastSequence
 from plancast_bus.jetstream.streams import StreamNames
 from plancast_bus.subjects import Subjects, decode_token
 
@@ -60,16 +63,23 @@ class JetStreamCheckpoints:
         Raises:
             CommitConflict, BusUnavailable, PayloadTooLarge, PublishRefused: see the contract.
         """
-        subject = self._subjects.checkpoint(checkpoint.correlation_id)
-        headers = {EXPECTED: str(checkpoint.version), SUMMARY: checkpoint.summary.to_header()}
-        if checkpoint.expires_after > 0:
-            headers[TTL] = ttl_header(checkpoint.expires_after)
-        body = checkpoint.encode()
+        subject, body, headers = self._message(checkpoint)
         try:
             ack = await self._publisher.publish_acked(subject, body, headers)
         except (WrongLastSequence, BusUnavailable) as error:
             return await self._read_back(checkpoint, subject, body, headers[SUMMARY], error)
         return ack.sequence
+
+    def begin_commit(self, checkpoint: Checkpoint) -> asyncio.Future[int]:
+        """Begin to store a checkpoint; see the contract."""
+        subject, body, headers = self._message(checkpoint)
+        return self._publisher.begin(subject, body, headers, _sequence)
+
+    def _message(self, checkpoint: Checkpoint) -> tuple[str, bytes, Headers]:
+        headers = {EXPECTED: str(checkpoint.version), SUMMARY: checkpoint.summary.to_header()}
+        if checkpoint.expires_after > 0:
+            headers[TTL] = ttl_header(checkpoint.expires_after)
+        return self._subjects.checkpoint(checkpoint.correlation_id), checkpoint.encode(), headers
 
     async def _read_back(self, checkpoint: Checkpoint, subject: str, body: bytes, summary: str, cause: BusError) -> int:
         """Find out whether a write that was refused or not answered is stored all the same."""
@@ -234,6 +244,10 @@ class JetStreamCheckpoints:
         if len(self._machines) >= MACHINES:
             self._machines.pop(next(iter(self._machines)))
         self._machines[digest] = encoded
+
+
+def _sequence(ack: PubAck) -> int:
+    return ack.sequence
 
 
 def ttl_header(seconds: float) -> str:

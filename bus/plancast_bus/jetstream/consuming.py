@@ -112,10 +112,16 @@ class PullConsumer:
         await self._answer([self._delivery(message) for message in inbox.messages], b"-NAK")
 
     async def _answer(self, deliveries: Iterable[Delivery], word: bytes) -> None:
-        publish = self._client.publish
+        replies = [delivery.reply for delivery in deliveries]
         try:
-            for delivery in deliveries:
-                await publish(delivery.reply, word)
+            if len(replies) > 1 and self._connection.alive:
+                # All but the last are one write: publishing each costs ten times as much. The last has all sent.
+                end = f" {len(word)}\r\n{word.decode()}\r\n"
+                lines = "".join([f"PUB {reply}{end}" for reply in replies[:-1]])
+                await self._client._send_command(lines.encode())
+                replies = replies[-1:]
+            for reply in replies:
+                await self._client.publish(reply, word)
         except nats_errors.Error as error:
             # The stream delivers again what it hears nothing about.
             logger.debug("acknowledgements are lost: %s", error, extra={"consumer": self._spec.name})
@@ -222,7 +228,7 @@ class PullConsumer:
 
     def _delivery(self, message: Msg) -> Delivery:
         tokens = message.reply.split(".")
-        at = 4 if len(tokens) >= 11 else 2  # the newer form has domain and account before the stream
+        at = 6 if len(tokens) >= 11 else 4  # the newer form has domain and account before the stream
         headers = message.headers
         if headers is None:
             content_type = message_id = None
@@ -237,9 +243,9 @@ class PullConsumer:
             message.data,
             content_type,
             message_id,
-            tokens[at],
-            int(tokens[at + 3]),
-            int(tokens[at + 2]),
+            self._stream,
+            int(tokens[at + 1]),
+            int(tokens[at]),
             message.reply,
             is_response,
             tenant,

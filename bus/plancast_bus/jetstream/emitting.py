@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ from plancast_bus.effects import (
 from plancast_bus.errors import BusError
 from plancast_bus.jetstream.api import MESSAGE_GONE, ApiError, JetStreamApi
 from plancast_bus.jetstream.exchange import Headers, Reply
-from plancast_bus.jetstream.publishing import TENANT, Publisher, SubjectTaken
+from plancast_bus.jetstream.publishing import TENANT, Publisher
+from plancast_bus.jetstream.replies import PubAck, SubjectTaken
 from plancast_bus.jetstream.streams import StreamNames
 from plancast_bus.subjects import Subjects
 
@@ -54,6 +56,7 @@ class Emitter:
         self._publisher = publisher
         self._subjects = subjects
         self._names = StreamNames.of(subjects.prefix)
+        self._telling: set[asyncio.Task[None]] = set()
         self._senders: dict[type[Any], Callable[[Any], Awaitable[tuple[str, Reply]]]] = {
             Publish: self._publish,
             Respond: self._respond,
@@ -77,6 +80,31 @@ class Emitter:
         if crash_points.armed:
             return await crash_points.one_by_one(effects, self._emit_alone)
         return await self._emit_all(effects)
+
+    def begin(self, effects: Sequence[Effect]) -> asyncio.Future[list[int]]:
+        """Do as :meth:`emit` does, at once when there are only events to be sent."""
+        if not crash_points.armed:
+            if len(effects) == 1 and type(effects[0]) is Publish:
+                return self._begin_publish(effects[0])
+            if len(effects) == 1 and type(effects[0]) is Respond:
+                return self._begin_respond(effects[0])
+        return asyncio.get_running_loop().create_task(self.emit(effects))
+
+    def _begin_publish(self, effect: Publish) -> asyncio.Future[list[int]]:
+        return self._publisher.begin(effect.subject, effect.payload, _headers(effect), _sequences)
+
+    def _begin_respond(self, effect: Respond) -> asyncio.Future[list[int]]:
+        subject = self._subjects.response(effect.topic, effect.correlation_id, effect.event_type)
+        stored = self._publisher.begin(subject, effect.payload, _headers(effect), _sequences)
+        if effect.notify:
+            stored.add_done_callback(lambda stored: self._tell_of(effect, stored))
+        return stored
+
+    def _tell_of(self, effect: Respond, stored: asyncio.Future[list[int]]) -> None:
+        if not stored.cancelled() and stored.exception() is None:
+            telling = asyncio.get_running_loop().create_task(self._notify(effect))
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
 
     async def _emit_alone(self, effect: Effect) -> int:
         return (await self._emit_all((effect,)))[0]
@@ -150,15 +178,11 @@ class Emitter:
         return operation, await self._api.send(operation, body)
 
     async def _publish(self, effect: Publish) -> tuple[str, Reply]:
-        headers = {"Nats-Msg-Id": effect.message_id, "Content-Type": effect.content_type}
-        if effect.tenant:
-            headers[TENANT] = effect.tenant
-        return await self._post(effect.subject, effect.payload, headers)
+        return await self._post(effect.subject, effect.payload, _headers(effect))
 
     async def _respond(self, effect: Respond) -> tuple[str, Reply]:
         subject = self._subjects.response(effect.topic, effect.correlation_id, effect.event_type)
-        headers = {"Nats-Msg-Id": effect.message_id, "Content-Type": effect.content_type}
-        return await self._post(subject, effect.payload, headers)
+        return await self._post(subject, effect.payload, _headers(effect))
 
     async def _set_timer(self, effect: SetTimer) -> tuple[str, Reply]:
         due = datetime.fromtimestamp(effect.due, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -191,3 +215,14 @@ class Emitter:
         mine = noted is not None and noted.payload.decode() == effect.plan and noted.time < effect.before
         up_to = noted.sequence + 1 if noted is not None and mine else 1  # what is noted meanwhile stays
         return await self._call(f"STREAM.PURGE.{stream}", {"filter": subject, "seq": up_to})
+
+
+def _headers(effect: Publish | Respond) -> Headers:
+    headers = {"Nats-Msg-Id": effect.message_id, "Content-Type": effect.content_type}
+    if isinstance(effect, Publish) and effect.tenant:
+        headers[TENANT] = effect.tenant
+    return headers
+
+
+def _sequences(ack: PubAck) -> list[int]:
+    return [ack.sequence]

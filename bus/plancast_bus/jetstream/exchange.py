@@ -7,13 +7,17 @@ says the same thing again), so what was not answered before a connection broke i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from nats import errors as nats_errors
 from nats.aio.msg import Msg
 
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, InvalidSubject, PayloadTooLarge
 from plancast_bus.jetstream.connection import Connection
+from plancast_bus.jetstream.inbox import Tap
 
 NO_RESPONDERS_RETRIES = 2
 """How often a request that nobody takes is sent again; in a cluster, where a stream may be electing its leader for
@@ -25,8 +29,12 @@ ANSWER_PATIENCE = 2.0
 IN_PROCESS = b'"err_code":10158'
 """In what a cluster says of a message that came before, and that its servers have not agreed on yet."""
 
+CONGESTED = 4 << 20
+"""Bytes that wait to be written, beyond which a sender waits its turn."""
+
 Headers = dict[str, str]
 Reply = asyncio.Future[Msg]
+_T = TypeVar("_T")
 
 
 class NoResponders(BusError):
@@ -39,7 +47,9 @@ class NoResponders(BusError):
 
 @dataclass(slots=True)
 class _Request:
-    reply: Reply
+    reply: asyncio.Future[Any]
+    read: Callable[[Msg], Any] | None
+    """What becomes of the reply; None: it is handed on as it came."""
     deadline: float
     subject: str
     payload: bytes
@@ -67,7 +77,7 @@ class Exchange:
 
     async def open(self) -> None:
         """Listen for replies."""
-        await self._client.subscribe(f"{self._inbox}*", cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0)
+        await self._client.subscribe(f"{self._inbox}*", future=Tap(self._receive))
         self._connection.on_reconnect(self._send_again)
         self._connection.on_closed(self._give_up)
         self._connection.on_denied(self._deny)
@@ -81,19 +91,10 @@ class Exchange:
             BusUnavailable: the connection is closed, or too much waits for it to come back.
             PayloadTooLarge: payload and headers are over the server's limit.
         """
-        client = self._client
-        self._check_size(payload, headers)
-        self._count += 1
-        token = str(self._count)
         reply: Reply = self._loop.create_future()
-        now = self._loop.time()
-        self._requests[token] = _Request(
-            reply, now + self._timeout, subject, payload, headers, client.is_connected, now
-        )
-        if self._sweep is None:
-            self._sweep = self._loop.call_later(self._sweep_interval, self._expire)
+        token = self._expect(subject, payload, headers, None, reply)
         try:
-            await client.publish(subject, payload, self._inbox + token, headers)
+            await self._client.publish(subject, payload, self._inbox + token, headers)
         except BaseException as error:
             self._requests.pop(token, None)
             if isinstance(error, nats_errors.Error):
@@ -101,11 +102,89 @@ class Exchange:
             raise
         return reply
 
+    @property
+    def under_way(self) -> int:
+        """Requests that have no reply yet."""
+        return len(self._requests)
+
+    def has_room(self, size: int = 0) -> bool:
+        """Whether so many bytes can be sent at once."""
+        client = self._client
+        return client.is_connected and client.pending_data_size + size <= CONGESTED
+
+    def begin(
+        self,
+        subject: str,
+        payload: bytes,
+        headers: Headers,
+        read: Callable[[Msg], _T],
+        reply: asyncio.Future[_T] | None = None,
+    ) -> asyncio.Future[_T]:
+        """Send a request at once where that is possible; returns the future of what ``read`` makes of its reply.
+
+        The future (``reply``, when it is given) fails as that of :meth:`send` does, with what :meth:`send` raises, or
+        with the `BusError` that ``read`` raises.
+        """
+        reply = reply or self._loop.create_future()
+        if not self.has_room():
+            self._keep(self._loop.create_task(self._begin_later(subject, payload, headers, read, reply)))
+            return reply
+        token = ""
+        try:
+            token = self._expect(subject, payload, headers, read, reply)
+            self._client.write(subject, self._inbox + token, payload, headers)
+        except nats_errors.Error as error:
+            self._requests.pop(token, None)
+            _fail(reply, self._explain(error, subject))
+        except BusError as error:
+            _fail(reply, error)
+        return reply
+
+    async def _begin_later(
+        self,
+        subject: str,
+        payload: bytes,
+        headers: Headers,
+        read: Callable[[Msg], _T],
+        reply: asyncio.Future[_T],
+    ) -> None:
+        try:
+            result = read(await self.request(subject, payload, headers))
+        except BusError as error:
+            _fail(reply, error)
+        else:
+            if not reply.done():
+                reply.set_result(result)
+
+    def tell(self, subject: str, payload: bytes, headers: Headers) -> None:
+        """Send a message that has no reply, at once; :meth:`has_room` says whether that is possible."""
+        with suppress(nats_errors.Error):
+            self._client.write(subject, "", payload, headers)
+
+    def _expect(
+        self,
+        subject: str,
+        payload: bytes,
+        headers: Headers | None,
+        read: Callable[[Msg], Any] | None,
+        reply: asyncio.Future[Any],
+    ) -> str:
+        self._check_size(payload, headers)
+        self._count += 1
+        token = str(self._count)
+        now = self._loop.time()
+        self._requests[token] = _Request(
+            reply, read, now + self._timeout, subject, payload, headers, self._client.is_connected, now
+        )
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(self._sweep_interval, self._expire)
+        return token
+
     async def request(self, subject: str, payload: bytes = b"", headers: Headers | None = None) -> Msg:
         """Send a request and wait for its reply."""
         return await (await self.send(subject, payload, headers))
 
-    async def _receive(self, message: Msg) -> None:
+    def _receive(self, message: Msg) -> None:
         token = message.subject[self._cut :]
         request = self._requests.pop(token, None)
         if request is None or request.reply.done():
@@ -114,7 +193,13 @@ class Exchange:
         if unanswered or (message.data.startswith(b'{"error"') and IN_PROCESS in message.data):
             self._refused(token, request)
             return
-        request.reply.set_result(message)
+        if request.read is None:
+            request.reply.set_result(message)
+            return
+        try:
+            request.reply.set_result(request.read(message))
+        except Exception as error:  # whatever it is, it is for who waits, and not for the connection
+            _fail(request.reply, error)
 
     def _refused(self, token: str, request: _Request) -> None:
         in_cluster = self._connection.in_cluster
@@ -134,7 +219,9 @@ class Exchange:
             request.written = True
 
     def _resend(self, token: str) -> None:
-        task = self._loop.create_task(self._write(token))
+        self._keep(self._loop.create_task(self._write(token)))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -210,7 +297,7 @@ class Exchange:
         return self._connection.unavailable(f"{subject[:200]} cannot be sent")
 
 
-def _fail(reply: Reply, error: BusError) -> None:
+def _fail(reply: asyncio.Future[Any], error: Exception) -> None:
     if not reply.done():
         reply.set_exception(error)
         reply.exception()  # whoever waited may have gone; that is no reason for a warning

@@ -16,6 +16,22 @@ Status = Callable[[str, dict[str, str]], None]
 """Receives the status code and headers of what is no message but a word of the server."""
 
 
+class Tap(asyncio.Future[Msg]):
+    """Has each message of a subscription handed to a callable, as soon as it is read.
+
+    A subscription gives what comes to its future where it has one; with a callback it has a queue and a task in
+    between, which cost more than most messages are worth. The callable must not raise: the connection would end.
+    """
+
+    def __init__(self, take: Callable[[Msg], None]) -> None:
+        super().__init__()
+        self._take = take
+
+    def set_result(self, message: Msg) -> None:
+        """Take a message; this future is never done."""
+        self._take(message)
+
+
 class Inbox:
     """Receives a consumer's messages. Whoever asks for messages bounds how many can wait here."""
 
@@ -32,9 +48,7 @@ class Inbox:
 
     async def open(self) -> None:
         """Start to listen."""
-        self._subscription = await self._client.subscribe(
-            self.subject, cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0
-        )
+        self._subscription = await self._client.subscribe(self.subject, future=Tap(self._receive))
 
     async def close(self) -> None:
         """Listen no more; the server forgets what was asked for on this inbox."""
@@ -58,7 +72,7 @@ class Inbox:
         finally:
             self._waiter = None
 
-    async def _receive(self, message: Msg) -> None:
+    def _receive(self, message: Msg) -> None:
         self.heard = self._loop.time()
         headers = message.headers
         if headers is not None and "Status" in headers and not message.reply.startswith("$JS.ACK."):

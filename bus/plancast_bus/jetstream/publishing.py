@@ -1,50 +1,57 @@
-"""Publishing into streams: acknowledged, and refused in words that say what to do."""
+"""Publishing into streams, acknowledged."""
 
 from __future__ import annotations
 
-import json
-import re
-from typing import Any, NamedTuple
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
-from nats.aio.msg import Msg
-
-from plancast_bus.admission import full
-from plancast_bus.errors import BusError, BusUnavailable, PayloadTooLarge, PublishRefused
+from plancast_bus.envelope import EventTopic
+from plancast_bus.errors import BusError, BusUnavailable, PublishRefused
 from plancast_bus.jetstream.exchange import Exchange, Headers, NoResponders, Reply
+from plancast_bus.jetstream.grouping import Group
+from plancast_bus.jetstream.replies import PubAck, read_ack
+from plancast_bus.subjects import Subjects
 
-_ACK = re.compile(rb'\{"stream":"[^"]*", ?(?:"domain":"[^"]*", ?)?"seq":(\d+)')
+_T = TypeVar("_T")
 
 TENANT = "Plancast-Tenant"
 """Header of goals: whose they are."""
 
-# Error codes of the server.
-WRONG_LAST_SEQUENCE = frozenset({10071, 10164})
-_TOO_LARGE = frozenset({10054, 10097})
-_FULL = frozenset({10023, 10028, 10047, 10077, 10122})
-_UNAVAILABLE = frozenset({10005, 10007, 10008, 10009, 10158, 10194, 10195})
-
-
-class PubAck(NamedTuple):
-    """A stream's acknowledgement of a message."""
-
-    sequence: int
-    duplicate: bool
-    """The stream has held a message of this id already and dropped this one."""
-
-
-class WrongLastSequence(BusError):
-    """Raised when a message expects another last sequence of its subject than the stream has."""
-
-
-class SubjectTaken(BusError):
-    """Raised when a stream keeps one message of a subject, and has it already."""
-
 
 class Publisher:
-    """Publishes messages and waits for what the streams say."""
+    """Publishes messages and waits for what the streams say.
 
-    def __init__(self, exchange: Exchange) -> None:
+    Args:
+        exchange: The connection's.
+        subjects: Of the deployment: those of which many messages may be stored together.
+    """
+
+    def __init__(self, exchange: Exchange, subjects: Subjects) -> None:
         self._exchange = exchange
+        store = subjects.store
+        topics = (EventTopic.ACTION_REQUESTS, EventTopic.ACTION_RESULTS)
+        roots = [f"{store}.checkpoints", f"{store}.responses", *(f"{subjects.prefix}.{topic}" for topic in topics)]
+        self._groups = {root: Group(exchange) for root in roots}
+
+    def begin(
+        self, subject: str, payload: bytes, headers: Headers, finish: Callable[[PubAck], _T]
+    ) -> asyncio.Future[_T]:
+        """Publish a message at once where that is possible; returns the future of what ``finish`` makes of the reply.
+
+        The future fails as :meth:`settle` does, and with `NoResponders`. ``headers`` must not change afterwards.
+        """
+        group = self._groups.get(subject[: subject.find(".", subject.find(".") + 1)])
+        if group is not None:
+            return group.begin(subject, payload, headers, finish)
+        return self._exchange.begin(subject, payload, headers, lambda reply: finish(read_ack(reply, subject)))
+
+    async def publish_acked(self, subject: str, payload: bytes, headers: Headers) -> PubAck:
+        """Publish a message and wait for its acknowledgement; errors as in :meth:`settle`."""
+        try:
+            return await self.begin(subject, payload, headers, _as_it_is)
+        except NoResponders as error:
+            raise _untaken(subject, error) from error
 
     async def send(self, subject: str, payload: bytes, headers: Headers) -> Reply:
         """Publish a message; its reply goes to :meth:`settle`. ``headers`` must not change afterwards."""
@@ -59,49 +66,21 @@ class Publisher:
         try:
             return read_ack(await reply, subject)
         except NoResponders as error:
-            if error.in_cluster:
-                raise BusUnavailable(
-                    f"no stream takes {subject[:200]} at the moment: its servers have no leader (is a majority of them "
-                    "up?), or nothing has created the streams yet (start a plancast deployment on this cluster)"
-                ) from error
-            raise PublishRefused(
-                f"no stream takes {subject[:200]}: either nothing has created the streams yet (start a "
-                "plancast deployment on this server), or the prefix is another one"
-            ) from error
-
-    async def publish_acked(self, subject: str, payload: bytes, headers: Headers) -> PubAck:
-        """Publish a message and wait for its acknowledgement; errors as in :meth:`settle`."""
-        return await self.settle(subject, await self.send(subject, payload, headers))
+            raise _untaken(subject, error) from error
 
 
-def read_ack(message: Msg, subject: str) -> PubAck:
-    """The acknowledgement in a stream's reply; errors as in :meth:`Publisher.settle`."""
-    data = message.data
-    found = _ACK.match(data)
-    if found is not None:
-        return PubAck(int(found[1]), b'"duplicate":' in data)
-    try:
-        reply: dict[str, Any] = json.loads(data)
-        error = reply.get("error")
-        if error is None:
-            return PubAck(int(reply["seq"]), bool(reply.get("duplicate")))
-    except (ValueError, KeyError, AttributeError) as fault:
-        raise PublishRefused(f"what answers on {subject[:200]} is no stream") from fault
-    raise refusal(error, reply.get("stream", ""), subject)
+def _as_it_is(ack: PubAck) -> PubAck:
+    return ack
 
 
-def refusal(error: dict[str, Any], stream: str, subject: str) -> BusError:
-    """A stream's error as ours."""
-    code = error.get("err_code", 0)
-    text = str(error.get("description", "unknown error"))[:300]
-    if code in WRONG_LAST_SEQUENCE:
-        return WrongLastSequence(f"{subject[:200]}: {text}")
-    if code in _TOO_LARGE:
-        return PayloadTooLarge(f"the stream {stream} takes no message of this size: {text}")
-    if code in _UNAVAILABLE:
-        return BusUnavailable(f"the stream {stream or 'for ' + subject[:200]} cannot be reached: {text}")
-    if code in _FULL and "per subject" in text:
-        return SubjectTaken(f"{subject[:200]}: {text}")
-    if code in _FULL:
-        return PublishRefused(full(stream, text))
-    return PublishRefused(f"the stream {stream} refuses {subject[:200]}: {text} (code {code})")
+def _untaken(subject: str, error: NoResponders) -> BusError:
+    """The error for a message that no stream takes."""
+    if error.in_cluster:
+        return BusUnavailable(
+            f"no stream takes {subject[:200]} at the moment: its servers have no leader (is a majority of them "
+            "up?), or nothing has created the streams yet (start a plancast deployment on this cluster)"
+        )
+    return PublishRefused(
+        f"no stream takes {subject[:200]}: either nothing has created the streams yet (start a "
+        "plancast deployment on this server), or the prefix is another one"
+    )

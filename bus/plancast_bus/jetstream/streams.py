@@ -87,6 +87,7 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
         "discard": "new",
         "max_bytes": settings.max_stream_bytes,
         "subject_transform": by_shard,
+        "allow_atomic": True,
     }
     newest = {**common, "retention": "limits", "discard": "new", "max_msgs_per_subject": 1}
     return [
@@ -118,6 +119,7 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
             "discard": "new",
             "discard_new_per_subject": True,
             "max_msgs_per_subject": 1,
+            "allow_atomic": True,
             "subjects": [f"{store}.responses.>"],
             "republish": {"src": f"{store}.responses.>", "dest": f"{prefix}.>"},
         },

@@ -88,6 +88,10 @@ class MemoryBus:
             raise failure
         return sequences
 
+    def begin_emit(self, effects: Sequence[Effect]) -> asyncio.Future[list[int]]:
+        """Begin to carry out effects; see :meth:`plancast_bus.contracts.Bus.begin_emit`."""
+        return asyncio.get_running_loop().create_task(self.emit(effects))
+
     def encode(self, event: EventEnvelope | WireEvent) -> tuple[bytes, str]:
         wire_format = self.settings.wire_format
         return codec.encode(event, wire_format), codec.CONTENT_TYPES[wire_format]

@@ -137,6 +137,9 @@ class MemoryCheckpoints:
             return self._own_version(checkpoint, body, header)
         return version
 
+    def begin_commit(self, checkpoint: Checkpoint) -> asyncio.Future[int]:
+        return asyncio.get_running_loop().create_task(self.commit(checkpoint))
+
     async def history(self, correlation_id: str) -> list[bytes]:
         plans = await self._kept()
         kept = plans.find(correlation_id)

@@ -1,0 +1,69 @@
+"""What streams reply to messages: acknowledgements, and refusals in words that say what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+from nats.aio.msg import Msg
+
+from plancast_bus.admission import full
+from plancast_bus.errors import BusError, BusUnavailable, PayloadTooLarge, PublishRefused
+
+_ACK = re.compile(rb'\{"stream":"[^"]*", ?(?:"domain":"[^"]*", ?)?"seq":(\d+)')
+
+# Error codes of the server.
+WRONG_LAST_SEQUENCE = frozenset({10071, 10164})
+_TOO_LARGE = frozenset({10054, 10097})
+_FULL = frozenset({10023, 10028, 10047, 10077, 10122})
+_UNAVAILABLE = frozenset({10005, 10007, 10008, 10009, 10158, 10194, 10195})
+
+
+class PubAck(NamedTuple):
+    """A stream's acknowledgement of a message."""
+
+    sequence: int
+    duplicate: bool
+    """The stream has held a message of this id already and dropped this one."""
+
+
+class WrongLastSequence(BusError):
+    """Raised when a message expects another last sequence of its subject than the stream has."""
+
+
+class SubjectTaken(BusError):
+    """Raised when a stream keeps one message of a subject, and has it already."""
+
+
+def read_ack(message: Msg, subject: str) -> PubAck:
+    """The acknowledgement in a stream's reply; errors as in :meth:`Publisher.settle`."""
+    data = message.data
+    found = _ACK.match(data)
+    if found is not None:
+        return PubAck(int(found[1]), b'"duplicate":' in data)
+    try:
+        reply: dict[str, Any] = json.loads(data)
+        error = reply.get("error")
+        if error is None:
+            return PubAck(int(reply["seq"]), bool(reply.get("duplicate")))
+    except (ValueError, KeyError, AttributeError) as fault:
+        raise PublishRefused(f"what answers on {subject[:200]} is no stream") from fault
+    raise refusal(error, reply.get("stream", ""), subject)
+
+
+def refusal(error: dict[str, Any], stream: str, subject: str) -> BusError:
+    """A stream's error as ours."""
+    code = error.get("err_code", 0)
+    text = str(error.get("description", "unknown error"))[:300]
+    if code in WRONG_LAST_SEQUENCE:
+        return WrongLastSequence(f"{subject[:200]}: {text}")
+    if code in _TOO_LARGE:
+        return PayloadTooLarge(f"the stream {stream} takes no message of this size: {text}")
+    if code in _UNAVAILABLE:
+        return BusUnavailable(f"the stream {stream or 'for ' + subject[:200]} cannot be reached: {text}")
+    if code in _FULL and "per subject" in text:
+        return SubjectTaken(f"{subject[:200]}: {text}")
+    if code in _FULL:
+        return PublishRefused(full(stream, text))
+    return PublishRefused(f"the stream {stream} refuses {subject[:200]}: {text} (code {code})")

@@ -1,0 +1,140 @@
+"""Group commit: batches tell each message its own fate, are given up where they are slower, and lose nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from plancast_bus.errors import BusError
+from plancast_bus.jetstream import JetStreamBus, connect, grouping
+from plancast_bus.jetstream.replies import PubAck, SubjectTaken, WrongLastSequence
+from plancast_bus.server import NatsServer, ServerOptions
+from plancast_bus.settings import BusSettings, NatsSettings
+
+REQUEST = "plancast.action-requests.{}.echo.requested"
+CHECKPOINT = "plancast-store.checkpoints.{}"
+RESPONSE = "plancast-store.responses.action-results.{}.echo.completed"
+EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+
+
+@pytest.fixture(params=["", "always"], ids=["default-sync", "every-write-synced"])
+async def bus(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[JetStreamBus]:
+    async with NatsServer(tmp_path / "nats", ServerOptions(sync_interval=request.param or None)) as server:
+        connected = await connect(NatsSettings(url=server.url), BusSettings())
+        await connected.ensure_streams()
+        yield connected
+        await connected.close()
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is sent together goes as a batch."""
+    monkeypatch.setattr(grouping, "CROWD", 0)
+    monkeypatch.setattr(grouping, "FEWEST", 2)
+    monkeypatch.setattr(grouping, "GAIN", 0.0)
+    monkeypatch.setattr(grouping.Group, "_is_batch_next", lambda self: True)
+
+
+async def publish(
+    bus: JetStreamBus, subject: str, names: list[str], headers: dict[str, str] | None = None
+) -> list[PubAck | BaseException]:
+    sent = (
+        bus._publisher.publish_acked(subject.format(name), name.encode(), headers or {"Nats-Msg-Id": name})
+        for name in names
+    )
+    return await asyncio.gather(*sent, return_exceptions=True)
+
+
+async def stored(bus: JetStreamBus, stream: str) -> dict[int, bytes]:
+    """What a stream holds, by sequence."""
+    state = (await bus._api.call(f"STREAM.INFO.{stream}"))["state"]
+    found = {}
+    for sequence in range(state["first_seq"], state["last_seq"] + 1):
+        message = await bus._connection.client.jetstream().get_msg(stream, sequence)
+        found[sequence] = message.data or b""
+    return found
+
+
+@pytest.mark.usefixtures("always")
+async def test_each_message_of_a_batch_learns_its_own_place(bus: JetStreamBus) -> None:
+    names = [f"p{number}" for number in range(100)]
+    acks = await publish(bus, REQUEST, names)
+    held = await stored(bus, "PLANCAST_REQUESTS")
+    assert [held[ack.sequence].decode() for ack in acks if isinstance(ack, PubAck)] == names
+
+
+@pytest.mark.usefixtures("always")
+async def test_one_stale_checkpoint_does_not_keep_the_others_of_its_batch_from_being_stored(bus: JetStreamBus) -> None:
+    await publish(bus, CHECKPOINT, ["p3"], {EXPECTED: "0"})
+    names = [f"p{number}" for number in range(8)]
+    acks = await publish(bus, CHECKPOINT, names, {EXPECTED: "0"})
+    assert isinstance(acks[3], WrongLastSequence)
+    assert sum(isinstance(ack, PubAck) for ack in acks) == 7
+    assert len(await stored(bus, "PLANCAST_CHECKPOINTS")) == 8
+
+
+@pytest.mark.usefixtures("always")
+async def test_repetitions_among_a_batch_are_stored_once(bus: JetStreamBus) -> None:
+    first = await publish(bus, REQUEST, ["a", "b"])
+    again = await publish(bus, REQUEST, ["b", "c", "a", "d"])
+    assert again[0] == PubAck(first[1].sequence, True)
+    assert again[2] == PubAck(first[0].sequence, True)
+    assert sorted((await stored(bus, "PLANCAST_REQUESTS")).values()) == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.usefixtures("always")
+async def test_a_response_that_was_given_is_refused_alone(bus: JetStreamBus) -> None:
+    await publish(bus, RESPONSE, ["a"])
+    acks = await publish(bus, RESPONSE, ["b", "a", "c"], {"Content-Type": "text/plain"})
+    assert [type(ack) for ack in acks] == [PubAck, SubjectTaken, PubAck]
+
+
+@pytest.mark.usefixtures("always")
+async def test_a_stream_that_takes_no_batches_takes_the_messages(bus: JetStreamBus) -> None:
+    config = (await bus._api.call("STREAM.INFO.PLANCAST_REQUESTS"))["config"]
+    await bus._api.call("STREAM.UPDATE.PLANCAST_REQUESTS", config | {"allow_atomic": False})
+    acks = await publish(bus, REQUEST, ["a", "b", "c"])
+    assert all(isinstance(ack, PubAck) for ack in acks)
+
+
+async def test_where_batches_do_not_pay_rounds_end_and_everything_is_stored(
+    bus: JetStreamBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grouping, "GAIN", 1e9)
+    names = [f"p{number}" for number in range(3000)]
+    halves = [publish(bus, REQUEST, names[at : at + 300]) for at in range(0, 3000, 300)]
+    acks = [ack for half in await asyncio.gather(*halves) for ack in half]
+    assert all(isinstance(ack, PubAck) for ack in acks)
+    assert len({ack.sequence for ack in acks if isinstance(ack, PubAck)}) == 3000
+    group = bus._publisher._groups["plancast.action-requests"]
+    await publish(bus, REQUEST, ["later"])
+    assert not group._waiting
+    assert not group._round
+
+
+@pytest.mark.usefixtures("always")
+async def test_a_server_that_dies_in_the_middle_leaves_nobody_waiting(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path / "nats", ServerOptions())
+    server.start()
+    bus = await connect(NatsSettings(url=server.url, publish_timeout=2.0), BusSettings())
+    await bus.ensure_streams()
+    names = [f"p{number}" for number in range(500)]
+    sending = asyncio.ensure_future(publish(bus, REQUEST, names))
+    await asyncio.sleep(0)
+    server.kill()
+    acks = await asyncio.wait_for(sending, 30)
+    assert all(isinstance(ack, PubAck | BusError) for ack in acks)
+    await bus.close()
+
+
+@pytest.mark.usefixtures("always")
+async def test_who_no_longer_waits_does_not_hold_up_the_round(bus: JetStreamBus) -> None:
+    patient = asyncio.ensure_future(publish(bus, REQUEST, ["a", "b"]))
+    hasty = asyncio.ensure_future(publish(bus, REQUEST, ["c"]))
+    await asyncio.sleep(0)
+    hasty.cancel()
+    assert all(isinstance(ack, PubAck) for ack in await patient)
+    assert isinstance((await publish(bus, REQUEST, ["d"]))[0], PubAck)
