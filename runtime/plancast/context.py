@@ -98,7 +98,6 @@ class PlatformContext:
 
     def __init__(
         self,
-        *,
         bus: EventPort,
         memory: PlanMemory,
         registry: Any = None,

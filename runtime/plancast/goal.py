@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from plancast_bus.envelope import EventEnvelope
+
+_READ = ("metadata", "response_event", "session_id", "user_id", "tenant_id", "response_topic", "id", "trace_id")
+"""What a goal takes from its event, where the event has it."""
+
 
 @dataclass
 class GoalContext:
@@ -33,33 +38,37 @@ class GoalContext:
     @classmethod
     def from_event(cls, event: Any, context: Any) -> Self:
         """The goal in an event. Fields that the envelope lacks are looked for in its metadata."""
-        metadata = event.metadata if isinstance(getattr(event, "metadata", None), dict) else {}
+        fields = (
+            event.__dict__ if type(event) is EventEnvelope else {name: getattr(event, name, None) for name in _READ}
+        )
+        metadata = fields["metadata"] if isinstance(fields["metadata"], dict) else {}
 
         def said(name: str) -> str | None:
             value = metadata.get(name)
             return value if isinstance(value, str) else None
 
         def read(name: str) -> str | None:
-            value = getattr(event, name, None)
-            return value if isinstance(value, str) else said(name)
+            value = fields[name]
+            return value if isinstance(value, str) else said(name) if metadata else None
 
-        return cls(
-            event_type=event.event_type,
-            data=event.data if isinstance(event.data, dict) else {} if event.data is None else {"data": event.data},
-            correlation_id=event.correlation_id,
-            response_event=read("response_event") or "",
-            session_id=read("session_id"),
-            user_id=read("user_id") or "",
-            tenant_id=read("tenant_id") or "",
-            response_topic=read("response_topic"),
-            event_id=read("id"),
-            trace_id=read("trace_id"),
-            parent_plan_id=said("parent_plan_id"),
+        parent = said("parent_plan_id")
+        return cls(  # by place: one in every turn that begins a plan
+            event.event_type,
+            event.data if isinstance(event.data, dict) else {} if event.data is None else {"data": event.data},
+            event.correlation_id,
+            read("response_event") or "",
+            read("session_id"),
+            read("user_id") or "",
+            read("tenant_id") or "",
+            read("response_topic"),
+            read("id"),
+            read("trace_id"),
+            parent,
             # A plan may have its child's response come to it; nobody else chooses whose response it looks like.
-            reply_to=said("reply_to") if said("parent_plan_id") else None,
-            notify=said("notify"),
-            _raw_event=event,
-            _context=context,
+            said("reply_to") if parent else None,
+            said("notify"),
+            event,
+            context,
         )
 
 

@@ -70,7 +70,7 @@ class CompiledTransition:
 class Machine:
     """A compiled state machine. Immutable: a change to the states that it was made from does not reach it."""
 
-    __slots__ = ("_templates", "_transitions", "encoded", "event_types", "hash", "states")
+    __slots__ = ("_templates", "_transitions", "_ways", "encoded", "event_types", "hash", "states")
 
     states: Mapping[str, StateConfig]
     """State name to state; to be read only."""
@@ -91,6 +91,7 @@ class Machine:
         self.event_types = frozenset(t.on_event for state in states.values() for t in state.transitions)
         self._transitions = {name: _transitions_of(name, state, faults) for name, state in states.items()}
         self._templates = {name: _template_of(name, state, faults) for name, state in states.items() if state.action}
+        self._ways: dict[str, list[str]] = {}
         if faults:
             raise InvalidStateMachine(faults)
 
@@ -156,6 +157,12 @@ class Machine:
         list is the one in which the plan stays. Raises InvalidStateMachine when the way has no end or leads
         nowhere.
         """
+        way = self._ways.get(state_name)
+        if way is None:
+            way = self._ways[state_name] = self._way(state_name)
+        return list(way)
+
+    def _way(self, state_name: str) -> list[str]:
         way: list[str] = []
         name = state_name
         while name not in way:

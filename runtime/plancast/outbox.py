@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from plancast.plan import PlanContext
 from plancast.requests import Request, effect_id
 from plancast.turn_environment import TurnEnvironment
 from plancast_bus.effects import Effect, NoteAlias, Publish, Respond
-from plancast_bus.envelope import EventEnvelope, EventTopic, WireEvent
+from plancast_bus.envelope import EventEnvelope, EventTopic, WireEvent, utc_text
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.subjects import encode_token
 from plancast_bus.tenants import tenant_token
+
+REQUESTS = EventTopic.ACTION_REQUESTS
 
 
 class Outbox:
@@ -39,7 +40,7 @@ class Outbox:
         self._correlation_id = correlation_id
         self._event = event
         self._revision = revision
-        self._time = datetime.fromtimestamp(now, UTC).isoformat()
+        self._time = utc_text(now)
         self._index = 0
         self._responded = False
         self._before_plan: dict[str, Request] = {}
@@ -70,9 +71,10 @@ class Outbox:
             InvalidEnvelope, InvalidSubject, PayloadTooLarge: it could not be sent.
         """
         event_id: str = fields.pop("id", None) or self.next_id()
-        said = self._inherited() | fields
-        said["id"], said["time"] = event_id, self._time
+        said = self._inherited()
+        said.update(fields)
         topic, correlation_id, event_type = str(said["topic"]), said["correlation_id"], said["type"]
+        said["topic"], said["id"], said["time"] = topic, event_id, self._time
         payload, content_type = self._environment.encode(WireEvent(said))
         if len(payload) > self._environment.max_event_bytes:
             raise PayloadTooLarge(
@@ -106,7 +108,7 @@ class Outbox:
         fields["response_event"] = fields.get("response_event") or None
         request_id, alias = self.next_id(), ""
         begun = self.begun
-        child = begun and fields["topic"] == EventTopic.ACTION_REQUESTS and fields["type"] in self._environment.goals
+        child = begun and fields["topic"] == REQUESTS and fields["type"] in self._environment.goals
         if child:
             self.send_child_goal(request_id, fields["type"], fields)
         else:
@@ -114,10 +116,12 @@ class Outbox:
             if begun and fields.get("correlation_id") not in (None, own):
                 alias = fields["correlation_id"]
                 self._note_alias(self.plan, alias)
-            self.send(fields | {"id": request_id})
+            fields["id"] = request_id
+            self.send(fields)
         if begun and fields["response_event"]:
             outstanding = self._before_plan if self.plan is None else self.plan.requests
-            outstanding[request_id] = Request(fields["type"], fields["response_event"], child=child, alias=alias)
+            request = outstanding[request_id] = Request(fields["type"], fields["response_event"])
+            request.child, request.alias = child, alias
         return request_id
 
     def respond(self, fields: dict[str, Any]) -> str:

@@ -10,6 +10,10 @@ from pydantic import BaseModel
 MAX_DEPTH = 60
 """Deepest nesting of lists and objects in an event's data; a little less than readers allow for a whole event."""
 
+# What nearly all data is made of, told by its type alone; the rest is looked at more closely.
+_LEAVES = frozenset((str, int, bool, type(None)))
+_HOLDERS = frozenset((dict, list))
+
 
 def plain(value: Any) -> Any:
     """A value as JSON would have it: pydantic models become dicts, tuples lists, the rest stays as it is.
@@ -22,21 +26,28 @@ def plain(value: Any) -> Any:
 
 
 def _plain(value: Any, where: str, allowed: int) -> Any:
-    if value is None or isinstance(value, (str, bool, int)):
-        return value
-    if isinstance(value, float):
-        if math.isfinite(value):
+    if type(value) not in _HOLDERS:
+        if value is None or isinstance(value, (str, bool, int)):
             return value
-        raise ValueError(f"{where or 'the value'} is {value}, which JSON does not know")
-    if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json")
+        if isinstance(value, float):
+            if math.isfinite(value):
+                return value
+            raise ValueError(f"{where or 'the value'} is {value}, which JSON does not know")
+        if isinstance(value, BaseModel):
+            value = value.model_dump(mode="json")
     if not allowed:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
                 raise TypeError(f"{where or 'the value'} has the key {key!r:.80}; keys are strings in JSON")
-        return {key: _plain(item, f"{where}.{key}" if where else key, allowed - 1) for key, item in value.items()}
+        return {
+            key: item if type(item) in _LEAVES else _plain(item, f"{where}.{key}" if where else key, allowed - 1)
+            for key, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return [_plain(item, f"{where}[{index}]", allowed - 1) for index, item in enumerate(value)]
+        return [
+            item if type(item) in _LEAVES else _plain(item, f"{where}[{index}]", allowed - 1)
+            for index, item in enumerate(value)
+        ]
     raise TypeError(f"{where or 'the value'} is a {type(value).__name__}, which JSON does not know")

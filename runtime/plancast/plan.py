@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from plancast.context import PlatformContext
@@ -12,8 +13,9 @@ from plancast.machine import START, Machine
 from plancast.plan_state import StoredFields, read_machine
 from plancast.reading import answered_request, error_text, event_data, event_type_of, event_view
 from plancast.requests import WAIT, Request, is_request_of
+from plancast.staging import StagedEvents
 from plancast.states import StateConfig
-from plancast.status import PlanStatus
+from plancast.status import CANCELLED, COMPLETED, FAILED, PAUSED, PENDING, RUNNING, PlanStatus
 from plancast.task_registry import TaskRegistry
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ class PlanContext:
     goal_data: dict[str, Any] = field(default_factory=dict)
     response_event: str = ""
     """Type of the final response, as the requester asked for it; empty: ``<goal>.completed`` or ``.failed``."""
-    status: PlanStatus = PlanStatus.PENDING
+    status: PlanStatus = PENDING
     current_state: str = START
     results: dict[str, Any] = field(default_factory=dict)
     """What each state has received, by state name."""
@@ -98,10 +100,12 @@ class PlanContext:
     _context: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.status = PlanStatus(self.status)
+        if type(self.status) is not PlanStatus:
+            self.status = PlanStatus(self.status)
         self.correlation_id = self.correlation_id or self.plan_id
-        self._compiled: Machine | None
-        self.state_machine, self._compiled = read_machine(self.state_machine)
+        self.state_machine, compiled = read_machine(self.state_machine)
+        if compiled is not None:
+            self.machine = compiled
         self._settled = self.current_state
         self.moves: list[str] = []
         """States entered since the object was made."""
@@ -228,12 +232,10 @@ class PlanContext:
             self.tasks = TaskRegistry()
         return self.tasks
 
-    @property
+    @cached_property
     def machine(self) -> Machine:
         """The compiled state machine."""
-        if self._compiled is None:
-            self._compiled = Machine.compile(self.state_machine)
-        return self._compiled
+        return Machine.compile(self.state_machine)
 
     # Moving.
 
@@ -265,6 +267,16 @@ class PlanContext:
         await self._enter(target)
         await self.save()
 
+    async def take_transition(self, event: Any, target: str) -> None:
+        """Take the transition on an event, which :meth:`get_next_state` has found to lead to this state."""
+        if self.set_by_hand:
+            await self.execute_next(event)
+            return
+        self._claim()
+        self._keep_result(self.current_state, event)
+        await self._enter(target)
+        await self.save()
+
     def is_complete(self) -> bool:
         """Whether the plan is finished or stands in a terminal state."""
         state = self.state_machine.get(self.current_state)
@@ -278,7 +290,7 @@ class PlanContext:
         if result is not None:
             self.result = result
             self.results["final"] = result
-        await self._finish(PlanStatus.COMPLETED)
+        await self._finish(COMPLETED)
         await self.save()
 
     async def fail(self, error: str | BaseException) -> None:
@@ -287,7 +299,7 @@ class PlanContext:
             return
         self._claim()
         self.error = error_text(error)
-        await self._finish(PlanStatus.FAILED)
+        await self._finish(FAILED)
         await self.save()
 
     async def cancel(self, reason: str = "cancelled") -> None:
@@ -296,7 +308,7 @@ class PlanContext:
             return
         self._claim()
         self.error = reason
-        await self._finish(PlanStatus.CANCELLED)
+        await self._finish(CANCELLED)
         await self.save()
 
     async def pause(self, reason: str = "user_input_required") -> None:
@@ -307,7 +319,7 @@ class PlanContext:
         """
         self._require_unfinished()
         self._claim()
-        self.status = PlanStatus.PAUSED
+        self.status = PAUSED
         self.pause_reason = reason
         await self.save()
 
@@ -321,7 +333,7 @@ class PlanContext:
             PlanFinished: the plan is finished already.
         """
         self._require_unfinished()
-        if self.status is not PlanStatus.PAUSED:
+        if self.status is not PAUSED:
             return
         self._claim()
         self.end_wait()
@@ -394,7 +406,7 @@ class PlanContext:
         state = self.state_machine.get(self.current_state)
         if state is None:
             return None
-        begins = self.status is PlanStatus.PENDING and self.current_state == START
+        begins = self.status is PENDING and self.current_state == START
         if begins and (state.action or state.transitions or state.is_terminal):
             return self.current_state
         return state.default_next
@@ -442,7 +454,7 @@ class PlanContext:
         path = self.machine.resolve_passthrough(target)
         self.moves.extend(path)
         self.current_state = self._settled = path[-1]
-        self.status = PlanStatus.RUNNING
+        self.status = RUNNING
         self.pause_reason = None
         self.unmoved = ""
         self._drop_requests_of_states()
@@ -460,14 +472,20 @@ class PlanContext:
         if action is None or self._context is None:
             return
         template = self.machine.action_template(state)
-        request_id = await self._context.bus.request(
-            event_type=action.event_type,
-            data=template.render(self._scope()) if template is not None else {},
-            response_event=action.response_event,
-            correlation_id=self.correlation_id,
-        )
+        data, bus = template.render(self._scope()) if template is not None else {}, self._context.bus
+        if type(bus) is StagedEvents:
+            request_id = bus.ask(action.event_type, data, action.response_event, self.correlation_id)
+        else:
+            request_id = await bus.request(
+                event_type=action.event_type,
+                data=data,
+                response_event=action.response_event,
+                correlation_id=self.correlation_id,
+            )
         if isinstance(request_id, str):
-            request = self.requests.setdefault(request_id, Request(action.event_type, action.response_event))
+            request = self.requests.get(request_id)
+            if request is None:  # a double has sent it
+                request = self.requests[request_id] = Request(action.event_type, action.response_event)
             request.state, request.attempt = state, attempt
 
     async def ask_again(self, request_id: str) -> None:
@@ -482,7 +500,7 @@ class PlanContext:
         self.kept.clear()
         if self._context is None:
             return
-        ending = "completed" if status is PlanStatus.COMPLETED else "failed"
+        ending = "completed" if status is COMPLETED else "failed"
         await self._context.bus.respond(
             event_type=self.response_event or f"{self.goal_event}.{ending}",
             data=self.response_data(),
@@ -492,7 +510,7 @@ class PlanContext:
     def response_data(self) -> dict[str, Any]:
         """What the final response says: ``plan_id``, ``status``, ``result`` and ``error``."""
         result = self.results if self.result is None else self.result
-        if self.status is not PlanStatus.COMPLETED:
+        if self.status is not COMPLETED:
             result = self.result
         return {"plan_id": self.plan_id, "status": str(self.status), "result": result, "error": self.error}
 
@@ -541,7 +559,7 @@ class PlanContext:
 
     def end_wait(self) -> None:
         """Run again, and wait no more for what a WAIT has waited for."""
-        self.status, self.pause_reason = PlanStatus.RUNNING, None
+        self.status, self.pause_reason = RUNNING, None
         self.results.pop(WAITING_FOR, None)
         self.results.pop(WAIT_TIMEOUT, None)
         for request_id in [key for key, request in self.requests.items() if request.event_type == WAIT]:
@@ -570,7 +588,7 @@ class PlanContext:
 
     def take_kept_for_state(self) -> tuple[dict[str, Any], str] | None:
         """The oldest kept event that the current state waits for, which is then no longer kept, and where it leads."""
-        if self.status is PlanStatus.PAUSED:
+        if self.status is PAUSED:
             return None
         for index, event in enumerate(self.kept):
             target = self._next_from(self.current_state, event)

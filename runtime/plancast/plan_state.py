@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from plancast.machine import Machine
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
     from plancast.plan import PlanContext
 
 _ALWAYS = frozenset(
-    ("goal_event", "goal_data", "response_event", "results", "parent_plan_id", "session_id", "user_id", "tenant_id",
-     "correlation_id", "pause_reason", "error")
+    ("plan_id", "status", "current_state", "goal_event", "goal_data", "response_event", "results", "parent_plan_id",
+     "session_id", "user_id", "tenant_id", "correlation_id", "pause_reason", "error")
 )  # fmt: skip
 """Stored even when they hold their default."""
+_USUAL = frozenset(("goal_id", "trace_id", "notify", "planner", "planner_version", "created_at"))
+"""Of the others, those that most plans have; the rest is looked at as a whole first."""
 _OF_OTHER_FORM = frozenset(("state_machine", "requests", "tasks", "_context"))
 """Not stored as they are."""
-_FIRST = frozenset(("plan_id", "status", "current_state"))
-"""Stored in any case, not looked up among the defaults."""
 
 
 class StoredFields:
@@ -31,18 +32,37 @@ class StoredFields:
     def __init__(self, plan_class: type[PlanContext]) -> None:
         kept = [each for each in dataclasses.fields(plan_class) if each.name not in _OF_OTHER_FORM]
         self._names = tuple(each.name for each in kept)
-        self._defaults: dict[str, Any] = {
-            each.name: each.default_factory() if each.default_factory is not dataclasses.MISSING else each.default
+        self._defaults: list[tuple[str, Any]] = [
+            (each.name, each.default_factory() if each.default_factory is not dataclasses.MISSING else each.default)
             for each in kept
-            if each.name not in _FIRST
-        }
+            if each.name not in _ALWAYS
+        ]
+        rare = [(name, default) for name, default in self._defaults if name not in _USUAL]
+        self._usual = [(name, default) for name, default in self._defaults if name in _USUAL]
+        self._rare_of = itemgetter(*(name for name, _ in rare))
+        self._rare_defaults = tuple(default for _, default in rare)
 
     def write(self, plan: PlanContext) -> dict[str, Any]:
         """See :meth:`plancast.plan.PlanContext.to_state`."""
-        state: dict[str, Any] = {"plan_id": plan.plan_id, "current_state": plan.current_state}
-        for name, default in self._defaults.items():
-            value = getattr(plan, name)
-            if value != default or name in _ALWAYS:
+        fields = plan.__dict__
+        state: dict[str, Any] = {
+            "plan_id": plan.plan_id,
+            "current_state": plan.current_state,
+            "goal_event": plan.goal_event,
+            "goal_data": plan.goal_data,
+            "response_event": plan.response_event,
+            "results": plan.results,
+            "parent_plan_id": plan.parent_plan_id,
+            "session_id": plan.session_id,
+            "user_id": plan.user_id,
+            "tenant_id": plan.tenant_id,
+            "correlation_id": plan.correlation_id,
+            "pause_reason": plan.pause_reason,
+            "error": plan.error,
+        }
+        for name, default in self._usual if self._rare_of(fields) == self._rare_defaults else self._defaults:
+            value = fields[name]
+            if value is not default and value != default:
                 state[name] = value
         state["status"] = str(plan.status)
         if plan.requests:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plancast.redaction import redact
-from plancast_bus.envelope import EventTopic
+from plancast_bus.envelope import EventEnvelope, EventTopic
 
 MAX_ERROR = 2_000
 """Longest error text that a plan keeps and responds with, in characters."""
@@ -22,6 +22,8 @@ _FACTS = frozenset(
 
 def event_type_of(event: Any) -> str:
     """The type of an event."""
+    if type(event) is EventEnvelope:
+        return event.type
     if isinstance(event, dict):
         return str(event.get("type") or event.get("event_type"))
     return str(event.event_type)
@@ -35,6 +37,8 @@ def event_data(event: Any) -> Any:
 
 def answered_request(event: Any) -> str | None:
     """Id of the request that an event answers. A fact answers none, though it names the request it came about by."""
+    if type(event) is EventEnvelope:
+        return None if event.topic in _FACTS else event.parent_event_id
     if _event_topic(event) in _FACTS:
         return None
     parent = event.get("parent_event_id") if isinstance(event, dict) else getattr(event, "parent_event_id", None)

@@ -52,7 +52,10 @@ class Request:
 
     def to_list(self) -> list[Any]:
         """The request as plain values."""
-        values = [getattr(self, name) for name in self.__slots__]
-        if not self.alias:
-            values.pop()  # as earlier versions write and read it
+        values = [
+            self.event_type, self.response_event, self.state, self.attempt, self.child, self.due, self.asking_again,
+            self.timeout, self.task, self.sequence,
+        ]  # fmt: skip
+        if self.alias:
+            values.append(self.alias)  # else as earlier versions write and read it
         return values

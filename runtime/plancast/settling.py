@@ -12,7 +12,7 @@ from plancast.outbox import Outbox
 from plancast.plan import PlanContext
 from plancast.reading import answered_request
 from plancast.requests import Request
-from plancast.status import PlanStatus
+from plancast.status import RUNNING
 from plancast_bus.effects import CancelTimer, DropAlias, SetTimer, Withdraw
 from plancast_bus.envelope import EventEnvelope, EventTopic
 
@@ -23,12 +23,12 @@ MAX_ALIASES = 64
 """Further correlation ids of a plan that are kept although no open request was sent under them, the newest ones."""
 
 
-async def settle_kept(turn: Turn, plan: PlanContext) -> None:
+async def settle_kept(plan: PlanContext) -> None:
     """After a pause: kept answers that no transition takes count as they would have when they came."""
-    for fields in list(plan.kept) if turn.was_paused else ():
+    for fields in list(plan.kept):
         request_id = answered_request(fields)
         request = plan.requests.get(request_id) if request_id else None
-        if plan.status is not PlanStatus.RUNNING or request is None or fields not in plan.kept:
+        if plan.status is not RUNNING or request is None or fields not in plan.kept:
             continue
         event = EventEnvelope.model_validate(fields)
         if ends_request(plan, request, event):
@@ -39,7 +39,7 @@ def settle_requests(turn: Turn, plan: PlanContext) -> None:
     """Timers for the requests that wait, and an end to those that no longer do."""
     if plan.status.finished:
         plan.requests.clear()
-    resumed = turn.was_paused and plan.status is PlanStatus.RUNNING
+    resumed = turn.was_paused and plan.status is RUNNING
     for request_id, request in plan.requests.items():
         due_before = turn.asked_before.get(request_id, (None,))[0]
         if request.due is None and request.timeout is not None:

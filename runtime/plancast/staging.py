@@ -9,6 +9,8 @@ from plancast_bus.envelope import EventTopic
 if TYPE_CHECKING:
     from plancast.outbox import Outbox
 
+REQUESTS = EventTopic.ACTION_REQUESTS
+
 
 class StagedEvents:
     """Stages what handlers send; see :class:`plancast.context.EventPort`."""
@@ -44,6 +46,18 @@ class StagedEvents:
         """Stage a request; returns its id."""
         fields["response_event"] = response_event
         return self._outbox.request(_fields(event_type, data, topic, correlation_id, fields))
+
+    def ask(self, event_type: str, data: Any, response_event: str, correlation_id: str) -> str:
+        """Stage the request of a state's action as :meth:`request` does, but at once; returns its id."""
+        return self._outbox.request(
+            {
+                "response_event": response_event,
+                "type": event_type,
+                "topic": REQUESTS,
+                "data": {} if data is None else data,
+                "correlation_id": correlation_id,
+            }
+        )
 
     async def respond(
         self,

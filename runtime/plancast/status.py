@@ -13,10 +13,12 @@ class PlanStatus(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
 
-    @property
-    def finished(self) -> bool:
-        """Whether the plan has given its final response."""
-        return self in _FINISHED
+    finished: bool
+    """Whether the plan has given its final response."""
+
+    def __init__(self, value: str) -> None:
+        self.finished = value in ("completed", "failed", "cancelled")
 
 
-_FINISHED = frozenset({PlanStatus.COMPLETED, PlanStatus.FAILED, PlanStatus.CANCELLED})
+PENDING, RUNNING, PAUSED, COMPLETED, FAILED, CANCELLED = PlanStatus
+"""The same under names of their own: to look up a member in its class costs fifteen times as much."""

@@ -10,6 +10,9 @@ from plancast_bus.effects import Publish, Respond, effect_kind
 if TYPE_CHECKING:
     from plancast.turn import Turn
 
+_EVENTS = (Publish, Respond)
+"""Effects that are told as what was sent."""
+
 
 def timeline_entry(turn: Turn, plan: PlanContext) -> dict[str, Any]:
     """What is kept of a turn; fields that say nothing are left out."""
@@ -25,7 +28,7 @@ def timeline_entry(turn: Turn, plan: PlanContext) -> dict[str, Any]:
     }
     if turn.too_large:
         entry["event"] = {name: value for name, value in entry["event"].items() if name not in ("data", "metadata")}
-    others = [effect_kind(each) for each in turn.effects if not isinstance(each, (Publish, Respond))]
+    others = [effect_kind(each) for each in turn.effects if type(each) not in _EVENTS]
     if others:
         entry["effects"] = others
     if turn.decisions:

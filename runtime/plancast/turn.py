@@ -18,7 +18,7 @@ from plancast.requests import WAIT, Request
 from plancast.run import version_of
 from plancast.settling import settle_kept, settle_requests
 from plancast.staging import StagedEvents
-from plancast.status import PlanStatus
+from plancast.status import PAUSED, PENDING, RUNNING
 from plancast.steering import CONTROLS
 from plancast.timeline_entry import timeline_entry
 from plancast.turn_environment import TurnEnvironment
@@ -29,6 +29,8 @@ from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.subjects import check_event_type
 
 __all__ = ["Turn", "TurnEnvironment", "Verdict"]
+
+COMMIT, REQUESTS, PLAN_EVENTS = Verdict.COMMIT, EventTopic.ACTION_REQUESTS, EventTopic.PLAN_EVENTS
 
 
 class Turn:
@@ -52,7 +54,6 @@ class Turn:
         plan: PlanContext | None,
         revision: int,
         now: float,
-        *,
         is_timer: bool = False,
     ) -> None:
         self.environment = environment
@@ -80,14 +81,14 @@ class Turn:
         self.asked_before: dict[str, tuple[float | None, bool, int]] = {}
         """The requests that were open before, each as when it is due, whether it is a child, and its sequence."""
         self.state_before = plan.current_state if plan is not None else ""
-        self.was_paused = plan is not None and plan.status is PlanStatus.PAUSED
+        self.was_paused = plan is not None and plan.status is PAUSED
         self.context = PlatformContext(
-            bus=StagedEvents(self.outbox),
-            memory=environment.memory_of(plan.tenant_id if plan is not None else event.tenant_id or ""),
-            registry=environment.registry,
-            toolkit=environment.toolkit,
-            reasoner=environment.reasoner,
-            turn=self,
+            StagedEvents(self.outbox),
+            environment.memory_of(plan.tenant_id if plan is not None else event.tenant_id or ""),
+            environment.registry,
+            environment.toolkit,
+            environment.reasoner,
+            self,
         )
         if plan is not None:
             plan._context = self.context
@@ -116,20 +117,21 @@ class Turn:
             verdict = self._repeated_goal(self.plan)
         elif self.plan.status.finished:
             verdict = self.ignored(f"the plan is {self.plan.status}")
-        elif self.event.topic == EventTopic.PLAN_EVENTS and self.event.type in CONTROLS:
+        elif self.event.topic == PLAN_EVENTS and self.event.type in CONTROLS:
             verdict = await CONTROLS[self.event.type](self, self.plan)
         elif (missing := self.environment.missing_code(self.plan)) is not None:
             await self.plan.fail(missing)
-            verdict = Verdict.COMMIT
+            verdict = COMMIT
         elif self.is_timer:
             verdict = await self._timer(self.plan)
         else:
             verdict = await self._offer(self.plan)
-        if verdict is Verdict.COMMIT:
+        if verdict is COMMIT:
             assert self.plan is not None
             if self.plan.kept and self.plan.state_machine:
                 await self._hand_over_kept(self.plan)
-            await settle_kept(self, self.plan)
+            if self.was_paused:
+                await settle_kept(self.plan)
             settle_requests(self, self.plan)
         return verdict
 
@@ -137,7 +139,7 @@ class Turn:
         """Instead of :meth:`run`, when a cancellation has stopped a goal's handler: the plan ends before it began."""
         self.plan = await PlanContext.create_from_goal(self._read_goal(), {})
         await self.plan.cancel(reason)
-        return Verdict.COMMIT
+        return COMMIT
 
     async def fail(self, error: BaseException) -> Verdict:
         """Instead of :meth:`run`, when that has raised: the plan fails with the error, and the requester hears it."""
@@ -151,7 +153,7 @@ class Turn:
             self._make_room(self.plan)
         await self.plan.fail(str(error) if isinstance(error, TerminalError) else error)
         settle_requests(self, self.plan)
-        return Verdict.COMMIT
+        return COMMIT
 
     def _make_room(self, plan: PlanContext) -> None:
         """Drop what may have made the plan too large for its checkpoint; else its failure would not fit in either."""
@@ -164,14 +166,14 @@ class Turn:
 
     @property
     def _is_goal(self) -> bool:
-        return self.event.topic == EventTopic.ACTION_REQUESTS and self.event.type in self.environment.goals
+        return self.event.topic == REQUESTS and self.event.type in self.environment.goals
 
     async def _without_plan(self) -> Verdict:
         if self._is_goal:
             return await self._begin(self.environment.goals[self.event.type])
         handled = await self._call_listeners()
         if self.plan is not None:
-            return Verdict.COMMIT
+            return COMMIT
         if handled:
             return Verdict.EMIT if self.effects else Verdict.IGNORE
         self.reason = "no plan has this correlation id"
@@ -193,21 +195,21 @@ class Turn:
             decided = await PlanContext.create_from_goal(goal, {})
             decided.decider, decided.planner_version = decider.name, version_of(decider)
             await Deciding(self, decided, decider).on_goal()
-            return Verdict.COMMIT
+            return COMMIT
         if self.plan is None:
             await PlanContext.create_from_goal(goal, {})
         plan = self.plan
         assert plan is not None
         if plan.state_machine:
             self._check_machine(plan)
-            if plan.status is PlanStatus.PENDING:
+            if plan.status is PENDING:
                 await plan.execute_next()
-        elif plan.status is PlanStatus.PENDING:
+        elif plan.status is PENDING:
             if not self.outbox.sent:
                 raise InvalidApp(f"the handler of goal {goal.event_type!r} made no plan and sent nothing")
-            plan.status = PlanStatus.RUNNING
+            plan.status = RUNNING
         await self._settle_by_hand(plan)
-        return Verdict.COMMIT
+        return COMMIT
 
     def _read_goal(self) -> GoalContext:
         """The event as a goal; what is sent from now on is a plan's."""
@@ -233,7 +235,7 @@ class Turn:
             self.event.id, self.event.type, fields | {"metadata": self.event.metadata}, message_id=message_id
         )
         request.child = True
-        return Verdict.COMMIT
+        return COMMIT
 
     async def _offer(self, plan: PlanContext) -> Verdict:
         """Let the event move the plan, in the order: retry, listeners, machine or transition handler, keep."""
@@ -243,39 +245,38 @@ class Turn:
         request = plan.requests.get(parent) if parent else None
         event = as_failure_of_child(plan, request, self.event)
         if request is not None and is_failure(request, event) and ask_later(self, plan, request, event):
-            return Verdict.COMMIT
+            return COMMIT
         before = self._position(plan)
         called = await self._call_listeners()
         if self._position(plan) != before:
             await self._settle_by_hand(plan)
-            return Verdict.COMMIT
+            return COMMIT
         deciding = self.deciding(plan)
         if deciding is not None:
-            return Verdict.COMMIT if await deciding.on_event(event, request) else self._keep(plan, event)
-        if plan.status is PlanStatus.PAUSED and not (request is None and self._waits_for(plan, event)):
+            return COMMIT if await deciding.on_event(event, request) else self._keep(plan, event)
+        if plan.status is PAUSED and not (request is None and self._waits_for(plan, event)):
             return self._keep(plan, event)
-        handler = self._transition_handler(plan)
+        handler = self._transition_handler(plan) if plan.hands_over else None
         if handler is not None and not plan.state_machine and (request is not None or self._waits_for(plan, event)):
             await self._hand_over(plan, event, handler)
-            return Verdict.COMMIT
-        if plan.status is PlanStatus.PAUSED:
+            return COMMIT
+        if plan.status is PAUSED:
             await plan.resume(event.data)
-            return Verdict.COMMIT
+            return COMMIT
         target = plan.get_next_state(event)
         if target is not None:
-            await self._move(plan, event, target)
-            return Verdict.COMMIT
+            await self._move(plan, event, target, handler)
+            return COMMIT
         if called and (request is None or request.state is None) and event.type not in plan.machine.event_types:
             if parent:
                 plan.requests.pop(parent, None)
-            return Verdict.COMMIT
+            return COMMIT
         verdict = await self._not_taken(plan, request, event)
-        return Verdict.COMMIT if called else verdict
+        return COMMIT if called else verdict
 
-    async def _move(self, plan: PlanContext, event: Any, target: str) -> None:
-        handler = self._transition_handler(plan)
+    async def _move(self, plan: PlanContext, event: Any, target: str, handler: Handler | None) -> None:
         if handler is None:
-            await plan.execute_next(event)
+            await plan.take_transition(event, target)
         else:
             await self._hand_over(plan, event, handler, target)
 
@@ -313,7 +314,7 @@ class Turn:
         """Offer the handler what came before the plan's state waited for it, as if it came now."""
         handler = self._transition_handler(plan)
         for _ in range(MAX_MOVES):
-            if handler is None or plan.status is not PlanStatus.RUNNING:
+            if handler is None or plan.status is not RUNNING:
                 return
             if (found := plan.take_kept_for_state()) is None:
                 return
@@ -325,15 +326,15 @@ class Turn:
         if not plan.set_by_hand:
             return
         event = None if self._is_goal else self.event
-        if plan.status is PlanStatus.RUNNING:
+        if plan.status is RUNNING:
             await plan.enter_assigned(event)
-        elif plan.status is PlanStatus.PAUSED:
+        elif plan.status is PAUSED:
             plan.halt_in_assigned(event)
 
     async def _not_taken(self, plan: PlanContext, request: Request | None, event: Any) -> Verdict:
         if request is not None and ends_request(plan, request, event):
             await plan.fail(explain(request, event, plan.current_state))
-            return Verdict.COMMIT
+            return COMMIT
         if plan.state_machine and event.type not in plan.machine.event_types:
             return self.ignored(f"no state waits for {event.type}")
         return self._keep(plan, event)
@@ -343,7 +344,7 @@ class Turn:
         self.notes.append(f"{event.type} is kept until a state waits for it")
         if dropped is not None:
             self.notes.append(f"warning: too many kept events, the oldest ({dropped}) was dropped")
-        return Verdict.COMMIT
+        return COMMIT
 
     async def _timer(self, plan: PlanContext) -> Verdict:
         request_id = self.event.parent_event_id
@@ -351,28 +352,28 @@ class Turn:
         if request is None or request.due is None:
             return self.ignored("a timer of a request that is settled")
         deciding = self.deciding(plan)
-        if plan.status is PlanStatus.PAUSED and request.event_type != WAIT:
+        if plan.status is PAUSED and request.event_type != WAIT:
             return self.ignored("the plan is paused; the timer is set again when it goes on")
         if deciding is not None:
             await deciding.on_timer(self.event, request_id, request)
-            return Verdict.COMMIT
+            return COMMIT
         if request.event_type == WAIT:
             plan.end_wait()
             handler = self._transition_handler(plan)
             if handler is not None and await self._hand_over(plan, self.event, handler):
-                return Verdict.COMMIT
+                return COMMIT
             await plan.fail(f"deadline_exceeded: {request.response_event} did not come in {request.timeout:g} s")
-            return Verdict.COMMIT
+            return COMMIT
         if request.asking_again:
             await plan.ask_again(request_id)
-            return Verdict.COMMIT
+            return COMMIT
         if ask_later(self, plan, request, self.event):
-            return Verdict.COMMIT
+            return COMMIT
         target = plan.get_next_state(self.event)
         if target is None:
             return await self._not_taken(plan, request, self.event)
-        await self._move(plan, self.event, target)
-        return Verdict.COMMIT
+        await self._move(plan, self.event, target, self._transition_handler(plan))
+        return COMMIT
 
     async def _call_listeners(self) -> bool:
         called = False
@@ -386,7 +387,7 @@ class Turn:
         """Ask the planner of a plan that it decides, as after a pause; False when it has none."""
         deciding = self.deciding(plan)
         if deciding is not None:
-            plan.status = PlanStatus.RUNNING
+            plan.status = RUNNING
             await deciding.on_resume(waited=False, said=None)
         return deciding is not None
 

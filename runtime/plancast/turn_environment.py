@@ -16,6 +16,9 @@ from plancast.stored import StoredPlans
 from plancast_bus.envelope import EventEnvelope, WireEvent
 from plancast_bus.subjects import Subjects
 
+MEMORIES = 1_024
+"""Tenants whose ``context.memory`` is kept."""
+
 
 @dataclass(frozen=True)
 class TurnEnvironment:
@@ -42,6 +45,8 @@ class TurnEnvironment:
     listeners: tuple[Planner, ...] = field(init=False)
     checked: set[str] = field(init=False, default_factory=set)
     """Hashes of state machines that were found valid."""
+    _memories: dict[str, PlanMemory] = field(init=False, default_factory=dict)
+    """By tenant."""
 
     def __post_init__(self) -> None:
         app = self.app
@@ -61,7 +66,14 @@ class TurnEnvironment:
 
     def memory_of(self, tenant_id: str) -> PlanMemory:
         """``context.memory`` for a turn: handlers find plans of the turn's own tenant alone."""
-        return self.memory.of_tenant(tenant_id) if isinstance(self.memory, StoredPlans) else self.memory
+        if not isinstance(self.memory, StoredPlans):
+            return self.memory
+        found = self._memories.get(tenant_id)
+        if found is None:
+            if len(self._memories) >= MEMORIES:
+                self._memories.clear()
+            found = self._memories[tenant_id] = self.memory.of_tenant(tenant_id)
+        return found
 
     def planner_of(self, plan: PlanContext) -> Planner | None:
         """The planner whose handlers move a plan."""
@@ -72,6 +84,21 @@ class TurnEnvironment:
     def decider_of(self, plan: PlanContext) -> AutonomousPlanner | None:
         """Who decides a plan step by step."""
         return self.deciders.get((plan.decider, plan.planner_version)) if plan.decider else None
+
+    def runs_itself(self, event: EventEnvelope, plan: PlanContext | None) -> bool:
+        """Whether an event certainly has none of the app's code called: a state machine alone moves the plan."""
+        if self.listeners:
+            return False
+        if plan is not None:
+            planner = self.planner_of(plan)
+            return bool(plan.state_machine) and not plan.decider and (planner is None or not planner.transition_handler)
+        planner = self.goals.get(event.type)
+        return (
+            planner is not None
+            and not planner.transition_handler
+            and planner.goal_handler(event.type) is None
+            and planner.machine(event.type) is not None
+        )
 
     def missing_code(self, plan: PlanContext) -> str | None:
         """Why a plan cannot go on: whose code began it is no longer there; None when it is."""
