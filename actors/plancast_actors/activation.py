@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -41,8 +41,8 @@ class Emitted(NamedTuple):
     """
 
     version: int
-    sequences: dict[str, int]
-    """Places in the stream of the requests that are still open."""
+    sequences: Sequence[int] = ()
+    """Places in the stream of the requests that are still open, in their order."""
 
 
 class Activation:
@@ -52,8 +52,8 @@ class Activation:
     """
 
     __slots__ = (
-        "_machine_hash", "_machine_put_at", "_sealed", "_tail", "_tail_bytes", "correlation_id", "host", "loaded",
-        "plan", "processed", "revision", "version",
+        "_has_sent", "_machine_hash", "_machine_put_at", "_remembered", "_sealed", "_tail", "_tail_bytes",
+        "correlation_id", "host", "loaded", "plan", "processed", "revision", "version",
     )  # fmt: skip
 
     def __init__(self, host: PlanHost, correlation_id: str) -> None:
@@ -67,8 +67,13 @@ class Activation:
         self.loaded = False
         self.revision = self.version = self._sealed = self._tail_bytes = 0
         self.processed: dict[bytes, None] = {}
-        self._tail: list[bytes] = []
+        """Digests of the ids of processed events, oldest first,"""
+        self._remembered = b""
+        """and the same as the checkpoint has them."""
+        self._tail: tuple[bytes, ...] = ()
         self._machine_hash, self._machine_put_at = "", 0.0
+        self._has_sent = False
+        """Whether the last turn has had effects."""
 
     def unload_turn(self) -> bool:
         """Drop what a turn has done to the plan; True when there was no plan before: nothing is to be loaded."""
@@ -79,10 +84,11 @@ class Activation:
 
     @property
     def emitted(self) -> Emitted | None:
-        """What is out, between turns; None when the plan needs nothing any more."""
-        if self.plan is None or self.plan.status.finished:
+        """What is out, between turns; None when there is nothing to be remembered of it."""
+        plan = self.plan
+        if plan is None or plan.status.finished or not (self._has_sent or plan.requests):
             return None
-        return Emitted(self.version, {key: each.sequence for key, each in self.plan.requests.items()})
+        return Emitted(self.version, tuple(each.sequence for each in plan.requests.values()))
 
     async def is_stale(self) -> bool:
         """Whether somebody else has taken a turn of the plan since this actor has."""
@@ -102,17 +108,18 @@ class Activation:
             self._machine_hash = machine.hash if machine is not None else ""
             self.revision, self.version = checkpoint.revision, checkpoint.version
             self._sealed = checkpoint.sealed
-            self._tail = list(checkpoint.timeline)
+            self._has_sent = bool(checkpoint.outbox)
+            self._tail = checkpoint.timeline
             self._tail_bytes = sum(map(len, self._tail))
-            remembered = checkpoint.processed
+            remembered = self._remembered = checkpoint.processed
             self.processed = dict.fromkeys(
                 remembered[at : at + DIGEST_BYTES] for at in range(0, len(remembered), DIGEST_BYTES)
             )
             self.host.activations += 1
             emitted = self.host.take_emitted(self.correlation_id)
             if emitted is not None and emitted.version == checkpoint.version:
-                for key, request in self.plan.requests.items():
-                    request.sequence = emitted.sequences.get(key, 0)
+                for request, sequence in zip(self.plan.requests.values(), emitted.sequences, strict=False):
+                    request.sequence = sequence
             else:
                 await self.emit(checkpoint.outbox, since=checkpoint.summary.updated_at)
         self.loaded = True
@@ -140,6 +147,34 @@ class Activation:
         return SetTimer(self.correlation_id, "expiry", turn.now + seconds, payload, content_type)
 
     async def commit(self, turn: Turn, digest: bytes) -> None:
+        """Make a turn durable, and send its effects."""
+        machine = _machine_of(turn)
+        if machine is not None and not self._has_kept(machine, turn.now):
+            await self._keep(machine)
+        checkpoint = self.stage(turn, digest)
+        if crash_points.armed:
+            await self._reach(CrashPoint.TURN_COMMIT_BEFORE)
+        version = await self.patiently(lambda: self.host.bus.checkpoints.commit(checkpoint))
+        self.committed(turn, checkpoint, version)
+        if not self.may_stage(turn, self.host.clock.time()):
+            assert machine is not None
+            await self._keep(machine)  # the commit took days, as when the computer slept: nobody knew that it is needed
+        if crash_points.armed:
+            await self._reach(CrashPoint.TURN_COMMIT_AFTER)
+        await self.emit(checkpoint.outbox)
+
+    def may_stage(self, turn: Turn, now: float) -> bool:
+        """Whether the state machine of the turn's plan rests in the store, for a checkpoint to refer to."""
+        machine = _machine_of(turn)
+        if machine is None or self._has_kept(machine, now):
+            return True
+        put_at = self.host.kept_at(machine, now)
+        if put_at is not None:
+            self._machine_hash, self._machine_put_at = machine.hash, put_at
+        return put_at is not None
+
+    def stage(self, turn: Turn, digest: bytes) -> Checkpoint:
+        """The checkpoint that makes a turn durable; the turn's state machine is in the store."""
         plan = turn.plan
         assert plan is not None
         limits = self.host.settings.plans
@@ -149,45 +184,41 @@ class Activation:
         if tail and self._tail_bytes + len(entry) > limits.timeline_tail_bytes:
             first = self.revision + 1 - len(tail)
             turn.effects.append(SealHistory(self.correlation_id, first, pack(tail)))
-            tail, sealed = [], sealed + 1
-        tail = [*tail, entry]
+            tail, sealed = (), sealed + 1
         if expires_after and (sealed or plan.aliases):
             turn.effects.append(self._expiry(plan, turn, expires_after))
             expires_after += EXPIRY_GRACE
         state = plan.to_state()
         machine = plan.machine if plan.state_machine else None
         if machine is not None:
-            if not self._has_kept(machine, turn.now):
-                await self._keep(machine)
             state["machine"] = machine.hash
-        processed = {**self.processed, digest: None}
-        while len(processed) > limits.max_processed_ids:
-            del processed[next(iter(processed))]
-        checkpoint = Checkpoint(
-            correlation_id=self.correlation_id,
-            revision=turn.revision,
-            epoch=self.host.next_epoch(),
-            state=pack(state),
-            summary=_summary(plan, turn, machine),
-            outbox=tuple(turn.effects),
-            processed=b"".join(processed),
-            timeline=tuple(tail),
-            sealed=sealed,
-            expires_after=expires_after,
-            version=self.version,
+        remembered = self._remembered + digest
+        return Checkpoint(  # by place, since arguments by name would cost more than all the rest
+            self.correlation_id,
+            turn.revision,
+            self.host.next_epoch(),
+            pack(state),
+            _summary(plan, turn, machine),
+            tuple(turn.effects),
+            remembered[-DIGEST_BYTES * limits.max_processed_ids :],
+            (*tail, entry),
+            sealed,
+            expires_after,
+            self.version,
         )
-        if crash_points.armed:
-            await self._reach(CrashPoint.TURN_COMMIT_BEFORE)
-        self.version = await self.patiently(lambda: self.host.bus.checkpoints.commit(checkpoint))
-        self.plan, self.loaded, self.revision = plan, True, turn.revision
-        self.processed, self._tail, self._sealed = processed, tail, sealed
-        self._tail_bytes = sum(map(len, tail))
+
+    def committed(self, turn: Turn, checkpoint: Checkpoint, version: int) -> None:
+        """A turn is durable: the plan is as the turn has left it."""
+        self.plan, self.loaded, self.version = turn.plan, True, version
+        before = self._tail_bytes if checkpoint.sealed == self._sealed else 0
+        self._tail, self._tail_bytes = checkpoint.timeline, before + len(checkpoint.timeline[-1])
+        self.revision, self._sealed = checkpoint.revision, checkpoint.sealed
+        self._has_sent = bool(checkpoint.outbox)
+        self._remembered = checkpoint.processed
+        self.processed[checkpoint.processed[-DIGEST_BYTES:]] = None
+        while len(self.processed) > self.host.settings.plans.max_processed_ids:
+            del self.processed[next(iter(self.processed))]
         self.host.turns += 1
-        if machine is not None and not self._has_kept(machine, self.host.clock.time()):
-            await self._keep(machine)  # the commit took days, as when the computer slept: nobody knew that it is needed
-        if crash_points.armed:
-            await self._reach(CrashPoint.TURN_COMMIT_AFTER)
-        await self.emit(checkpoint.outbox)
 
     def _has_kept(self, machine: Machine, now: float) -> bool:
         return machine.hash == self._machine_hash and is_kept(self._machine_put_at, now)
@@ -212,7 +243,10 @@ class Activation:
             effects, found = await still_unsent(self.host.bus, self.plan, effects)
             for message_id, sequence in found.items():
                 self._note_place(message_id, sequence)
-        sequences = await self.host.bus.emit(effects)
+        self.emitted_at(effects, await self.host.bus.emit(effects))
+
+    def emitted_at(self, effects: tuple[Effect, ...], sequences: list[int]) -> None:
+        """Effects are out, events at these places of their streams."""
         for effect, sequence in zip(effects, sequences, strict=True):
             # Only what rests in the stream of requests can be withdrawn from it.
             if isinstance(effect, Publish) and effect.subject.startswith(self.host.requests_root):
@@ -243,19 +277,24 @@ def digest_of(event_id: str) -> bytes:
     return blake2b(event_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
+def _machine_of(turn: Turn) -> Machine | None:
+    plan = turn.plan
+    return plan.machine if plan is not None and plan.state_machine else None
+
+
 def _summary(plan: PlanContext, turn: Turn, machine: Machine | None) -> PlanSummary:
     return PlanSummary(
-        plan_id=plan.plan_id,
-        status=str(plan.status),
-        goal_event=plan.goal_event,
-        current_state=plan.current_state,
-        revision=turn.revision,
-        tenant_id=plan.tenant_id,
-        user_id=plan.user_id,
-        session_id=plan.session_id or "",
-        parent_plan_id=plan.parent_plan_id or "",
-        planner=plan.planner,
-        created_at=plan.created_at,
-        updated_at=turn.now,
-        machine=machine.hash if machine is not None else "",
+        plan.plan_id,
+        str(plan.status),
+        plan.goal_event,
+        plan.current_state,
+        turn.revision,
+        plan.tenant_id,
+        plan.user_id,
+        plan.session_id or "",
+        plan.parent_plan_id or "",
+        plan.planner,
+        plan.created_at,
+        turn.now,
+        machine.hash if machine is not None else "",
     )

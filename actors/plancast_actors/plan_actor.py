@@ -15,6 +15,7 @@ from plancast.turn import Turn, Verdict
 from plancast_actors.activation import EXPIRED, Activation, Emitted, digest_of
 from plancast_actors.inbound import Inbound, Outcome
 from plancast_actors.parking import PARK
+from plancast_actors.quick_turn import QuickTurn
 from plancast_bus import crash_points
 from plancast_bus.contracts import Delivery
 from plancast_bus.crash_points import CrashPoint
@@ -47,8 +48,8 @@ class PlanActor:
     """
 
     __slots__ = (
-        "_asking", "_conflicts", "_handling", "_parked", "_running", "_state", "_stopped_by", "_taken", "_task",
-        "correlation_id", "host", "last_used", "mailbox",
+        "_asking", "_conflicts", "_handling", "_parked", "_running", "_stopped_by", "_taken", "_task",
+        "correlation_id", "host", "last_used", "mailbox", "quick", "state",
     )  # fmt: skip
 
     def __init__(self, host: PlanHost, correlation_id: str) -> None:
@@ -62,28 +63,30 @@ class PlanActor:
         self._stopped_by: EventEnvelope | None = None
         """The cancellation that has stopped the running handler."""
         self._conflicts = 0
+        self.quick: QuickTurn | None = None
+        """The turn that is taken without a task."""
         self._taken: tuple[Inbound, Reports] | None = None
         """The event whose turn it is."""
         self._parked = False
         """Whether that turn waits, or has waited, for a model."""
         self._asking = 0
         """Questions that the turn waits for."""
-        self._state = Activation(host, correlation_id)
+        self.state = Activation(host, correlation_id)
 
     @property
     def idle(self) -> bool:
         """Whether nothing is in hand; only then may the actor be dropped."""
-        return self._task is None and not self.mailbox
+        return self._task is None and self.quick is None and not self.mailbox
 
     @property
     def finished(self) -> bool:
         """Whether its plan needs nothing any more."""
-        return self._state.plan is None or self._state.plan.status.finished
+        return self.state.plan is None or self.state.plan.status.finished
 
     @property
     def emitted(self) -> Emitted | None:
         """See :attr:`Activation.emitted`; for idle actors."""
-        return self._state.emitted
+        return self.state.emitted
 
     def deliver(self, inbound: Inbound, reports: Reports) -> None:
         """Put an event into the mailbox. A cancellation interrupts the handler that is running."""
@@ -96,8 +99,34 @@ class PlanActor:
             self.mailbox.append((inbound, reports))
         if self._parked:
             reports.park(inbound.token)
-        if self._task is None:
+        if self._task is None and self.quick is None:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Take the next event of the mailbox, without a task where that is possible."""
+        if not crash_points.armed and not self._conflicts:
+            self.quick = QuickTurn.begin(self, *self.mailbox[0])
+        if self.quick is not None:
+            self.mailbox.popleft()
+        else:
             self._task = asyncio.get_running_loop().create_task(self._work())
+
+    def took(self, quick: QuickTurn) -> None:
+        """A quick turn is done: durable, and its effects are out."""
+        self.quick = None
+        quick.reports.add(Outcome(quick.inbound.token, "done", 0.0))
+        if self.mailbox:
+            self._go_on()
+        else:
+            self.host.rested(self)
+
+    def take_again(self, quick: QuickTurn) -> None:
+        """A quick turn came to an end that it does not understand: the checkpoint tells how far it came."""
+        self.quick = None
+        self._conflicts += 1
+        self.state.unload()
+        self.mailbox.appendleft((quick.inbound, quick.reports))
+        self._task = asyncio.get_running_loop().create_task(self._work())
 
     def asks(self) -> None:
         """The turn waits for a model: what is in hand does, and is no longer to be counted with what is under way."""
@@ -125,6 +154,7 @@ class PlanActor:
     async def stop(self) -> None:
         """Drop what is in hand; nothing of it was acknowledged."""
         self.mailbox.clear()
+        self.quick = None
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -141,7 +171,7 @@ class PlanActor:
                     if crash_points.armed:
                         await self._reach(CrashPoint.TURN_ACK_BEFORE)
                 except Interrupted:
-                    self._state.unload()
+                    self.state.unload()
                     self.mailbox.insert(1, (inbound, reports))
                     continue
                 except Exception as error:
@@ -169,14 +199,15 @@ class PlanActor:
         if crash_points.armed and is_timer:
             await self._reach(CrashPoint.TIMER_DUE)
         while True:
-            if not self._state.loaded and not self._surely_new(event):
-                await self._state.patiently(self._state.load)
+            if not self.state.loaded and not self.is_surely_new(event):
+                await self.state.patiently(self.state.load)
             if is_timer and event.type == EXPIRED:
-                await self._state.patiently(partial(self._state.forget, event))
+                await self.state.patiently(partial(self.state.forget, event))
                 return done
-            if digest in self._state.processed:
+            if digest in self.state.processed:
+                self._conflicts = 0
                 return done
-            turn = self._turn(event, is_timer)
+            turn = self.turn(event, is_timer)
             try:
                 if crash_points.armed:
                     await self._reach(CrashPoint.TURN_HANDLE_BEFORE)
@@ -187,17 +218,17 @@ class PlanActor:
                 if turn.goal is None:
                     raise
                 # There is no plan yet that could be cancelled: the goal's own turn ends it.
-                self._state.unload_turn()
-                turn = self._turn(event, is_timer)
+                self.state.unload_turn()
+                turn = self.turn(event, is_timer)
                 verdict = await turn.cancel(str(interrupted))
             except BusUnavailable as error:
                 logger.warning("turn is tried again: %s", error, extra={"correlation_id": self.correlation_id})
-                self._state.unload()
+                self.state.unload()
                 return Outcome(inbound.token, "retry", 1.0)
             except RetryableError as error:
                 if inbound.attempt < self.host.settings.hosts.max_handler_attempts:
                     logger.info("turn is tried again: %s", error, extra={"correlation_id": self.correlation_id})
-                    self._state.unload()
+                    self.state.unload()
                     return Outcome(inbound.token, "retry", error.retry_after or min(30.0, 0.5 * 2**inbound.attempt))
                 turn, verdict = await self._failed(event, is_timer, error)
             except Exception as error:
@@ -209,42 +240,43 @@ class PlanActor:
                 await self._put_aside(inbound, "refused", turn.reason)
                 return done
             if verdict is Verdict.EMIT:
-                await self._state.emit(tuple(turn.effects))
+                await self.state.emit(tuple(turn.effects))
                 return done
             if verdict is Verdict.IGNORE:
                 turn.close()
-                if await self._state.patiently(self._state.is_stale):
+                if await self.state.patiently(self.state.is_stale):
                     # No commit has shown it: the event may be for a turn that another host has taken meanwhile.
-                    await self._state.patiently(self._state.load)
+                    await self.state.patiently(self.state.load)
                     continue
                 return done
             try:
-                await self._state.commit(turn, digest)
+                await self.state.commit(turn, digest)
             except CommitConflict:
                 # Somebody else has taken a turn of this plan: what we know is stale.
                 self._conflicts += 1
-                self._state.unload()
+                self.state.unload()
                 await asyncio.sleep(min(1.0, random.random() * 0.01 * 2 ** min(self._conflicts, 7)))
-                await self._state.patiently(self._state.load)
+                await self.state.patiently(self.state.load)
                 continue
             except (PayloadTooLarge, InvalidEnvelope) as error:
                 turn, verdict = await self._failed(event, is_timer, error)
-                await self._state.commit(turn, digest)
+                await self.state.commit(turn, digest)
             self._conflicts = 0
             turn.close()
             return done
 
     # The turn.
 
-    def _turn(self, event: EventEnvelope, is_timer: bool) -> Turn:
+    def turn(self, event: EventEnvelope, is_timer: bool) -> Turn:
+        """The turn that an event is to have."""
         return Turn(
             self.host.environment,
             self.correlation_id,
             event,
-            self._state.plan,
-            self._state.revision + 1,
+            self.state.plan,
+            self.state.revision + 1,
             self.host.clock.time(),
-            is_timer=is_timer,
+            is_timer,
         )
 
     async def _run(self, turn: Turn) -> Verdict:
@@ -277,7 +309,7 @@ class PlanActor:
     async def _crashed(self, inbound: Inbound, error: Exception) -> Outcome:
         """A defect of ours: the event is not lost, and the plan starts from its checkpoint; but not for ever."""
         logger.error("turn crashed", exc_info=error, extra={"correlation_id": self.correlation_id})
-        self._state.unload()
+        self.state.unload()
         times = self.host.crashed(inbound)
         if times < self.host.settings.hosts.max_turn_attempts:
             return Outcome(inbound.token, "retry", min(30.0, 0.5 * 2**times))
@@ -287,7 +319,7 @@ class PlanActor:
             await self._fail_without_running(inbound, detail)
         except Exception as failure:
             logger.error("its plan cannot be failed either", exc_info=failure, extra={"subject": inbound.subject})
-            self._state.unload()
+            self.state.unload()
         return Outcome(inbound.token, "done", 0.0)
 
     async def _fail_without_running(self, inbound: Inbound, detail: str) -> None:
@@ -297,16 +329,16 @@ class PlanActor:
         except InvalidEnvelope:
             return
         while True:
-            self._state.unload()
-            await self._state.patiently(self._state.load)
-            turn = self._turn(event, is_timer)
-            may = self._state.plan is None or (not self.finished and turn.same_tenant(event))
-            if not may or digest_of(event.id) in self._state.processed:
+            self.state.unload()
+            await self.state.patiently(self.state.load)
+            turn = self.turn(event, is_timer)
+            may = self.state.plan is None or (not self.finished and turn.same_tenant(event))
+            if not may or digest_of(event.id) in self.state.processed:
                 return
             if await turn.fail(TerminalError(detail)) is not Verdict.COMMIT:
                 return
             try:
-                await self._state.commit(turn, digest_of(event.id))
+                await self.state.commit(turn, digest_of(event.id))
             except CommitConflict:
                 await asyncio.sleep(random.random())
                 continue
@@ -315,24 +347,24 @@ class PlanActor:
 
     async def _failed(self, event: EventEnvelope, is_timer: bool, error: BaseException) -> tuple[Turn, Verdict]:
         """A turn that fails the plan, from the checkpoint: nothing that the broken turn did remains."""
-        if not self._state.unload_turn():
-            await self._state.patiently(self._state.load)
-        turn = self._turn(event, is_timer)
+        if not self.state.unload_turn():
+            await self.state.patiently(self.state.load)
+        turn = self.turn(event, is_timer)
         return turn, await turn.fail(error)
 
-    def _surely_new(self, event: EventEnvelope) -> bool:
+    def is_surely_new(self, event: EventEnvelope) -> bool:
         """A goal most probably has no plan yet. The commit proves it, so that no read is needed."""
         if self._conflicts or event.topic != "action-requests" or event.type not in self.host.environment.goals:
             return False
-        self._state.loaded = True
+        self.state.loaded = True
         return True
 
     async def _unknown(self, inbound: Inbound, event: EventEnvelope) -> Outcome:
         """An event may overtake the goal that it belongs to; it gets time, and is then put aside."""
-        self._state.unload()
-        owner = await self._state.patiently(lambda: self.host.bus.checkpoints.get_alias(self.correlation_id))
+        self.state.unload()
+        owner = await self.state.patiently(lambda: self.host.bus.checkpoints.get_alias(self.correlation_id))
         if owner is not None and owner != self.correlation_id:
-            await self._state.emit((self._readdressed(event, owner),))
+            await self.state.emit((self._readdressed(event, owner),))
             return Outcome(inbound.token, "done", 0.0)
         if self.host.is_fact(event.topic) or self._is_own_timer(inbound):
             return Outcome(inbound.token, "done", 0.0)
@@ -365,7 +397,7 @@ class PlanActor:
             inbound.subject, inbound.payload, inbound.content_type, inbound.message_id, inbound.stream,
             inbound.sequence, inbound.attempt, "",
         )  # fmt: skip
-        await self._state.patiently(lambda: self.host.bus.dead_letters.put(delivery, reason, detail))
+        await self.state.patiently(lambda: self.host.bus.dead_letters.put(delivery, reason, detail))
 
     async def _reach(self, point: CrashPoint) -> None:
         await crash_points.reach(point, self.correlation_id)

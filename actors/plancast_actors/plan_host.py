@@ -18,7 +18,7 @@ from plancast.settings import Settings
 from plancast.stored import StoredPlans
 from plancast.turn import TurnEnvironment
 from plancast_actors.activation import Emitted
-from plancast_actors.inbound import BUSY, PATIENCE, Inbound, Outcome
+from plancast_actors.inbound import Inbound, Outcome, patience
 from plancast_actors.parking import ParkingReasoner
 from plancast_actors.plan_actor import PlanActor
 from plancast_actors.presence import Presence
@@ -32,7 +32,7 @@ from plancast_bus.sources import SOURCES
 from plancast_bus.subjects import encode_token
 
 logger = logging.getLogger(__name__)
-MAX_REMEMBERED = 100_000
+MAX_REMEMBERED = 20_000
 """Passivated plans of which a host remembers that their last effects are out."""
 LOOKED_AT = 16
 """Actors that are looked at to make room for another one."""
@@ -40,6 +40,8 @@ MACHINES = 1_024
 """State machines that a host remembers; plans may each have one of their own."""
 MAX_CRASHES = 10_000
 """Events that could not be handled, of which a host counts how often."""
+AT_ONCE = 32
+"""Events that are taken in before others have their turn: acknowledgements, calls, models' answers."""
 REPORTS_SECONDS = 600.0
 """Seconds after which outcomes that nobody has asked for are dropped; who waits for any asks every second."""
 REPORT_WAIT = 1.0
@@ -84,8 +86,8 @@ class Reports:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._some.wait()
-            if self.owed >= BUSY:
-                await asyncio.sleep(PATIENCE)  # one call for many outcomes
+            if early := patience(self.owed):
+                await asyncio.sleep(early)
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
@@ -116,6 +118,7 @@ class PlanHost:
         self.settings = settings
         self.name = name
         self.clock = clock or SystemClock()
+        self._subjects = bus.subjects
         self.registry = AgentRegistry(bus.registry, clock=self.clock)
         self.environment = TurnEnvironment(
             app=app,
@@ -162,15 +165,17 @@ class PlanHost:
         """See :class:`plancast_actors.inbound.HostPort`."""
         self.start()
         now = self.clock.time()
-        for fields in batch:
-            self._deliver(dispatcher, Inbound(*fields), now)
+        for number, inbound in enumerate(batch, 1):
+            self._deliver(dispatcher, inbound, now)
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
         reports = self._reports[dispatcher]
         reports.asked_at = now
         return await reports.take(REPORT_WAIT if wait else 0.0)
 
     def _deliver(self, dispatcher: str, inbound: Inbound, now: float) -> None:
         try:
-            key = self.bus.subjects.parse_stored(inbound.subject).correlation_id
+            key = self._subjects.parse_stored(inbound.subject).correlation_id
         except InvalidSubject:
             key = ""
         actor = self._actors.get(key)
@@ -213,14 +218,11 @@ class PlanHost:
         Raises:
             InvalidEnvelope: it is none, or says something else than its subject.
         """
-        limit = self.settings.bus.max_event_bytes
+        limit = self.environment.max_event_bytes
         if len(inbound.payload) > limit:
             raise InvalidEnvelope(f"{len(inbound.payload)} bytes; the limit is {limit} (PLANCAST_BUS__MAX_EVENT_BYTES)")
         try:
-            address = self.bus.subjects.parse_stored(inbound.subject)
-        except InvalidSubject as error:
-            raise InvalidEnvelope(str(error)) from error
-        try:
+            address = self._subjects.parse_stored(inbound.subject)
             encode_token(address.correlation_id)
         except InvalidSubject as error:
             raise InvalidEnvelope(str(error)) from error
@@ -234,10 +236,11 @@ class PlanHost:
             "correlation_id": address.correlation_id,
         }
         event = decode(inbound.payload, inbound.content_type, defaults=defaults)
+        said = event.__dict__
         for name in ("topic", "type", "correlation_id"):
-            if getattr(event, name) != defaults[name]:
+            if said[name] != defaults[name]:
                 raise InvalidEnvelope(
-                    f"{name} is {str(getattr(event, name))[:100]!r}, but the subject says {str(defaults[name])[:100]!r}"
+                    f"{name} is {str(said[name])[:100]!r}, but the subject says {str(defaults[name])[:100]!r}"
                 )
         return event, False
 
@@ -264,14 +267,20 @@ class PlanHost:
 
         It is put again every day: see :mod:`plancast_actors.unused_machines`.
         """
-        now, put_at = self.clock.time(), self._kept.get(machine.hash)
-        if put_at is None or not is_kept(put_at, now):
+        now = self.clock.time()
+        put_at = self.kept_at(machine, now)
+        if put_at is None:
             await self.bus.checkpoints.put_machine(machine.hash, machine.encoded)
             put_at = self._kept[machine.hash] = now
             self._kept.move_to_end(machine.hash)
             if len(self._kept) > MACHINES:
                 self._kept.popitem(last=False)
         return put_at
+
+    def kept_at(self, machine: Machine, now: float) -> float | None:
+        """When this host has put a state machine into the store; None when that was never, or too long ago."""
+        put_at = self._kept.get(machine.hash)
+        return put_at if put_at is not None and is_kept(put_at, now) else None
 
     def rested(self, actor: PlanActor) -> None:
         """An actor has worked off its mailbox; one whose plan is finished has no further use."""
@@ -320,8 +329,9 @@ class PlanHost:
     def _drop(self, key: str, actor: PlanActor) -> None:
         del self._actors[key]
         self.passivations += 1
-        if actor.emitted is not None:
-            self._emitted[key] = actor.emitted
+        emitted = actor.emitted
+        if emitted is not None:
+            self._emitted[key] = emitted
             if len(self._emitted) > MAX_REMEMBERED:
                 self._emitted.popitem(last=False)
 

@@ -706,6 +706,22 @@ async def test_a_plan_that_was_dropped_for_long_does_not_ask_again() -> None:
         assert len(bench.world.streams["requests"].messages) == 0, "and it is still known where it is"
 
 
+async def test_of_a_dropped_plan_its_open_requests_are_remembered_and_nothing_else() -> None:
+    async with Bench() as bench:
+        host = bench.host()
+        await bench.done(host, a_goal())
+        await bench.clock.advance(10_000)
+        remembered = host.take_emitted("plan-1")
+        assert remembered is not None
+        assert list(remembered.sequences) == list(bench.world.streams["requests"].messages)
+    async with Bench(an_app(LONG)) as bench:
+        host = bench.host()
+        await bench.done(host, a_goal())
+        await bench.clock.advance(10_000)
+        assert (await host.status())["passivations"] == 1
+        assert host.take_emitted("plan-1") is None
+
+
 async def test_a_request_withdrawn_after_activation_is_gone_from_the_stream() -> None:
     async with Bench() as bench:
         await bench.bus.publish(an_event("other.requested", "x", topic=EventTopic.ACTION_REQUESTS))

@@ -1,0 +1,130 @@
+"""QuickTurn: a turn that runs nobody's code, taken without a task of its own.
+
+A state machine's turn waits for two things only, the acknowledgements of its commit and of its effects, so callbacks
+do. What they meet is the good case: whatever else happens, the event goes the long way, :meth:`PlanActor._take`, which
+begins from the checkpoint and finds there how far this turn has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from plancast.turn import Turn, Verdict
+from plancast_actors.activation import EXPIRED, digest_of
+from plancast_actors.inbound import Inbound
+from plancast_bus.checkpoints import Checkpoint
+from plancast_bus.errors import InvalidEnvelope
+
+if TYPE_CHECKING:
+    from plancast_actors.plan_actor import PlanActor
+    from plancast_actors.plan_host import Reports
+
+_T = TypeVar("_T")
+
+
+class QuickTurn:
+    """A turn whose commit, or whose effects, are under way."""
+
+    __slots__ = ("_actor", "_checkpoint", "_turn", "inbound", "reports")
+
+    def __init__(
+        self, actor: PlanActor, inbound: Inbound, reports: Reports, turn: Turn, checkpoint: Checkpoint
+    ) -> None:
+        self.inbound = inbound
+        self.reports = reports
+        self._actor = actor
+        self._turn = turn
+        self._checkpoint = checkpoint
+
+    @classmethod
+    def begin(cls, actor: PlanActor, inbound: Inbound, reports: Reports) -> QuickTurn | None:
+        """Take the turn up to its commit; None when the event has to go the long way."""
+        state, host = actor.state, actor.host
+        try:
+            event, is_timer = host.decode(inbound)
+        except InvalidEnvelope:
+            return None
+        digest = digest_of(event.id)
+        if not (state.loaded or actor.is_surely_new(event)) or digest in state.processed:
+            return None
+        if (
+            inbound.convicted
+            or (is_timer and event.type == EXPIRED)
+            or not host.environment.runs_itself(event, state.plan)
+        ):
+            return None
+        turn = actor.turn(event, is_timer)
+        try:
+            verdict = at_once(turn.run())
+            if verdict is not Verdict.COMMIT:
+                turn.close()  # it has changed nothing
+                return None
+            if not state.may_stage(turn, turn.now):
+                raise LookupError("the state machine is not in the store yet")
+            checkpoint = state.stage(turn, digest)
+            committing = host.bus.checkpoints.begin_commit(checkpoint)
+        except Exception:
+            # The long way does it again, and knows what to make of the error.
+            turn.close()
+            state.unload_turn()
+            return None
+        taken = cls(actor, inbound, reports, turn, checkpoint)
+        committing.add_done_callback(taken._committed)
+        return taken
+
+    def _committed(self, committing: asyncio.Future[int]) -> None:
+        version = _result(committing)
+        if self._actor.quick is not self:
+            return  # the actor was stopped
+        state, now = self._actor.state, self._actor.host.clock.time()
+        if version is None:
+            self._fail()
+            return
+        state.committed(self._turn, self._checkpoint, version)
+        effects = self._checkpoint.outbox
+        if not state.may_stage(self._turn, now):
+            self._fail()
+        elif effects:
+            self._actor.host.bus.begin_emit(effects).add_done_callback(self._emitted)
+        else:
+            self._end()
+
+    def _emitted(self, emitting: asyncio.Future[list[int]]) -> None:
+        sequences = _result(emitting)
+        if self._actor.quick is not self:
+            return
+        if sequences is None:
+            self._fail()
+            return
+        self._actor.state.emitted_at(self._checkpoint.outbox, sequences)
+        self._end()
+
+    def _end(self) -> None:
+        self._turn.close()
+        self._actor.took(self)
+
+    def _fail(self) -> None:
+        self._turn.close()
+        self._actor.take_again(self)
+
+
+def at_once(work: Coroutine[Any, Any, _T]) -> _T:
+    """What a coroutine returns that has nothing to wait for.
+
+    Raises:
+        RuntimeError: it waits.
+    """
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: _T = done.value
+        return result
+    work.close()
+    raise RuntimeError("it waits")
+
+
+def _result(future: asyncio.Future[_T]) -> _T | None:
+    """What a future brings; None when that is an error."""
+    return None if future.cancelled() or future.exception() is not None else future.result()
