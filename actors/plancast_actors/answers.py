@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -14,15 +15,33 @@ from plancast.reading import error_text
 from plancast.worker import TaskDefinition
 from plancast_bus.codec import decode
 from plancast_bus.contracts import Delivery
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.envelope import EventEnvelope, EventTopic, WireEvent, utc_text
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
 from plancast_bus.subjects import Subjects, check_event_type
 
 _CLEAN_ID = re.compile(r"[!-~]{1,400}")
+_RESULTS = EventTopic.ACTION_RESULTS.value
+_INHERITED = ("correlation_id", "plan_id", "goal_id", "session_id", "tenant_id", "user_id", "trace_id")
+"""What an answer takes over from its request as it is."""
 
 
 class InvalidTaskData(TerminalError):
     """Raised when a request's data does not fit the schema of the task."""
+
+
+class Answer(WireEvent):
+    """An answer that is only to be written; :func:`make_answer` sees to it that its fields are right as they are."""
+
+    __slots__ = ()
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.data = fields["data"]
+        self.metadata = {}
+        self._fields = fields
+
+    def to_envelope(self) -> EventEnvelope:
+        """The same as an event that can be read."""
+        return EventEnvelope.model_validate(self._fields)
 
 
 class RequestTooLarge(InvalidEnvelope):
@@ -40,20 +59,19 @@ def read_request(delivery: Delivery, subjects: Subjects, max_bytes: int) -> Even
         raise RequestTooLarge(f"{len(delivery.payload)} bytes are over max_event_bytes ({max_bytes})")
     try:
         address = subjects.parse_stored(delivery.subject)
-        said = {"topic": address.topic, "type": address.event_type, "correlation_id": address.correlation_id}
-        request = decode(
-            delivery.payload,
-            delivery.content_type,
-            defaults={
-                **said,
-                "id": delivery.message_id or f"{delivery.stream}-{delivery.sequence}",
-                "source": "unknown",
-            },
-        )
-        for name, value in said.items():
-            if getattr(request, name) != value:
+        said = {
+            "topic": address.topic,
+            "type": address.event_type,
+            "correlation_id": address.correlation_id,
+            "id": delivery.message_id or f"{delivery.stream}-{delivery.sequence}",
+            "source": "unknown",
+        }
+        request = decode(delivery.payload, delivery.content_type, defaults=said)
+        fields = request.__dict__
+        for name in ("topic", "type", "correlation_id"):
+            if fields[name] != said[name]:
                 raise InvalidEnvelope(
-                    f"{name} is {str(getattr(request, name))[:100]!r}, but the subject says {value[:100]!r}"
+                    f"{name} is {str(fields[name])[:100]!r}, but the subject says {said[name][:100]!r}"
                 )
         if request.response_event:
             check_event_type(request.response_event)
@@ -88,32 +106,44 @@ def expected_answer(request: EventEnvelope, definition: TaskDefinition) -> str |
     return request.response_event or definition.response_event
 
 
+def make_answer(request: EventEnvelope, definition: TaskDefinition, event_type: str, data: Any) -> Answer:
+    """An answer. Its id follows from the request's: a task that is done twice is answered once.
+
+    Raises:
+        ValueError: a field is wrong, as only a handler that changes its request can make it.
+    """
+    fields: dict[str, Any] = {
+        "id": _answer_id(request.id),
+        "source": definition.worker,
+        "type": event_type,
+        "topic": request.response_topic or _RESULTS,
+        "specversion": "1.0",
+        "time": utc_text(time.time()),
+        "parent_event_id": request.id,
+    }
+    said = request.__dict__
+    right = said["response_topic"] is None and type(event_type) is type(definition.worker) is str
+    for name in _INHERITED:
+        value = said[name]
+        if value is not None:
+            right = right and type(value) is str
+            fields[name] = value
+    fields["data"] = data
+    return Answer(fields if right else EventEnvelope.model_validate(fields).to_wire())
+
+
 def answer_of(request: EventEnvelope, definition: TaskDefinition, event_type: str, data: Any) -> EventEnvelope:
-    """An answer. Its id follows from the request's: a task that is done twice is answered once."""
-    return EventEnvelope(
-        id=_answer_id(request.id),
-        source=definition.worker,
-        type=event_type,
-        topic=EventTopic(request.response_topic or EventTopic.ACTION_RESULTS),
-        data=data,
-        correlation_id=request.correlation_id,
-        parent_event_id=request.id,
-        plan_id=request.plan_id,
-        goal_id=request.goal_id,
-        session_id=request.session_id,
-        tenant_id=request.tenant_id,
-        user_id=request.user_id,
-        trace_id=request.trace_id,
-    )
+    """What :func:`make_answer` makes, as an event that can be read."""
+    return make_answer(request, definition, event_type, data).to_envelope()
 
 
-def failure_of(request: EventEnvelope, definition: TaskDefinition, error: BaseException) -> EventEnvelope | None:
+def failure_of(request: EventEnvelope, definition: TaskDefinition, error: BaseException) -> Answer | None:
     """The answer that tells of a failure; None when nobody waits for an answer."""
     expected = expected_answer(request, definition)
     if expected is None:
         return None
     data = {"success": False, "error": error_text(error)}
-    return answer_of(request, definition, failed_event(expected), data)
+    return make_answer(request, definition, failed_event(expected), data)
 
 
 def _answer_id(request_id: str) -> str:

@@ -7,6 +7,7 @@ import contextvars
 import inspect
 import logging
 import traceback
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from plancast.errors import RetryableError, TerminalError
 from plancast.plain import plain
 from plancast.redaction import redact
 from plancast.worker import TaskContext, TaskDefinition, TaskHandler, Worker
-from plancast_actors.answers import answer_of, check_data, expected_answer, failure_of
+from plancast_actors.answers import Answer, check_data, expected_answer, failure_of, make_answer
 from plancast_actors.task_record import TRUSTED
 from plancast_bus.envelope import EventEnvelope
 
@@ -28,12 +29,52 @@ ContextFactory = Callable[[EventEnvelope], PlatformContext]
 """Makes the context of a handler that is about to handle a request."""
 
 
+class Places:
+    """So many tasks may be done at once; further ones wait, first come, first served.
+
+    A semaphore whose taking, where there is nothing to wait for, is a plain call.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def take(self) -> bool:
+        """Take a place at once; False when none is free."""
+        if not self._free:
+            return False
+        self._free -= 1
+        return True
+
+    async def wait(self) -> None:
+        """Wait for a place, and take it."""
+        if self.take():
+            return
+        handed_over = asyncio.get_running_loop().create_future()
+        self._waiting.append(handed_over)
+        try:
+            await handed_over
+        except asyncio.CancelledError:
+            if not handed_over.cancelled():
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Leave a place to the next that waits."""
+        while self._waiting:
+            next_one = self._waiting.popleft()
+            if not next_one.done():
+                next_one.set_result(None)
+                return
+        self._free += 1
+
+
 class WorkerRoom:
     """How many tasks a worker does at once, over all kinds of them."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.turns = asyncio.Semaphore(worker.concurrency)
+        self.places = Places(worker.concurrency)
         self.suspects = asyncio.Lock()
         """Held by the one task that is being done during which processes have ended before."""
         self.threads = ThreadPoolExecutor(worker.concurrency, thread_name_prefix=worker.name)
@@ -88,8 +129,10 @@ class TaskExecutor:
         self._context_factory = context_factory
         self._max_lost = max_lost
         self._is_async = _is_async(definition.handler)
+        self.trusted = min(TRUSTED, max_lost)
+        """Deliveries of a task of which nothing is noted; see :class:`plancast_actors.task_record.TaskRecord`."""
 
-    async def run(self, request: EventEnvelope, attempt: int) -> EventEnvelope | None:
+    async def run(self, request: EventEnvelope, attempt: int) -> Answer | None:
         """Call the handler, and make the answer of what it returns or raises.
 
         Raises:
@@ -98,11 +141,16 @@ class TaskExecutor:
         definition = self.definition
         failure: BaseException
         try:
-            check_data(definition, request.data)
+            if definition.schema is not None:
+                check_data(definition, request.data)
             task = TaskContext(request, attempt)
-            returned = await self._call(task, self._context_factory(request))
+            context = self._context_factory(request)
+            if self._is_async:
+                returned = await definition.handler(task, context)
+            else:
+                returned = await self._call_in_thread(task, context)
             event_type, data = task.answer or (expected_answer(request, definition), returned)
-            answer = None if event_type is None else answer_of(request, definition, event_type, _sendable(data))
+            answer = None if event_type is None else make_answer(request, definition, event_type, _sendable(data))
             self.counts.answered += 1
             return answer
         except RetryableError:
@@ -116,16 +164,11 @@ class TaskExecutor:
             failure = error
         return self.failure(request, failure)
 
-    @property
-    def trusted(self) -> int:
-        """Deliveries of a task of which nothing is noted; see :class:`plancast_actors.task_record.TaskRecord`."""
-        return min(TRUSTED, self._max_lost)
-
     def is_given_up(self, lost: int) -> bool:
         """Whether processes have ended too often while they did a task."""
         return lost > self._max_lost
 
-    def failure(self, request: EventEnvelope, failure: BaseException) -> EventEnvelope | None:
+    def failure(self, request: EventEnvelope, failure: BaseException) -> Answer | None:
         """Log a failure, and make the answer that tells of it; None when nobody waits for one."""
         self.counts.failed += 1
         known = isinstance(failure, (TerminalError, RetryableError))
@@ -134,11 +177,8 @@ class TaskExecutor:
         logger.warning("task failed: %s%s", type(failure).__name__, told, extra=self.about(request))
         return failure_of(request, self.definition, failure)
 
-    async def _call(self, task: TaskContext, context: PlatformContext) -> Any:
-        handler = self.definition.handler
-        if self._is_async:
-            return await handler(task, context)
-        call = partial(contextvars.copy_context().run, _call_plain, handler, task, context)
+    async def _call_in_thread(self, task: TaskContext, context: PlatformContext) -> Any:
+        call = partial(contextvars.copy_context().run, _call_plain, self.definition.handler, task, context)
         returned = await asyncio.get_running_loop().run_in_executor(self.room.threads, call)
         return await returned if inspect.isawaitable(returned) else returned
 

@@ -9,14 +9,15 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from plancast.errors import RetryableError, TerminalError
-from plancast_actors.answers import RequestTooLarge, read_request
+from plancast_actors.answers import Answer, RequestTooLarge, read_request
 from plancast_actors.task_executor import TaskExecutor, given_up
 from plancast_actors.task_record import TaskRecord
 from plancast_bus import crash_points
 from plancast_bus.clock import Clock
 from plancast_bus.contracts import Bus, Consumer, ConsumerSpec, Delivery
 from plancast_bus.crash_points import CrashPoint
-from plancast_bus.envelope import EventEnvelope
+from plancast_bus.effects import Publish
+from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusError, BusUnavailable, InvalidEnvelope, InvalidSubject, PayloadTooLarge
 
 logger = logging.getLogger(__name__)
@@ -173,23 +174,48 @@ class TaskReader:
     # One task.
 
     async def _process(self, held: _Held) -> None:
+        """Do one task, until it is settled or given back."""
+        delivery = held.delivery
         try:
-            await self._handle(held)
+            try:
+                request = read_request(delivery, self._bus.subjects, self._max_event_bytes)
+            except InvalidEnvelope as error:
+                await self._refuse(held, error)
+                return
+            if delivery.attempt == 1 and self._executor.trusted and not crash_points.armed:
+                await self._do_first(held, request)
+            else:
+                await self._do_noting(held, request)
         except Exception:
             logger.exception("a task could not be handled, it is given back", extra={"task": self._event_type})
             await self._give_back(held, LONGEST_PAUSE)
 
-    async def _handle(self, held: _Held) -> None:
-        delivery = held.delivery
+    async def _refuse(self, held: _Held, error: InvalidEnvelope) -> None:
+        reason = "too-large" if isinstance(error, RequestTooLarge) else "undecodable"
+        await self._put_aside(held.delivery, reason, str(error))
+        self._settle(held)
+
+    async def _do_first(self, held: _Held, request: EventEnvelope) -> None:
+        """Do a task at its first delivery, as nearly all are: nothing is known of it, and nothing is to be noted."""
+        delivery, places = held.delivery, self._room.places
         try:
-            request = read_request(delivery, self._bus.subjects, self._max_event_bytes)
-        except InvalidEnvelope as error:
-            await self._put_aside(
-                delivery, "too-large" if isinstance(error, RequestTooLarge) else "undecodable", str(error)
-            )
-            self._settle(held)
-            return
-        record = TaskRecord(self._bus.registry, delivery, request.id, self._executor.trusted)
+            if not places.take():
+                await places.wait()
+            try:
+                answer = await self._executor.run(request, 1)
+            finally:
+                places.leave()
+        except RetryableError as error:
+            if await self._is_tried_again(held, request, self._record(delivery, request), error):
+                return
+            answer = self._executor.failure(request, error)
+        if answer is not None:
+            await self._publish(request, answer)
+        self._settle(held)
+
+    async def _do_noting(self, held: _Held, request: EventEnvelope) -> None:
+        """Do a task that may have been begun before: what is known of it counts, and what becomes of it is noted."""
+        record = self._record(held.delivery, request)
         try:
             await self._do(held, request, record)
         except asyncio.CancelledError:
@@ -210,25 +236,30 @@ class TaskReader:
                 run = self._run_by_itself if record.lost else self._run
                 answer = await run(request, record, held.delivery.attempt)
             except RetryableError as error:
-                if await record.may_try_again(self._room.worker.max_attempts):
-                    await self._try_again(held, request, record, error)
+                if await self._is_tried_again(held, request, record, error):
                     return
                 answer = self._executor.failure(request, error)
         if answer is not None:
             await self._publish(request, answer)
             if crash_points.armed:
-                await crash_points.reach(CrashPoint.WORKER_ANSWER_AFTER, answer.id)
+                await crash_points.reach(CrashPoint.WORKER_ANSWER_AFTER, answer.to_wire()["id"])
         await record.done()
         self._settle(held)
 
-    async def _run(self, request: EventEnvelope, record: TaskRecord, attempt: int) -> EventEnvelope | None:
-        async with self._room.turns:
+    def _record(self, delivery: Delivery, request: EventEnvelope) -> TaskRecord:
+        return TaskRecord(self._bus.registry, delivery, request.id, self._executor.trusted)
+
+    async def _run(self, request: EventEnvelope, record: TaskRecord, attempt: int) -> Answer | None:
+        await self._room.places.wait()
+        try:
             if crash_points.armed:
                 await crash_points.reach(CrashPoint.WORKER_HANDLE_BEFORE, request.id)
             await record.begin()
             return await self._executor.run(request, attempt)
+        finally:
+            self._room.places.leave()
 
-    async def _run_by_itself(self, request: EventEnvelope, record: TaskRecord, attempt: int) -> EventEnvelope | None:
+    async def _run_by_itself(self, request: EventEnvelope, record: TaskRecord, attempt: int) -> Answer | None:
         """Do a task during which processes have ended: one such task at a time, in any order.
 
         They come back together. One that ends its process at once would otherwise take the same others along each time.
@@ -244,7 +275,12 @@ class TaskReader:
         await self._patiently(lambda: self._bus.dead_letters.put(delivery, reason, detail))
         self._counts.put_aside += 1
 
-    async def _try_again(self, held: _Held, request: EventEnvelope, record: TaskRecord, error: RetryableError) -> None:
+    async def _is_tried_again(
+        self, held: _Held, request: EventEnvelope, record: TaskRecord, error: RetryableError
+    ) -> bool:
+        """Give a task back to be tried again, unless it was tried often enough."""
+        if not await record.may_try_again(self._room.worker.max_attempts):
+            return False
         attempt, delay = held.delivery.attempt, error.retry_after
         if delay is None:
             delay = min(FIRST_RETRY * 2 ** min(record.tried, 10), LONGEST_RETRY)
@@ -252,21 +288,45 @@ class TaskReader:
         self._counts.retried += 1
         logger.info("task is tried again in %g s", delay, extra=self._executor.about(request) | {"attempt": attempt})
         await self._give_back(held, max(delay, 0.0))
+        return True
 
     async def _give_back(self, held: _Held, delay: float) -> None:
         self._release(held)
         with suppress(BusError):  # then it comes again when its time to be acknowledged is over
             await self._consumer.nak(held.delivery, delay)
 
-    async def _publish(self, request: EventEnvelope, answer: EventEnvelope) -> None:
+    async def _publish(self, request: EventEnvelope, answer: Answer) -> None:
         """Publish an answer however long it takes; one that cannot be sent is replaced by a failure that says so."""
+        try:
+            sending = None if crash_points.armed else self._begin_to_send(answer)
+            if sending is not None:
+                await sending
+                return
+        except (PayloadTooLarge, InvalidEnvelope, InvalidSubject):
+            pass  # it is said in full below
+        except BusError as error:
+            logger.warning("trying on: %s", error, extra={"task": self._event_type})
+            await asyncio.sleep(FIRST_PAUSE)
+        event = answer.to_envelope()
         send = self._send_at_point if crash_points.armed else self._bus.publish
         try:
-            await self._patiently(lambda: send(answer))
+            await self._patiently(lambda: send(event))
         except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
             failure = self._executor.failure(request, TerminalError(f"the answer cannot be sent: {error}"))
             if failure is not None:
-                await self._patiently(lambda: self._bus.publish(failure))
+                event = failure.to_envelope()
+                await self._patiently(lambda: self._bus.publish(event))
+
+    def _begin_to_send(self, answer: Answer) -> asyncio.Future[list[int]] | None:
+        """Send an answer to a plan at once; None for another, and for one that may be too large."""
+        bus, said = self._bus, answer.to_wire()
+        if said["topic"] != EventTopic.ACTION_RESULTS:
+            return None
+        payload, content_type = bus.encode(answer)
+        if len(payload) > self._max_event_bytes:
+            return None
+        subject = bus.subjects.event(said["topic"], said["correlation_id"], said["type"])
+        return bus.begin_emit((Publish(subject, payload, said["id"], content_type),))
 
     async def _send_at_point(self, answer: EventEnvelope) -> None:
         copies = await crash_points.reach(CrashPoint.WORKER_HANDLE_AFTER, answer.id)

@@ -6,6 +6,7 @@ import asyncio
 import zlib
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 from plancast.app import App
@@ -49,7 +50,7 @@ class TaskRunner:
         bus: The connection to work over; whoever made it closes it.
         settings: Of worker processes.
         context_factory: Makes the context that handlers are given; by default one that publishes at once.
-        max_event_bytes: Requests over this become dead letters.
+        max_event_bytes: As in the settings of the bus. Requests over this become dead letters, answers failures.
         clock: What heartbeats go by.
 
     Raises:
@@ -142,10 +143,12 @@ class TaskRunner:
         return {"running": sum(len(reader.running) for reader in self._readers), **asdict(self._counts)}
 
     def _live_context(self, worker: Worker) -> ContextFactory:
+        memory_of = lru_cache(self._plans.of_tenant)
+
         def make(request: EventEnvelope) -> PlatformContext:
             return PlatformContext(
                 bus=LiveEvents(self.bus, request, worker.name),
-                memory=self._plans.of_tenant(request.tenant_id or ""),
+                memory=memory_of(request.tenant_id or ""),
                 registry=self._registry,
                 toolkit=self._toolkit,
             )

@@ -20,10 +20,12 @@ from plancast.plan import PlanContext
 from plancast.registry import AgentRegistry
 from plancast.settings import WorkerSettings
 from plancast.worker import TaskContext, Worker
+from plancast_actors.answers import make_answer
+from plancast_actors.task_executor import Places
 from plancast_actors.task_record import TRUSTED
 from plancast_actors.task_runner import TaskRunner, task_consumer
 from plancast_bus.clock import ManualClock
-from plancast_bus.codec import decode
+from plancast_bus.codec import MSGPACK_TYPE, decode, encode
 from plancast_bus.contracts import ConsumerSpec, DeadLetter
 from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, PublishRefused
@@ -151,6 +153,17 @@ async def test_what_a_handler_returns_is_the_answer(bench: Bench) -> None:
     assert (answer.correlation_id, answer.plan_id, answer.goal_id) == ("plan-1", "plan-1", "g")
     assert (answer.tenant_id, answer.session_id, answer.user_id, answer.trace_id) == ("t", "s", "u", "tr")
     await bench.settled()
+
+
+@pytest.mark.parametrize("response_topic", [None, "action-results", "business-facts"])
+def test_an_answer_is_written_as_its_envelope_would_be(response_topic: str | None) -> None:
+    definition = search(lambda task, context: None).tasks["web.search"]
+    request = EventEnvelope(
+        source="plan", type="web.search", topic=EventTopic.ACTION_REQUESTS, tenant_id="t", response_topic=response_topic
+    )
+    answer = make_answer(request, definition, "web.search.completed", {"n": [1]})
+    assert answer.to_wire() == answer.to_envelope().to_wire()
+    assert decode(encode(answer), MSGPACK_TYPE) == answer.to_envelope()
 
 
 async def test_an_answer_goes_to_the_topic_that_the_request_names(bench: Bench) -> None:
@@ -670,6 +683,22 @@ async def test_no_more_tasks_are_done_at_once_than_the_worker_allows(bench: Benc
     gate.open.set()
     answered = {(await bench.answer()).data["n"] for _ in range(10)}
     assert answered == set(range(10))
+
+
+async def test_who_no_longer_waits_for_a_place_does_not_keep_it() -> None:
+    places = Places(1)
+    assert places.take()
+    gone, handed_over, last = (asyncio.create_task(places.wait()) for _ in range(3))
+    await asyncio.sleep(0)
+    gone.cancel()
+    places.leave()
+    handed_over.cancel()  # at the moment when it has its place
+    await asyncio.wait_for(last, 1)
+    assert gone.cancelled()
+    assert handed_over.cancelled()
+    assert not places.take()
+    places.leave()
+    assert places.take()
 
 
 async def test_concurrency_counts_over_all_kinds_of_task(bench: Bench) -> None:
