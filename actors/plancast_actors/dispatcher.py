@@ -163,7 +163,7 @@ class Dispatcher:
 
     async def _hand_over(self, router: Router) -> None:
         while (held := self._in_hand.next()) is not None:
-            link = await router.route(held.delivery)
+            link = router.route(held.delivery) or await router.look_up(held.delivery)
             link.put(_inbound(held))
 
     # Settling.

@@ -6,7 +6,7 @@ the room is theirs alone. Goals wait in line by tenant, one of each in turn, wit
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,7 +54,8 @@ class InHand:
         self._next_token = first_token
         self._held: dict[int, Held] = {}
         """Those that were not kept alive for longest come first."""
-        self._places: dict[tuple[str, int], Held] = {}
+        self._places: defaultdict[str, dict[int, Held]] = defaultdict(dict)
+        """By stream and sequence."""
         self._work: deque[Held] = deque()
         self._lanes: OrderedDict[str, deque[Held]] = OrderedDict()
         """Goals that wait, by tenant, and facts; the lane whose turn it is comes first, and none is empty."""
@@ -101,8 +102,8 @@ class InHand:
 
     def take_in(self, consumer: Consumer, delivery: Delivery, kind: Kind, now: float) -> float | None:
         """Keep an event that was read; or say in how many seconds it is to be delivered again, and do not keep it."""
-        place = (delivery.stream, delivery.sequence)
-        known = self._places.get(place)
+        places = self._places[delivery.stream]
+        known = places.get(delivery.sequence)
         if known is not None and _are_the_same(known.delivery, delivery):
             # Its time to be acknowledged has run out, as when the bus was away.
             known.delivery, known.since = delivery, now
@@ -113,7 +114,7 @@ class InHand:
             self._put_off.back(delivery)
         self._next_token += 1
         held = Held(self._next_token, consumer, delivery, kind, now)
-        self._held[held.token] = self._places[place] = held
+        self._held[held.token] = places[delivery.sequence] = held
         size = len(delivery.payload)
         self._bytes += size
         self._mean += (size + 512 - self._mean) * 0.02
@@ -134,7 +135,7 @@ class InHand:
         """Let go of what waits for room."""
         given = [held for held in self._held.values() if held.state == "waiting"]
         for held in given:
-            self._forget(held)
+            self.settle(held.token)
         self._work.clear()
         self._lanes.clear()
         return given
@@ -186,20 +187,21 @@ class InHand:
 
     def settle(self, token: int) -> Held | None:
         """Let go of an event that a host has reported on; None when it is not known."""
-        held = self._held.get(token)
-        if held is not None:
-            self._forget(held)
+        held = self._held.pop(token, None)
+        if held is None:
+            return None
+        delivery = held.delivery
+        places = self._places[delivery.stream]
+        if places.get(delivery.sequence) is held:
+            del places[delivery.sequence]
+        if held.state == "parked":
+            self._unpark(held)
+        else:
+            self._bytes -= len(delivery.payload)
+            self.outstanding -= held.state == "handed"
         return held
 
-    def _forget(self, held: Held) -> None:
-        del self._held[held.token]
-        place = (held.delivery.stream, held.delivery.sequence)
-        if self._places.get(place) is held:
-            del self._places[place]
-        if held.state != "parked":
-            self._bytes -= len(held.delivery.payload)
-            self.outstanding -= held.state == "handed"
-            return
+    def _unpark(self, held: Held) -> None:
         self.parked -= 1
         if held.kind == "goals":
             self._parked[held.lane] -= 1

@@ -73,16 +73,26 @@ class Router:
         """How many hosts of one plan's own there are."""
         return len(self._own)
 
-    async def route(self, delivery: Delivery) -> HostLink:
-        """The link to the host of an event's plan."""
+    def route(self, delivery: Delivery) -> HostLink | None:
+        """The link to the host of an event's plan; None when it is to be looked up."""
         correlation = _correlation_token(delivery.subject)
-        if self._options.dedicated_goals and await self._is_dedicated(delivery, correlation):
-            link = self._own.get(correlation)
-            if link is None:
-                self._forget_idle_links()
-                address = self._bus.subjects.parse_stored(delivery.subject)
-                link = self._own[correlation] = self._link(self._hosts.dedicated(address.correlation_id))
-            return link
+        if self._options.dedicated_goals and self._places.get(correlation) is not False:
+            return self._own.get(correlation)
+        return self._of_shared(correlation)
+
+    async def look_up(self, delivery: Delivery) -> HostLink:
+        """The link to the host of an event's plan, wherever it is."""
+        correlation = _correlation_token(delivery.subject)
+        if not await self._is_dedicated(delivery, correlation):
+            return self._of_shared(correlation)
+        link = self._own.get(correlation)
+        if link is None:
+            self._forget_idle_links()
+            address = self._bus.subjects.parse_stored(delivery.subject)
+            link = self._own[correlation] = self._link(self._hosts.dedicated(address.correlation_id))
+        return link
+
+    def _of_shared(self, correlation: str) -> HostLink:
         return self._shared[zlib.crc32(correlation.encode()) % len(self._shared)]
 
     async def close(self) -> None:
