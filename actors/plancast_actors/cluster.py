@@ -46,6 +46,8 @@ def connect(settings: RaySettings, *, num_cpus: int | None = None, log_to_driver
         except (ConnectionError, RuntimeError, TimeoutError) as error:
             raise BusUnavailable(f"cannot join the Ray cluster at {settings.address}: {error}") from error
         return False
+    # Ray would have its workers, and so our hosts and dispatchers, stand behind all else on the machine.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     with _start_on_loopback():
         ray.init(
             address="local",  # not whatever cluster happens to run here

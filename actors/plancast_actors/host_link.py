@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
-from plancast_actors.inbound import BUSY, PATIENCE, HostLost, HostPort, Inbound, Outcome
+from plancast_actors.inbound import HostLost, HostPort, Inbound, Outcome, patience
 from plancast_actors.quarantine import Quarantine
 from plancast_bus import crash_points
 from plancast_bus.crash_points import CrashPoint
@@ -113,9 +113,9 @@ class HostLink:
             if (self._lost or not self._life) and not await self._meet():
                 self._wake.set()
                 continue
-            called_before = asyncio.get_running_loop().time() - self._called_at
-            if called_before < PATIENCE and len(self._handed) >= BUSY:
-                await asyncio.sleep(PATIENCE - called_before)  # one call for many events
+            early = patience(len(self._handed)) - (asyncio.get_running_loop().time() - self._called_at)
+            if early > 0:
+                await asyncio.sleep(early)
             if not self._quarantine.busy:
                 self._hand_over()
             else:

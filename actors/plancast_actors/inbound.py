@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, Protocol
 
-BUSY = 32
-"""Events in hand from which on a moment's patience makes one call of many; below it nobody waits for company."""
-PATIENCE = 0.002
-"""That moment, in seconds."""
+_PATIENCE = ((256, 0.0), (1024, 0.001))
+"""Seconds between two calls while fewer events than so many are in hand: by then, others are worked off meanwhile. Busy
+processes have company without it; it bounds the calls of those that have cores to spare."""
+_MOST_PATIENCE = 0.002
+
+
+def patience(in_hand: int) -> float:
+    """Seconds to wait for company before a call, so that one call has many events. With few in hand, nobody waits."""
+    for below, seconds in _PATIENCE:
+        if in_hand < below:
+            return seconds
+    return _MOST_PATIENCE
 
 
 class Inbound(NamedTuple):

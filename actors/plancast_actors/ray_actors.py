@@ -11,17 +11,23 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Literal
+from weakref import WeakSet
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 from ray.util.metrics import Counter
 
 from plancast.app import App, load_app
 from plancast.settings import Settings
 from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
-from plancast_actors.inbound import HostLost, HostPort, Inbound, Outcome
+from plancast_actors.frames import pack, unpack
+from plancast_actors.host_line import LineOffer, Lines
+from plancast_actors.inbound import HostPort, Inbound
+from plancast_actors.line_server import LineServer
 from plancast_actors.plan_host import PlanHost
+from plancast_actors.ray_host import RayHost, ray_is_encrypted
 from plancast_actors.ray_reasoner import RayReasoner, wants_reasoners
 from plancast_actors.sweeper import Sweeper
 from plancast_actors.task_runner import TaskRunner
@@ -115,9 +121,11 @@ class HostProcess(Process):
     """A plan host in a Ray actor."""
 
     host: PlanHost
+    lines: LineServer
 
     def __init__(self, blueprint: Blueprint, name: str, dedicated_to: str | None = None) -> None:
         self.dedicated_to = dedicated_to
+        self._offer: LineOffer | None = None
         super().__init__(blueprint, name)
 
     async def _start(self) -> None:
@@ -128,14 +136,32 @@ class HostProcess(Process):
         reasoner = RayReasoner(namespace, patience=patience) if wants_reasoners(app, settings) else None
         self.host = PlanHost(app, self.bus, settings, name=self.name, reasoner=reasoner)
         self.host.start()
+        await self._open_lines(settings)
         if self.dedicated_to is not None:
             self._leaver = asyncio.ensure_future(self._leave_when_idle(settings.hosts.dedicated_idle_seconds))
 
-    async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
-        """See :class:`plancast_actors.inbound.HostPort`."""
+    async def exchange(self, dispatcher: str, packed: bytes, wait: bool) -> bytes:
+        """See :class:`plancast_actors.inbound.HostPort`. As bytes, since pickling tuples costs more than the call."""
         if not self._ready.done():
             await asyncio.shield(self._ready)
-        return await self.host.exchange(dispatcher, batch, wait)
+        batch = [Inbound(*each) for each in unpack(packed)]
+        return pack(await self.host.exchange(dispatcher, batch, wait))
+
+    async def _open_lines(self, settings: Settings) -> None:
+        """Listen where Ray does: on the loopback alone, when the whole of it runs there."""
+        self.lines = LineServer(self.host.exchange, await self.host.incarnation())
+        if not settings.hosts.direct_lines or ray_is_encrypted():
+            return
+        address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        try:
+            self._offer = await self.lines.open(address)
+        except OSError as error:
+            logger.warning("%s cannot listen on %s, its events go through Ray: %s", self.name, address, error)
+
+    async def line(self) -> LineOffer | None:
+        """Where, and with which secret, dispatchers connect; None when they are to call through Ray."""
+        await self.ready()
+        return self._offer
 
     async def incarnation(self) -> str:
         """See :class:`plancast_actors.inbound.HostPort`."""
@@ -148,9 +174,16 @@ class HostProcess(Process):
         return {**self._about(), **await self.host.status()}
 
     async def drain(self, timeout: float) -> bool:
-        """Wait until no event is in hand."""
+        """Wait until no event is in hand; then there is no further use of lines."""
         await self.ready()
-        return await self.host.drain(timeout)
+        drained = await self.host.drain(timeout)
+        if drained:
+            self._close_lines()
+        return drained
+
+    def _close_lines(self) -> None:
+        self._offer = None
+        self.lines.close()
 
     async def _leave_when_idle(self, idle_seconds: float) -> None:
         """A host of one plan ends itself when the plan has been silent; the next event brings it back."""
@@ -160,6 +193,7 @@ class HostProcess(Process):
             if self.host.turns != turns or not await self.host.drain(0):
                 turns, since = self.host.turns, time.monotonic()
             elif time.monotonic() - since > idle_seconds:
+                self._close_lines()
                 await self.host.stop()
                 if self.bus is not None:
                     await self.bus.close()
@@ -171,13 +205,15 @@ class HostProcess(Process):
 class DispatcherProcess(Process):
     """A dispatcher in a Ray actor."""
 
+    directory: RayDirectory
     dispatcher: Dispatcher
     sweeper: Sweeper
 
     async def _start(self) -> None:
         settings = self.blueprint.settings
         self.bus = await open_bus(settings)
-        self.dispatcher = Dispatcher(self.bus, RayDirectory(self.blueprint, settings), self.blueprint.options)
+        self.directory = RayDirectory(self.blueprint, settings)
+        self.dispatcher = Dispatcher(self.bus, self.directory, self.blueprint.options)
         await self.dispatcher.start()
         self.sweeper = Sweeper(self.bus, settings.plans, note=_stall_counter())
         if self.blueprint.options.index == 0:
@@ -186,7 +222,8 @@ class DispatcherProcess(Process):
     async def status(self) -> dict[str, Any]:
         """What the dispatcher does."""
         await self.ready()
-        return {**self._about(), **await self.dispatcher.status(), **self.sweeper.status()}
+        line = {"line": self.directory.line}
+        return {**self._about(), **await self.dispatcher.status(), **self.sweeper.status(), **line}
 
     async def layout(self) -> tuple[DispatcherOptions, tuple[str, ...]]:
         """How it was set up, and the names of its hosts."""
@@ -241,69 +278,35 @@ class WorkerProcess(Process):
 # Found again by name, in the namespace of the deployment.
 
 
-class RayHost:
-    """A plan host in another process; see :class:`plancast_actors.inbound.HostPort`."""
-
-    def __init__(
-        self, name: str, namespace: str, blueprint: Blueprint | None = None, dedicated_to: str | None = None
-    ) -> None:
-        self._name = name
-        self._namespace = namespace
-        self._blueprint = blueprint
-        self._dedicated_to = dedicated_to
-        self._actor: Any = None
-
-    async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
-        """Hand events over; see the protocol."""
-        try:
-            if self._actor is None:
-                self._actor = await asyncio.to_thread(self._find)
-            outcomes: list[Outcome] = await self._actor.exchange.remote(dispatcher, batch, wait)
-            return outcomes
-        except (RayActorError, RayError, ValueError) as error:
-            raise self._lost(error) from error
-
-    async def incarnation(self) -> str:
-        """Tells one life of the host's process from the next; see the protocol."""
-        try:
-            if self._actor is None:
-                self._actor = await asyncio.to_thread(self._find)
-            return str(await self._actor.incarnation.remote())
-        except (RayActorError, RayError, ValueError) as error:
-            raise self._lost(error) from error
-
-    async def recycle(self) -> None:
-        """End a process that does not answer; Ray restarts it."""
-        logger.error("%s does not answer, its process is ended", self._name)
-        actor, self._actor = self._actor, None
-        if actor is not None:
-            await asyncio.to_thread(ray.kill, actor, no_restart=False)
-
-    def _lost(self, error: Exception) -> HostLost:
-        self._actor = None
-        return HostLost(f"{self._name}: {type(error).__name__}")
-
-    def _find(self) -> Any:
-        if self._dedicated_to is None or self._blueprint is None:
-            return ray.get_actor(self._name, namespace=self._namespace)
-        return start_host(self._blueprint, self._name, self._namespace, self._dedicated_to)
-
-
 class RayDirectory:
     """Finds plan hosts by name; see :class:`plancast_actors.dispatcher.HostDirectory`."""
 
     def __init__(self, blueprint: Blueprint, settings: Settings) -> None:
         self._blueprint = blueprint
         self._namespace = settings.ray.namespace
+        self._lines = Lines() if settings.hosts.direct_lines else None
+        self._made: WeakSet[RayHost] = WeakSet()
 
     @property
     def shared(self) -> list[HostPort]:
         """The shared hosts."""
-        return [RayHost(name, self._namespace) for name in self._blueprint.shared_hosts]
+        names = self._blueprint.shared_hosts
+        return [self._host(name, partial(ray.get_actor, name, namespace=self._namespace)) for name in names]
 
     def dedicated(self, plan: str) -> HostPort:
         """The host of one plan's own; it is started at the first event."""
-        return RayHost(dedicated_name(plan), self._namespace, self._blueprint, plan)
+        name = dedicated_name(plan)
+        return self._host(name, partial(start_host, self._blueprint, name, self._namespace, plan))
+
+    @property
+    def line(self) -> Literal["direct", "ray"]:
+        """How events get to hosts: ``ray`` when it is so for any of them."""
+        return "ray" if self._lines is None or any(host.by_ray for host in self._made) else "direct"
+
+    def _host(self, name: str, find: Callable[[], Any]) -> HostPort:
+        host = RayHost(name, find, self._lines)
+        self._made.add(host)
+        return host
 
 
 def dedicated_name(plan: str) -> str:

@@ -52,6 +52,8 @@ async def test_plans_go_on_when_a_node_with_hosts_and_a_dispatcher_is_killed(
         assert {after[name] for name in after if name.startswith("host-")} == {second}
         assert first not in after.values()
         await plans.arrive()
+        status = await deployment.status()
+        assert [each["line"] for each in status["dispatchers"]] == ["direct", "direct"]
 
 
 async def test_a_deployment_without_room_says_so_and_goes_on_when_there_is_some(

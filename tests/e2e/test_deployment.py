@@ -8,6 +8,8 @@ from typing import Any
 
 import nats
 import pytest
+import ray
+from tests.isolation.listening import addresses_of, is_loopback
 
 from plancast import Client, PlanCancelled, PlanFailed, PlanHandle, PlanStatus
 from plancast_actors.deployment import Deployment
@@ -43,6 +45,21 @@ async def test_a_plan_runs_from_goal_to_answer(client: Client) -> None:
     assert [entry["path"] for entry in history] == [["one"], ["two"], ["three"], ["done"]]
     mine = await client.plans(session_id="s-1", tenant_id="t")
     assert [plan.plan_id for plan in mine] == [handle.plan_id]
+
+
+async def test_dispatchers_have_lines_to_their_hosts_that_nobody_else_can_reach(
+    client: Client, runtime: LocalRuntime
+) -> None:
+    handles = [await client.submit("chain.goal", {"n": n}) for n in range(20)]
+    await asyncio.gather(*(handle.result(timeout=PATIENCE) for handle in handles))
+    status = await runtime.deployment.status()
+    assert [each["line"] for each in status["dispatchers"]] == ["direct"]
+    for host in status["hosts"]:
+        actor: Any = ray.get_actor(host["name"], runtime.namespace)
+        offer = await actor.line.remote()
+        listening = addresses_of(host["pid"])
+        assert str(offer) in listening
+        assert [address for address in listening if not is_loopback(address)] == []
 
 
 async def test_any_nats_client_can_submit_and_hear_the_answer(runtime: LocalRuntime) -> None:

@@ -1,0 +1,152 @@
+"""LineServer: where dispatchers connect to a plan host directly."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from plancast_actors.frames import MAX_FRAME, Frames
+from plancast_actors.host_line import LineOffer
+from plancast_actors.inbound import Inbound, Outcome
+
+logger = logging.getLogger(__name__)
+SECRET_BYTES = 32
+HELLO_BYTES = 64
+"""Of a first frame, at most: who has not shown the secret is granted no more memory."""
+HELLO_SECONDS = 3.0
+"""Seconds within which a caller has to show it."""
+MAX_STRANGERS = 64
+"""Callers at once that have not shown it yet; further ones are turned away."""
+COMPLAINT_SECONDS = 60.0
+"""Seconds between two remarks in the log on callers that were turned away."""
+
+Exchange = Callable[[str, list[Inbound], bool], Awaitable[list[Outcome]]]
+
+
+class LineServer:
+    """Listens for dispatchers on one address, and hands their calls to a plan host.
+
+    Args:
+        exchange: See :meth:`plancast_actors.inbound.HostPort.exchange`.
+        life: The host's incarnation.
+    """
+
+    def __init__(self, exchange: Exchange, life: str) -> None:
+        self.exchange = exchange
+        self.secret = secrets.token_bytes(SECRET_BYTES)
+        self.callers: set[_Caller] = set()
+        """Who is connected."""
+        self._life = life
+        self._server: asyncio.Server | None = None
+        self._refused = 0
+        self._complained_at = float("-inf")
+
+    async def open(self, address: str) -> LineOffer:
+        """Listen on a free port of this address, and of no other; returns what callers have to know.
+
+        Raises:
+            OSError: the address is not one of this machine's.
+        """
+        self._server = await asyncio.get_running_loop().create_server(lambda: _Caller(self), address, 0)
+        port = self._server.sockets[0].getsockname()[1]
+        return LineOffer(self._life, address, port, self.secret)
+
+    def close(self) -> None:
+        """Listen no more, and hang up."""
+        if self._server is not None:
+            self._server.close()
+        for caller in list(self.callers):
+            caller.abort()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so many callers have not shown the secret that no more are let in."""
+        return sum(not caller.known for caller in self.callers) > MAX_STRANGERS
+
+    def refused(self, why: str) -> None:
+        """Log that a caller was turned away, now and then."""
+        self._refused += 1
+        now = time.monotonic()
+        if now - self._complained_at > COMPLAINT_SECONDS:
+            logger.warning("%d callers that are no dispatchers were turned away, the last one: %s", self._refused, why)
+            self._complained_at, self._refused = now, 0
+
+
+class _Caller(Frames):
+    """A dispatcher that is connected, once it has shown the secret."""
+
+    def __init__(self, server: LineServer) -> None:
+        super().__init__(HELLO_BYTES)
+        self.known = False
+        self._server = server
+        self._late: asyncio.TimerHandle | None = None
+        self._calls: set[asyncio.Task[None]] = set()
+
+    def received(self, message: Any) -> None:
+        if not self.known:
+            self._meet(message)
+            return
+        number, dispatcher, batch, wait = message
+        events = [Inbound(*each) for each in batch]
+        call = asyncio.get_running_loop().create_task(self._answer(number, dispatcher, events, wait))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+
+    def _meet(self, secret: Any) -> None:
+        if not isinstance(secret, bytes) or not hmac.compare_digest(secret, self._server.secret):
+            self.abort("its secret is wrong")
+            return
+        self.known = True
+        self._max_frame = MAX_FRAME
+        self.send(None)
+
+    async def _answer(self, number: int, dispatcher: str, events: list[Inbound], wait: bool) -> None:
+        try:
+            outcomes = await self._server.exchange(dispatcher, events, wait)
+        except Exception:  # as when the process ends: nothing is known of the events
+            logger.exception("a call of %s has failed", dispatcher)
+            self.abort()
+            return
+        self.send((number, outcomes))
+
+    def report(self, why: str) -> None:
+        if self.known:
+            super().report(why)
+        else:
+            self._server.refused(why)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._server.callers.add(self)
+        if self._server.crowded:
+            self.abort("there are too many of them")
+        self._late = asyncio.get_running_loop().call_later(HELLO_SECONDS, self._end_stranger)
+
+    def _end_stranger(self) -> None:
+        if not self.known:
+            self.abort("it has not shown the secret")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """What was reported in calls that nobody waits for is kept for the next one."""
+        super().connection_lost(error)
+        self._server.callers.discard(self)
+        if self._late is not None:
+            self._late.cancel()
+        for call in self._calls:
+            call.cancel()
+
+    def pause_writing(self) -> None:
+        """Who does not take answers is asked for no more calls."""
+        super().pause_writing()
+        if self._transport is not None and not self.lost:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._transport is not None and not self.lost:
+            self._transport.resume_reading()
