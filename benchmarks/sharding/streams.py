@@ -121,7 +121,7 @@ async def _rest(script: Script, count: int) -> Row:
         await connection.open()
         exchange = Exchange(connection)
         await exchange.open()
-        publisher = Publisher(exchange)
+        publisher = Publisher(exchange, bus.subjects)
         turn, subjects = script.turns[1], bus.subjects
         headers = {EXPECTED: "0", SUMMARY: turn.summary}
         due = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
