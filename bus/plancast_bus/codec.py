@@ -170,8 +170,7 @@ def _check_each(values: Iterable[Any], containers: list[Any]) -> None:
             if not value.isascii():
                 _check_text(value)
         elif kind is dict or kind is list:
-            if value:
-                containers.append(value)
+            containers.append(value)
         elif kind is int:
             if not -(2**63) <= value < 2**64:
                 raise InvalidEnvelope("an integer is over 64 bits; send it as a string")

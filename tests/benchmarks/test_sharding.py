@@ -90,7 +90,7 @@ async def test_shards_are_those_that_a_nats_server_puts_into_subjects(nats_serve
         api, names = JetStreamApi(exchange), StreamNames.of(settings.prefix)
         stored = await _subjects(api, names.results, f"{settings.prefix}.>")
         for each in IDS[:20]:
-            await Publisher(exchange).publish_acked(bus.subjects.timer_due(each, "t"), b"", {})
+            await Publisher(exchange, bus.subjects).publish_acked(bus.subjects.timer_due(each, "t"), b"", {})
         due = await _subjects(api, names.timers, f"{bus.subjects.store}.timers.due.>")
     finally:
         await connection.close()
@@ -118,7 +118,7 @@ async def test_hosts_are_those_that_the_router_chooses() -> None:
         for each in IDS:
             subject = bus.subjects.stored("action-results", 3, _token(bus, each), "x.done")
             delivery = Delivery(subject, b"", None, None, "S", 1, 1, "")
-            assert await router.route(delivery) is links[placement.host_of(each, 6)]
+            assert router.route(delivery) is links[placement.host_of(each, 6)]
     finally:
         await router.close()
         await bus.close()
