@@ -83,7 +83,7 @@ class Wire:
 
     def __init__(self, connection: Connection, exchange: Exchange, settings: BusSettings) -> None:
         self.subjects = Subjects(settings.prefix)
-        self.publisher = Publisher(exchange, self.subjects)
+        self.publisher = Publisher(exchange, self.subjects, settings.group_commit)
         self._connection = connection
         self._api = JetStreamApi(exchange)
         self._names = StreamNames.of(settings.prefix)

@@ -97,6 +97,8 @@ async def baseline(sync: Sync, words: Words = W1) -> AsyncIterator[Running]:
     """What a workload does on JetStream, without plans; see :mod:`benchmarks.baseline`."""
     with scratch() as folder:
         settings = _own(None, folder)
+        if sync == "always":  # as :class:`LocalRuntime` has it for ours
+            settings.bus.group_commit = "always"
         recorded = await record(words)
         async with NatsServer(folder / "nats", ServerOptions(sync_interval=_interval(sync) or None)) as server:
             settings.nats.url = server.url

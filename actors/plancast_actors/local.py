@@ -51,6 +51,8 @@ class LocalRuntime:
         self.import_paths = tuple(import_paths)
         self._nats_port = nats_port
         self._sync_interval = sync_interval
+        if sync_interval == "always" and self.settings.bus.group_commit == "auto":
+            self.settings.bus.group_commit = "always"
         self._exit = contextlib.AsyncExitStack()
 
     @property

@@ -61,6 +61,9 @@ class NatsSettings(BaseModel):
         return self
 
 
+GroupCommit = Literal["auto", "always", "never"]
+
+
 class BusSettings(BaseModel):
     """The streams, and what travels in them."""
 
@@ -81,6 +84,9 @@ class BusSettings(BaseModel):
     """Seconds that final responses are kept for late readers."""
     dead_letters_max_age: float = Field(30 * 86400, ge=0)
     """Seconds that dead letters are kept."""
+    group_commit: GroupCommit = "auto"
+    """Whether many messages for a stream are stored as one batch. ``auto``: where each process finds that faster for
+    itself. ``always``: right for servers with ``sync_interval: always``, whose streams all wait for one disk."""
     duplicate_window: float = Field(120, gt=0)
     """Seconds in which a stream drops a repeated message id."""
     storage: Literal["file", "memory"] = "file"

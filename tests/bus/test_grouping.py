@@ -23,7 +23,10 @@ EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 @pytest.fixture(params=["", "always"], ids=["default-sync", "every-write-synced"])
 async def bus(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[JetStreamBus]:
     async with NatsServer(tmp_path / "nats", ServerOptions(sync_interval=request.param or None)) as server:
-        connected = await connect(NatsSettings(url=server.url), BusSettings())
+        connected = await connect(
+            NatsSettings(url=server.url),
+            BusSettings(group_commit="always" if "always" in request.fixturenames else "auto"),
+        )
         await connected.ensure_streams()
         yield connected
         await connected.close()
@@ -32,10 +35,8 @@ async def bus(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[J
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is sent together goes as a batch."""
-    monkeypatch.setattr(grouping, "CROWD", 0)
-    monkeypatch.setattr(grouping, "FEWEST", 2)
-    monkeypatch.setattr(grouping, "GAIN", 0.0)
-    monkeypatch.setattr(grouping.Group, "_is_batch_next", lambda self: True)
+    monkeypatch.setattr(grouping, "CROWD_ALWAYS", 0)
+    monkeypatch.setattr(grouping, "FEWEST_ALWAYS", 2)
 
 
 async def publish(
@@ -119,7 +120,7 @@ async def test_where_batches_do_not_pay_rounds_end_and_everything_is_stored(
 async def test_a_server_that_dies_in_the_middle_leaves_nobody_waiting(tmp_path: Path) -> None:
     server = NatsServer(tmp_path / "nats", ServerOptions())
     server.start()
-    bus = await connect(NatsSettings(url=server.url, publish_timeout=2.0), BusSettings())
+    bus = await connect(NatsSettings(url=server.url, publish_timeout=2.0), BusSettings(group_commit="always"))
     await bus.ensure_streams()
     names = [f"p{number}" for number in range(500)]
     sending = asyncio.ensure_future(publish(bus, REQUEST, names))

@@ -82,7 +82,7 @@ class JetStreamBus:
         self._connection = connection
         self._names = streams.StreamNames.of(settings.prefix)
         self._api = JetStreamApi(exchange)
-        self._publisher = Publisher(exchange, self.subjects)
+        self._publisher = Publisher(exchange, self.subjects, settings.group_commit)
         self._admission = Admission(self._api, self._names.requests)
         reader = StreamReader(connection, self._api)
         self._emitter = Emitter(connection.client, self._api, self._publisher, self.subjects)

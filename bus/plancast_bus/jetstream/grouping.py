@@ -19,9 +19,9 @@ from uuid import uuid4
 from plancast_bus.jetstream.exchange import Exchange, Headers
 from plancast_bus.jetstream.replies import PubAck, read_ack
 
-CROWD = 32
+CROWD, CROWD_ALWAYS = 32, 8
 """Messages under way on a connection from which on they may go in rounds."""
-FEWEST, MOST = 12, 400
+FEWEST, FEWEST_ALWAYS, MOST = 12, 4, 400
 """Messages in a batch; a round of fewer is sent one by one. The server takes a thousand."""
 HARDLY_ANY = 4
 """Messages, under way or waiting, below which rounds end."""
@@ -62,10 +62,19 @@ class _Way:
 
 
 class Group:
-    """The messages of one connection for one stream."""
+    """The messages of one connection for one stream.
 
-    def __init__(self, exchange: Exchange) -> None:
+    Args:
+        exchange: The connection's.
+        always: All rounds are batches. What a batch spares the other streams on the same disk, and other processes,
+            cannot be seen from here.
+    """
+
+    def __init__(self, exchange: Exchange, *, always: bool = False) -> None:
         self._exchange = exchange
+        self._always = always
+        self._crowd = CROWD_ALWAYS if always else CROWD
+        self._fewest = FEWEST_ALWAYS if always else FEWEST
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
         self._in_rounds = False
@@ -88,7 +97,7 @@ class Group:
 
         It fails with what :func:`read_ack` and ``finish`` raise, and as :meth:`Exchange.begin` says.
         """
-        if not self._in_rounds and not (self._exchange.under_way >= CROWD and self._may_begin_rounds()):
+        if not self._in_rounds and not (self._exchange.under_way >= self._crowd and self._may_begin_rounds()):
             return self._exchange.begin(subject, payload, headers, lambda reply: finish(read_ack(reply, subject)))
         result: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.append(_Waiting(subject, payload, headers, finish, result))
@@ -115,7 +124,7 @@ class Group:
             size += len(self._waiting[0].payload)
             self._round.append(self._waiting.popleft())
         self._begun = self._loop.time()
-        if len(self._round) >= FEWEST and self._exchange.has_room(size) and self._is_batch_next():
+        if len(self._round) >= self._fewest and self._exchange.has_room(size) and self._is_batch_next():
             self._way = self._together
             self._send_batch()
         else:
@@ -124,6 +133,8 @@ class Group:
 
     def _is_batch_next(self) -> bool:
         self._rounds += 1
+        if self._always:
+            return True
         if self._together.rounds < TRIALS or self._singly.rounds < TRIALS:
             return self._together.rounds <= self._singly.rounds
         return self._rounds % LOOK_AGAIN != 0
@@ -167,7 +178,7 @@ class Group:
         self._end_round()
 
     def _end_round(self) -> None:
-        if len(self._round) >= FEWEST:
+        if len(self._round) >= self._fewest and not self._always:
             self._way.note((self._loop.time() - self._begun) / len(self._round))
             self._judge()
         self._round = []

@@ -11,6 +11,7 @@ from plancast_bus.errors import BusError, BusUnavailable, PublishRefused
 from plancast_bus.jetstream.exchange import Exchange, Headers, NoResponders, Reply
 from plancast_bus.jetstream.grouping import Group
 from plancast_bus.jetstream.replies import PubAck, read_ack
+from plancast_bus.settings import GroupCommit
 from plancast_bus.subjects import Subjects
 
 _T = TypeVar("_T")
@@ -25,14 +26,17 @@ class Publisher:
     Args:
         exchange: The connection's.
         subjects: Of the deployment: those of which many messages may be stored together.
+        group_commit: Whether they are; see :class:`plancast_bus.settings.BusSettings`.
     """
 
-    def __init__(self, exchange: Exchange, subjects: Subjects) -> None:
+    def __init__(self, exchange: Exchange, subjects: Subjects, group_commit: GroupCommit = "auto") -> None:
         self._exchange = exchange
         store = subjects.store
         topics = (EventTopic.ACTION_REQUESTS, EventTopic.ACTION_RESULTS)
         roots = [f"{store}.checkpoints", f"{store}.responses", *(f"{subjects.prefix}.{topic}" for topic in topics)]
-        self._groups = {root: Group(exchange) for root in roots}
+        if group_commit == "never":
+            roots = []
+        self._groups = {root: Group(exchange, always=group_commit == "always") for root in roots}
 
     def begin(
         self, subject: str, payload: bytes, headers: Headers, finish: Callable[[PubAck], _T]
