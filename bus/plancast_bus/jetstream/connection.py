@@ -51,6 +51,8 @@ class _GuardedClient(Client):
 
     def _connect_command(self) -> bytes:
         if self.require_tls and not self._server_info.get("tls_required"):
+            if self._transport is not None:
+                self._transport.close()  # type: ignore[no-untyped-call]  # the client would leave it open
             raise nats_errors.Error("nats: TLS is asked for, and the server does not use it")
         return super()._connect_command()
 
