@@ -128,7 +128,7 @@ def markdown(rows: Sequence[Row]) -> str:
     machine, runs = facts["machine"], min(row.get("runs", 1) for row in rows)
     conditions = (
         f"{facts['date'][:10]}, {machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']:.0f} GB; "
-        f"medians of {runs} runs. {_counts(rows)}"
+        f"medians of {runs} runs; – was not measured. {_counts(rows)}"
     )
     return "\n".join([line for line in lines if line] + ["", conditions])
 
@@ -149,7 +149,7 @@ def _line(system: str, rows: Sequence[Row]) -> str:
     )
     name = f"**{NAMES[system]}**" if system == "shared" else NAMES[system]
     default = " (its default)" if system != "baseline" and any(row.get("is_default") for row in rows) else ""
-    return f"| {name}{default} | {' | '.join(cells)} |"
+    return f"| {name}{default} | {' | '.join(cell or '–' for cell in cells)} |"
 
 
 def _with(value: str, unit: str) -> str:

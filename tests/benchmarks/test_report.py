@@ -116,7 +116,7 @@ def test_the_readme_gets_its_table_between_the_markers(tmp_path: Path) -> None:
     assert "old" not in once
     assert "| **plancast** (its default) | 900 |" in once
     assert "| **plancast** | 450 |" in once
-    assert "4 cores (a processor), 16 GB; medians of 3 runs. W1 with 10,000 plans at once." in once
+    assert "4 cores (a processor), 16 GB; medians of 3 runs; – was not measured. W1 with 10,000 plans at once." in once
 
 
 def test_a_readme_keeps_its_table_when_there_are_no_rows_and_may_have_none(tmp_path: Path) -> None:
