@@ -163,6 +163,13 @@ class Activation:
             await self._reach(CrashPoint.TURN_COMMIT_AFTER)
         await self.emit(checkpoint.outbox)
 
+    async def keep(self) -> None:
+        """Have the plan's state machine in the store, where this host has not put it there lately."""
+        if self.plan is not None and self.plan.state_machine:
+            machine = self.plan.machine
+            if not self._has_kept(machine, self.host.clock.time()):
+                await self._keep(machine)
+
     def may_stage(self, turn: Turn, now: float) -> bool:
         """Whether the state machine of the turn's plan rests in the store, for a checkpoint to refer to."""
         machine = _machine_of(turn)

@@ -206,6 +206,7 @@ class PlanActor:
                 return done
             if digest in self.state.processed:
                 self._conflicts = 0
+                await self.state.keep()
                 return done
             turn = self.turn(event, is_timer)
             try:

@@ -85,9 +85,14 @@ class QuickTurn:
         state.committed(self._turn, self._checkpoint, version)
         effects = self._checkpoint.outbox
         if not state.may_stage(self._turn, now):
-            self._fail()
+            self._fail()  # the commit took days: the state machine has to be put into the store again
         elif effects:
-            self._actor.host.bus.begin_emit(effects).add_done_callback(self._emitted)
+            try:
+                emitting = self._actor.host.bus.begin_emit(effects)
+            except Exception:
+                self._fail()
+            else:
+                emitting.add_done_callback(self._emitted)
         else:
             self._end()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plancast_bus.errors import BusError
+from plancast_bus.errors import BusError, PayloadTooLarge
 from plancast_bus.jetstream import JetStreamBus, connect, grouping
 from plancast_bus.jetstream.replies import PubAck, SubjectTaken, WrongLastSequence
 from plancast_bus.server import NatsServer, ServerOptions
@@ -139,3 +139,18 @@ async def test_who_no_longer_waits_does_not_hold_up_the_round(bus: JetStreamBus)
     hasty.cancel()
     assert all(isinstance(ack, PubAck) for ack in await patient)
     assert isinstance((await publish(bus, REQUEST, ["d"]))[0], PubAck)
+
+
+@pytest.mark.usefixtures("always")
+async def test_a_message_too_large_for_the_server_fails_alone_and_the_connection_stands(bus: JetStreamBus) -> None:
+    publisher, client = bus._publisher, bus._connection.client
+    cut: list[None] = []
+    bus.on_reconnect(lambda: cut.append(None))
+    payloads = [b"a", b"x" * (client.max_payload + 1), b"c"]
+    sent = (
+        publisher.publish_acked(REQUEST.format(number), payload, {"Nats-Msg-Id": str(number)})
+        for number, payload in enumerate(payloads)
+    )
+    acks = await asyncio.gather(*sent, return_exceptions=True)
+    assert [type(ack) for ack in acks] == [PubAck, PayloadTooLarge, PubAck]
+    assert not cut

@@ -157,8 +157,12 @@ class Exchange:
                 reply.set_result(result)
 
     def tell(self, subject: str, payload: bytes, headers: Headers) -> None:
-        """Send a message that has no reply, at once; :meth:`has_room` says whether that is possible."""
-        with suppress(nats_errors.Error):
+        """Send a message that has no reply, at once; :meth:`has_room` says whether that is possible.
+
+        One that cannot be sent is missed by whoever counts them: nobody hears of it here.
+        """
+        with suppress(nats_errors.Error, PayloadTooLarge):
+            self._check_size(payload, headers)  # the server would end the connection
             self._client.write(subject, "", payload, headers)
 
     def _expect(
