@@ -162,8 +162,7 @@ class Plans(Reader):
     def __init__(self, role: Role, wire: Wire) -> None:
         subjects, shards = wire.subjects, role.own_shards
         suffix = f"{role.index}-of-{role.count}"
-        results = (EventTopic.ACTION_RESULTS, EventTopic.PLAN_EVENTS)
-        filters = tuple(subjects.stored(topic, shard) for topic in results for shard in shards)
+        filters = tuple(subjects.stored("*", shard) for shard in shards)
         goal = role.script.words.goal
         goals = tuple(subjects.stored(EventTopic.ACTION_REQUESTS, shard, "*", goal) for shard in shards)
         super().__init__(

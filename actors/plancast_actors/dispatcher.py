@@ -123,6 +123,8 @@ class Dispatcher:
     async def _read(self, consumer: Consumer, kind: Kind) -> None:
         while True:
             wanted = self._in_hand.wanted(kind)
+            if kind == "goals":
+                wanted = -(-wanted // len(self.options.goals))  # each has a consumer
             if wanted <= 0:
                 self._room.clear()
                 await self._room.wait()

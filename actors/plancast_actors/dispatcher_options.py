@@ -9,7 +9,7 @@ from plancast.app import App
 from plancast.settings import Settings
 from plancast_bus.contracts import ConsumerSpec, Source
 from plancast_bus.envelope import EventTopic
-from plancast_bus.subjects import Subjects
+from plancast_bus.subjects import Subjects, name_of_type
 
 FACTS = (
     EventTopic.BUSINESS_FACTS,
@@ -104,11 +104,14 @@ def consumer_specs(subjects: Subjects, options: DispatcherOptions) -> list[Consu
             max_ack_pending=max(20_000, readers * in_hand),
         )
 
-    results = (EventTopic.ACTION_RESULTS, EventTopic.PLAN_EVENTS)
-    goals = (subjects.stored("action-requests", shard, "*", goal) for goal in options.goals for shard in shards)
-    specs = [
-        spec("results" + suffix, "results", (subjects.stored(topic, shard) for topic in results for shard in shards)),
+    def spec_of(goal: str) -> ConsumerSpec:
+        filters = (subjects.stored(EventTopic.ACTION_REQUESTS, shard, "*", goal) for shard in shards)
+        return spec(f"goals-{name_of_type(goal)}{suffix}", "requests", filters)
+
+    # As few filters as can be: with several, the server looks through all subjects of a block for each message.
+    return [
+        spec("results" + suffix, "results", (subjects.stored("*", shard) for shard in shards)),
         spec("facts", "facts", (subjects.stored(topic) for topic in FACTS), options.count),
         spec("timers", "timers", (subjects.timers_due(),), options.count),
+        *map(spec_of, options.goals),
     ]
-    return [*specs, spec("goals" + suffix, "requests", goals)] if options.goals else specs

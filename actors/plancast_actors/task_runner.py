@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Iterable
 from dataclasses import asdict
 from functools import lru_cache
@@ -24,7 +23,7 @@ from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.contracts import Bus, ConsumerSpec
 from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.settings import BusSettings
-from plancast_bus.subjects import Subjects
+from plancast_bus.subjects import Subjects, name_of_type
 
 DRAIN_SECONDS = 10.0
 MAX_EVENT_BYTES: int = BusSettings().max_event_bytes
@@ -32,9 +31,7 @@ MAX_EVENT_BYTES: int = BusSettings().max_event_bytes
 
 def task_consumer(event_type: str, subjects: Subjects, ack_wait: float) -> ConsumerSpec:
     """The durable consumer that all workers of a kind of task share."""
-    name = "task-" + event_type.replace(".", "-")
-    if "-" in event_type:  # web.search and web-search are two tasks
-        name += f"-{zlib.crc32(event_type.encode()):08x}"
+    name = f"task-{name_of_type(event_type)}"
     subject = subjects.stored(EventTopic.ACTION_REQUESTS, "*", "*", event_type)
     return ConsumerSpec(name=name, source="requests", filters=(subject,), ack_wait=ack_wait, prefetch=False)
 

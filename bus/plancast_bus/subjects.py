@@ -8,6 +8,7 @@ lies under ``<prefix>-store``, so that a wildcard on events never meets it.
 from __future__ import annotations
 
 import re
+import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -72,6 +73,14 @@ def check_event_type(event_type: str) -> str:
             f"(such as 'web.search.completed'), at most {MAX_TYPE} characters"
         )
     return event_type
+
+
+def name_of_type(event_type: str) -> str:
+    """An event type as part of the name of a durable consumer, which may hold no dots."""
+    name = event_type.replace(".", "-")
+    if "-" in event_type:  # web.search and web-search are two types
+        name += f"-{zlib.crc32(event_type.encode()):08x}"
+    return name
 
 
 def _check_name(name: str) -> str:
