@@ -48,7 +48,7 @@ from plancast_bus.jetstream.checkpoints import EXPECTED, SUMMARY, TTL, ttl_heade
 from plancast_bus.jetstream.connection import Connection
 from plancast_bus.jetstream.consuming import PullConsumer
 from plancast_bus.jetstream.exchange import Exchange
-from plancast_bus.jetstream.publishing import Publisher
+from plancast_bus.jetstream.publishing import Publisher, as_it_is
 from plancast_bus.jetstream.streams import StreamNames
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.subjects import Subjects
@@ -205,7 +205,7 @@ class Plans(Reader):
             }
             if ends:
                 headers[EXPECTED] = "0"
-            replies.append(await self._publisher.send(subject, payload, headers))
+            replies.append(self._publisher.begin(subject, payload, headers, as_it_is))
         for reply in replies:
             await self._publisher.settle(subject, reply)
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from nats import errors as nats_errors
 from nats.aio.client import Client
@@ -26,8 +26,8 @@ from plancast_bus.effects import (
 )
 from plancast_bus.errors import BusError
 from plancast_bus.jetstream.api import MESSAGE_GONE, ApiError, JetStreamApi
-from plancast_bus.jetstream.exchange import Headers, Reply
-from plancast_bus.jetstream.publishing import TENANT, Publisher
+from plancast_bus.jetstream.exchange import Headers
+from plancast_bus.jetstream.publishing import TENANT, Publisher, as_it_is
 from plancast_bus.jetstream.replies import PubAck, SubjectTaken
 from plancast_bus.jetstream.streams import StreamNames
 from plancast_bus.subjects import Subjects
@@ -38,13 +38,16 @@ INBOX = "_INBOX."
 """Notices go to inboxes only: a requester must not choose any subject of the server for us to publish on."""
 
 
+_Begun: TypeAlias = tuple[str, asyncio.Future[Any]]
+
+
 @dataclass(slots=True)
 class _Sent:
     position: int
     effect: Effect
     target: str
     """Subject, or operation of the API, for the answer to be understood."""
-    reply: Reply
+    reply: asyncio.Future[Any]
 
 
 class Emitter:
@@ -57,7 +60,7 @@ class Emitter:
         self._subjects = subjects
         self._names = StreamNames.of(subjects.prefix)
         self._telling: set[asyncio.Task[None]] = set()
-        self._senders: dict[type[Any], Callable[[Any], Awaitable[tuple[str, Reply]]]] = {
+        self._senders: dict[type[Any], Callable[[Any], Awaitable[_Begun]]] = {
             Publish: self._publish,
             Respond: self._respond,
             SetTimer: self._set_timer,
@@ -144,7 +147,8 @@ class Emitter:
     async def _settle(self, sent: _Sent) -> int:
         effect = sent.effect
         if isinstance(effect, Publish):
-            return (await self._publisher.settle(sent.target, sent.reply)).sequence
+            ack: PubAck = await self._publisher.settle(sent.target, sent.reply)
+            return ack.sequence
         if isinstance(effect, CancelTimer | DropAlias | Withdraw):
             try:
                 await self._api.settle(sent.target, sent.reply)
@@ -171,20 +175,20 @@ class Emitter:
             # The response is stored all the same, and republished.
             logger.debug("a requester was not told: %s", error)
 
-    async def _post(self, subject: str, payload: bytes, headers: Headers) -> tuple[str, Reply]:
-        return subject, await self._publisher.send(subject, payload, headers)
+    async def _post(self, subject: str, payload: bytes, headers: Headers) -> _Begun:
+        return subject, self._publisher.begin(subject, payload, headers, as_it_is)
 
-    async def _call(self, operation: str, body: dict[str, Any]) -> tuple[str, Reply]:
+    async def _call(self, operation: str, body: dict[str, Any]) -> _Begun:
         return operation, await self._api.send(operation, body)
 
-    async def _publish(self, effect: Publish) -> tuple[str, Reply]:
+    async def _publish(self, effect: Publish) -> _Begun:
         return await self._post(effect.subject, effect.payload, _headers(effect))
 
-    async def _respond(self, effect: Respond) -> tuple[str, Reply]:
+    async def _respond(self, effect: Respond) -> _Begun:
         subject = self._subjects.response(effect.topic, effect.correlation_id, effect.event_type)
         return await self._post(subject, effect.payload, _headers(effect))
 
-    async def _set_timer(self, effect: SetTimer) -> tuple[str, Reply]:
+    async def _set_timer(self, effect: SetTimer) -> _Begun:
         due = datetime.fromtimestamp(effect.due, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         headers = {
             "Nats-Schedule": f"@at {due}",
@@ -193,23 +197,23 @@ class Emitter:
         }
         return await self._post(self._subjects.timer(effect.plan, effect.name), effect.payload, headers)
 
-    async def _cancel_timer(self, effect: CancelTimer) -> tuple[str, Reply]:
+    async def _cancel_timer(self, effect: CancelTimer) -> _Begun:
         subject = self._subjects.timer(effect.plan, effect.name)
         return await self._call(f"STREAM.PURGE.{self._names.timers}", {"filter": subject})
 
-    async def _withdraw(self, effect: Withdraw) -> tuple[str, Reply]:
+    async def _withdraw(self, effect: Withdraw) -> _Begun:
         message = {"seq": effect.sequence, "no_erase": True}
         return await self._call(f"STREAM.MSG.DELETE.{self._names.requests}", message)
 
-    async def _seal_history(self, effect: SealHistory) -> tuple[str, Reply]:
+    async def _seal_history(self, effect: SealHistory) -> _Begun:
         subject = self._subjects.history(effect.plan, effect.first_revision)
         headers = {"Nats-Msg-Id": f"{effect.plan}:{effect.first_revision}"}
         return await self._post(subject, effect.payload, headers)
 
-    async def _note_alias(self, effect: NoteAlias) -> tuple[str, Reply]:
+    async def _note_alias(self, effect: NoteAlias) -> _Begun:
         return await self._post(self._subjects.alias(effect.correlation_id), effect.plan.encode(), {})
 
-    async def _drop_alias(self, effect: DropAlias) -> tuple[str, Reply]:
+    async def _drop_alias(self, effect: DropAlias) -> _Begun:
         subject, stream = self._subjects.alias(effect.correlation_id), self._names.meta
         noted = await self._api.last_from_leader(stream, subject)
         mine = noted is not None and noted.payload.decode() == effect.plan and noted.time < effect.before

@@ -21,8 +21,8 @@ from plancast_bus.jetstream.replies import PubAck, read_ack
 
 CROWD, CROWD_ALWAYS = 32, 8
 """Messages under way on a connection from which on they may go in rounds."""
-FEWEST, FEWEST_ALWAYS, MOST = 12, 4, 400
-"""Messages in a batch; a round of fewer is sent one by one. The server takes a thousand."""
+FEWEST, FEWEST_ALWAYS, MOST = 12, 4, 1000
+"""Messages in a batch; a round of fewer is sent one by one. The server takes no more than a thousand."""
 HARDLY_ANY = 4
 """Messages, under way or waiting, below which rounds end."""
 MOST_BYTES = 1 << 20

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from plancast_bus.envelope import EventTopic
 from plancast_bus.errors import BusError, BusUnavailable, PublishRefused
-from plancast_bus.jetstream.exchange import Exchange, Headers, NoResponders, Reply
+from plancast_bus.jetstream.exchange import Exchange, Headers, NoResponders
 from plancast_bus.jetstream.grouping import Group
 from plancast_bus.jetstream.replies import PubAck, read_ack
 from plancast_bus.settings import GroupCommit
@@ -52,28 +52,22 @@ class Publisher:
 
     async def publish_acked(self, subject: str, payload: bytes, headers: Headers) -> PubAck:
         """Publish a message and wait for its acknowledgement; errors as in :meth:`settle`."""
-        try:
-            return await self.begin(subject, payload, headers, _as_it_is)
-        except NoResponders as error:
-            raise _untaken(subject, error) from error
+        return await self.settle(subject, self.begin(subject, payload, headers, as_it_is))
 
-    async def send(self, subject: str, payload: bytes, headers: Headers) -> Reply:
-        """Publish a message; its reply goes to :meth:`settle`. ``headers`` must not change afterwards."""
-        return await self._exchange.send(subject, payload, headers)
-
-    async def settle(self, subject: str, reply: Reply) -> PubAck:
-        """Wait for the acknowledgement of a message that was sent.
+    async def settle(self, subject: str, stored: asyncio.Future[_T]) -> _T:
+        """Wait for what :meth:`begin` began.
 
         Raises:
             PublishRefused, PayloadTooLarge, WrongLastSequence, SubjectTaken, BusUnavailable
         """
         try:
-            return read_ack(await reply, subject)
+            return await stored
         except NoResponders as error:
             raise _untaken(subject, error) from error
 
 
-def _as_it_is(ack: PubAck) -> PubAck:
+def as_it_is(ack: PubAck) -> PubAck:
+    """For :meth:`Publisher.begin`: the acknowledgement."""
     return ack
 
 
