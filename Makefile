@@ -98,6 +98,7 @@ lock: setup ## Pin requirements/*.txt anew from pyproject.toml (LOCK_FLAGS=--upg
 	$(LOCK) pyproject.toml -o requirements/runtime.txt >/dev/null
 	$(LOCK) pyproject.toml --group dev -c requirements/runtime.txt -o requirements/dev.txt >/dev/null
 	$(LOCK) --group bench -c requirements/dev.txt -o requirements/bench.txt >/dev/null
+	$(LOCK) --group docs -c requirements/dev.txt -o requirements/docs.txt >/dev/null
 
 clean: ## Remove caches and build results; .venv stays
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov
