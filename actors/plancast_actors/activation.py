@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from plancast.machine import Machine
 from plancast.plan import PlanContext
 from plancast.turn import Turn
+from plancast_actors.samples import Laps
 from plancast_actors.unsent import still_unsent
 from plancast_actors.unused_machines import is_kept
 from plancast_bus import crash_points
@@ -53,12 +54,14 @@ class Activation:
 
     __slots__ = (
         "_has_sent", "_machine_hash", "_machine_put_at", "_remembered", "_sealed", "_tail", "_tail_bytes",
-        "correlation_id", "host", "loaded", "plan", "processed", "revision", "version",
+        "correlation_id", "host", "laps", "loaded", "plan", "processed", "revision", "version",
     )  # fmt: skip
 
     def __init__(self, host: PlanHost, correlation_id: str) -> None:
         self.host = host
         self.correlation_id = correlation_id
+        self.laps: Laps | None = None
+        """Times the turn that is taken, when it is one of those that are measured."""
         self.unload()
 
     def unload(self) -> None:
@@ -156,12 +159,16 @@ class Activation:
             await self._reach(CrashPoint.TURN_COMMIT_BEFORE)
         version = await self.patiently(lambda: self.host.bus.checkpoints.commit(checkpoint))
         self.committed(turn, checkpoint, version)
+        if self.laps is not None:
+            self.laps.end("commit")
         if not self.may_stage(turn, self.host.clock.time()):
             assert machine is not None
             await self._keep(machine)  # the commit took days, as when the computer slept: nobody knew that it is needed
         if crash_points.armed:
             await self._reach(CrashPoint.TURN_COMMIT_AFTER)
         await self.emit(checkpoint.outbox)
+        if self.laps is not None:
+            self.laps.end("emit")
 
     async def keep(self) -> None:
         """Have the plan's state machine in the store, where this host has not put it there lately."""
@@ -225,7 +232,14 @@ class Activation:
         self.processed[checkpoint.processed[-DIGEST_BYTES:]] = None
         while len(self.processed) > self.host.settings.plans.max_processed_ids:
             del self.processed[next(iter(self.processed))]
-        self.host.turns += 1
+        host, status = self.host, checkpoint.summary.status
+        host.turns += 1
+        if checkpoint.revision == 1:
+            host.plans_begun += 1
+        if status in host.plans_ended:
+            host.plans_ended[status] += 1
+        if turn.decisions:
+            host.note_decisions(turn.decisions)
 
     def _has_kept(self, machine: Machine, now: float) -> bool:
         return machine.hash == self._machine_hash and is_kept(self._machine_put_at, now)

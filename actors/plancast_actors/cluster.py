@@ -13,6 +13,7 @@ import ray
 import ray._private.authentication.authentication_token_setup as ray_token
 import ray._private.services as ray_services
 import ray._private.worker as ray_worker
+from ray.exceptions import RayError
 
 from plancast.settings import RaySettings
 from plancast_bus.errors import BusUnavailable
@@ -21,11 +22,20 @@ logger = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 
 
-def connect(settings: RaySettings, *, num_cpus: int | None = None, log_to_driver: bool = False) -> bool:
+def connect(
+    settings: RaySettings,
+    *,
+    num_cpus: int | None = None,
+    log_to_driver: bool = False,
+    metrics_port: int = 0,
+    runtime_env: dict[str, Any] | None = None,
+) -> bool:
     """Join the Ray cluster of the settings, or start Ray on this machine; True when it was started here.
 
+    Code in ``runtime_env`` is shipped to the cluster.
+
     Raises:
-        BusUnavailable: the cluster does not answer.
+        BusUnavailable: the cluster does not answer, or does not take the code.
     """
     if ray.is_initialized():
         return False
@@ -37,13 +47,16 @@ def connect(settings: RaySettings, *, num_cpus: int | None = None, log_to_driver
         "logging_level": "error",
         "log_to_driver": log_to_driver,
     }
+    if runtime_env:
+        common["runtime_env"] = runtime_env
     if settings.address:
+        _refuse_dead(settings.address)
         if settings.address.startswith(f"{LOOPBACK}:"):
             _use_token()
         try:
             with _find_on_loopback():
                 ray.init(address=settings.address, **common)
-        except (ConnectionError, RuntimeError, TimeoutError) as error:
+        except (ConnectionError, RuntimeError, TimeoutError, RayError) as error:
             raise BusUnavailable(f"cannot join the Ray cluster at {settings.address}: {error}") from error
         return False
     # Ray would have its workers, and so our hosts and dispatchers, stand behind all else on the machine.
@@ -54,10 +67,20 @@ def connect(settings: RaySettings, *, num_cpus: int | None = None, log_to_driver
             include_dashboard=False,
             num_cpus=num_cpus,
             _node_ip_address=LOOPBACK,
+            _metrics_export_port=metrics_port or None,
             _temp_dir=os.environ.get("RAY_TMPDIR") or None,
             **common,
         )
     return True
+
+
+def shipped() -> dict[str, Any] | None:
+    """The runtime environment of this process' job, for actors: archives by their address in the cluster.
+
+    None when nothing was shipped with the job.
+    """
+    found = dict(ray.get_runtime_context().runtime_env or {})
+    return found if found.get("working_dir") or found.get("py_modules") or found.get("pip") else None
 
 
 def address() -> str:
@@ -118,6 +141,18 @@ def _use_token() -> None:
     enable = getattr(ray_token, "maybe_enable_token_auth_if_token_available", None)
     if enable is not None:
         enable(warn_if_disabled=False)
+
+
+def _refuse_dead(address: str) -> None:
+    """Ray would look for a cluster that is not there for minutes.
+
+    Raises:
+        BusUnavailable: nothing listens at ``host:port`` or ``ray://host:port``.
+    """
+    where = address.removeprefix("ray://").rstrip("/")
+    port = where.rpartition(":")[2]
+    if "://" not in where and port.isdigit() and not _answers(where) and not _answers(f"{LOOPBACK}:{port}"):
+        raise BusUnavailable(f"cannot join the Ray cluster at {address}: nothing answers there")
 
 
 def _answers(address: str) -> bool:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -20,8 +21,9 @@ from plancast.settings import Settings
 from plancast_actors import ray_actors, reasoner_actors
 from plancast_actors.dispatcher import CONSUMER_PREFIX, DispatcherOptions, consumer_specs
 from plancast_actors.presence import deregister_app, register_app
-from plancast_actors.ray_actors import Blueprint, names_of
+from plancast_actors.ray_actors import Blueprint, names_of, restarts_of
 from plancast_actors.ray_reasoner import POOL, wants_reasoners
+from plancast_actors.release import RECORD, Release
 from plancast_bus.contracts import Bus, Source
 from plancast_bus.errors import BusError, BusUnavailable
 from plancast_bus.jetstream import connect
@@ -55,14 +57,20 @@ class Deployment:
         *,
         workers: bool = True,
         import_paths: Sequence[str] = (),
+        release: Release | None = None,
+        runtime_env: dict[str, Any] | None = None,
     ) -> Deployment:
         """Deploy an app: streams, hosts, dispatchers, workers. What is there already is found again.
+
+        Hosts and workers that are there keep their code: :func:`plancast_actors.upgrading.upgrade` brings new code.
 
         Args:
             app_address: ``module:attribute``, importable on every node.
             settings: Of the deployment; they reach every actor.
             workers: Whether the app's workers run in the cluster too.
             import_paths: Folders that the actors search for the app's modules.
+            release: The stamp of the code, for status.
+            runtime_env: Ray's, with code that was shipped.
 
         Raises:
             InvalidApp: the app cannot run; names every fault.
@@ -71,13 +79,14 @@ class Deployment:
         app = load_app(app_address, import_paths)
         app.validate()
         deployment = cls(app.name, settings)
-        blueprint = _blueprint(app, app_address, settings, import_paths)
+        blueprint = dataclasses.replace(
+            blueprint_of(app, app_address, settings, import_paths),
+            release=release or Release(deployed_at=time.time()),
+            runtime_env=runtime_env,
+        )
         bus = await connect(settings.nats, settings.bus)
         try:
-            await bus.ensure_streams()
-            await deployment._converge_reasoners(blueprint, wants_reasoners(app, settings))
-            await deployment._converge(bus, blueprint, settings.workers.processes if workers and app.workers else 0)
-            await register_app(bus.registry, app, TTL_SECONDS)  # its hosts keep it up
+            await deployment.converge(bus, app, blueprint, workers=workers)
         finally:
             await bus.close()
         return deployment
@@ -88,6 +97,17 @@ class Deployment:
         names = await asyncio.to_thread(names_of, settings.ray.namespace, list(KINDS.values()))
         return cls("", settings) if names else None
 
+    async def converge(self, bus: Bus, app: App, blueprint: Blueprint, *, workers: bool) -> None:
+        """Bring everything to what a blueprint says, and note which release runs."""
+        await bus.ensure_streams()
+        await self._converge_reasoners(blueprint, wants_reasoners(app, self.settings))
+        processes = self.settings.workers.processes if workers and app.workers else 0
+        await self._converge(bus, blueprint, processes)
+        await register_app(bus.registry, app, TTL_SECONDS)  # its hosts keep it up
+        counts = {"dispatchers": blueprint.options.count, "hosts": len(blueprint.shared_hosts), "workers": processes}
+        record = blueprint.release.to_record(app.name, blueprint.app_address)
+        await bus.registry.put(RECORD, self.namespace, {**record, **counts})
+
     async def _converge(self, bus: Bus, blueprint: Blueprint, workers: int) -> None:
         """Start what is missing, replace dispatchers that are set up otherwise, and let go of what is too many."""
         dispatchers = [
@@ -95,24 +115,24 @@ class Deployment:
             for index in range(blueprint.options.count)
         ]
         worker_names = [f"worker-{index}" for index in range(workers)]
-        await self._start(
+        await self.start(
             [(ray_actors.start_host, blueprint, name) for name in blueprint.shared_hosts]
             + [(ray_actors.start_worker, blueprint, name) for name in worker_names]
         )
-        await self._retire(await self._outdated(dispatchers))
-        await _delete_stale_consumers(bus, dispatchers)
-        await self._start([(ray_actors.start_dispatcher, each, each.options.name) for each in dispatchers])
-        await self._retire(await self._surplus("host-", blueprint.shared_hosts))
-        await self._retire(await self._surplus("worker-", worker_names))
+        await self.retire(await self._outdated(dispatchers))
+        await delete_stale_consumers(bus, dispatchers)
+        await self.start([(ray_actors.start_dispatcher, each, each.options.name) for each in dispatchers])
+        await self.retire(await self._surplus("host-", blueprint.shared_hosts))
+        await self.retire(await self._surplus("worker-", worker_names))
 
     async def _converge_reasoners(self, blueprint: Blueprint, wanted: bool) -> None:
         """The pool starts and stops its reasoners itself."""
         settings = self.settings.reasoners if wanted else None
-        await self._retire(await reasoner_actors.outdated(self.namespace, settings))
+        await self.retire(await reasoner_actors.outdated(self.namespace, settings))
         if wanted:
-            await self._start([(reasoner_actors.start_pool, blueprint, POOL)])
+            await self.start([(reasoner_actors.start_pool, blueprint, POOL)])
 
-    async def _start(self, wanted: list[tuple[Callable[..., Any], Blueprint, str]]) -> None:
+    async def start(self, wanted: list[tuple[Callable[..., Any], Blueprint, str]]) -> None:
         """Start actors, or find them, and wait until they can work."""
         missing = {name for _, _, name in wanted}
 
@@ -159,15 +179,24 @@ class Deployment:
     async def _surplus(self, prefix: str, wanted: Sequence[str]) -> list[str]:
         return [name for name in await asyncio.to_thread(names_of, self.namespace, [prefix]) if name not in wanted]
 
-    async def _retire(self, names: Sequence[str]) -> None:
-        """Drain and stop actors; what they do not get done is done by those that follow."""
-        await asyncio.gather(*(self._drain(name, RETIRE_SECONDS) for name in names))
-        await asyncio.to_thread(self._kill, names)
+    async def retire(self, names: Sequence[str], patience: float = RETIRE_SECONDS) -> bool:
+        """Drain and stop actors; what they do not get done is done by those that follow. False when there is some."""
+        drained = await asyncio.gather(*(self._drain(name, patience) for name in names))
+        await asyncio.to_thread(self.end, names)
+        return all(drained)
+
+    async def names(self, *kinds: str) -> list[str]:
+        """Names of the actors that are there, of some kinds or of all."""
+        prefixes = [KINDS[kind] for kind in kinds or KINDS]
+        return await asyncio.to_thread(names_of, self.namespace, prefixes)
 
     async def status(self) -> dict[str, Any]:
         """What runs: ``app``, ``namespace``, and for each kind of actor a list of what it says of itself."""
-        names = await asyncio.to_thread(names_of, self.namespace, list(KINDS.values()))
+        names = await self.names()
         reports = await asyncio.gather(*(self._ask(name) for name in names))
+        restarts = await asyncio.to_thread(restarts_of, self.namespace, names)
+        for report in reports:
+            report["restarts"] = restarts.get(report["name"])
         found: dict[str, Any] = {"app": self.app_name, "namespace": self.namespace}
         for kind, prefix in KINDS.items():
             found[kind] = [report for report in reports if report["name"].startswith(prefix)]
@@ -180,6 +209,14 @@ class Deployment:
                 return report
         except (RayError, ValueError, TimeoutError) as error:
             return {"name": name, "alive": False, "error": type(error).__name__}
+
+    async def quiesce(self, timeout: float) -> bool:
+        """Take no more goals, events and tasks: let what is in hand end, and stop who reads. False when not all did.
+
+        Plans rest in NATS; hosts and reasoners stay warm. Deploying again goes on.
+        """
+        drained = await self.retire(await self.names("dispatchers"), timeout)
+        return await self.retire(await self.names("workers"), timeout) and drained
 
     async def drain(self, timeout: float = 10.0) -> bool:
         """Stop taking events, and let what is in hand be committed; True when that was done in time."""
@@ -199,9 +236,9 @@ class Deployment:
 
     async def down(self) -> None:
         """Stop all actors. Plans go on when the app is deployed again."""
-        names = await asyncio.to_thread(names_of, self.namespace, list(KINDS.values()))
+        names = await self.names()
         app = self.app_name or await self._app_of(names)
-        await asyncio.to_thread(self._kill, names)
+        await asyncio.to_thread(self.end, names)
         if app and self.settings.nats.url:
             await self._deregister(app)
 
@@ -218,10 +255,12 @@ class Deployment:
                 bus = await connect(self.settings.nats, self.settings.bus)
                 try:
                     await deregister_app(bus.registry, app)
+                    await bus.registry.delete(RECORD, self.namespace)
                 finally:
                     await bus.close()
 
-    def _kill(self, names: Iterable[str]) -> None:
+    def end(self, names: Iterable[str]) -> None:
+        """Stop actors at once, for good; blocks."""
         for name in sorted(names, key=lambda name: name != POOL):  # it would replace its reasoners
             try:
                 ray.kill(ray.get_actor(name, namespace=self.namespace), no_restart=True)
@@ -255,7 +294,12 @@ def host_count(settings: Settings) -> int:
     return settings.hosts.count or max(1, (os.cpu_count() or 1) - 1)
 
 
-def _blueprint(app: App, app_address: str, settings: Settings, import_paths: Sequence[str]) -> Blueprint:
+def blueprint_of(app: App, app_address: str, settings: Settings, import_paths: Sequence[str]) -> Blueprint:
+    """What the actors of an app come to life from.
+
+    Raises:
+        InvalidApp: there are more dispatchers than shards.
+    """
     if settings.dispatchers.count > settings.bus.shards:
         raise InvalidApp(
             f"{settings.dispatchers.count} dispatchers cannot share {settings.bus.shards} shards (PLANCAST_BUS__SHARDS)"
@@ -269,7 +313,7 @@ def _blueprint(app: App, app_address: str, settings: Settings, import_paths: Seq
     )
 
 
-async def _delete_stale_consumers(bus: Bus, dispatchers: Sequence[Blueprint]) -> None:
+async def delete_stale_consumers(bus: Bus, dispatchers: Sequence[Blueprint]) -> None:
     """Two consumers of a work queue may not overlap, so those of another number of dispatchers have to go."""
     wanted = {spec.name for each in dispatchers for spec in consumer_specs(bus.subjects, each.options)}
     streams = (await bus.health())["streams"]

@@ -13,6 +13,7 @@ from plancast_actors.dispatcher_options import CONSUMER_PREFIX, DispatcherOption
 from plancast_actors.in_hand import Held, InHand, Kind
 from plancast_actors.inbound import Inbound, Outcome
 from plancast_actors.routing import HostDirectory, Router
+from plancast_actors.samples import UNSAMPLED, Samples
 from plancast_bus import crash_points
 from plancast_bus.contracts import Bus, Consumer, Delivery, Source
 from plancast_bus.crash_points import CrashPoint
@@ -39,9 +40,13 @@ class Dispatcher:
         self.bus = bus
         self.hosts = hosts
         self.options = options
-        self.dispatched = self.acknowledged = self.retried = self.put_off = self.crashed = 0
+        self.dispatched = self.acknowledged = self.retried = self.put_off = self.crashed = self.redelivered = 0
+        self.samples: Samples | None = None
+        """Where latencies are kept; None measures none."""
         # Tokens do not count from 0: a host may still report to a dispatcher of this name that is gone.
-        self._in_hand = InHand(options, secrets.randbits(48))
+        self.in_hand = InHand(options, secrets.randbits(48))
+        self._handed_at: dict[int, float] = {}
+        """When sampled events were handed over, by their tokens."""
         self._router: Router | None = None
         self._room = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -78,15 +83,15 @@ class Dispatcher:
             task.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while self._in_hand.out or self._background:
+                while self.in_hand.out or self._background:
                     self._room.clear()
                     await asyncio.gather(*self._background)
-                    if self._in_hand.out:
+                    if self.in_hand.out:
                         await self._room.wait()
         await self._close_consumers()
-        for held in self._in_hand.give_back():
+        for held in self.in_hand.give_back():
             await _without_bus(held.consumer.nak(held.delivery))
-        return not self._in_hand.out
+        return not self.in_hand.out
 
     async def _close_consumers(self) -> None:
         while self._consumers:
@@ -106,9 +111,9 @@ class Dispatcher:
         return {
             "name": self.options.name,
             "shards": self.options.own_shards,
-            "outstanding": self._in_hand.outstanding,
-            "parked": self._in_hand.parked,
-            "waiting": self._in_hand.waiting,
+            "outstanding": self.in_hand.outstanding,
+            "parked": self.in_hand.parked,
+            "waiting": self.in_hand.waiting,
             "dispatched": self.dispatched,
             "acknowledged": self.acknowledged,
             "retried": self.retried,
@@ -122,7 +127,7 @@ class Dispatcher:
 
     async def _read(self, consumer: Consumer, kind: Kind) -> None:
         while True:
-            wanted = self._in_hand.wanted(kind)
+            wanted = self.in_hand.wanted(kind)
             if kind == "goals":
                 wanted = -(-wanted // len(self.options.goals))  # each has a consumer
             if wanted <= 0:
@@ -144,10 +149,14 @@ class Dispatcher:
         responses = []
         put_off = []
         for delivery in deliveries:
+            if delivery.attempt > 1:
+                self.redelivered += 1
             if delivery.is_response:
                 responses.append(delivery)
-            elif (delay := self._in_hand.take_in(consumer, delivery, kind, now)) is not None:
+            elif (delay := self.in_hand.take_in(consumer, delivery, kind, now)) is not None:
                 put_off.append((delivery, delay))
+        if self.samples is not None:
+            self._note_ages("stored", consumer, deliveries, self.dispatched)
         self.dispatched += len(deliveries) - len(put_off)
         self.put_off += len(put_off)
         for delivery, delay in put_off:
@@ -164,7 +173,9 @@ class Dispatcher:
             await self._room.wait()
 
     async def _hand_over(self, router: Router) -> None:
-        while (held := self._in_hand.next()) is not None:
+        while (held := self.in_hand.next()) is not None:
+            if self.samples is not None and not held.token & UNSAMPLED:
+                self._note_handed(held)
             link = router.route(held.delivery) or await router.look_up(held.delivery)
             link.put(_inbound(held))
 
@@ -174,10 +185,12 @@ class Dispatcher:
         """Acknowledge what is durable; have the rest delivered again."""
         scheduled = bool(self._acks)
         for token, kind, delay in outcomes:
+            if self.samples is not None and not token & UNSAMPLED:
+                self._note_reported(token, kind)
             if kind == "parked":
-                self._in_hand.park(token)
+                self.in_hand.park(token)
                 continue
-            held = self._in_hand.settle(token)
+            held = self.in_hand.settle(token)
             if held is None:
                 continue
             if kind == "crashed":
@@ -204,10 +217,33 @@ class Dispatcher:
         for consumer, deliveries in ready.items():
             if crash_points.armed:
                 deliveries = await _at_point(CrashPoint.DISPATCHER_ACK_BEFORE, deliveries)
+            if self.samples is not None:
+                self._note_ages("whole", consumer, deliveries, self.acknowledged)
             await _without_bus(consumer.ack(deliveries))
             if crash_points.armed and deliveries:
                 await crash_points.reach(CrashPoint.DISPATCHER_ACK_AFTER, deliveries[0].subject)
             self.acknowledged += len(deliveries)
+
+    # Measuring one event in 64.
+
+    def _note_ages(self, stage: str, consumer: Consumer, deliveries: list[Delivery], before: int) -> None:
+        """Of how long ago these were stored, so many having come before them."""
+        assert self.samples is not None
+        for delivery in deliveries[-before % (UNSAMPLED + 1) :: UNSAMPLED + 1]:
+            age = consumer.age(delivery)
+            if age is not None:
+                self.samples.stage(stage, age)
+
+    def _note_handed(self, held: Held) -> None:
+        assert self.samples is not None
+        now = self._handed_at[held.token] = asyncio.get_running_loop().time()
+        self.samples.stage("waiting", now - held.came)
+
+    def _note_reported(self, token: int, kind: str) -> None:
+        assert self.samples is not None
+        handed_at = self._handed_at.pop(token, None)
+        if handed_at is not None and kind == "done":
+            self.samples.stage("host", asyncio.get_running_loop().time() - handed_at)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(_without_bus(work))
@@ -221,7 +257,7 @@ class Dispatcher:
         while True:
             await asyncio.sleep(every / KEEP_ALIVE_ROUNDS)
             now = asyncio.get_running_loop().time()
-            due = self._in_hand.to_keep_alive(now - every, now, KEEP_ALIVE_ROUNDS - 2)
+            due = self.in_hand.to_keep_alive(now - every, now, KEEP_ALIVE_ROUNDS - 2)
             for consumer, deliveries in due.items():
                 await _without_bus(consumer.in_progress(deliveries))
 
@@ -237,6 +273,8 @@ def _inbound(held: Held) -> Inbound:
         delivery.stream,
         delivery.sequence,
         delivery.attempt,
+        "",
+        delivery.trace,
     )
 
 

@@ -88,6 +88,11 @@ class HostLink:
         """Whether the host is away at the moment."""
         return self._lost
 
+    @property
+    def suspected(self) -> int:
+        """Events that are tried one by one, since they may be what ends the host."""
+        return self._quarantine.suspected
+
     def put(self, inbound: Inbound) -> None:
         """Hand an event over, with whatever else is ready."""
         self._queue.append(inbound)

@@ -31,6 +31,7 @@ class Held:
     kind: Kind
     since: float
     """When it came, or was kept alive last."""
+    came: float
     state: Literal["waiting", "handed", "parked"] = "waiting"
 
     @property
@@ -113,7 +114,7 @@ class InHand:
                 return self._put_off.delay(delivery, self._waiting_in(delivery.tenant), now)
             self._put_off.back(delivery)
         self._next_token += 1
-        held = Held(self._next_token, consumer, delivery, kind, now)
+        held = Held(self._next_token, consumer, delivery, kind, now, now)
         self._held[held.token] = places[delivery.sequence] = held
         size = len(delivery.payload)
         self._bytes += size

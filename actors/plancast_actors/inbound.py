@@ -33,6 +33,8 @@ class Inbound(NamedTuple):
     attempt: int
     convicted: str = ""
     """Why nothing of it may be run any more: it brings its host down. Its plan fails with this."""
+    trace: str = ""
+    """The trace that it belongs to; see :mod:`plancast_bus.trace_context`."""
 
 
 class Outcome(NamedTuple):

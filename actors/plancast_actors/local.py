@@ -74,7 +74,8 @@ class LocalRuntime:
         async with contextlib.AsyncExitStack() as exit_stack:
             if not self.settings.nats.url:
                 await self._start_server(exit_stack)
-            await asyncio.to_thread(cluster.connect, self.settings.ray)
+            metrics_port = self.settings.telemetry.metrics_port
+            await asyncio.to_thread(cluster.connect, self.settings.ray, metrics_port=metrics_port)
             exit_stack.push_async_callback(asyncio.to_thread, cluster.disconnect)
             self.deployment = await Deployment.up(
                 self.app_address, self.settings, workers=self._workers, import_paths=self.import_paths

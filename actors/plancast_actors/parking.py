@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Protocol
 
 from plancast.asking import in_process_reasoner
 from plancast.pacing import in_turn
 from plancast.reasoning import ReasonerPort, ReasonReply, ReasonRequest
+from plancast.trace_scope import TRACING, current_trace
 
 
 class Parked(Protocol):
@@ -52,4 +54,6 @@ class ParkingReasoner:
             turn.hears()
 
     async def _ask(self, request: ReasonRequest) -> ReasonReply:
+        if TRACING.get() is not None:
+            request = replace(request, trace=current_trace())
         return await (self._reasoner or in_process_reasoner()).complete(request)

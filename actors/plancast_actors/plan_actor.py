@@ -7,15 +7,17 @@ import logging
 import random
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from plancast.controls import CANCEL, cancel_reason
 from plancast.errors import RetryableError, TerminalError
+from plancast.log_records import IN_HAND, about
 from plancast.turn import Turn, Verdict
 from plancast_actors.activation import EXPIRED, Activation, Emitted, digest_of
 from plancast_actors.inbound import Inbound, Outcome
 from plancast_actors.parking import PARK
 from plancast_actors.quick_turn import QuickTurn
+from plancast_actors.samples import laps_of
 from plancast_bus import crash_points
 from plancast_bus.contracts import Delivery
 from plancast_bus.crash_points import CrashPoint
@@ -133,8 +135,14 @@ class PlanActor:
         self._asking += 1
         if self._taken is not None and not self._parked:
             self._parked = True
+            self.host.parked += 1
             for inbound, reports in (self._taken, *self.mailbox):
                 reports.park(inbound.token)
+
+    def _unpark(self) -> None:
+        if self._parked:
+            self._parked = False
+            self.host.parked -= 1
 
     def hears(self) -> None:
         """A model has answered, or will not."""
@@ -164,7 +172,7 @@ class PlanActor:
         PARK.set(self)
         try:
             while self.mailbox:
-                self._parked = False
+                self._unpark()
                 self._taken = inbound, reports = self.mailbox.popleft()
                 try:
                     outcome = await self._take(inbound)
@@ -181,11 +189,12 @@ class PlanActor:
                     await self._reach(CrashPoint.TURN_ACK_AFTER)
         finally:
             self._task = self._taken = None
-            self._parked = False
+            self._unpark()
             self.host.rested(self)
 
     async def _take(self, inbound: Inbound) -> Outcome:
         done = Outcome(inbound.token, "done", 0.0)
+        IN_HAND.set(None)  # what was in hand before is not what this is about
         if inbound.convicted:
             await self._put_aside(inbound, "crashes-host", inbound.convicted)
             await self._fail_without_running(inbound, inbound.convicted)
@@ -196,6 +205,8 @@ class PlanActor:
             await self._put_aside(inbound, "undecodable", str(error))
             return done
         digest = digest_of(event.id)
+        IN_HAND.set(partial(self._about, event))
+        laps = self.state.laps = laps_of(self.host.samples, inbound.token)
         if crash_points.armed and is_timer:
             await self._reach(CrashPoint.TIMER_DUE)
         while True:
@@ -208,11 +219,13 @@ class PlanActor:
                 self._conflicts = 0
                 await self.state.keep()
                 return done
-            turn = self.turn(event, is_timer)
+            turn = self.turn(inbound, event, is_timer)
             try:
                 if crash_points.armed:
                     await self._reach(CrashPoint.TURN_HANDLE_BEFORE)
                 verdict = await self._run(turn)
+                if laps is not None:
+                    laps.end("decided_turn" if self._parked else "turn")
                 if crash_points.armed:
                     await self._reach(CrashPoint.TURN_HANDLE_AFTER)
             except Interrupted as interrupted:
@@ -220,7 +233,7 @@ class PlanActor:
                     raise
                 # There is no plan yet that could be cancelled: the goal's own turn ends it.
                 self.state.unload_turn()
-                turn = self.turn(event, is_timer)
+                turn = self.turn(inbound, event, is_timer)
                 verdict = await turn.cancel(str(interrupted))
             except BusUnavailable as error:
                 logger.warning("turn is tried again: %s", error, extra={"correlation_id": self.correlation_id})
@@ -231,10 +244,10 @@ class PlanActor:
                     logger.info("turn is tried again: %s", error, extra={"correlation_id": self.correlation_id})
                     self.state.unload()
                     return Outcome(inbound.token, "retry", error.retry_after or min(30.0, 0.5 * 2**inbound.attempt))
-                turn, verdict = await self._failed(event, is_timer, error)
+                turn, verdict = await self._failed(inbound, event, is_timer, error)
             except Exception as error:
                 logger.warning("turn failed: %s", error, exc_info=True, extra={"correlation_id": self.correlation_id})
-                turn, verdict = await self._failed(event, is_timer, error)
+                turn, verdict = await self._failed(inbound, event, is_timer, error)
             if verdict is Verdict.UNKNOWN:
                 return await self._unknown(inbound, event)
             if verdict is Verdict.REFUSE:
@@ -255,12 +268,13 @@ class PlanActor:
             except CommitConflict:
                 # Somebody else has taken a turn of this plan: what we know is stale.
                 self._conflicts += 1
+                self.host.commits_refused += 1
                 self.state.unload()
                 await asyncio.sleep(min(1.0, random.random() * 0.01 * 2 ** min(self._conflicts, 7)))
                 await self.state.patiently(self.state.load)
                 continue
             except (PayloadTooLarge, InvalidEnvelope) as error:
-                turn, verdict = await self._failed(event, is_timer, error)
+                turn, verdict = await self._failed(inbound, event, is_timer, error)
                 await self.state.commit(turn, digest)
             self._conflicts = 0
             turn.close()
@@ -268,9 +282,9 @@ class PlanActor:
 
     # The turn.
 
-    def turn(self, event: EventEnvelope, is_timer: bool) -> Turn:
+    def turn(self, inbound: Inbound, event: EventEnvelope, is_timer: bool) -> Turn:
         """The turn that an event is to have."""
-        return Turn(
+        turn = Turn(
             self.host.environment,
             self.correlation_id,
             event,
@@ -279,6 +293,9 @@ class PlanActor:
             self.host.clock.time(),
             is_timer,
         )
+        if inbound.trace:
+            turn.belongs_to(inbound.trace)
+        return turn
 
     async def _run(self, turn: Turn) -> Verdict:
         if not self.host.has_handlers:
@@ -332,7 +349,7 @@ class PlanActor:
         while True:
             self.state.unload()
             await self.state.patiently(self.state.load)
-            turn = self.turn(event, is_timer)
+            turn = self.turn(inbound, event, is_timer)
             may = self.state.plan is None or (not self.finished and turn.same_tenant(event))
             if not may or digest_of(event.id) in self.state.processed:
                 return
@@ -341,16 +358,19 @@ class PlanActor:
             try:
                 await self.state.commit(turn, digest_of(event.id))
             except CommitConflict:
+                self.host.commits_refused += 1
                 await asyncio.sleep(random.random())
                 continue
             turn.close()
             return
 
-    async def _failed(self, event: EventEnvelope, is_timer: bool, error: BaseException) -> tuple[Turn, Verdict]:
+    async def _failed(
+        self, inbound: Inbound, event: EventEnvelope, is_timer: bool, error: BaseException
+    ) -> tuple[Turn, Verdict]:
         """A turn that fails the plan, from the checkpoint: nothing that the broken turn did remains."""
         if not self.state.unload_turn():
             await self.state.patiently(self.state.load)
-        turn = self.turn(event, is_timer)
+        turn = self.turn(inbound, event, is_timer)
         return turn, await turn.fail(error)
 
     def is_surely_new(self, event: EventEnvelope) -> bool:
@@ -365,7 +385,7 @@ class PlanActor:
         self.state.unload()
         owner = await self.state.patiently(lambda: self.host.bus.checkpoints.get_alias(self.correlation_id))
         if owner is not None and owner != self.correlation_id:
-            await self.state.emit((self._readdressed(event, owner),))
+            await self.state.emit((self._readdressed(event, owner, inbound.trace),))
             return Outcome(inbound.token, "done", 0.0)
         if self.host.is_fact(event.topic) or self._is_own_timer(inbound):
             return Outcome(inbound.token, "done", 0.0)
@@ -376,12 +396,12 @@ class PlanActor:
         await self._put_aside(inbound, "no-plan", f"no plan has the correlation id {self.correlation_id!r}")
         return Outcome(inbound.token, "done", 0.0)
 
-    def _readdressed(self, event: EventEnvelope, owner: str) -> Publish:
+    def _readdressed(self, event: EventEnvelope, owner: str, trace: str) -> Publish:
         """The event, to the plan that its correlation id stands for; under its own id the stream would drop it."""
         bus = self.host.bus
         payload, content_type = bus.encode(event.model_copy(update={"correlation_id": owner}))
         subject = bus.subjects.event(event.topic, owner, event.type)
-        return Publish(subject, payload, f"readdressed:{digest_of(event.id).hex()}", content_type)
+        return Publish(subject, payload, f"readdressed:{digest_of(event.id).hex()}", content_type, "", trace)
 
     def _is_own_timer(self, inbound: Inbound) -> bool:
         return inbound.subject.startswith(self.host.bus.subjects.store + ".")
@@ -394,11 +414,17 @@ class PlanActor:
             extra={"correlation_id": self.correlation_id, "stream": inbound.stream},
         )
         self.host.put_aside += 1
+        self.host.reasons[reason] += 1
         delivery = Delivery(
             inbound.subject, inbound.payload, inbound.content_type, inbound.message_id, inbound.stream,
             inbound.sequence, inbound.attempt, "",
         )  # fmt: skip
         await self.state.patiently(lambda: self.host.bus.dead_letters.put(delivery, reason, detail))
+
+    def _about(self, event: EventEnvelope) -> dict[str, Any]:
+        """What a log record says of the turn that it was made in."""
+        plan = self.state.plan
+        return about(event) | {"plan_id": plan.plan_id if plan is not None else event.plan_id or self.correlation_id}
 
     async def _reach(self, point: CrashPoint) -> None:
         await crash_points.reach(point, self.correlation_id)

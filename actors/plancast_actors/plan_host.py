@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections import OrderedDict, defaultdict
-from typing import Any
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from plancast.app import App
@@ -15,6 +17,7 @@ from plancast.machine import Machine
 from plancast.reasoning import ReasonerPort
 from plancast.registry import AgentRegistry, Toolkit
 from plancast.settings import Settings
+from plancast.status import PlanStatus
 from plancast.stored import StoredPlans
 from plancast.turn import TurnEnvironment
 from plancast_actors.activation import Emitted
@@ -22,6 +25,7 @@ from plancast_actors.inbound import Inbound, Outcome, patience
 from plancast_actors.parking import ParkingReasoner
 from plancast_actors.plan_actor import PlanActor
 from plancast_actors.presence import Presence
+from plancast_actors.samples import Samples
 from plancast_actors.unused_machines import is_kept
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.codec import decode
@@ -30,6 +34,9 @@ from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
 from plancast_bus.sources import SOURCES
 from plancast_bus.subjects import encode_token
+
+if TYPE_CHECKING:
+    from plancast.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 MAX_REMEMBERED = 20_000
@@ -101,6 +108,7 @@ class PlanHost:
         settings: ``hosts`` and ``plans`` are used.
         name: For logs and status.
         reasoner: Asks models on behalf of plans; None has them asked in this process.
+        tracing: Makes spans of turns; None makes none.
     """
 
     def __init__(
@@ -112,6 +120,7 @@ class PlanHost:
         name: str = "host-0",
         clock: Clock | None = None,
         reasoner: ReasonerPort | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.app = app
         self.bus = bus
@@ -140,6 +149,15 @@ class PlanHost:
             for planner in (*app.planners, *app.retiring)
         )
         self.turns = self.activations = self.put_aside = self.passivations = 0
+        self.plans_begun = self.commits_refused = self.parked = 0
+        self.plans_ended = {str(each): 0 for each in PlanStatus if each.finished}
+        """By status."""
+        self.decisions: Counter[tuple[str, str, str]] = Counter()
+        """By planner, model and action."""
+        self.reasons: Counter[str] = Counter()
+        """Why events were put aside."""
+        self.samples: Samples | None = None
+        """Where latencies are kept; None measures none."""
         self._actors: OrderedDict[str, PlanActor] = OrderedDict()
         self._emitted: OrderedDict[str, Emitted] = OrderedDict()
         self._crashes: OrderedDict[tuple[str, int], int] = OrderedDict()
@@ -152,6 +170,11 @@ class PlanHost:
         self._sweeper: asyncio.Task[None] | None = None
         self._presence: Presence | None = None
         self._stopping = False
+        self._new_actor: Callable[[PlanHost, str], PlanActor] = PlanActor
+        if tracing is not None:
+            from plancast_actors.traced_actor import TracedPlanActor, TurnTraces
+
+            self._new_actor = partial(TracedPlanActor, traces=TurnTraces(tracing))
 
     def start(self) -> None:
         """Begin to keep the app registered, and to drop idle plans; the first event does it too."""
@@ -182,7 +205,7 @@ class PlanHost:
         if actor is None:
             if len(self._actors) >= self.settings.hosts.max_live_plans:
                 self._passivate_some()
-            actor = self._actors[key] = PlanActor(self, key)
+            actor = self._actors[key] = self._new_actor(self, key)
         else:
             self._actors.move_to_end(key)
         actor.last_used = now
@@ -281,6 +304,18 @@ class PlanHost:
         """When this host has put a state machine into the store; None when that was never, or too long ago."""
         put_at = self._kept.get(machine.hash)
         return put_at if put_at is not None and is_kept(put_at, now) else None
+
+    @property
+    def live(self) -> int:
+        """How many plan actors are in memory."""
+        return len(self._actors)
+
+    def note_decisions(self, decisions: list[dict[str, Any]]) -> None:
+        """Count the decisions of a turn that is durable."""
+        for decided in decisions:
+            calls = decided["calls"]
+            model = str(calls[-1]["model"]) if calls else ""
+            self.decisions[decided["planner"], model, decided["decision"]["next_action"]["action"]] += 1
 
     def rested(self, actor: PlanActor) -> None:
         """An actor has worked off its mailbox; one whose plan is finished has no further use."""

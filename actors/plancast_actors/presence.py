@@ -86,7 +86,10 @@ def declare_planner(planner: Planner, app: str) -> Declaration:
 
 async def register_app(port: Registry, app: App, ttl: float) -> None:
     """Tell clients which goals and tasks an app takes, for the next ``ttl`` seconds."""
-    fields = {"name": app.name, "goals": sorted(app.goals), "tasks": sorted(app.tasks)}
+    decided = [goal for goal, planner in app.goals.items() if planner.decider(goal) is not None]
+    fields: dict[str, Any] = {"name": app.name, "goals": sorted(app.goals), "tasks": sorted(app.tasks)}
+    if decided:  # goals are a state machine's, or a handler's, unless something else is said
+        fields["kinds"] = dict.fromkeys(sorted(decided), "autonomous")
     await port.put(APP, app.name, fields, ttl=ttl)
 
 

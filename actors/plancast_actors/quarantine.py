@@ -47,6 +47,11 @@ class Quarantine:
         """Whether there is more to it than handing events over."""
         return self.on_trial is not None or bool(self.suspects)
 
+    @property
+    def suspected(self) -> int:
+        """How many are tried one by one."""
+        return len(self.suspects) + (self.on_trial is not None)
+
     # What happens to events.
 
     def lost(self, handed: Iterable[Inbound], now: float) -> tuple[list[Inbound], list[Inbound]]:

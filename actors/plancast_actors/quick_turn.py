@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from plancast.turn import Turn, Verdict
 from plancast_actors.activation import EXPIRED, digest_of
 from plancast_actors.inbound import Inbound
+from plancast_actors.samples import Laps, laps_of
 from plancast_bus.checkpoints import Checkpoint
-from plancast_bus.errors import InvalidEnvelope
+from plancast_bus.errors import CommitConflict, InvalidEnvelope
 
 if TYPE_CHECKING:
     from plancast_actors.plan_actor import PlanActor
@@ -27,7 +28,7 @@ _T = TypeVar("_T")
 class QuickTurn:
     """A turn whose commit, or whose effects, are under way."""
 
-    __slots__ = ("_actor", "_checkpoint", "_turn", "inbound", "reports")
+    __slots__ = ("_actor", "_checkpoint", "_laps", "_turn", "inbound", "reports")
 
     def __init__(
         self, actor: PlanActor, inbound: Inbound, reports: Reports, turn: Turn, checkpoint: Checkpoint
@@ -37,11 +38,13 @@ class QuickTurn:
         self._actor = actor
         self._turn = turn
         self._checkpoint = checkpoint
+        self._laps: Laps | None = None
 
     @classmethod
     def begin(cls, actor: PlanActor, inbound: Inbound, reports: Reports) -> QuickTurn | None:
         """Take the turn up to its commit; None when the event has to go the long way."""
         state, host = actor.state, actor.host
+        laps = None if host.samples is None else laps_of(host.samples, inbound.token)
         try:
             event, is_timer = host.decode(inbound)
         except InvalidEnvelope:
@@ -55,7 +58,7 @@ class QuickTurn:
             or not host.environment.runs_itself(event, state.plan)
         ):
             return None
-        turn = actor.turn(event, is_timer)
+        turn = actor.turn(inbound, event, is_timer)
         try:
             verdict = at_once(turn.run())
             if verdict is not Verdict.COMMIT:
@@ -71,6 +74,9 @@ class QuickTurn:
             state.unload_turn()
             return None
         taken = cls(actor, inbound, reports, turn, checkpoint)
+        if laps is not None:
+            taken._laps = laps
+            laps.end("turn")
         committing.add_done_callback(taken._committed)
         return taken
 
@@ -80,9 +86,13 @@ class QuickTurn:
             return  # the actor was stopped
         state, now = self._actor.state, self._actor.host.clock.time()
         if version is None:
+            if not committing.cancelled() and isinstance(committing.exception(), CommitConflict):
+                self._actor.host.commits_refused += 1
             self._fail()
             return
         state.committed(self._turn, self._checkpoint, version)
+        if self._laps is not None:
+            self._laps.end("commit")
         effects = self._checkpoint.outbox
         if not state.may_stage(self._turn, now):
             self._fail()  # the commit took days: the state machine has to be put into the store again
@@ -104,6 +114,8 @@ class QuickTurn:
             self._fail()
             return
         self._actor.state.emitted_at(self._checkpoint.outbox, sequences)
+        if self._laps is not None:
+            self._laps.end("emit")
         self._end()
 
     def _end(self) -> None:

@@ -9,26 +9,35 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from weakref import WeakSet
 
 import ray
+import ray._private.state as ray_state
 from ray.exceptions import RayError
-from ray.util.metrics import Counter
 
+from plancast import trace_export
 from plancast.app import App, load_app
 from plancast.settings import Settings
+from plancast_actors import actor_logs, readings
 from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.frames import pack, unpack
+from plancast_actors.heartbeat import Heartbeat
 from plancast_actors.host_line import LineOffer, Lines
 from plancast_actors.inbound import HostPort, Inbound
 from plancast_actors.line_server import LineServer
 from plancast_actors.plan_host import PlanHost
 from plancast_actors.ray_host import RayHost, ray_is_encrypted
+from plancast_actors.ray_metrics import RaySink
 from plancast_actors.ray_reasoner import RayReasoner, wants_reasoners
+from plancast_actors.readings import Reading
+from plancast_actors.release import Abilities, Release, plancast_version
+from plancast_actors.reporter import Reporter
+from plancast_actors.samples import Samples
 from plancast_actors.sweeper import Sweeper
 from plancast_actors.task_runner import TaskRunner
 from plancast_actors.watchdog import Watchdog
@@ -38,6 +47,8 @@ from plancast_bus.subjects import encode_token
 
 logger = logging.getLogger(__name__)
 MAX_CONCURRENCY = 10_000
+DEDICATED_PREFIX = "plan-"
+"""Names of hosts of one plan's own begin so."""
 GC_THRESHOLD = (50_000, 50, 100)
 """Python's defaults would look through all live plans many times a second."""
 
@@ -53,6 +64,9 @@ class Blueprint:
     """Searched first for the user's app."""
     options: DispatcherOptions = field(default_factory=DispatcherOptions)
     shared_hosts: tuple[str, ...] = ()
+    release: Release = field(default_factory=Release)
+    runtime_env: dict[str, Any] | None = None
+    """Ray's, in which the user's code was shipped; None where the code is on every node."""
 
     def load_app(self) -> App:
         """The user's app."""
@@ -74,7 +88,14 @@ async def open_bus(settings: Settings) -> Bus:
 class Process(abc.ABC):
     """What the actors have in common: they connect when they are made, and say so when they cannot."""
 
+    role: ClassVar[str]
+    """What the actor is, in metrics."""
+
     def __init__(self, blueprint: Blueprint, name: str) -> None:
+        settings = blueprint.settings
+        actor_logs.configure(settings.telemetry, settings.ray.namespace, name)
+        self.samples = Samples() if settings.telemetry.metrics_interval else None
+        self._reporter: Reporter | None = None
         self.blueprint = blueprint
         self.name = name
         self.started_at = time.time()
@@ -83,12 +104,41 @@ class Process(abc.ABC):
 
     async def _begin(self) -> None:
         await self._start()
+        self._report()
         # What is loaded now stays; a turn leaves next to nothing behind for the collector to look at.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLD)
         if self._stall_seconds:
             Watchdog(self.name, self._stall_seconds).start()
+        registry = self.bus.registry if self.bus is not None and not self.name.startswith(DEDICATED_PREFIX) else None
+        namespace, code = self.blueprint.settings.ray.namespace, self.blueprint.release.code
+        self.heartbeat = Heartbeat(namespace, self.name, registry, code)
+
+    def _report(self) -> None:
+        """Report metrics from now on, unless the settings say never."""
+        settings = self.blueprint.settings
+        if self.samples is not None:
+            common = {"deployment": settings.ray.namespace, "role": self.role, "actor": self._label}
+            interval = settings.telemetry.metrics_interval
+            self._reporter = Reporter(self._readings, self.samples, RaySink(common), interval)
+            self._reporter.start()
+
+    @property
+    def _label(self) -> str:
+        """The actor's name, as metrics have it."""
+        return self.name
+
+    async def _readings(self) -> AsyncIterator[Reading]:
+        """What there is to report."""
+        for reading in readings.of_process():
+            yield reading
+
+    async def _report_now(self) -> None:
+        """Report what has come about since the last time, spans too, before the process ends."""
+        await asyncio.to_thread(trace_export.flush)
+        if self._reporter is not None:
+            await self._reporter.report()
 
     @property
     def _stall_seconds(self) -> float:
@@ -108,18 +158,25 @@ class Process(abc.ABC):
         """The process id, on the node where the actor is."""
         return os.getpid()
 
+    async def made_from(self) -> Blueprint:
+        """What brings another one like it to life."""
+        return self.blueprint
+
     def _about(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "alive": True,
             "pid": os.getpid(),
             "up_seconds": time.time() - self.started_at,
+            "code": self.blueprint.release.code,
+            "plancast": plancast_version(),
         }
 
 
 class HostProcess(Process):
     """A plan host in a Ray actor."""
 
+    role = "host"
     host: PlanHost
     lines: LineServer
 
@@ -134,11 +191,23 @@ class HostProcess(Process):
         self.bus = await open_bus(settings)
         namespace, patience = settings.ray.namespace, settings.reasoners.timeout
         reasoner = RayReasoner(namespace, patience=patience) if wants_reasoners(app, settings) else None
-        self.host = PlanHost(app, self.bus, settings, name=self.name, reasoner=reasoner)
+        tracing = trace_export.open_tracing(settings, self.name)
+        self.host = PlanHost(app, self.bus, settings, name=self.name, reasoner=reasoner, tracing=tracing)
+        self.host.samples = self.samples
         self.host.start()
         await self._open_lines(settings)
         if self.dedicated_to is not None:
             self._leaver = asyncio.ensure_future(self._leave_when_idle(settings.hosts.dedicated_idle_seconds))
+
+    @property
+    def _label(self) -> str:
+        return self.name if self.dedicated_to is None else "dedicated"
+
+    async def _readings(self) -> AsyncIterator[Reading]:
+        async for reading in super()._readings():
+            yield reading
+        for reading in readings.of_host(self.host):
+            yield reading
 
     async def exchange(self, dispatcher: str, packed: bytes, wait: bool) -> bytes:
         """See :class:`plancast_actors.inbound.HostPort`. As bytes, since pickling tuples costs more than the call."""
@@ -157,6 +226,11 @@ class HostProcess(Process):
             self._offer = await self.lines.open(address)
         except OSError as error:
             logger.warning("%s cannot listen on %s, its events go through Ray: %s", self.name, address, error)
+
+    async def abilities(self) -> Abilities:
+        """What plans the host can go on with."""
+        await self.ready()
+        return Abilities.of(self.host.app)
 
     async def line(self) -> LineOffer | None:
         """Where, and with which secret, dispatchers connect; None when they are to call through Ray."""
@@ -177,6 +251,7 @@ class HostProcess(Process):
         """Wait until no event is in hand; then there is no further use of lines."""
         await self.ready()
         drained = await self.host.drain(timeout)
+        await self._report_now()
         if drained:
             self._close_lines()
         return drained
@@ -195,6 +270,7 @@ class HostProcess(Process):
             elif time.monotonic() - since > idle_seconds:
                 self._close_lines()
                 await self.host.stop()
+                await self._report_now()
                 if self.bus is not None:
                     await self.bus.close()
                 with contextlib.suppress(RayError):
@@ -205,6 +281,7 @@ class HostProcess(Process):
 class DispatcherProcess(Process):
     """A dispatcher in a Ray actor."""
 
+    role = "dispatcher"
     directory: RayDirectory
     dispatcher: Dispatcher
     sweeper: Sweeper
@@ -214,10 +291,26 @@ class DispatcherProcess(Process):
         self.bus = await open_bus(settings)
         self.directory = RayDirectory(self.blueprint, settings)
         self.dispatcher = Dispatcher(self.bus, self.directory, self.blueprint.options)
+        self.dispatcher.samples = self.samples
         await self.dispatcher.start()
-        self.sweeper = Sweeper(self.bus, settings.plans, note=_stall_counter())
+        self.stalls: Counter[str] = Counter()
+        self.sweeper = Sweeper(self.bus, settings.plans, note=self._note_stall)
         if self.blueprint.options.index == 0:
             self.sweeper.start()
+
+    def _note_stall(self, kind: str) -> None:
+        self.stalls[kind] += 1
+
+    async def _readings(self) -> AsyncIterator[Reading]:
+        async for reading in super()._readings():
+            yield reading
+        for reading in readings.of_dispatcher(self.dispatcher):
+            yield reading
+        if self.blueprint.options.index == 0 and self.bus is not None:  # one is enough for what all share
+            for reading in readings.of_sweeper(self.sweeper, self.stalls):
+                yield reading
+            for reading in readings.of_streams((await self.bus.health())["streams"]):
+                yield reading
 
     async def status(self) -> dict[str, Any]:
         """What the dispatcher does."""
@@ -233,21 +326,16 @@ class DispatcherProcess(Process):
         """Stop reading, and wait until nothing is outstanding."""
         await self.ready()
         await self.sweeper.stop()
-        return await self.dispatcher.drain(timeout)
-
-
-def _stall_counter() -> Callable[[str], None]:
-    counter = Counter("plancast_plans_stalled", description="Plans that were found to stand still.", tag_keys=("kind",))
-
-    def count(kind: str) -> None:
-        counter.inc(1, tags={"kind": kind})
-
-    return count
+        drained = await self.dispatcher.drain(timeout)
+        await self.heartbeat.leave()
+        await self._report_now()
+        return drained
 
 
 class WorkerProcess(Process):
     """The app's workers in a Ray actor."""
 
+    role = "worker"
     runner: TaskRunner
 
     @property
@@ -258,8 +346,21 @@ class WorkerProcess(Process):
         settings = self.blueprint.settings
         app = self.blueprint.load_app()
         self.bus = await open_bus(settings)
-        self.runner = TaskRunner(app, self.bus, settings.workers, max_event_bytes=settings.bus.max_event_bytes)
+        self.runner = TaskRunner(
+            app,
+            self.bus,
+            settings.workers,
+            max_event_bytes=settings.bus.max_event_bytes,
+            tracing=trace_export.open_tracing(settings, self.name),
+        )
+        self.runner.samples = self.samples
         await self.runner.start()
+
+    async def _readings(self) -> AsyncIterator[Reading]:
+        async for reading in super()._readings():
+            yield reading
+        for reading in readings.of_runner(self.runner):
+            yield reading
 
     async def status(self) -> dict[str, Any]:
         """What the workers do."""
@@ -272,7 +373,10 @@ class WorkerProcess(Process):
     async def drain(self, timeout: float) -> bool:
         """Stop taking tasks, and wait for those that run."""
         await self.ready()
-        return await self.runner.stop(drain_seconds=timeout)
+        drained = await self.runner.stop(drain_seconds=timeout)
+        await self.heartbeat.leave()
+        await self._report_now()
+        return drained
 
 
 # Found again by name, in the namespace of the deployment.
@@ -311,7 +415,7 @@ class RayDirectory:
 
 def dedicated_name(plan: str) -> str:
     """The name of the Ray actor of one plan's own."""
-    return f"plan-{encode_token(plan)}"
+    return f"{DEDICATED_PREFIX}{encode_token(plan)}"
 
 
 _Host = ray.remote(HostProcess)
@@ -319,9 +423,12 @@ _Dispatcher = ray.remote(DispatcherProcess)
 _Worker = ray.remote(WorkerProcess)
 
 
-def actor_options(name: str, namespace: str, cpus: float = 0.0) -> dict[str, Any]:
+def actor_options(
+    name: str, namespace: str, cpus: float = 0.0, runtime_env: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Ray's options of every actor: detached, restarted, found again by name."""
     return {
+        **({"runtime_env": runtime_env} if runtime_env else {}),
         "name": name,
         "namespace": namespace,
         "lifetime": "detached",
@@ -335,17 +442,20 @@ def actor_options(name: str, namespace: str, cpus: float = 0.0) -> dict[str, Any
 def start_host(blueprint: Blueprint, name: str, namespace: str, dedicated_to: str | None = None) -> Any:
     """Start a plan host, or find the one of this name."""
     cpus = 0.0 if dedicated_to is not None else blueprint.settings.hosts.cpus
-    return _Host.options(**actor_options(name, namespace, cpus)).remote(blueprint, name, dedicated_to)
+    options = actor_options(name, namespace, cpus, blueprint.runtime_env)
+    return _Host.options(**options).remote(blueprint, name, dedicated_to)
 
 
 def start_dispatcher(blueprint: Blueprint, name: str, namespace: str) -> Any:
     """Start a dispatcher, or find it."""
-    return _Dispatcher.options(**actor_options(name, namespace)).remote(blueprint, name)
+    options = actor_options(name, namespace, runtime_env=blueprint.runtime_env)
+    return _Dispatcher.options(**options).remote(blueprint, name)
 
 
 def start_worker(blueprint: Blueprint, name: str, namespace: str) -> Any:
     """Start the app's workers, or find them."""
-    return _Worker.options(**actor_options(name, namespace)).remote(blueprint, name)
+    options = actor_options(name, namespace, runtime_env=blueprint.runtime_env)
+    return _Worker.options(**options).remote(blueprint, name)
 
 
 def names_of(namespace: str, prefixes: Sequence[str]) -> list[str]:
@@ -353,3 +463,14 @@ def names_of(namespace: str, prefixes: Sequence[str]) -> list[str]:
     everywhere = ray.util.list_named_actors(all_namespaces=True)
     names = [actor["name"] for actor in everywhere if actor["namespace"] == namespace]
     return sorted(name for name in names if name.startswith(tuple(prefixes)))
+
+
+def restarts_of(namespace: str, names: Iterable[str]) -> dict[str, int]:
+    """How often Ray has started each actor anew, by name; empty where Ray does not say (to a Ray client)."""
+    try:
+        table = ray_state.actors()
+        ids = {name: ray.get_actor(name, namespace=namespace)._actor_id.hex() for name in names}
+        return {name: int(table[each]["NumRestarts"]) for name, each in ids.items() if each in table}
+    except Exception as error:  # it is for people; no status is lost for it
+        logger.debug("Ray does not tell restarts: %s", error)
+        return {}

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -14,15 +14,19 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from plancast import trace_export
 from plancast.answers import Key
+from plancast.log_records import IN_HAND
 from plancast.models import Reasoner, load_litellm
 from plancast.ratelimit import RateLimit, Ticket
 from plancast.reasoning import ReasonReply, ReasonRequest
 from plancast.settings import ReasonerSettings
+from plancast_actors import readings
 from plancast_actors.calls import Calls
 from plancast_actors.kept_answers import KeptAnswers
 from plancast_actors.ray_actors import Blueprint, Process, actor_options, names_of, open_bus
 from plancast_actors.ray_reasoner import POOL, CallLost, call
+from plancast_actors.readings import Reading
 from plancast_actors.reasoner_crew import ReasonerLost
 from plancast_actors.reasoner_pool import ReasonerPool
 from plancast_actors.sealed import Question, pack_reply, read_call
@@ -69,6 +73,7 @@ class PooledLimit(RateLimit):
 class ReasonerProcess(Process):
     """A reasoner in a Ray actor."""
 
+    role = "reasoner"
     reasoner: Reasoner
 
     def __init__(self, blueprint: Blueprint, name: str) -> None:
@@ -81,6 +86,7 @@ class ReasonerProcess(Process):
         settings = self.blueprint.settings
         limits = {model: PooledLimit(model, settings.ray.namespace) for model in settings.reasoners.limits}
         self.reasoner = Reasoner(timeout=settings.reasoners.timeout, limits=limits, cache_size=KEYS)
+        self.reasoner.tracing = trace_export.open_tracing(settings, self.name)
         await load_litellm()  # now, and not at the expense of the first plan
 
     async def complete(self, packed: bytes) -> bytes:
@@ -108,10 +114,12 @@ class ReasonerProcess(Process):
         deadline = loop.time() + timeout
         while len(self.calls) and loop.time() < deadline:  # noqa: ASYNC110 - a shutdown's patience
             await asyncio.sleep(0.02)
+        await asyncio.to_thread(trace_export.flush)
         return not len(self.calls)
 
     async def _complete(self, request: ReasonRequest) -> ReasonReply:
         _granted.set({request.model})
+        IN_HAND.set(lambda: {"plan_id": request.plan_id, "model": request.model})
         if request.idempotency_key:
             key = (request.tenant_id, request.idempotency_key)
             self._keys[key] = None
@@ -124,6 +132,7 @@ class ReasonerProcess(Process):
 class ReasonerPoolProcess(Process):
     """The reasoner pool in a Ray actor."""
 
+    role = "reasoner_pool"
     pool: ReasonerPool
 
     def __init__(self, blueprint: Blueprint, name: str) -> None:
@@ -136,7 +145,14 @@ class ReasonerPoolProcess(Process):
         seconds = settings.reasoners.kept_answers_seconds
         store = KeptAnswers(self.bus, seconds) if seconds else None
         self.pool = ReasonerPool(RayStarter(self.blueprint), settings.reasoners, store)
+        self.pool.samples = self.samples
         await self.pool.start()
+
+    async def _readings(self) -> AsyncIterator[Reading]:
+        async for reading in super()._readings():
+            yield reading
+        for reading in readings.of_pool(self.pool):
+            yield reading
 
     async def complete(self, packed: bytes) -> bytes:
         """Ask a model through a reasoner; call and answer are packed as :mod:`plancast_actors.sealed` does it."""
@@ -170,7 +186,9 @@ class ReasonerPoolProcess(Process):
     async def drain(self, timeout: float) -> bool:
         """Wait until no request is in hand."""
         await self.ready()
-        return await self.pool.drain(timeout)
+        drained = await self.pool.drain(timeout)
+        await self._report_now()
+        return drained
 
 
 @dataclass(frozen=True)
@@ -231,12 +249,14 @@ _Pool = ray.remote(ReasonerPoolProcess)
 
 def start_reasoner(blueprint: Blueprint, name: str, namespace: str) -> Any:
     """Start a reasoner, or find the one of this name."""
-    return _Reasoner.options(**actor_options(name, namespace)).remote(blueprint, name)
+    options = actor_options(name, namespace, runtime_env=blueprint.runtime_env)
+    return _Reasoner.options(**options).remote(blueprint, name)
 
 
 def start_pool(blueprint: Blueprint, name: str, namespace: str) -> Any:
     """Start the pool, or find it."""
-    return _Pool.options(**{**actor_options(name, namespace), "max_concurrency": MAX_CALLS}).remote(blueprint, name)
+    options = actor_options(name, namespace, runtime_env=blueprint.runtime_env)
+    return _Pool.options(**{**options, "max_concurrency": MAX_CALLS}).remote(blueprint, name)
 
 
 async def outdated(namespace: str, wanted: ReasonerSettings | None) -> list[str]:

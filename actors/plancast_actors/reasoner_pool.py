@@ -15,9 +15,11 @@ from plancast.reasoning import ReasonReply
 from plancast.settings import ReasonerSettings
 from plancast_actors.fair_queue import FairQueue
 from plancast_actors.kept_answers import AnswerStore
+from plancast_actors.metrics import MODEL_SECONDS
 from plancast_actors.model_limits import ModelLimits
 from plancast_actors.reasoner_crew import Member, ReasonerCrew, ReasonerLost, ReasonerStarter
 from plancast_actors.reasoner_usage import Ledger
+from plancast_actors.samples import Samples
 from plancast_actors.sealed import Question
 from plancast_bus import crash_points
 from plancast_bus.clock import Clock
@@ -83,6 +85,8 @@ class ReasonerPool:
         self._ledger = Ledger()
         self._repeated = 0
         self._in_hand = 0
+        self.samples: Samples | None = None
+        """Where latencies of answers are kept; None measures none."""
 
     async def start(self) -> None:
         """Take over the reasoners that run already, and begin to serve; does not wait for reasoners to start."""
@@ -179,6 +183,8 @@ class ReasonerPool:
             if seat.ticket is not None:
                 seat.ticket.spent(reply.usage.total_tokens)
             self._ledger.answered(request, reply)
+            if self.samples is not None:
+                self.samples.note(MODEL_SECONDS, (reply.model or request.model,), reply.latency_seconds)
             return reply
         self._ledger.failed(request)
         raise ReasonerUnavailable(f"two reasoners died over a request to {request.model}; try again later")

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -18,8 +19,10 @@ from plancast.context import PlatformContext
 from plancast.errors import RetryableError, TerminalError
 from plancast.plain import plain
 from plancast.redaction import redact
+from plancast.trace_scope import WORK
 from plancast.worker import TaskContext, TaskDefinition, TaskHandler, Worker
 from plancast_actors.answers import Answer, check_data, expected_answer, failure_of, make_answer
+from plancast_actors.samples import UNSAMPLED, Samples
 from plancast_actors.task_record import TRUSTED
 from plancast_bus.envelope import EventEnvelope
 
@@ -126,6 +129,7 @@ class TaskExecutor:
         self.room = room
         self.definition = definition
         self.counts = counts
+        self.samples: Samples | None = None
         self._context_factory = context_factory
         self._max_lost = max_lost
         self._is_async = _is_async(definition.handler)
@@ -140,6 +144,8 @@ class TaskExecutor:
         """
         definition = self.definition
         failure: BaseException
+        measured = self.samples is not None and not self.counts.answered & UNSAMPLED
+        begun = time.perf_counter() if measured else None
         try:
             if definition.schema is not None:
                 check_data(definition, request.data)
@@ -152,6 +158,8 @@ class TaskExecutor:
             event_type, data = task.answer or (expected_answer(request, definition), returned)
             answer = None if event_type is None else make_answer(request, definition, event_type, _sendable(data))
             self.counts.answered += 1
+            if begun is not None and self.samples is not None:
+                self.samples.stage("task", time.perf_counter() - begun)
             return answer
         except RetryableError:
             raise
@@ -171,6 +179,8 @@ class TaskExecutor:
     def failure(self, request: EventEnvelope, failure: BaseException) -> Answer | None:
         """Log a failure, and make the answer that tells of it; None when nobody waits for one."""
         self.counts.failed += 1
+        if (work := WORK.get()) is not None:
+            work.fail(type(failure).__name__)
         known = isinstance(failure, (TerminalError, RetryableError))
         # As text, and not as exc_info, which would carry the handler's words to every log as they are.
         told = "" if known else "\n" + redact("".join(traceback.format_exception(failure)).rstrip())

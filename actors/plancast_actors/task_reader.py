@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from plancast.errors import RetryableError, TerminalError
+from plancast.log_records import IN_HAND
+from plancast.trace_scope import TRACE
 from plancast_actors.answers import Answer, RequestTooLarge, read_request
 from plancast_actors.task_executor import TaskExecutor, given_up
 from plancast_actors.task_record import TaskRecord
@@ -19,6 +21,7 @@ from plancast_bus.crash_points import CrashPoint
 from plancast_bus.effects import Publish
 from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusError, BusUnavailable, InvalidEnvelope, InvalidSubject, PayloadTooLarge
+from plancast_bus.trace_context import trace_id_of
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +61,7 @@ class TaskReader:
         self._max_event_bytes = max_event_bytes
         self._consumer: Consumer = bus.consume(spec)
         self._held: dict[int, _Held] = {}
+        self.redelivered = 0
         self._settled: list[_Held] = []
         self._any_settled = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -115,6 +119,8 @@ class TaskReader:
             if crash_points.armed:
                 deliveries = await _at_point(CrashPoint.WORKER_FETCHED, deliveries)
             for delivery in deliveries:
+                if delivery.attempt > 1:
+                    self.redelivered += 1
                 held = self._held.get(delivery.sequence)
                 if held is not None:  # its time to be acknowledged ran out while it was being done
                     held.delivery = delivery
@@ -182,10 +188,11 @@ class TaskReader:
             except InvalidEnvelope as error:
                 await self._refuse(held, error)
                 return
-            if delivery.attempt == 1 and self._executor.trusted and not crash_points.armed:
-                await self._do_first(held, request)
-            else:
-                await self._do_noting(held, request)
+            IN_HAND.set(request)
+            if delivery.trace:
+                TRACE.set(delivery.trace)
+                request.trace_id = trace_id_of(delivery.trace)
+            await self._do_task(held, request)
         except Exception:
             logger.exception("a task could not be handled, it is given back", extra={"task": self._event_type})
             await self._give_back(held, LONGEST_PAUSE)
@@ -194,6 +201,13 @@ class TaskReader:
         reason = "too-large" if isinstance(error, RequestTooLarge) else "undecodable"
         await self._put_aside(held.delivery, reason, str(error))
         self._settle(held)
+
+    async def _do_task(self, held: _Held, request: EventEnvelope) -> None:
+        """Do a task that could be read."""
+        if held.delivery.attempt == 1 and self._executor.trusted and not crash_points.armed:
+            await self._do_first(held, request)
+        else:
+            await self._do_noting(held, request)
 
     async def _do_first(self, held: _Held, request: EventEnvelope) -> None:
         """Do a task at its first delivery, as nearly all are: nothing is known of it, and nothing is to be noted."""
@@ -308,14 +322,14 @@ class TaskReader:
             logger.warning("trying on: %s", error, extra={"task": self._event_type})
             await asyncio.sleep(FIRST_PAUSE)
         event = answer.to_envelope()
-        send = self._send_at_point if crash_points.armed else self._bus.publish
+        send = self._send_at_point if crash_points.armed else self._send
         try:
             await self._patiently(lambda: send(event))
         except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
             failure = self._executor.failure(request, TerminalError(f"the answer cannot be sent: {error}"))
             if failure is not None:
                 event = failure.to_envelope()
-                await self._patiently(lambda: self._bus.publish(event))
+                await self._patiently(lambda: self._send(event))
 
     def _begin_to_send(self, answer: Answer) -> asyncio.Future[list[int]] | None:
         """Send an answer to a plan at once; None for another, and for one that may be too large."""
@@ -326,14 +340,17 @@ class TaskReader:
         if len(payload) > self._max_event_bytes:
             return None
         subject = bus.subjects.event(said["topic"], said["correlation_id"], said["type"])
-        return bus.begin_emit((Publish(subject, payload, said["id"], content_type),))
+        return bus.begin_emit((Publish(subject, payload, said["id"], content_type, "", TRACE.get()),))
+
+    async def _send(self, answer: EventEnvelope) -> None:
+        await self._bus.publish(answer, trace=TRACE.get())
 
     async def _send_at_point(self, answer: EventEnvelope) -> None:
         copies = await crash_points.reach(CrashPoint.WORKER_HANDLE_AFTER, answer.id)
         if not copies:
             raise BusUnavailable("a crash point has lost the answer")
         for _ in range(copies):
-            await self._bus.publish(answer)
+            await self._send(answer)
 
     async def _patiently(self, act: Callable[[], Awaitable[None]]) -> None:
         """Do something over the bus, again and again while it is away or refuses."""

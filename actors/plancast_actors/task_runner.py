@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 
 from plancast.app import App
 from plancast.context import PlatformContext
@@ -17,6 +17,7 @@ from plancast.settings import WorkerSettings
 from plancast.stored import StoredPlans
 from plancast.worker import Worker
 from plancast_actors.presence import Presence
+from plancast_actors.samples import Samples
 from plancast_actors.task_executor import ContextFactory, TaskCounts, TaskExecutor, WorkerRoom
 from plancast_actors.task_reader import TaskReader
 from plancast_bus.clock import Clock, SystemClock
@@ -24,6 +25,9 @@ from plancast_bus.contracts import Bus, ConsumerSpec
 from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.settings import BusSettings
 from plancast_bus.subjects import Subjects, name_of_type
+
+if TYPE_CHECKING:
+    from plancast.tracing import Tracing
 
 DRAIN_SECONDS = 10.0
 MAX_EVENT_BYTES: int = BusSettings().max_event_bytes
@@ -49,6 +53,7 @@ class TaskRunner:
         context_factory: Makes the context that handlers are given; by default one that publishes at once.
         max_event_bytes: As in the settings of the bus. Requests over this become dead letters, answers failures.
         clock: What heartbeats go by.
+        tracing: Makes spans of tasks; None makes none.
 
     Raises:
         InvalidApp: two workers do the same task.
@@ -63,6 +68,7 @@ class TaskRunner:
         context_factory: ContextFactory | None = None,
         max_event_bytes: int = MAX_EVENT_BYTES,
         clock: Clock | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.workers = workers.workers if isinstance(workers, App) else tuple(workers)
         self.bus = bus
@@ -70,6 +76,11 @@ class TaskRunner:
         self._context_factory = context_factory
         self._max_event_bytes = max_event_bytes
         self._clock = clock or SystemClock()
+        self._new_reader: Callable[..., TaskReader] = TaskReader
+        if tracing is not None:
+            from plancast_actors.traced_tasks import TracedTaskReader
+
+            self._new_reader = partial(TracedTaskReader, tracing)
         self._plans = StoredPlans(bus.checkpoints)
         self._registry = AgentRegistry(bus.registry, clock=self._clock)
         self._toolkit = Toolkit(self._registry)
@@ -77,6 +88,9 @@ class TaskRunner:
         self._rooms: list[WorkerRoom] = []
         self._readers: list[TaskReader] = []
         self._counts = TaskCounts()
+        self.samples: Samples | None = None
+        """Where latencies are kept; None measures none. To be set before the start."""
+        self._redelivered = 0
         self._stopped = asyncio.Event()
         tasks = [task for worker in self.workers for task in worker.tasks]
         twice = sorted({task for task in tasks if tasks.count(task) > 1})
@@ -100,8 +114,9 @@ class TaskRunner:
             context_factory = self._context_factory or self._live_context(worker)
             for definition in worker.tasks.values():
                 executor = TaskExecutor(room, definition, context_factory, self._counts, self.settings.max_lost)
+                executor.samples = self.samples
                 spec = task_consumer(definition.event_type, self.bus.subjects, self.settings.ack_wait)
-                self._readers.append(TaskReader(self.bus, executor, spec, self._clock, self._max_event_bytes))
+                self._readers.append(self._new_reader(self.bus, executor, spec, self._clock, self._max_event_bytes))
 
     async def stop(self, *, drain_seconds: float = DRAIN_SECONDS) -> bool:
         """Take no more tasks, wait for those in hand, and give back what is not done in time.
@@ -113,6 +128,7 @@ class TaskRunner:
             Whether all of them were done in time.
         """
         readers, self._readers = self._readers, []
+        self._redelivered += sum(reader.redelivered for reader in readers)
         rooms, self._rooms = self._rooms, []
         presence, self._presence = self._presence, None
         leaving = [] if presence is None else [presence.leave()]
@@ -134,6 +150,11 @@ class TaskRunner:
             await self._stopped.wait()
         finally:
             await self.stop()
+
+    @property
+    def redelivered(self) -> int:
+        """Deliveries of tasks after their first ones."""
+        return self._redelivered + sum(reader.redelivered for reader in self._readers)
 
     def status(self) -> dict[str, Any]:
         """What the runner does: tasks ``running``, and how many it has answered, failed, retried and put aside."""

@@ -70,16 +70,29 @@ class PlanFilter:
     status: str | None = None
     session_id: str | None = None
     tenant_id: str | None = None
+    goal_event: str | None = None
+    text: str | None = None
+    """A part of an id, a goal, a state or a planner's name, in upper or lower case."""
 
     def read(self, line: str) -> PlanSummary | None:
         """The summary that :meth:`PlanSummary.to_header` made a line of; None when it is of another plan."""
-        wanted = [each for each in (self.status, self.session_id, self.tenant_id) if each is not None]
+        exactly = (self.status, self.session_id, self.tenant_id, self.goal_event)
+        wanted = [each for each in exactly if each is not None]
         if not all(_one_line(each) in line for each in wanted):
             return None  # most plans are passed over without being read
         summary = PlanSummary.from_header(line)
-        found = summary.status, summary.session_id, summary.tenant_id
-        asked = self.status, self.session_id, self.tenant_id
-        return summary if all(want in (None, has) for want, has in zip(asked, found, strict=True)) else None
+        found = summary.status, summary.session_id, summary.tenant_id, summary.goal_event
+        if not all(want in (None, has) for want, has in zip(exactly, found, strict=True)):
+            return None
+        return summary if self.text is None or _says(summary, self.text.casefold()) else None
+
+
+def _says(plan: PlanSummary, text: str) -> bool:
+    said = (
+        plan.plan_id, plan.goal_event, plan.current_state, plan.planner, plan.session_id, plan.user_id,
+        plan.parent_plan_id,
+    )  # fmt: skip
+    return any(text in each.casefold() for each in said)
 
 
 class Committed(NamedTuple):
@@ -89,6 +102,8 @@ class Committed(NamedTuple):
     """The store's, of its newest checkpoint; it grows with every commit of any plan."""
     correlation_id: str
     summary: PlanSummary
+    expires_at: float = 0.0
+    """When the store forgets the plan, seconds since the epoch, UTC; 0 while it is kept."""
 
 
 class KeptMachine(NamedTuple):
@@ -229,6 +244,17 @@ class CheckpointStore(Protocol):
 
         Raises:
             BusUnavailable: the reading was interrupted; not all of them were shown.
+        """
+        ...
+
+    def follow(self, version: int = 0) -> AsyncGenerator[Committed]:
+        """What :meth:`committed_after` shows, then each further commit, until the caller stops.
+
+        Commits of one plan that follow each other quickly may be shown as the last of them. It goes on after the
+        connection was lost.
+
+        Raises:
+            BusUnavailable: the connection was closed.
         """
         ...
 

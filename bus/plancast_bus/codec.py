@@ -11,6 +11,7 @@ import msgpack
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
+from plancast_bus.cloud_events import STRUCTURED, from_structured
 from plancast_bus.envelope import EventEnvelope, WireEvent, read_written
 from plancast_bus.errors import InvalidEnvelope
 
@@ -19,6 +20,9 @@ WireFormat = Literal["msgpack", "json"]
 JSON_TYPE = "application/json"
 MSGPACK_TYPE = "application/msgpack"
 CONTENT_TYPES: dict[WireFormat, str] = {"json": JSON_TYPE, "msgpack": MSGPACK_TYPE}
+
+UNREADABLE = "application/cloudevents"
+"""What stands for the content type of a CloudEvent that could not be read where it came in, with the reason."""
 
 _pack = msgpack.Packer(use_bin_type=True).pack  # made once: it brings a buffer
 MAX_DEPTH = 64
@@ -76,6 +80,8 @@ def load(payload: bytes, content_type: str | None) -> Any:
             return json.loads(payload, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise InvalidEnvelope(f"not decodable as JSON: {error}"[:300]) from error
+    if kind == UNREADABLE:
+        raise InvalidEnvelope(f"a CloudEvent cannot be read: {str(content_type).partition(';')[2].strip()}"[:300])
     raise InvalidEnvelope(f"unknown Content-Type {kind[:100]!r}: send {JSON_TYPE} or {MSGPACK_TYPE}")
 
 
@@ -114,6 +120,9 @@ def decode(
         _check_json(fields.get("data"), fields.get("metadata"))
     else:
         _check_json(fields, depth=MAX_DEPTH + 1)
+        if content_type is not None and content_type.lower().startswith(STRUCTURED):
+            fields = from_structured(fields, load)
+            _check_json(fields, depth=MAX_DEPTH + 1)
     event = read_written(fields)
     if event is not None:
         return event

@@ -42,6 +42,8 @@ class Delivery:
     tenant: str = ""
     """Of a goal: whose it is, as its publisher says in the ``Plancast-Tenant`` header, encoded as a token of a subject.
     Tenants take turns by it; it proves nothing."""
+    trace: str = ""
+    """The trace that it belongs to, as its publisher says; see :mod:`plancast_bus.trace_context`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,10 @@ class Consumer(Protocol):
 
     async def nak(self, delivery: Delivery, delay: float = 0.0) -> None:
         """Have it delivered again, after ``delay`` seconds."""
+        ...
+
+    def age(self, delivery: Delivery) -> float | None:
+        """Seconds since a delivery in hand was stored, by the clocks of server and reader; None when not known."""
         ...
 
     async def in_progress(self, deliveries: Iterable[Delivery]) -> None:
@@ -203,8 +209,12 @@ class Bus(Protocol):
     @property
     def registry(self) -> Registry: ...
 
-    async def publish(self, event: EventEnvelope) -> None:
+    async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
         """Publish an event and wait until it is durable; its id makes a repetition harmless.
+
+        Args:
+            event: What is published.
+            trace: The trace that it belongs to; see :mod:`plancast_bus.trace_context`.
 
         Raises:
             PublishRefused: the stream is full, or none takes the subject.

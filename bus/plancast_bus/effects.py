@@ -24,6 +24,8 @@ class Publish:
     content_type: str
     tenant: str = ""
     """Of a goal: whose it is, as a token of a subject; see ``Delivery.tenant``."""
+    trace: str = ""
+    """The trace that it belongs to; see :mod:`plancast_bus.trace_context`."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -40,6 +42,8 @@ class Respond:
     message_id: str
     content_type: str
     notify: str = ""
+    trace: str = ""
+    """As of :class:`Publish`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,8 @@ class SetTimer:
     """Seconds since the epoch, UTC."""
     payload: bytes
     content_type: str
+    trace: str = ""
+    """As of :class:`Publish`: the trace of the turn that set the timer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,8 @@ _KINDS: dict[str, Callable[..., Effect]] = {
     "drop_alias": DropAlias,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
+_TRACED = frozenset({Publish, Respond, SetTimer})
+"""Those whose last field is their trace."""
 
 
 def effect_kind(effect: Effect) -> str:
@@ -122,9 +130,12 @@ def effect_kind(effect: Effect) -> str:
 
 def to_fields(effect: Effect) -> list[Any]:
     """An effect as a list of plain values, its kind first."""
-    if type(effect) is Publish and not effect.tenant:  # as earlier versions write and read it
+    if type(effect) is Publish and not effect.tenant and not effect.trace:  # as earlier versions write and read it
         return ["publish", effect.subject, effect.payload, effect.message_id, effect.content_type]
-    return [_NAMES[type(effect)], *(getattr(effect, name) for name in effect.__slots__)]
+    fields = [_NAMES[type(effect)], *(getattr(effect, name) for name in effect.__slots__)]
+    if type(effect) in _TRACED and not fields[-1]:
+        fields.pop()  # the same
+    return fields
 
 
 def from_fields(fields: list[Any]) -> Effect:

@@ -71,6 +71,9 @@ class BusSettings(BaseModel):
     """First token of all subjects; streams are named after it."""
     wire_format: Literal["msgpack", "json"] = "msgpack"
     """What is written. Both are read."""
+    cloudevents: bool = False
+    """Whether events are written as CloudEvents 1.0 in binary mode: their fields as ``ce-`` headers, their data as the
+    payload. CloudEvents are read in any case."""
     shards: int = Field(16, ge=1, le=1024)
     """Slices of correlation ids. Fixed once the streams exist."""
     replicas: int = Field(1, ge=1, le=5)

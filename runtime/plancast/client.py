@@ -9,8 +9,10 @@ from contextlib import aclosing
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
+
+from pydantic import BaseModel
 
 from plancast.connecting import RUN_FILE, Connecting
 from plancast.errors import ForeignPlan, UnknownGoal
@@ -24,6 +26,10 @@ from plancast_bus.contracts import Bus
 from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
 from plancast_bus.subjects import check_event_type, encode_token
+
+if TYPE_CHECKING:
+    from plancast.app import App
+    from plancast.tracing import Tracing
 
 __all__ = ["RUN_FILE", "Client", "Connecting"]
 
@@ -60,6 +66,8 @@ class Client:
         self.bus = bus
         self.tenant_id = tenant_id
         self.endings = Endings(bus, first_look=first_look, longest_look=longest_look)
+        self.tracing: Tracing | None = None
+        """Makes spans of what the client publishes; None makes none."""
         self.closed = False
         self._owns_bus = False
         self._goals: frozenset[str] | None = None
@@ -166,8 +174,15 @@ class Client:
             metadata={**_without_reserved(metadata), "notify": await self.endings.inbox()},
         )
         ending = self.endings.of(plan_id, noticed=True, tenant_id=tenant)
-        await self.bus.publish(event)
+        await self._publish(event)
         return PlanHandle(self, ending, submitted=True)
+
+    async def _publish(self, event: EventEnvelope) -> None:
+        """Publish an event, in a span where traces are on."""
+        if self.tracing is None:
+            await self.bus.publish(event)
+        else:
+            await self.tracing.publish(self.bus, event)
 
     def plan(self, plan_id: str, *, tenant_id: str | None = None) -> PlanHandle:
         """The plan with this id, or the one that events with this correlation id belong to.
@@ -184,12 +199,63 @@ class Client:
         """
         return PlanHandle(self, self.endings.of(plan_id, tenant_id=self._tenant_of(tenant_id)))
 
+    async def fork(
+        self,
+        plan_id: str,
+        *,
+        at: int,
+        data: Mapping[str, Any] | BaseModel | None = None,
+        correlation_id: str | None = None,
+        app: App | None = None,
+        tenant_id: str | None = None,
+    ) -> PlanHandle:
+        """Begin a new plan where another one stood after one of its turns; returns when that is durable.
+
+        What the plan waited for then is asked for again, on behalf of the new one; the old one is left as it is.
+
+        Args:
+            plan_id: The plan that it is made of.
+            at: The revision: the number of a turn, from 1.
+            data: Fields of the goal's data that are to be others.
+            correlation_id: The new plan's id. Forking under it again gives the plan that there is.
+            app: The code by which the plan as of then is found; see :meth:`PlanHandle.state_at`.
+            tenant_id: Whose plan it must be; that of the client, or anybody's, without.
+
+        Raises:
+            UnknownRevision: there was no such turn, or it is gone from the history.
+            PlanFinished: the plan was finished then.
+            CannotReplay: nobody knows the plan as of then: the code of today differs, or the history does not tell.
+            PlanNotFound: no plan has this id, or it is another tenant's.
+            ForeignPlan: the correlation id is another plan's, or the client is bound to another tenant.
+            PayloadTooLarge: the plan is too large to be forked.
+            AccessDenied: forking takes the permissions of the runtime.
+            BusUnavailable: it may have been forked all the same; fork again with the same correlation id.
+        """
+        from plancast.time_travel import options_of, send_fork
+
+        source = self.plan(plan_id, tenant_id=tenant_id)
+        checkpoint = await source.begun()
+        changed = data.model_dump(mode="json") if isinstance(data, BaseModel) else data
+        fork_id = await send_fork(
+            self.bus,
+            checkpoint,
+            at,
+            await options_of(self.bus, app),
+            data=changed,
+            correlation_id=correlation_id,
+            notify=await self.endings.inbox(),
+        )
+        ending = self.endings.of(fork_id, noticed=True, tenant_id=checkpoint.summary.tenant_id)
+        return PlanHandle(self, ending, submitted=True)
+
     async def plans(
         self,
         *,
         session_id: str | None = None,
         status: PlanStatus | str | None = None,
         tenant_id: str | None = None,
+        goal_event: str | None = None,
+        text: str | None = None,
         limit: int | None = None,
         after: str | None = None,
     ) -> PlanPage:
@@ -202,6 +268,8 @@ class Client:
             session_id: Only plans of this session.
             status: Only plans of this status.
             tenant_id: Only plans of this tenant; of the client's, or of all, without.
+            goal_event: Only plans of this goal.
+            text: Only plans with this text, in upper or lower case, in an id, their goal, state or planner.
             limit: At most so many, of those changed last.
             after: Goes on behind an earlier page: its ``next``. A plan that has changed since is at the front of a
                 new listing, and on no further page of the old one.
@@ -211,7 +279,8 @@ class Client:
             ValueError: there is no such status, or ``after`` is the ``next`` of no page.
             BusUnavailable: the store cannot be reached.
         """
-        wanted = PlanFilter(None if status is None else str(PlanStatus(status)), session_id, self._tenant_of(tenant_id))
+        only = None if status is None else str(PlanStatus(status))
+        wanted = PlanFilter(only, session_id, self._tenant_of(tenant_id), goal_event, text or None)
         before = 0 if after is None else _version(after)
         # Whether there is more costs nothing to know where any plan will do; else it might be far to the next one.
         enough = limit if limit is None or wanted != PlanFilter() else limit + 1

@@ -66,6 +66,10 @@ class Connecting:
             raise BusUnavailable(f"{error}{hint}") from error
         client = self._kind(bus, tenant_id=self._tenant_id)
         client._owns_bus = True
+        if settings.telemetry.traces == "on":
+            from plancast.tracing import Tracing
+
+            client.tracing = Tracing()  # who exports them is the program's affair
         return client
 
 

@@ -14,6 +14,8 @@ WAKE = "plan.wake"
 Their data: ``{"reason"}`` for cancel, pause and reject, ``{"input"}`` for resume, ``{"goal_data"}`` (an object) for
 redirect, ``{"context"}`` (any JSON) for inject, nothing for wake, which has a plan that stands still go on.
 """
+FORK = "plan.fork"
+"""Begins a plan where another one stood, see :mod:`plancast.forking`. It comes as a timer, which no client may set."""
 
 
 def cancel_reason(event: EventEnvelope) -> str:

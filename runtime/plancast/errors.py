@@ -11,6 +11,8 @@ PlancastError                  root of every error that plancast raises (it live
 ├── PlanNotFound               no plan has this id
 ├── PlanFinished               a finished plan was asked to move
 ├── ForeignPlan                a turn tried to write another plan than its own
+├── UnknownRevision            a plan has no such revision, or it is gone from its history
+├── CannotReplay               a plan's history cannot be re-run up to a revision, or not gone on from there
 ├── TurnAborted                a turn must stop and leave no trace
 ├── PlanFailed                 the plan whose result was asked for has failed
 ├── PlanCancelled              the plan whose result was asked for was cancelled
@@ -37,6 +39,7 @@ from plancast_bus.errors import PlancastError
 
 __all__ = [
     "BudgetExhausted",
+    "CannotReplay",
     "ConditionFailed",
     "DeterministicStepError",
     "ForeignPlan",
@@ -61,6 +64,7 @@ __all__ = [
     "TerminalError",
     "TurnAborted",
     "UnknownGoal",
+    "UnknownRevision",
     "UnknownTask",
 ]
 
@@ -108,6 +112,23 @@ class PlanFinished(PlancastError):
 
 class ForeignPlan(PlancastError):
     """Raised when a handler tries to change or save another plan than the one whose turn it is."""
+
+
+class UnknownRevision(PlancastError, LookupError):
+    """Raised when a plan is asked for as of a revision that it has not had, or that is gone from its history."""
+
+
+class CannotReplay(PlancastError):
+    """Raised when a plan's history cannot be re-run up to a revision that something is to be made of."""
+
+    def __init__(self, plan_id: str, revision: int, reason: str) -> None:
+        self.plan_id = plan_id
+        self.revision = revision
+        self.reason = reason
+        super().__init__(plan_id, revision, reason)
+
+    def __str__(self) -> str:
+        return f"plan {self.plan_id} cannot be re-run up to revision {self.revision}: {self.reason}"
 
 
 class TurnAborted(PlancastError):

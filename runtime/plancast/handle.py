@@ -22,7 +22,9 @@ from plancast_bus.errors import AccessDenied, BusUnavailable
 from plancast_bus.subjects import check_event_type
 
 if TYPE_CHECKING:
+    from plancast.app import App
     from plancast.client import Client
+    from plancast.replayed import PlanAt, Replay, Which
 
 BEGIN_SECONDS = 5.0
 """How long what is asked of a plan that was just submitted waits for the plan to begin."""
@@ -127,6 +129,45 @@ class PlanHandle:
         entries = await self._client.bus.checkpoints.history(checkpoint.correlation_id)
         return [unpack(entry) for entry in entries]
 
+    async def state_at(self, revision: int, *, app: App | None = None) -> PlanAt:
+        """The plan as it was after a turn: results, state and status, as far as they are known.
+
+        Args:
+            revision: Number of the turn, from 1.
+            app: The code; plans that handlers, or planners with tasks of their own, move are known by it alone.
+
+        Raises:
+            UnknownRevision: there was no such turn, or it is gone from the history.
+            PlanNotFound, BusUnavailable: as :meth:`state` does.
+        """
+        from plancast.replay import state_at
+        from plancast.time_travel import options_of, recorded_plan
+
+        bus = self._client.bus
+        plan = await recorded_plan(bus, await self._begun())
+        return await state_at(plan, revision, await options_of(bus, app))
+
+    async def replay(self, *, app: App | None = None, machine: Which = "then") -> Replay:
+        """Re-run the plan's history through the code of today, and tell for each turn whether it does the same.
+
+        No model and no worker is asked, and nothing is sent. Handlers are run: what they do in the world by
+        themselves, they do again.
+
+        Args:
+            app: The code of today; without it the plan's own machine and recorded decisions alone.
+            machine: The state machine that the plan began with (``then``), or its goal's of today (``now``).
+
+        Raises:
+            CannotReplay: the beginning of the history, or the state machine, is gone.
+            PlanNotFound, BusUnavailable: as :meth:`state` does.
+        """
+        from plancast.replay import replay
+        from plancast.time_travel import options_of, recorded_plan
+
+        bus = self._client.bus
+        plan = await recorded_plan(bus, await self._begun())
+        return await replay(plan, await options_of(bus, app, machine=machine))
+
     async def signal(self, event_type: str, data: Any = None, *, user_id: str = "", event_id: str | None = None) -> str:
         """Send the plan an event from outside, on the topic ``plan-events``; returns the event's id.
 
@@ -164,40 +205,44 @@ class PlanHandle:
             user_id=user_id or None,
             **fields,
         )
-        await self._client.bus.publish(event)
+        await self._client._publish(event)
         return event.id
 
-    async def resume(self, data: Any = None) -> None:
+    async def resume(self, data: Any = None, *, user_id: str = "", event_id: str | None = None) -> None:
         """Have a paused plan go on, with ``data`` as its ``results["user_input"]``. Raises as :meth:`signal` does."""
-        await self.signal(RESUME, {"input": plain(data)})
+        await self.signal(RESUME, {"input": plain(data)}, user_id=user_id, event_id=event_id)
 
-    async def cancel(self, reason: str = "cancelled") -> None:
+    async def cancel(self, reason: str = "cancelled", *, user_id: str = "", event_id: str | None = None) -> None:
         """Cancel the plan, and its children with it. Raises as :meth:`signal` does."""
-        await self.signal(CANCEL, {"reason": reason})
+        await self.signal(CANCEL, {"reason": reason}, user_id=user_id, event_id=event_id)
 
-    async def pause(self, reason: str = "paused") -> None:
+    async def pause(self, reason: str = "paused", *, user_id: str = "", event_id: str | None = None) -> None:
         """Hold the plan until it is resumed. Raises as :meth:`signal` does."""
-        await self.signal(PAUSE, {"reason": reason})
+        await self.signal(PAUSE, {"reason": reason}, user_id=user_id, event_id=event_id)
 
-    async def reject(self, reason: str = "rejected") -> None:
+    async def reject(self, reason: str = "rejected", *, user_id: str = "", event_id: str | None = None) -> None:
         """End the plan as failed, with ``constraints_conflict``. Raises as :meth:`signal` does."""
-        await self.signal(REJECT, {"reason": reason})
+        await self.signal(REJECT, {"reason": reason}, user_id=user_id, event_id=event_id)
 
-    async def redirect(self, goal_data: Mapping[str, Any] | BaseModel) -> None:
+    async def redirect(
+        self, goal_data: Mapping[str, Any] | BaseModel, *, user_id: str = "", event_id: str | None = None
+    ) -> None:
         """Give the goal new data, which its planner is shown the next time it is asked.
 
         Args:
             goal_data: All of the goal's data from now on: a mapping, or a pydantic model.
+            user_id: Who redirects it.
+            event_id: As for :meth:`signal`.
 
         Raises:
             TypeError: it is neither, or has no JSON form; nothing was sent.
             PlanFinished, PlanNotFound, BusUnavailable: as :meth:`signal` does.
         """
-        await self.signal(REDIRECT, {"goal_data": self._goal_data(goal_data)})
+        await self.signal(REDIRECT, {"goal_data": self._goal_data(goal_data)}, user_id=user_id, event_id=event_id)
 
-    async def inject(self, context: Any) -> None:
+    async def inject(self, context: Any, *, user_id: str = "", event_id: str | None = None) -> None:
         """Hand the planner context, any JSON, shown the next time it is asked. Raises as :meth:`signal` does."""
-        await self.signal(INJECT, {"context": plain(context)})
+        await self.signal(INJECT, {"context": plain(context)}, user_id=user_id, event_id=event_id)
 
     async def watch(self) -> AsyncIterator[PlanChange]:
         """The plan as it is, then each further committed turn; ends after the one that finished the plan.
@@ -246,6 +291,14 @@ class PlanHandle:
         elif not self._submitted:
             raise PlanNotFound(f"plan {self.plan_id} is unknown, or was forgotten after its retention")
         return checkpoint
+
+    async def begun(self) -> Checkpoint:
+        """The newest checkpoint, of a plan that was just submitted once it has begun.
+
+        Raises:
+            PlanNotFound, BusUnavailable: as :meth:`state` does.
+        """
+        return await self._begun()
 
     async def _begun(self) -> Checkpoint:
         loop = asyncio.get_running_loop()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from plancast.plain import plain
+from plancast.trace_scope import current_trace
 from plancast_bus.contracts import Bus
 from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.trace_context import trace_id_of
 
 
 class LiveEvents:
@@ -66,7 +68,10 @@ class LiveEvents:
                 "data": {} if data is None else plain(data),
             }
         )
-        await self._bus.publish(event)
+        trace = current_trace()
+        if trace:
+            event.trace_id = trace_id_of(trace)
+        await self._bus.publish(event, trace=trace)
         return event.id
 
     async def request(

@@ -42,9 +42,9 @@ class ModelCall:
         self._litellm = litellm
         self._request = request
         self._timeout = request.timeout or timeout
-        self._provider = provider_of(litellm, model, request.api_base)
+        self.provider = provider_of(litellm, model, request.api_base)
         # A key, and an address, are for one provider. No other one gets to see them.
-        at_home = model == request.model or self._provider == provider_of(litellm, request.model, request.api_base)
+        at_home = model == request.model or self.provider == provider_of(litellm, request.model, request.api_base)
         self._key = request.api_key.get_secret_value() if request.api_key and at_home else None
         self._parameters = {
             name: value
@@ -110,7 +110,7 @@ class ModelCall:
 
     @cached_property
     def _key_names(self) -> tuple[str, ...]:
-        return _key_names(self._litellm, self.model, self._provider)
+        return _key_names(self._litellm, self.model, self.provider)
 
     def _lacks_key(self) -> bool:
         """Told before the call: litellm would report it as a server's error, which looks worth another try.
@@ -121,7 +121,7 @@ class ModelCall:
             return False
         if any(_is_secret(name) for name in self._parameters):
             return False
-        set_in_code = getattr(self._litellm, f"{self._provider}_key", None) or getattr(self._litellm, "api_key", None)
+        set_in_code = getattr(self._litellm, f"{self.provider}_key", None) or getattr(self._litellm, "api_key", None)
         return not set_in_code
 
     def _key_hint(self) -> str:

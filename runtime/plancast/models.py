@@ -16,7 +16,7 @@ import time
 import warnings
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plancast.answers import AnswerCache
 from plancast.errors import ModelUnavailable
@@ -24,6 +24,10 @@ from plancast.model_call import Level, ModelCall, provider_of, usage_of
 from plancast.model_failures import Failure
 from plancast.ratelimit import RateLimit
 from plancast.reasoning import ReasonReply, ReasonRequest, ReasonRetry
+from plancast.trace_scope import TRACING
+
+if TYPE_CHECKING:
+    from plancast.tracing import Tracing
 
 __all__ = ["Level", "Reasoner", "load_litellm", "supports_structured_output"]
 
@@ -73,6 +77,8 @@ class Reasoner:
         self._limits = dict(limits or {})
         self._levels = dict(structured_output or {})
         self._learned: dict[tuple[str, str | None], Level] = {}
+        self.tracing: Tracing | None = None
+        """Makes spans of calls; without it, those of the turn that asks in this process are made."""
         self._answers = AnswerCache(cache_size, cache_seconds)
         self._sleep = sleep
         self._chance = chance
@@ -98,7 +104,7 @@ class Reasoner:
             if share < 1:
                 break
             call = ModelCall(litellm, request, model, self._timeout, self._level(litellm, model, request.api_base))
-            answer, failure, failed = await self._persist(call, share)
+            answer, failure, failed = await self._persist(call, share, request)
             calls, tries = calls + call.made, tries - failed
             if failure is None:
                 choice = answer.choices[0]
@@ -115,13 +121,13 @@ class Reasoner:
             logger.info("model %s failed: %s", model, failure.text, extra={"plan_id": request.plan_id})
         raise _unavailable(request.model, failures, calls)
 
-    async def _persist(self, call: ModelCall, share: int) -> tuple[Any, Failure | None, int]:
+    async def _persist(self, call: ModelCall, share: int, request: ReasonRequest) -> tuple[Any, Failure | None, int]:
         """Call one model until it answers, fails for good, or has failed transiently `share` times."""
         limit = self._limits.get(call.model)
         failed = 0
         while True:
             ticket = await limit.acquire(call.estimate()) if limit else None
-            answer, failure = await call.make()
+            answer, failure = await self._make(call, request)
             if failure is None:
                 if ticket:
                     ticket.spent(answer.usage.total_tokens)
@@ -137,6 +143,31 @@ class Reasoner:
             if failed >= share or (failure.retry_after or 0.0) > self._retry.max_retry_after:
                 return None, failure, failed
             await self._sleep(self._retry.delay(failed, failure.retry_after, self._chance()))
+
+    async def _make(self, call: ModelCall, request: ReasonRequest) -> tuple[Any, Failure | None]:
+        """One call, in a span where traces are on."""
+        tracing = self.tracing or TRACING.get()
+        if tracing is None:
+            return await call.make()
+        from plancast.tracing import answered
+
+        work = tracing.chat(request, call.model, call.provider)
+        try:
+            answer, failure = await call.make()
+            if failure is not None:
+                work.fail(str(failure.status or "") or "unavailable")
+            else:
+                choice = answer.choices[0]
+                used = getattr(answer, "usage", None)
+                tokens = int(getattr(used, "prompt_tokens", 0) or 0), int(getattr(used, "completion_tokens", 0) or 0)
+                told = str(getattr(answer, "model", "") or ""), str(getattr(answer, "id", "") or "")
+                answered(work, told[0], tokens, str(choice.finish_reason or "stop"), told[1])
+            return answer, failure
+        except BaseException as error:
+            work.fail(type(error).__name__)
+            raise
+        finally:
+            work.end()
 
     def _level(self, litellm: Any, model: str, api_base: str | None) -> Level:
         learned = self._learned.get((model, api_base)) or self._learned.get((model, None))

@@ -24,7 +24,7 @@ class Outbox:
 
     __slots__ = (
         "_before_plan", "_correlation_id", "_environment", "_event", "_index", "_responded", "_revision", "_time",
-        "begun", "effects", "plan", "sent",
+        "begun", "effects", "plan", "sent", "trace", "trace_id",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,8 @@ class Outbox:
         self._responded = False
         self._before_plan: dict[str, Request] = {}
         """Requests that a goal's handler has sent before it made the plan."""
+        self.trace = self.trace_id = ""
+        """The trace that what is sent belongs to, and its id; empty for none."""
         self.plan = plan
         """The plan that sends, once there is one."""
         self.begun = plan is not None
@@ -95,11 +97,12 @@ class Outbox:
                     message_id,
                     content_type,
                     self.plan.notify or "",
+                    self.trace,
                 )
             )
         else:
             tenant = tenant_token(said.get("tenant_id")) if event_type in self._environment.goals else ""
-            self.effects.append(Publish(subject, payload, message_id, content_type, tenant))
+            self.effects.append(Publish(subject, payload, message_id, content_type, tenant, self.trace))
         self.sent.append([event_type, event_id])
         return event_id
 
@@ -189,7 +192,7 @@ class Outbox:
                 "tenant_id": event.tenant_id,
                 "user_id": event.user_id,
                 "session_id": event.session_id,
-                "trace_id": event.trace_id or event.id,
+                "trace_id": self.trace_id or event.trace_id or event.id,
                 "parent_event_id": event.id,
             }
         return {
@@ -200,7 +203,7 @@ class Outbox:
             "tenant_id": plan.tenant_id or None,
             "user_id": plan.user_id or None,
             "session_id": plan.session_id,
-            "trace_id": plan.trace_id,
+            "trace_id": self.trace_id or plan.trace_id,
             "parent_event_id": event.id,
         }
 

@@ -488,6 +488,10 @@ class PlanContext:
                 request = self.requests[request_id] = Request(action.event_type, action.response_event)
             request.state, request.attempt = state, attempt
 
+    async def ask_in(self, state: str, attempt: int) -> None:
+        """Send a state's request, as this attempt at it."""
+        await self._ask(state, attempt)
+
     async def ask_again(self, request_id: str) -> None:
         """Send a state's request once more, under a new id; an answer to the old one comes too late."""
         request = self.requests.pop(request_id)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from plancast_bus.settings import BusSettings, NatsSettings
@@ -137,6 +137,10 @@ class PlanSettings(BaseModel):
     """Event ids that a checkpoint remembers, to know a repetition by."""
     timeline_tail_bytes: int = Field(8192, ge=256)
     """Timeline that a checkpoint carries; what is over it is put away once."""
+    timeline_detail: Literal["summary", "full"] = "summary"
+    """Whether the timeline also keeps what each turn has sent, not only its types and ids, and what models have
+    answered handlers: then ``plancast plans replay`` tells of those, too. Timelines grow by as much, and plans reach
+    the limit of their size sooner."""
     turn_seconds: float = Field(900.0, ge=0)
     """Seconds that handlers and planners may take over one event before the plan fails; 0 sets no limit. While a turn
     waits for a model, the reasoners' limits count instead."""
@@ -155,6 +159,41 @@ class PlanSettings(BaseModel):
         return self
 
 
+class ConsoleSettings(BaseModel):
+    """The console and its HTTP API."""
+
+    host: str = "127.0.0.1"
+    """Address that it listens on. Off the loopback it wants tokens, and TLS in front of it."""
+    port: int = Field(7878, ge=0, le=65535)
+    """Port that it listens on; 0 takes a free one."""
+    tokens: dict[str, SecretStr] = Field(default_factory=dict)
+    """Who may use it, and the token of each: ``{"ada": "..."}``. Empty: whoever is on this machine."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, token in self.tokens.items():
+            if not name.strip() or len(token.get_secret_value()) < 16:
+                raise ValueError("tokens: each wants a name, and at least 16 characters")
+        return self
+
+
+class TelemetrySettings(BaseModel):
+    """What the processes tell of themselves; see ``docs/telemetry.md``."""
+
+    metrics_interval: float = Field(10.0, ge=0)
+    """Seconds between two reports of metrics to Ray, by each actor; 0 reports and measures nothing."""
+    metrics_port: int = Field(0, ge=0, le=65535)
+    """Port on which the Ray that ``run`` starts exports metrics for Prometheus; 0 takes a free one. A Ray cluster of
+    your own is told by ``ray start --metrics-export-port``. Needs ``ray[default]``; without it nothing is exported."""
+    log_format: Literal["text", "json"] = "text"
+    """How log records are written: lines for people, or one JSON object a line. Of actors and of the command line."""
+    log_level: Literal["debug", "info", "warning", "error"] = "warning"
+    """Least level of what actors log; on the command line ``-v`` says it."""
+    traces: Literal["off", "on"] = "off"
+    """Whether turns, tasks, questions to models and what clients publish are OpenTelemetry spans; see
+    ``docs/tracing.md``. OpenTelemetry's own variables (``OTEL_...``) say where they go, and which are kept."""
+
+
 class Settings(BaseSettings):
     """All settings. Environment: ``PLANCAST_HOSTS__COUNT=4``, ``PLANCAST_NATS__PASSWORD=...``."""
 
@@ -170,6 +209,8 @@ class Settings(BaseSettings):
     workers: WorkerSettings = Field(default_factory=WorkerSettings)
     reasoners: ReasonerSettings = Field(default_factory=ReasonerSettings)
     plans: PlanSettings = Field(default_factory=PlanSettings)
+    telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
+    console: ConsoleSettings = Field(default_factory=ConsoleSettings)
     data_dir: Path = Path(".plancast")
     """Where ``run`` keeps the embedded nats-server's data, and notes the URL of what runs."""
 

@@ -102,7 +102,7 @@ def _set_timer(turn: Turn, plan: PlanContext, request_id: str, request: Request)
         tenant_id=plan.tenant_id or None,
     )
     payload, content_type = turn.environment.encode(event)
-    turn.effects.append(SetTimer(plan.correlation_id, name, request.due, payload, content_type))
+    turn.effects.append(SetTimer(plan.correlation_id, name, request.due, payload, content_type, turn.outbox.trace))
 
 
 def _timer_name(request_id: str) -> str:

@@ -191,7 +191,7 @@ class SpawnAndAwaitStep:
         return await _tell(self.on_resolved, run, completion, state)
 
     async def _spawn(self, run: RunContext, tasks: TaskRegistry) -> Claim:
-        own = _own_name(run.run_id, self.step_id)
+        own = own_name(run.run_id, self.step_id)
         group_id, task_id = self.group_id or own, _free_name(tasks, own)
         # Kept before anything is awaited: whoever else calls meanwhile finds it, and spawns no second task.
         state = tasks.keep_step(run.run_id, self.step_id, StepState(group_id, task_id, busy=True))
@@ -277,7 +277,8 @@ def _awaiting(tasks: TaskRegistry, task_id: str | None, group_id: str) -> AwaitA
     return AwaitAction(task_id=task_id)
 
 
-def _own_name(run_id: str, step_id: str) -> str:
+def own_name(run_id: str, step_id: str) -> str:
+    """Group of a step that names none, of a run."""
     name = f"{run_id}/{step_id}"
     return name if len(name) <= _MAX_NAME else sha256(name.encode(errors="surrogatepass")).hexdigest()
 

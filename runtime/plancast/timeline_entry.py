@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from plancast.plan import PlanContext
-from plancast_bus.effects import Publish, Respond, effect_kind
+from plancast_bus.codec import load
+from plancast_bus.effects import Effect, Publish, Respond, effect_kind
 
 if TYPE_CHECKING:
     from plancast.turn import Turn
@@ -28,6 +29,10 @@ def timeline_entry(turn: Turn, plan: PlanContext) -> dict[str, Any]:
     }
     if turn.too_large:
         entry["event"] = {name: value for name, value in entry["event"].items() if name not in ("data", "metadata")}
+    if turn.environment.in_full:
+        entry["said"] = [load(each.payload, each.content_type).get("data") for each in turn.effects if _is_event(each)]
+        if turn.answers:
+            entry["answers"] = turn.answers
     others = [effect_kind(each) for each in turn.effects if type(each) not in _EVENTS]
     if others:
         entry["effects"] = others
@@ -44,3 +49,7 @@ def timeline_entry(turn: Turn, plan: PlanContext) -> dict[str, Any]:
     if plan.pause_reason is not None:
         entry["pause_reason"] = plan.pause_reason
     return entry
+
+
+def _is_event(effect: Effect) -> TypeGuard[Publish | Respond]:
+    return type(effect) in _EVENTS

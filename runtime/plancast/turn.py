@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plancast.context import PlatformContext
+from plancast.controls import FORK
 from plancast.deciding import Deciding
 from plancast.errors import ForeignPlan, InvalidApp, TerminalError
 from plancast.failed_requests import as_failure_of_child, ask_later, ends_request, explain, is_failure
@@ -14,6 +15,7 @@ from plancast.outbox import Outbox
 from plancast.plan import MAX_MOVES, WAITING_FOR, PlanContext
 from plancast.planner import Handler, Planner, call_handler, wants_four
 from plancast.reading import answered_request
+from plancast.recorded_answers import RecordedAnswers
 from plancast.requests import WAIT, Request
 from plancast.run import version_of
 from plancast.settling import settle_kept, settle_requests
@@ -27,6 +29,7 @@ from plancast_bus.codec import pack
 from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.subjects import check_event_type
+from plancast_bus.trace_context import trace_id_of
 
 __all__ = ["Turn", "TurnEnvironment", "Verdict"]
 
@@ -45,6 +48,9 @@ class Turn:
         now: Seconds since the epoch.
         is_timer: The event is a timer of the plan that has become due.
     """
+
+    answers: list[dict[str, Any] | None] | None = None
+    """What models have answered handlers, where timelines are kept in full; None for a question without an answer."""
 
     def __init__(
         self,
@@ -87,7 +93,7 @@ class Turn:
             environment.memory_of(plan.tenant_id if plan is not None else event.tenant_id or ""),
             environment.registry,
             environment.toolkit,
-            environment.reasoner,
+            self._recorded_reasoner() if environment.in_full else environment.reasoner,
             self,
         )
         if plan is not None:
@@ -95,6 +101,16 @@ class Turn:
             plan.hands_over = self._transition_handler(plan) is not None
             plan.moves.clear()
             self.asked_before = {key: (each.due, each.child, each.sequence) for key, each in plan.requests.items()}
+
+    def belongs_to(self, trace: str) -> None:
+        """Have the turn, and what it sends, belong to a trace; see :mod:`plancast_bus.trace_context`."""
+        self.outbox.trace, self.outbox.trace_id = trace, trace_id_of(trace)
+        self.event.trace_id = self.outbox.trace_id
+
+    def _recorded_reasoner(self) -> RecordedAnswers:
+        recorded = RecordedAnswers(self.environment.reasoner)
+        self.answers = recorded.answers
+        return recorded
 
     def close(self) -> None:
         """Let go of what knows the turn: cycles, left to the garbage collector, cost more than the turn itself."""
@@ -143,6 +159,10 @@ class Turn:
 
     async def fail(self, error: BaseException) -> Verdict:
         """Instead of :meth:`run`, when that has raised: the plan fails with the error, and the requester hears it."""
+        if self.plan is None and self.is_timer and self.event.type == FORK:
+            from plancast.forking import ForkedFrom, begin
+
+            begin(self, ForkedFrom.model_validate(self.event.data), {})
         if self.plan is None:
             if not self._is_goal:
                 return self.refused(f"a handler failed: {type(error).__name__}: {error}")
@@ -171,6 +191,10 @@ class Turn:
     async def _without_plan(self) -> Verdict:
         if self._is_goal:
             return await self._begin(self.environment.goals[self.event.type])
+        if self.is_timer and self.event.type == FORK:
+            from plancast.forking import fork
+
+            return await fork(self)
         handled = await self._call_listeners()
         if self.plan is not None:
             return COMMIT
@@ -394,6 +418,10 @@ class Turn:
     def may_be_moved_by_code(self, plan: PlanContext) -> bool:
         """Whether a handler of the app's could still move a plan out of a state that has no way out."""
         return bool(self.environment.listeners) or self._transition_handler(plan) is not None
+
+    def hands_over(self, plan: PlanContext) -> bool:
+        """Whether a transition handler has its say on the plan's moves."""
+        return self._transition_handler(plan) is not None
 
     def deciding(self, plan: PlanContext) -> Deciding | None:
         """How a plan goes on that a planner decides; None for others."""

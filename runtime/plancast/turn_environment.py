@@ -43,6 +43,8 @@ class TurnEnvironment:
     expected: Mapping[str, str] = field(init=False)
     """Events that people and webhooks send, as planners declare them."""
     listeners: tuple[Planner, ...] = field(init=False)
+    in_full: bool = field(init=False)
+    """Whether timelines keep what turns have sent and heard from models."""
     checked: set[str] = field(init=False, default_factory=set)
     """Hashes of state machines that were found valid."""
     _memories: dict[str, PlanMemory] = field(init=False, default_factory=dict)
@@ -61,6 +63,7 @@ class TurnEnvironment:
             "deciders": deciders,
             "expected": expected,
             "listeners": tuple(each for each in app.planners if each.handles_events),
+            "in_full": self.settings.timeline_detail == "full",
         }.items():
             object.__setattr__(self, name, value)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plancast_bus.checkpoints import FORMAT, Checkpoint, PlanSummary
+from plancast_bus.checkpoints import FORMAT, Checkpoint, PlanFilter, PlanSummary
 from plancast_bus.codec import pack, unpack
 from plancast_bus.effects import CancelTimer, DropAlias, Effect, Publish, SealHistory
 from plancast_bus.errors import InvalidEnvelope
@@ -47,6 +47,15 @@ checkpoints = st.builds(
     expires_after=seconds,
 )
 SUMMARY = PlanSummary("p", "running", "goal", "start", 1)
+
+
+def test_a_filter_takes_plans_by_goal_and_by_text() -> None:
+    line = PlanSummary("plan-A", "running", "order.goal", "paying", 3, session_id="s1", planner="Orders").to_header()
+    for wanted in (PlanFilter(goal_event="order.goal"), PlanFilter(text="PLAN-a"), PlanFilter(text="pay")):
+        assert wanted.read(line) is not None
+    assert PlanFilter("running", "s1", goal_event="order.goal", text="orders").read(line) is not None
+    for wanted in (PlanFilter(goal_event="order"), PlanFilter(text="running"), PlanFilter("failed", text="pay")):
+        assert wanted.read(line) is None
 
 
 @given(checkpoints, st.integers(1, 2**53))

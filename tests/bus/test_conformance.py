@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import replace
 from uuid import uuid4
 
@@ -1092,6 +1093,37 @@ async def test_commits_are_looked_through_a_piece_at_a_time(bus: Bus) -> None:
     assert [each.correlation_id async for each in store.committed_after(versions["b ü.*"])] == ["c", "a"]
     assert [each.summary.revision async for each in store.committed_after(versions["c"])] == [2]
     assert [each async for each in store.committed_after(newest)] == []
+
+
+async def test_who_follows_sees_every_plan_that_is_stored_then_each_further_commit(world: World, bus: Bus) -> None:
+    store = bus.checkpoints
+    versions = {name: await store.commit(checkpoint(name)) for name in ("a", "b ü.*", "c")}
+    following = (await world.connect()).checkpoints.follow(versions["a"])
+    seen = []
+    async with asyncio.timeout(PATIENCE), aclosing(following):
+        async for each in following:
+            seen.append((each.correlation_id, each.summary.revision, each.version))
+            if each.correlation_id == "c":
+                versions["a"] = await store.commit(checkpoint("a", revision=2, version=versions["a"]))
+            elif each.correlation_id == "a":
+                versions["d"] = await store.commit(checkpoint("d"))
+            elif each.correlation_id == "d":
+                break
+    assert seen == [("b ü.*", 1, versions["b ü.*"]), ("c", 1, versions["c"]), ("a", 2, versions["a"]),
+                    ("d", 1, versions["d"])]  # fmt: skip
+
+
+async def test_who_follows_is_told_when_a_plan_will_be_forgotten(world: World, bus: Bus) -> None:
+    await bus.checkpoints.commit(checkpoint("kept"))
+    await bus.checkpoints.commit(replace(checkpoint("over", status="completed"), expires_after=100.0))
+    found = {}
+    async with asyncio.timeout(PATIENCE), aclosing(bus.checkpoints.follow()) as following:
+        async for each in following:
+            found[each.correlation_id] = each.expires_at
+            if len(found) == 2:
+                break
+    assert found["kept"] == 0
+    assert 0 < found["over"] - world.clock.time() <= 101
 
 
 async def test_a_watch_sees_the_newest_checkpoint_and_later_ones(world: World, bus: Bus) -> None:

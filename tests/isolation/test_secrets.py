@@ -26,8 +26,8 @@ from plancast import (
     Worker,
 )
 from plancast.cli import main
-from plancast.cli.logs import FieldFormatter
 from plancast.errors import ModelUnavailable, PlanFailed
+from plancast.log_records import FieldFormatter, JsonFormatter
 from plancast.models import Reasoner
 from plancast.reasoning import ReasonRequest, ReasonRetry
 from plancast.settings import Settings
@@ -42,6 +42,7 @@ PASSWORD = "Pa55word0fNats"
 TOKEN = "T0ken0fNatsServer"
 KEY = "0123model4567key89abcdef"  # of no provider's shape, so that only knowing it hides it
 HEADER = "header-credential-XYZ987"
+TEXT, JSON = FieldFormatter(), JsonFormatter()
 SECRETS = (PASSWORD, TOKEN, KEY, HEADER)
 
 
@@ -62,9 +63,9 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
-    """Everything that any logger says at DEBUG, as the command line writes it."""
+    """Everything that any logger says at DEBUG, as the command line and actors write it, in both formats."""
     caplog.set_level(logging.DEBUG)
-    return lambda: "\n".join(map(FieldFormatter().format, caplog.records))
+    return lambda: "\n".join(each.format(record) for record in caplog.records for each in (TEXT, JSON))
 
 
 @pytest.fixture

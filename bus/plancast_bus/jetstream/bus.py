@@ -30,10 +30,12 @@ from plancast_bus.jetstream.health import examine
 from plancast_bus.jetstream.publishing import TENANT, Publisher
 from plancast_bus.jetstream.reading import StreamReader
 from plancast_bus.jetstream.registry import JetStreamRegistry
+from plancast_bus.messages import as_cloud_event, read_message
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.sources import SOURCES
 from plancast_bus.subjects import Subjects, encode_token
 from plancast_bus.tenants import tenant_of
+from plancast_bus.trace_context import write_trace
 
 logger = logging.getLogger(__name__)
 
@@ -85,14 +87,16 @@ class JetStreamBus:
         self._publisher = Publisher(exchange, self.subjects, settings.group_commit)
         self._admission = Admission(self._api, self._names.requests)
         reader = StreamReader(connection, self._api)
-        self._emitter = Emitter(connection.client, self._api, self._publisher, self.subjects)
+        self._emitter = Emitter(
+            connection.client, self._api, self._publisher, self.subjects, cloudevents=settings.cloudevents
+        )
         self.checkpoints = JetStreamCheckpoints(
             self._api, self._publisher, reader, self.subjects, replicated=settings.replicas > 1
         )
         self.dead_letters = JetStreamDeadLetters(self._api, self._publisher, reader, self.subjects)
         self.registry = JetStreamRegistry(self._api, self._publisher, reader, self.subjects)
 
-    async def publish(self, event: EventEnvelope) -> None:
+    async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
         """Publish an event and wait until it is durable; its id makes a repetition harmless.
 
         Raises:
@@ -109,6 +113,11 @@ class JetStreamBus:
             await self._admission.admit(len(payload))
         if tenant := tenant_of(event):
             headers[TENANT] = tenant
+        if trace:
+            write_trace(trace, headers)
+        if self._settings.cloudevents:
+            payload, attributes = as_cloud_event(payload, content_type)
+            headers |= attributes
         await self._publisher.publish_acked(subject, payload, headers)
 
     async def emit(self, effects: Sequence[Effect]) -> list[int]:
@@ -135,14 +144,22 @@ class JetStreamBus:
         found: list[StoredEvent] = []
         after = 0
         while (message := await self._api.next_from_leader(stream, subject, after)) is not None:
-            after, headers = message.sequence, message.headers
-            found.append(StoredEvent(after, headers.get("Nats-Msg-Id"), message.payload, headers.get("Content-Type")))
+            after, read = message.sequence, read_message(message.headers, message.payload)
+            found.append(StoredEvent(after, read.message_id, read.payload, read.content_type))
         return found
 
     def consume(self, spec: ConsumerSpec) -> PullConsumer:
         """Read a durable consumer, created when it is not there."""
         stream = self._names.of_source(spec.source)
         return PullConsumer(self._connection, self._api, stream, spec, self._names.responses)
+
+    def consume_responses(self, name: str) -> PullConsumer:
+        """Read the final responses of plans, for a program that hands them on; created when it is not there.
+
+        Its subjects are those at rest; see :meth:`plancast_bus.subjects.Subjects.response`.
+        """
+        spec = ConsumerSpec(name, "results", (f"{self.subjects.store}.responses.>",))
+        return PullConsumer(self._connection, self._api, self._names.responses, spec, self._names.responses)
 
     async def delete_consumer(self, source: Source, name: str) -> None:
         """Remove a durable consumer; harmless when there is none."""
@@ -160,9 +177,9 @@ class JetStreamBus:
         """Receive what is published on a subject from now on; nothing is kept, repeated or acknowledged."""
 
         async def receive(message: Msg) -> None:
-            content_type = message.headers.get("Content-Type") if message.headers else None
+            read = read_message(message.headers or {}, message.data)
             try:
-                await notice(message.subject, message.data, content_type)
+                await notice(message.subject, read.payload, read.content_type)
             except Exception:
                 logger.exception("a notice could not be handled", extra={"subject": message.subject})
 
@@ -186,7 +203,8 @@ class JetStreamBus:
 
     async def health(self) -> dict[str, Any]:
         """What the server and the streams are: for people and for doctors."""
-        return await examine(self._connection, self._api, self._names)
+        wanted = streams.definitions(self.subjects, self._settings)
+        return await examine(self._connection, self._api, self._names, wanted)
 
     async def close(self) -> None:
         """End the connection, after what waits to be sent."""

@@ -158,6 +158,14 @@ class JetStreamCheckpoints:
                 if (committed := self._committed(message, ANY)) is not None:
                     yield committed
 
+    async def follow(self, version: int = 0) -> AsyncGenerator[Committed]:
+        """The plans whose newest commit came after the one with this version, then each further commit."""
+        every = f"{self._subjects.store}.checkpoints.*"
+        async with aclosing(self._reader.follow(self._names.checkpoints, every, after=version)) as reading:
+            async for message in reading:
+                if (committed := self._committed(message, ANY)) is not None:
+                    yield committed
+
     async def newest(self, wanted: PlanFilter | None = None, *, before: int = 0) -> AsyncGenerator[Committed]:
         """The plans that are stored, filtered, newest commit first."""
         every, newest = f"{self._subjects.store}.checkpoints.*", 0
@@ -180,7 +188,9 @@ class JetStreamCheckpoints:
         summary = wanted.read(line) if line is not None and not message.is_marker else None
         if summary is None:
             return None
-        return Committed(message.sequence, decode_token(message.subject.rpartition(".")[2]), summary)
+        ttl = message.headers.get(TTL)
+        expires_at = message.time + float(ttl) if ttl is not None and ttl.isdigit() else 0.0
+        return Committed(message.sequence, decode_token(message.subject.rpartition(".")[2]), summary, expires_at)
 
     async def watch(self, correlation_id: str) -> AsyncGenerator[Checkpoint]:
         """The newest checkpoint of the plan, then each further one, until the caller stops."""

@@ -36,12 +36,18 @@ _KNOWN_HEADERS = frozenset(
         "Nats-Subject",
         "Nats-Time-Stamp",
         "Plancast-Tenant",
+        "traceparent",
+        "tracestate",
     }
 )
 """Those that messages of ours, and of streams that republish them, come with."""
 _PLAIN_SUBJECT = re.compile(r"[!-~]+").fullmatch
 _BLANKS = " \t\n\r\x0b\x0c"
 _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
+
+
+class ForeignHeaders(dict[str, str]):
+    """Headers among which are some that messages of ours do not have."""
 
 
 class _GuardedClient(Client):
@@ -65,7 +71,7 @@ class _GuardedClient(Client):
             if name in _KNOWN_HEADERS:
                 headers[name] = value.strip(_BLANKS)
             elif line:
-                return Client._parse_header_lines(raw)
+                return ForeignHeaders(Client._parse_header_lines(raw))
         return headers
 
     def write(self, subject: str, reply: str, payload: bytes, headers: dict[str, str]) -> None:
@@ -106,8 +112,9 @@ def run_at_once(work: Coroutine[Any, Any, Any]) -> None:
 class Connection:
     """One connection. It reconnects for ever; who depends on it is told when it came back or ended."""
 
-    def __init__(self, settings: NatsSettings) -> None:
+    def __init__(self, settings: NatsSettings, *, minimum_version: tuple[int, int] = MINIMUM_VERSION) -> None:
         self.client = _GuardedClient()
+        self._minimum_version = minimum_version
         self.servers = [url.strip() for url in settings.url.split(",") if url.strip()]
         self.timeout = settings.publish_timeout
         self._settings = settings
@@ -233,8 +240,8 @@ class Connection:
             found = (version.major, version.minor)
         except ValueError:
             found = (0, 0)
-        if found < MINIMUM_VERSION:
-            needed = ".".join(map(str, MINIMUM_VERSION))
+        if found < self._minimum_version:
+            needed = ".".join(map(str, self._minimum_version))
             has = ".".join(map(str, found))
             raise UnsupportedServer(
                 f"the nats-server at {self.where} has version {has}, and plancast needs {needed} or "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -22,6 +23,8 @@ from plancast_bus.jetstream.api import STREAM_NOT_FOUND, ApiError, JetStreamApi
 from plancast_bus.jetstream.connection import Connection
 from plancast_bus.jetstream.inbox import Inbox
 from plancast_bus.jetstream.publishing import TENANT
+from plancast_bus.messages import read_message
+from plancast_bus.trace_context import PARENT, STATE, read_trace
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +95,15 @@ class PullConsumer:
         if delay > 0:
             word += b" " + json.dumps({"delay": round(delay * 1_000_000_000)}).encode()
         await self._answer((delivery,), word)
+
+    def age(self, delivery: Delivery) -> float | None:
+        """Seconds since it was stored: the subject that it is acknowledged on tells when that was."""
+        tokens = delivery.reply.split(".")
+        try:
+            stored = int(tokens[_at(tokens) + 3])
+        except (IndexError, ValueError):
+            return None
+        return max(0.0, time.time() - stored / 1e9)
 
     async def in_progress(self, deliveries: Iterable[Delivery]) -> None:
         """Start the acknowledgement time of these anew."""
@@ -228,19 +240,23 @@ class PullConsumer:
 
     def _delivery(self, message: Msg) -> Delivery:
         tokens = message.reply.split(".")
-        at = 6 if len(tokens) >= 11 else 4  # the newer form has domain and account before the stream
-        headers = message.headers
+        at = _at(tokens)
+        headers, payload, trace = message.headers, message.data, ""
         if headers is None:
             content_type = message_id = None
             is_response, tenant = False, ""
         else:
-            content_type = headers.get("Content-Type") or _header(headers, "content-type")
-            message_id = headers.get("Nats-Msg-Id")
+            if type(headers) is dict:
+                content_type, message_id = headers.get("Content-Type"), headers.get("Nats-Msg-Id")
+                if PARENT in headers:
+                    trace = read_trace(headers[PARENT], headers.get(STATE))
+            else:
+                payload, content_type, message_id, trace = read_message(headers, payload)
             is_response = headers.get("Nats-Stream") == self._responses
             tenant = headers.get(TENANT, "")
         return Delivery(
             message.subject,
-            message.data,
+            payload,
             content_type,
             message_id,
             self._stream,
@@ -249,12 +265,10 @@ class PullConsumer:
             message.reply,
             is_response,
             tenant,
+            trace,
         )
 
 
-def _header(headers: dict[str, str], name: str) -> str | None:
-    """A header whatever its case, as plain publishers write it."""
-    for key, value in headers.items():
-        if key.lower() == name:
-            return value
-    return None
+def _at(tokens: list[str]) -> int:
+    """Where the number of deliveries stands; sequences and time follow it."""
+    return 6 if len(tokens) >= 11 else 4  # the newer form has domain and account before the stream

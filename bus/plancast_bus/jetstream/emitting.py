@@ -30,7 +30,9 @@ from plancast_bus.jetstream.exchange import Headers
 from plancast_bus.jetstream.publishing import TENANT, Publisher, as_it_is
 from plancast_bus.jetstream.replies import PubAck, SubjectTaken
 from plancast_bus.jetstream.streams import StreamNames
+from plancast_bus.messages import as_cloud_event
 from plancast_bus.subjects import Subjects
+from plancast_bus.trace_context import write_trace
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +55,21 @@ class _Sent:
 class Emitter:
     """Carries out effects."""
 
-    def __init__(self, client: Client, api: JetStreamApi, publisher: Publisher, subjects: Subjects) -> None:
+    def __init__(
+        self,
+        client: Client,
+        api: JetStreamApi,
+        publisher: Publisher,
+        subjects: Subjects,
+        *,
+        cloudevents: bool = False,
+    ) -> None:
         self._client = client
         self._api = api
         self._publisher = publisher
         self._subjects = subjects
         self._names = StreamNames.of(subjects.prefix)
+        self._cloudevents = cloudevents
         self._telling: set[asyncio.Task[None]] = set()
         self._senders: dict[type[Any], Callable[[Any], Awaitable[_Begun]]] = {
             Publish: self._publish,
@@ -94,11 +105,13 @@ class Emitter:
         return asyncio.get_running_loop().create_task(self.emit(effects))
 
     def _begin_publish(self, effect: Publish) -> asyncio.Future[list[int]]:
-        return self._publisher.begin(effect.subject, effect.payload, _headers(effect), _sequences)
+        payload, headers = self._message(effect)
+        return self._publisher.begin(effect.subject, payload, headers, _sequences)
 
     def _begin_respond(self, effect: Respond) -> asyncio.Future[list[int]]:
         subject = self._subjects.response(effect.topic, effect.correlation_id, effect.event_type)
-        stored = self._publisher.begin(subject, effect.payload, _headers(effect), _sequences)
+        payload, headers = self._message(effect)
+        stored = self._publisher.begin(subject, payload, headers, _sequences)
         if effect.notify:
             stored.add_done_callback(lambda stored: self._tell_of(effect, stored))
         return stored
@@ -182,11 +195,23 @@ class Emitter:
         return operation, await self._api.send(operation, body)
 
     async def _publish(self, effect: Publish) -> _Begun:
-        return await self._post(effect.subject, effect.payload, _headers(effect))
+        return await self._post(effect.subject, *self._message(effect))
 
     async def _respond(self, effect: Respond) -> _Begun:
         subject = self._subjects.response(effect.topic, effect.correlation_id, effect.event_type)
-        return await self._post(subject, effect.payload, _headers(effect))
+        return await self._post(subject, *self._message(effect))
+
+    def _message(self, effect: Publish | Respond) -> tuple[bytes, Headers]:
+        """Payload and headers of an event."""
+        headers = {"Nats-Msg-Id": effect.message_id, "Content-Type": effect.content_type}
+        if type(effect) is Publish and effect.tenant:
+            headers[TENANT] = effect.tenant
+        if effect.trace:
+            write_trace(effect.trace, headers)
+        if not self._cloudevents:
+            return effect.payload, headers
+        payload, attributes = as_cloud_event(effect.payload, effect.content_type)
+        return payload, headers | attributes
 
     async def _set_timer(self, effect: SetTimer) -> _Begun:
         due = datetime.fromtimestamp(effect.due, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -195,6 +220,8 @@ class Emitter:
             "Nats-Schedule-Target": self._subjects.timer_due(effect.plan, effect.name),
             "Content-Type": effect.content_type,
         }
+        if effect.trace:
+            write_trace(effect.trace, headers)
         return await self._post(self._subjects.timer(effect.plan, effect.name), effect.payload, headers)
 
     async def _cancel_timer(self, effect: CancelTimer) -> _Begun:
@@ -219,13 +246,6 @@ class Emitter:
         mine = noted is not None and noted.payload.decode() == effect.plan and noted.time < effect.before
         up_to = noted.sequence + 1 if noted is not None and mine else 1  # what is noted meanwhile stays
         return await self._call(f"STREAM.PURGE.{stream}", {"filter": subject, "seq": up_to})
-
-
-def _headers(effect: Publish | Respond) -> Headers:
-    headers = {"Nats-Msg-Id": effect.message_id, "Content-Type": effect.content_type}
-    if isinstance(effect, Publish) and effect.tenant:
-        headers[TENANT] = effect.tenant
-    return headers
 
 
 def _sequences(ack: PubAck) -> list[int]:

@@ -25,6 +25,8 @@ HEARTBEAT = 5.0
 SILENCE = 2 * HEARTBEAT + 1.0
 RESTART_WAIT = 0.2
 _INACTIVE = 60_000_000_000
+_PULL = 30_000_000_000
+"""Nanoseconds for which a following asks; less than what its consumer outlives."""
 _EPHEMERAL: dict[str, Any] = {
     "ack_policy": "none",
     "replay_policy": "instant",
@@ -207,6 +209,79 @@ class StreamReader:
                 each()
             if inbox is not None:
                 await inbox.close()
+
+    async def follow(self, stream: str, subject: str, *, after: int = 0) -> AsyncGenerator[StoredMessage]:
+        """The headers of what a stream holds under a subject behind a sequence, then of what it is given.
+
+        It asks for a piece at a time, so that no more than that waits here, and outlives reconnects.
+
+        Raises:
+            BusUnavailable: the connection was closed.
+        """
+        stale, asked, received, last, consumer = True, False, 0, after, ""
+        inbox: Inbox | None = None
+
+        def begin_anew() -> None:
+            nonlocal stale
+            stale = True
+            if inbox is not None:
+                inbox.wake()
+
+        def on_status(status: str, _headers: dict[str, str]) -> None:
+            nonlocal asked
+            if status == "100":
+                return  # a sign of life
+            asked = False
+            if status != "408":
+                begin_anew()
+            elif inbox is not None:
+                inbox.wake()
+
+        forget = (self._connection.on_reconnect(begin_anew), self._connection.on_closed(begin_anew))
+        now = asyncio.get_running_loop().time
+        try:
+            while True:
+                if self._connection.ended:
+                    raise self._connection.unavailable(f"following {subject[:200]} ended")
+                if stale and self._connection.alive:
+                    if inbox is not None:
+                        await inbox.close()
+                    stale, asked, inbox = False, False, Inbox(self._client, on_status)
+                    await inbox.open()
+                    policy = _from(last + 1) if last else {"deliver_policy": "all"}
+                    wanted = {**policy, "filter_subject": subject, "headers_only": True}
+                    created = await self._consumer(stream, {**wanted, "inactive_threshold": _INACTIVE})
+                    consumer = created["name"]
+                if inbox is None:
+                    await asyncio.sleep(RESTART_WAIT)
+                    continue
+                if not asked and not stale:
+                    asked, received = True, 0
+                    pull = {"batch": BATCH, "expires": _PULL, "idle_heartbeat": round(HEARTBEAT * 1e9)}
+                    await self._client.publish(
+                        f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", json.dumps(pull).encode(), inbox.subject
+                    )
+                while inbox.messages:
+                    message, _pending = _stored(inbox.messages.popleft())
+                    received += 1
+                    last = message.sequence
+                    yield message
+                if received >= BATCH:
+                    asked = False
+                elif asked and not stale:
+                    await inbox.wait(max(RESTART_WAIT, inbox.heard + SILENCE - now()))
+                    if now() >= inbox.heard + SILENCE:
+                        stale = True
+                elif stale and not self._connection.alive:
+                    await inbox.wait(RESTART_WAIT)
+        finally:
+            for each in forget:
+                each()
+            if inbox is not None:
+                await inbox.close()
+            if consumer and self._connection.alive:
+                with suppress(BusError):  # the server removes it in a minute all the same
+                    await self._api.send(f"CONSUMER.DELETE.{stream}.{consumer}")
 
     async def _consumer(self, stream: str, config: dict[str, Any]) -> dict[str, Any]:
         # Name and filter stand in the subject of the call, so that permissions can tell what may be read.

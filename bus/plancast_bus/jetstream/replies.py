@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from nats.aio.msg import Msg
 
 from plancast_bus.admission import full
-from plancast_bus.errors import BusError, BusUnavailable, PayloadTooLarge, PublishRefused
+from plancast_bus.errors import BusError, BusUnavailable, CommitConflict, PayloadTooLarge, PublishRefused
 
 _ACK = re.compile(rb'\{"stream":"[^"]*", ?(?:"domain":"[^"]*", ?)?"seq":(\d+)')
 
@@ -28,7 +28,7 @@ class PubAck(NamedTuple):
     """The stream has held a message of this id already and dropped this one."""
 
 
-class WrongLastSequence(BusError):
+class WrongLastSequence(CommitConflict):
     """Raised when a message expects another last sequence of its subject than the stream has."""
 
 

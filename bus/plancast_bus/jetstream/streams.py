@@ -169,7 +169,7 @@ async def _ensure(api: JetStreamApi, wanted: dict[str, Any]) -> None:
         found = await api.call(f"STREAM.INFO.{name}")
     current = found["config"]
     _check_fixed(current, wanted)
-    if any(not _same(current.get(key), value) for key, value in wanted.items()):
+    if any(not same(current.get(key), value) for key, value in wanted.items()):
         await api.call(f"STREAM.UPDATE.{name}", {**current, **wanted})
 
 
@@ -194,7 +194,7 @@ def _shards(config: dict[str, Any]) -> int | None:
     return int(found[1]) if found else None
 
 
-def _same(current: Any, wanted: Any) -> bool:
+def same(current: Any, wanted: Any) -> bool:
     """Whether the server's value is the wanted one; it leaves out what is empty."""
     if isinstance(wanted, dict) and isinstance(current, dict):
         return all(current.get(key) == value for key, value in wanted.items())

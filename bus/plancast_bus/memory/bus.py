@@ -59,7 +59,7 @@ class MemoryBus:
         self._subscriptions: set[_Subscribed] = set()
         self._on_reconnect: list[Callable[[], None]] = []
 
-    async def publish(self, event: EventEnvelope) -> None:
+    async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
         """Publish an event; see :meth:`plancast_bus.contracts.Bus.publish`."""
         subject = self.subjects.event(event.topic, event.correlation_id, event.type)
         payload, content_type = self.encode(event)
@@ -70,7 +70,7 @@ class MemoryBus:
         await self.turn()
         if event.topic == EventTopic.ACTION_REQUESTS:
             self.world.streams["requests"].admit(len(payload))
-        await self._carry_out(Publish(subject, payload, event.id, content_type, tenant_of(event)))
+        await self._carry_out(Publish(subject, payload, event.id, content_type, tenant_of(event), trace))
 
     async def emit(self, effects: Sequence[Effect]) -> list[int]:
         """Carry out effects; see :meth:`plancast_bus.contracts.Bus.emit`."""
@@ -241,6 +241,10 @@ class MemoryConsumer:
     async def nak(self, delivery: Delivery, delay: float = 0.0) -> None:
         self._bus.check_open()
         self._durable.nak(delivery.sequence, delay, self._stream.clock.time())
+
+    def age(self, delivery: Delivery) -> float | None:
+        stored = self._stream.messages.get(delivery.sequence)
+        return None if stored is None else max(0.0, self._stream.clock.time() - stored.time)
 
     async def in_progress(self, deliveries: Iterable[Delivery]) -> None:
         self._bus.check_open()

@@ -27,6 +27,10 @@ class KeptCheckpoint:
     header: str
     expires_at: float
 
+    def committed(self) -> Committed:
+        expires_at = self.expires_at if self.expires_at < float("inf") else 0.0
+        return Committed(self.version, self.correlation_id, PlanSummary.from_header(self.header), expires_at)
+
     def decode(self) -> Checkpoint:
         summary = PlanSummary.from_header(self.header)
         return Checkpoint.decode(self.correlation_id, self.body, summary, self.version)
@@ -45,6 +49,7 @@ class KeptPlans:
         self._noted_at: dict[str, float] = {}
         self._aliases_of: dict[str, set[str]] = {}
         self.watchers: dict[str, set[asyncio.Queue[KeptCheckpoint | None]]] = {}
+        self.followers: set[asyncio.Queue[KeptCheckpoint | None]] = set()
 
     def find(self, correlation_id: str) -> KeptCheckpoint | None:
         kept = self._checkpoints.get(correlation_id)
@@ -65,7 +70,7 @@ class KeptPlans:
         kept = KeptCheckpoint(correlation_id, self._last, body, header, expires_at)
         self._checkpoints.pop(correlation_id, None)
         self._checkpoints[correlation_id] = kept
-        for watcher in self.watchers.get(correlation_id, ()):
+        for watcher in (*self.watchers.get(correlation_id, ()), *self.followers):
             watcher.put_nowait(kept)
         return kept.version
 
@@ -173,7 +178,23 @@ class MemoryCheckpoints:
     async def committed_after(self, version: int) -> AsyncGenerator[Committed]:
         for kept in (await self._kept()).all():
             if kept.version > version:
-                yield Committed(kept.version, kept.correlation_id, PlanSummary.from_header(kept.header))
+                yield kept.committed()
+
+    async def follow(self, version: int = 0) -> AsyncGenerator[Committed]:
+        plans = await self._kept()
+        queue: asyncio.Queue[KeptCheckpoint | None] = asyncio.Queue()
+        plans.followers.add(queue)
+        self._watching.add(queue)
+        try:
+            for kept in plans.all():
+                if kept.version > version:
+                    yield kept.committed()
+            while (more := await queue.get()) is not None:
+                yield more.committed()
+            self._bus.check_open()
+        finally:
+            self._watching.discard(queue)
+            plans.followers.discard(queue)
 
     async def newest(self, wanted: PlanFilter | None = None, *, before: int = 0) -> AsyncGenerator[Committed]:
         wanted = wanted or PlanFilter()

@@ -30,6 +30,7 @@ class StoredMessage:
     is_response: bool
     time: float
     tenant: str = ""
+    trace: str = ""
 
     @property
     def size(self) -> int:
@@ -80,6 +81,7 @@ class MemoryStream:
         *,
         is_response: bool = False,
         tenant: str = "",
+        trace: str = "",
     ) -> int:
         """Store a message, and return its sequence.
 
@@ -90,7 +92,7 @@ class MemoryStream:
         """
         now = self.clock.time()
         self.tick(now)
-        return self._store(now, subject, payload, content_type, message_id, is_response, tenant)
+        return self._store(now, subject, payload, content_type, message_id, is_response, tenant, trace)
 
     def _store(
         self,
@@ -101,10 +103,13 @@ class MemoryStream:
         message_id: str | None,
         is_response: bool,
         tenant: str = "",
+        trace: str = "",
     ) -> int:
         if message_id is not None and message_id in self._seen:
             return self._seen[message_id][1]
-        message = StoredMessage(self._last + 1, subject, payload, content_type, message_id, is_response, now, tenant)
+        message = StoredMessage(
+            self._last + 1, subject, payload, content_type, message_id, is_response, now, tenant, trace
+        )
         if 0 <= self._max_bytes < self.size + message.size:
             raise PublishRefused(full(self.name, f"{self._max_bytes} bytes"))
         if message_id is not None:
@@ -335,6 +340,7 @@ class Durable:
             reply=f"{self.stream.name}.{self.spec.name}.{message.sequence}.{pending.attempt}",
             is_response=message.is_response,
             tenant=message.tenant,
+            trace=message.trace,
         )
 
 
@@ -344,6 +350,7 @@ class _Timer:
     subject: str
     payload: bytes
     content_type: str
+    trace: str
 
 
 class TimerStream(MemoryStream):
@@ -354,10 +361,10 @@ class TimerStream(MemoryStream):
         self._timers: dict[str, _Timer] = {}
         self._order: list[tuple[float, str]] = []
 
-    def set(self, key: str, due: float, subject: str, payload: bytes, content_type: str) -> None:
+    def set(self, key: str, due: float, subject: str, payload: bytes, content_type: str, trace: str = "") -> None:
         """Set a timer in place of any of the same key; ``subject`` is where it goes when due."""
         self.tick(self.clock.time())
-        self._timers[key] = _Timer(due, subject, payload, content_type)
+        self._timers[key] = _Timer(due, subject, payload, content_type, trace)
         heapq.heappush(self._order, (due, key))
         if len(self._order) > 2 * len(self._timers) + _SLACK:
             self._order = [(timer.due, each) for each, timer in self._timers.items()]
@@ -377,7 +384,7 @@ class TimerStream(MemoryStream):
             timer = self._timers.get(key)
             if timer is not None and timer.due == due:
                 del self._timers[key]
-                self._store(now, timer.subject, timer.payload, timer.content_type, None, False)
+                self._store(now, timer.subject, timer.payload, timer.content_type, None, False, "", timer.trace)
 
     def next_tick(self) -> float | None:
         return self._order[0][0] if self._order else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Mapping
 from functools import lru_cache
 
 from plancast_bus.clock import Clock, SystemClock
@@ -25,6 +26,7 @@ from plancast_bus.memory.dead_letters import KeptDeadLetters
 from plancast_bus.memory.registry import KeptRegistrations
 from plancast_bus.memory.streams import MemoryStream, TimerStream
 from plancast_bus.memory.subscriptions import Notices
+from plancast_bus.messages import read_message
 from plancast_bus.settings import BusSettings
 from plancast_bus.sources import SOURCES
 from plancast_bus.subjects import Subjects, encode_token
@@ -78,7 +80,12 @@ class MemoryWorld:
         match effect:
             case Publish():
                 return self.publish(
-                    effect.subject, effect.payload, effect.content_type, effect.message_id, tenant=effect.tenant
+                    effect.subject,
+                    effect.payload,
+                    effect.content_type,
+                    effect.message_id,
+                    tenant=effect.tenant,
+                    trace=effect.trace,
                 )
             case Respond():
                 self._respond(effect)
@@ -91,6 +98,7 @@ class MemoryWorld:
                     f"{due}.{encode_token(effect.plan)}.{effect.name}",
                     effect.payload,
                     effect.content_type,
+                    effect.trace,
                 )
             case CancelTimer():
                 self.timers.cancel(self.subjects.timer(effect.plan, effect.name))
@@ -114,6 +122,7 @@ class MemoryWorld:
         *,
         is_response: bool = False,
         tenant: str = "",
+        trace: str = "",
     ) -> int:
         """Store a message in the stream that takes its subject, and tell whoever is subscribed.
 
@@ -126,7 +135,17 @@ class MemoryWorld:
         self.check_size(payload)
         self.notices.tell(subject, payload, content_type)
         stream, stored = self._place(subject)
-        return stream.append(stored, payload, content_type, message_id, is_response=is_response, tenant=tenant)
+        return stream.append(
+            stored, payload, content_type, message_id, is_response=is_response, tenant=tenant, trace=trace
+        )
+
+    def publish_message(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> int:
+        """Store a message as any client of NATS, or one that speaks CloudEvents, publishes it; else as :meth:`publish`.
+
+        Its ``Content-Type``, ``Nats-Msg-Id``, trace context and ``ce-`` headers are read.
+        """
+        message = read_message(headers, payload)
+        return self.publish(subject, message.payload, message.content_type, message.message_id, trace=message.trace)
 
     def shard(self, token: str) -> int:
         """The shard of an encoded correlation id."""
@@ -155,7 +174,14 @@ class MemoryWorld:
             self._responses[key] = now
             subject = self.subjects.event(effect.topic, effect.correlation_id, effect.event_type)
             try:
-                self.publish(subject, effect.payload, effect.content_type, effect.message_id, is_response=True)
+                self.publish(
+                    subject,
+                    effect.payload,
+                    effect.content_type,
+                    effect.message_id,
+                    is_response=True,
+                    trace=effect.trace,
+                )
             except PublishRefused:
                 # The response is kept; a server republishes it, too, without regard to who takes it.
                 logger.warning("a response was kept, but no stream took it as an event", extra={"subject": subject})

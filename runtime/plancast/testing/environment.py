@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from plancast.app import App
 from plancast.client import Client
@@ -20,6 +20,9 @@ from plancast_actors.sweeper import Sweeper
 from plancast_actors.task_runner import TaskRunner
 from plancast_bus.clock import Clock, ManualClock, SystemClock
 from plancast_bus.memory import MemoryBus, MemoryWorld
+
+if TYPE_CHECKING:
+    from plancast.tracing import Tracing
 
 
 class LocalHost:
@@ -85,6 +88,8 @@ class PlancastTest:
         clock: The machine's, unless a :class:`~plancast_bus.clock.ManualClock` is given.
         hosts: Number of shared plan hosts.
         workers: Whether the app's workers run.
+        tracing: Makes spans, of all that would be processes of their own too; None makes none, unless the settings say
+            that traces are on.
         world: Where events and checkpoints are; several environments may share one, or follow each other on it.
     """
 
@@ -97,6 +102,7 @@ class PlancastTest:
         hosts: int = 1,
         workers: bool = True,
         world: MemoryWorld | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         app.validate()
         self.app = app
@@ -106,6 +112,11 @@ class PlancastTest:
         self.hosts = [LocalHost(self, f"host-{index}") for index in range(hosts)]
         self.bus = MemoryBus(self.world)
         self.client: Client
+        self.tracing = tracing
+        if tracing is None and self.settings.telemetry.traces == "on":
+            from plancast.tracing import Tracing
+
+            self.tracing = Tracing()
         self._dedicated: dict[str, LocalHost] = {}
         self._workers = workers
         self._runner: TaskRunner | None = None
@@ -119,6 +130,7 @@ class PlancastTest:
         for host in self.hosts:
             host.start()
         self.client = Client(self.bus)
+        self.client.tracing = self.tracing
         if self._workers and self.app.workers:
             await self._start_worker()
         await self.start_dispatcher()
@@ -192,6 +204,7 @@ class PlancastTest:
             self.settings.workers,
             max_event_bytes=self.settings.bus.max_event_bytes,
             clock=self.clock,
+            tracing=self.tracing,
         )
         await self._runner.start()
 
@@ -208,4 +221,6 @@ class PlancastTest:
 
     def new_host(self, name: str) -> PlanHost:
         """A plan host with a connection of its own, empty as after a restart."""
-        return PlanHost(self.app, MemoryBus(self.world), self.settings, name=name, clock=self.clock)
+        return PlanHost(
+            self.app, MemoryBus(self.world), self.settings, name=name, clock=self.clock, tracing=self.tracing
+        )

@@ -1,0 +1,24 @@
+"""Logging of an actor's process: to stderr, which Ray keeps in a file of the node's session."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from plancast.log_records import FieldFormatter, formatter
+from plancast.settings import TelemetrySettings
+
+_OURS = ("plancast", "plancast_actors", "plancast_bus")
+
+
+def configure(settings: TelemetrySettings, deployment: str, actor: str) -> None:
+    """Log as the settings say; each record in JSON tells the deployment, the actor and its process."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter(settings.log_format, {"deployment": deployment, "actor": actor, "pid": os.getpid()}))
+    root = logging.getLogger()
+    for old in [each for each in root.handlers if isinstance(each.formatter, FieldFormatter)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    for name in _OURS:
+        logging.getLogger(name).setLevel(settings.log_level.upper())

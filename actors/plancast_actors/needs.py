@@ -1,0 +1,77 @@
+"""What plans under way need of the code, as NATS has it stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from plancast.machine import Machine
+from plancast.status import PlanStatus
+from plancast_actors.dispatcher_options import CONSUMER_PREFIX
+from plancast_actors.release import Need
+from plancast_bus.checkpoints import PlanSummary
+from plancast_bus.codec import unpack
+from plancast_bus.contracts import Bus
+from plancast_bus.subjects import name_of_type
+
+AT_ONCE = 200
+"""Checkpoints that are read at the same time."""
+
+
+async def plans_underway(bus: Bus) -> list[Need]:
+    """What each plan that has not ended needs; a look through all of them.
+
+    Raises:
+        BusUnavailable: the store cannot be read.
+    """
+    machines: dict[str, frozenset[str]] = {}
+    names = [each.plan_id async for each in bus.checkpoints.summaries() if _lives(each)]
+    needs: list[Need] = []
+    for start in range(0, len(names), AT_ONCE):
+        found = await asyncio.gather(*(_need_of(bus, name, machines) for name in names[start : start + AT_ONCE]))
+        needs += [need for need in found if need is not None]
+    return needs
+
+
+async def waiting_goals(bus: Bus, goals: Iterable[str]) -> dict[str, int]:
+    """How many events of some goals no plan has taken up yet.
+
+    Raises:
+        BusUnavailable: the stream cannot be read.
+    """
+    stream = (await bus.health())["streams"].get(f"{bus.subjects.prefix.upper()}_REQUESTS", {})
+    consumers = stream.get("consumers", {})
+    waiting = {}
+    for goal in goals:
+        name = f"{CONSUMER_PREFIX}goals-{name_of_type(goal)}"  # and one for each of several dispatchers
+        theirs = [each for key, each in consumers.items() if key == name or key.startswith(f"{name}-")]
+        waiting[goal] = sum(each["pending"] + each["ack_pending"] for each in theirs)
+    return waiting
+
+
+def _lives(summary: PlanSummary) -> bool:
+    return not PlanStatus(summary.status).finished
+
+
+async def _need_of(bus: Bus, plan_id: str, machines: dict[str, frozenset[str]]) -> Need | None:
+    checkpoint = await bus.checkpoints.load(plan_id)
+    if checkpoint is None or not _lives(checkpoint.summary):
+        return None
+    state = unpack(checkpoint.state)
+    version, decider = state.get("planner_version", ""), state.get("decider", "")
+    digest = state.get("machine") or ""
+    if digest and digest not in machines:
+        machines[digest] = await _asked_by(bus, digest)
+    return Need(
+        plan_id,
+        planner=(state.get("planner", ""), version) if version and not decider else None,
+        decider=(decider, version) if version and decider else None,
+        children=machines.get(digest, frozenset()),
+    )
+
+
+async def _asked_by(bus: Bus, digest: str) -> frozenset[str]:
+    """The events that a state machine asks for."""
+    encoded = await bus.checkpoints.get_machine(digest)
+    states = Machine.decode(encoded).states.values() if encoded is not None else ()
+    return frozenset(state.action.event_type for state in states if state.action is not None)
