@@ -1,0 +1,121 @@
+"""Errors as RFC 9457 wants them: problem+json, for whatever goes wrong."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from plancast.errors import CannotReplay, ForeignPlan, PlanFinished, PlanNotFound, UnknownGoal, UnknownRevision
+from plancast_bus.errors import (
+    AccessDenied,
+    BusError,
+    BusUnavailable,
+    DeadLetterNotFound,
+    InvalidEnvelope,
+    InvalidSubject,
+    PayloadTooLarge,
+    PublishRefused,
+)
+
+logger = logging.getLogger(__name__)
+CONTENT_TYPE = "application/problem+json"
+
+
+class Fault(BaseModel):
+    """One thing that is wrong with a request."""
+
+    where: str
+    """``body.data``, ``query.limit``."""
+    what: str
+
+
+class Problem(BaseModel):
+    """What went wrong, RFC 9457."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    errors: list[Fault] = []
+
+
+class Refused(Exception):
+    """Raised when a request cannot be done; says which status it is answered with."""
+
+    def __init__(self, status: int, detail: str, *, headers: Mapping[str, str] | None = None) -> None:
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+        super().__init__(detail)
+
+
+_STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (PlanNotFound, 404),
+    (DeadLetterNotFound, 404),
+    (ForeignPlan, 404),
+    (UnknownRevision, 404),
+    (PlanFinished, 409),
+    (CannotReplay, 409),
+    (UnknownGoal, 422),
+    (InvalidEnvelope, 422),
+    (InvalidSubject, 422),
+    (PayloadTooLarge, 413),
+    (PublishRefused, 503),
+    (AccessDenied, 403),
+    (BusUnavailable, 503),
+    (BusError, 503),
+)
+
+
+def problem(
+    status: int, detail: str, errors: list[Fault] | None = None, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """A problem as a response."""
+    body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, errors=errors or [])
+    fields = body.model_dump(exclude={"errors"} if not errors else None)
+    return JSONResponse(fields, status, dict(headers or {}), CONTENT_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Have an app answer with problems."""
+
+    async def refused(_request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, Refused)
+        return problem(error.status, error.detail, headers=error.headers)
+
+    async def http(_request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        return problem(error.status_code, str(error.detail), headers=error.headers)
+
+    async def invalid(_request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        faults = [Fault(where=_where(each["loc"]), what=str(each["msg"])) for each in error.errors()]
+        return problem(422, "; ".join(f"{each.where}: {each.what}" for each in faults)[:1000], faults)
+
+    async def known(_request: Request, error: Exception) -> JSONResponse:
+        status = next(status for kind, status in _STATUS if isinstance(error, kind))
+        headers = {"Retry-After": "1"} if status == 503 else None
+        return problem(status, str(error) or type(error).__name__, headers=headers)
+
+    async def unknown(request: Request, error: Exception) -> JSONResponse:
+        logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return problem(500, f"the console has failed at this: {type(error).__name__}; its log says more")
+
+    app.add_exception_handler(Refused, refused)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(RequestValidationError, invalid)
+    for kind, _ in _STATUS:
+        app.add_exception_handler(kind, known)
+    app.add_exception_handler(Exception, unknown)
+
+
+def _where(location: tuple[Any, ...] | list[Any]) -> str:
+    return ".".join(str(part) for part in location)

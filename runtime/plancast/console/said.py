@@ -1,0 +1,40 @@
+"""What all that the API says, or is asked, has in common."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+
+from plancast_bus.envelope import utc_text
+
+
+def _iso(moment: datetime) -> str:
+    return utc_text(moment.timestamp())
+
+
+Moment = Annotated[
+    datetime, PlainSerializer(_iso, return_type=Annotated[str, Field(json_schema_extra={"format": "date-time"})])
+]
+"""A time, written as ISO 8601 in UTC."""
+EventType = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")]
+Name = Annotated[str, Field(max_length=400)]
+"""Who, whose, or which session."""
+
+
+class Said(BaseModel):
+    """What the API says."""
+
+    model_config = ConfigDict(
+        ser_json_bytes="base64",
+        ser_json_inf_nan="null",
+        use_attribute_docstrings=True,
+        json_schema_serialization_defaults_required=True,
+    )
+
+
+class Asked(BaseModel):
+    """What the API is asked."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)

@@ -1,0 +1,117 @@
+"""The console's HTTP server: bound before it says where it is, ended in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+import uvicorn
+
+from plancast.console.api import create_api
+from plancast.console.backend import Actors, Backend
+from plancast.console.exposure import check_exposure
+from plancast.settings import Settings
+from plancast_bus.contracts import Bus
+
+START_SECONDS = 30.0
+END_SECONDS = 3
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves the process' signals to who has started it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+class ConsoleServer:
+    """``async with ConsoleServer(bus, settings) as server: print(server.url)``.
+
+    Args:
+        bus: The connection to the deployment; who made it closes it.
+        settings: ``settings.console`` says where it listens and who may use it.
+        actors: Asks what runs in Ray.
+        any_port: Whether a free port will do where the one of the settings is taken.
+
+    Raises:
+        InvalidApp: it is to listen off the loopback without tokens.
+        OSError: the port is taken.
+    """
+
+    def __init__(self, bus: Bus, settings: Settings, *, actors: Actors | None = None, any_port: bool = False) -> None:
+        check_exposure(settings)
+        self._any_port = any_port
+        self._settings = settings.console
+        self.app = create_api(bus, settings, actors=actors)
+        self._server: _Uvicorn
+        self._serving: asyncio.Task[None]
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        listening = self._bind()
+        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        self.url = f"http://{host}:{listening.getsockname()[1]}"
+        config = uvicorn.Config(
+            self.app,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            timeout_graceful_shutdown=END_SECONDS,
+            server_header=False,
+            ws="none",
+        )
+        self._server = _Uvicorn(config)
+        self._serving = asyncio.get_running_loop().create_task(self._server.serve(sockets=[listening]))
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                while not self._server.started:
+                    if self._serving.done():
+                        await self._serving
+                        raise RuntimeError("the console's server has ended while it started; the log says why")
+                    await asyncio.sleep(0.01)
+        except BaseException:
+            await self.end()
+            listening.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.end()
+
+    async def end(self) -> None:
+        """End in order: streams and long polls first; other requests have 3 seconds."""
+        backend: Backend = self.app.state.backend
+        backend.closing.set()  # streams and long polls end now
+        self._server.should_exit = True
+        await asyncio.wait((self._serving,))
+
+    def _bind(self) -> socket.socket:
+        try:
+            return _bind(self._settings.host, self._settings.port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not self._any_port:
+                raise
+            return _bind(self._settings.host, 0)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named, event loops know that they may send small pieces without delay.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.set_inheritable(True)
+    except OSError:
+        listening.close()
+        raise
+    return listening

@@ -1,0 +1,184 @@
+// Puts the console together: who is here, the pages, the keys, and whether the server is heard.
+
+import * as api from "./api.js";
+import { showApprovals } from "./approvals.js";
+import { showDeadLetters } from "./deadletters.js";
+import { showDeployment } from "./deployment.js";
+import { h, put } from "./dom.js";
+import { icon } from "./icons.js";
+import { listenForKeys, onKey } from "./keys.js";
+import { showAway, showLogin } from "./login.js";
+import { soon } from "./live.js";
+import { showPlan } from "./plan.js";
+import { showPlans } from "./plans.js";
+import * as router from "./router.js";
+import { know, session, signOut } from "./session.js";
+import { toast } from "./toast.js";
+import { showUsage } from "./usage.js";
+
+const PAGES = [
+  { name: "plans", label: "Plans", key: "p" },
+  { name: "approvals", label: "Approvals", key: "a" },
+  { name: "deadletters", label: "Dead letters", key: "d" },
+  { name: "runtime", label: "Runtime", key: "r" },
+  { name: "usage", label: "Usage", key: "u" },
+];
+const BADGES_EVERY = 10000;
+
+const app = document.getElementById("app");
+const alone = document.getElementById("alone");
+const main = document.getElementById("main");
+let routes = null;
+let counting = 0;
+
+async function begin() {
+  put(alone);
+  try {
+    await know();
+  } catch (error) {
+    app.hidden = true;
+    if (error.status === 401) showLogin(alone, begin);
+    else {
+      showAway(alone, begin);
+      setTimeout(() => app.hidden && alone.querySelector("button") && begin(), 3000);
+    }
+    return;
+  }
+  app.hidden = false;
+  drawTools();
+  routes?.stop();
+  routes = router.start(
+    {
+      plans: (view) => (view.parts.length ? showPlan(view) : showPlans(view)),
+      approvals: showApprovals,
+      deadletters: showDeadLetters,
+      runtime: showDeployment,
+      usage: showUsage,
+    },
+    main,
+  );
+  badges();
+}
+
+function drawNav() {
+  put(
+    document.getElementById("nav"),
+    PAGES.map(({ name, label, key }) =>
+      h(
+        "a",
+        { href: router.link([name]), dataset: { page: name }, title: `${label} (g ${key})` },
+        icon(name, 18),
+        h("span", { class: "nav-label" }, label),
+        h("span", { class: "nav-count", hidden: true }),
+      ),
+    ),
+    h("a", { href: "docs", class: "nav-foot wide-only" }, "HTTP API"),
+  );
+}
+
+function drawTools() {
+  const { current, next } = window.plancastTheme;
+  const words = (choice) => `Theme: ${choice === "auto" ? "as the system has it" : choice}. Change it.`;
+  const theme = h("button", { class: "tool", type: "button", "aria-label": words(current()), title: words(current()) }, icon(current()));
+  theme.addEventListener("click", () => {
+    const choice = next();
+    put(theme, icon(choice));
+    theme.title = words(choice);
+    theme.setAttribute("aria-label", words(choice));
+  });
+  const keys = h("button", { class: "tool wide-only", type: "button", "aria-label": "Keys", title: "Keys (?)" }, icon("help"));
+  keys.addEventListener("click", () => document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "?", bubbles: true })));
+  put(
+    document.getElementById("tools"),
+    keys,
+    theme,
+    h("span", { class: "who", title: "What you do here is done in this name" }, icon("user"), h("span", {}, session.user)),
+    session.auth === "token" && h("button", { class: "tool", type: "button", "aria-label": "Sign out", title: "Sign out", onclick: leave }, icon("leave")),
+  );
+}
+
+async function leave() {
+  try {
+    await signOut();
+  } catch (error) {
+    return toast(error.message, { bad: true });
+  }
+  return signedOut();
+}
+
+function signedOut() {
+  clearTimeout(counting);
+  routes?.stop();
+  app.hidden = true;
+  put(main);
+  document.querySelectorAll("dialog").forEach((each) => each.remove());
+  if (!alone.hasChildNodes()) showLogin(alone, begin);
+}
+
+/** How many things wait for a person, at their pages' links. */
+async function badges() {
+  clearTimeout(counting);
+  if (!document.hidden && !app.hidden) {
+    const asked = [["approvals", "approvals", { limit: 100 }], ["deadletters", "dead-letters", { limit: 1 }]];
+    await Promise.all(
+      asked.map(async ([page, path, query]) => {
+        try {
+          const { items, total, next } = await api.get(path, { query });
+          // Of plans that may wait for a person, the total is a guess.
+          if (page === "approvals") count(page, items.length, Boolean(next));
+          else count(page, total ?? items.length, false);
+        } catch {
+          // The page itself says what is wrong.
+        }
+      }),
+    );
+  }
+  clearTimeout(counting);
+  counting = setTimeout(badges, BADGES_EVERY);
+}
+
+function count(page, n, andMore) {
+  const place = document.querySelector(`#nav [data-page="${page}"] .nav-count`);
+  place.hidden = n === 0;
+  place.textContent = `${n}${andMore ? "+" : ""}`;
+}
+
+function heard() {
+  const place = document.getElementById("liveness");
+  const states = { live: ["Live", "What you see changes as it happens"], waiting: ["Reconnecting", "The server cannot be heard; trying again"] };
+  let stream = "";
+  let reached = true;
+  const draw = () => {
+    const state = !reached || !navigator.onLine ? "waiting" : stream;
+    const [text, title] = states[state] ?? ["", ""];
+    place.className = `liveness ${state}`;
+    place.title = title;
+    if (place.textContent !== text) place.textContent = text;
+  };
+  api.calls.addEventListener("live", (event) => ((stream = event.detail), draw()));
+  api.calls.addEventListener("reached", () => ((reached = true), draw()));
+  api.calls.addEventListener("unreached", () => ((reached = false), draw()));
+  addEventListener("online", draw);
+  addEventListener("offline", draw);
+}
+
+addEventListener("plancast:page", ({ detail }) => {
+  for (const each of document.querySelectorAll("#nav a")) {
+    if (each.dataset.page === detail) each.setAttribute("aria-current", "page");
+    else each.removeAttribute("aria-current");
+  }
+  const page = PAGES.find(({ name }) => name === detail);
+  document.title = `${page?.label ?? "Plans"} · plancast`;
+});
+const again = soon(500, badges);
+addEventListener("plancast:wrote", again);
+api.calls.addEventListener("signedout", signedOut);
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+for (const { name, label, key } of PAGES) onKey(`g ${key}`, label, () => router.go(router.link([name])), { group: "Go to" });
+drawNav();
+heard();
+listenForKeys();
+begin();

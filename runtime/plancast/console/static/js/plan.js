@@ -1,0 +1,194 @@
+// One plan: what it is, what it waits for, the way it took, its turns, its data and its family.
+
+import * as actions from "./actions.js";
+import * as api from "./api.js";
+import { FINISHED } from "./badges.js";
+import { diffIn } from "./diff.js";
+import { h, put } from "./dom.js";
+import { graphIn } from "./graph.js";
+import { icon } from "./icons.js";
+import { onKey } from "./keys.js";
+import { listen, soon } from "./live.js";
+import { bannersOf, dataOf, factsOf, heading, possible } from "./plan_parts.js";
+import * as router from "./router.js";
+import { session } from "./session.js";
+import { empty, failed, loading, stale } from "./states.js";
+import { tabs } from "./tabs.js";
+import { timelineIn } from "./timeline.js";
+import { toast } from "./toast.js";
+import { treeIn } from "./tree.js";
+
+export async function showPlan({ main, parts: [id], query, signal }) {
+  document.title = `${id} · plancast`;
+  put(main, loading());
+  let plan;
+  try {
+    plan = await (query.get("new") ? begun(main, id, signal) : api.get(api.plan(id), { signal }));
+  } catch (error) {
+    if (error.name === "AbortError" || signal.aborted) return;
+    if (error.status === 404) put(main, h("h1", {}, "No such plan"), empty("No such plan", "It was never here, or it has ended and was forgotten after its retention."), back());
+    else put(main, failed(error, () => showPlan({ main, parts: [id], query, signal })));
+    return;
+  }
+
+  const head = h("div", {});
+  const notice = h("div", {});
+  const banners = h("div", { class: "banners" });
+  const facts = h("div", {});
+  const picture = h("section", { class: "panel graph-panel", "aria-label": "Graph" });
+  const turns = h("section", { class: "panel turns-panel", "aria-label": "Timeline" });
+  const given = h("section", { class: "panel", "aria-label": "Data" });
+  const beside = h("section", { class: "panel", "aria-label": "Data side by side" });
+  const family = h("section", { class: "panel", "aria-label": "Children and groups" });
+
+  const drawGraph = graphIn(picture, { chosen: (node) => findTurn(node) });
+  const timeline = timelineIn(turns, { id, signal, compare: (revision) => compareTurn(revision), actions: turnActions });
+  const diff = diffIn(beside, { id, signal });
+  diff.reach(plan.revision);
+  const tree = treeIn(family, { id, signal });
+  const views = tabs(
+    [
+      { name: "way", label: "Way", content: h("div", { class: "way" }, picture, turns) },
+      { name: "data", label: "Data", content: h("div", { class: "data-view" }, given, h("h2", {}, "Side by side"), beside), opened: openDiff },
+      { name: "family", label: "Family", content: family, opened: () => tree.load() },
+    ],
+    query.get("tab") ?? "way",
+    (name) => router.note(router.planLink(id, { tab: name === "way" ? "" : name })),
+  );
+
+  put(main, head, notice, banners, facts, views.element);
+  draw();
+  loadGraph();
+  keys();
+  await timeline.begin(plan.revision);
+  if (signal.aborted) return;
+  const turn = Number(query.get("turn"));
+  if (turn) timeline.mark((entry) => entry.revision === turn);
+  if (!FINISHED.has(plan.status)) follow();
+
+  function draw() {
+    const { status, approval, error, pause_reason: held, waiting_for: waits } = plan;
+    redraw(head, [status, approval !== null], () => heading(plan, press));
+    redraw(banners, [status, approval, error, held, waits], () => bannersOf(plan, press));
+    redraw(facts, plan, () => factsOf(plan));
+    redraw(given, [plan.goal, plan.results, plan.result], () => dataOf(plan));
+    diff.reach(plan.revision);
+    views.count("family", plan.children.length + plan.groups.length);
+  }
+
+  async function refresh() {
+    try {
+      plan = await api.get(api.plan(id), { signal });
+      put(notice);
+      draw();
+      if (views.now() === "family") tree.load();
+      await loadGraph();
+    } catch (error) {
+      if (error.name !== "AbortError" && !signal.aborted) put(notice, stale(error));
+    }
+  }
+
+  async function loadGraph() {
+    try {
+      drawGraph(await api.get(`${api.plan(id)}/graph`, { signal }));
+    } catch (error) {
+      if (error.name !== "AbortError" && !picture.querySelector("svg.graph")) put(picture, failed(error, loadGraph));
+    }
+  }
+
+  function follow() {
+    const again = soon(250, refresh, signal);
+    const heard = {
+      change: (entry) => {
+        timeline.add(entry);
+        again();
+      },
+      status: again,
+      end: (_result, close) => {
+        close();
+        again();
+        api.calls.dispatchEvent(new CustomEvent("live", { detail: "" }));
+      },
+    };
+    const caughtUp = () => {
+      again();
+      timeline.catchUp().catch(() => {});
+    };
+    listen(api.address(`${api.plan(id)}/stream`), heard, { signal, caughtUp });
+  }
+
+  function press(name) {
+    if (name === "approve" || name === "reject") return actions[name]({ plan_id: id, ...plan.approval });
+    return actions[name](plan);
+  }
+
+  function keys() {
+    const can = (name) => possible(plan).includes(name);
+    const bind = (key, what, name) => onKey(key, what, () => can(name) && press(name), { signal });
+    onKey("w", "Way", () => views.open("way"), { signal });
+    onKey("d", "Data", () => views.open("data"), { signal });
+    onKey("f", "Family", () => views.open("family"), { signal });
+    onKey("Escape", "Back to the list", () => router.backToList(id), { signal });
+    if (!session.writable) return;
+    bind("s", "Signal", "signal");
+    bind("x", "Cancel the plan", "cancel");
+    bind("y", "Approve", "approve");
+  }
+
+  function findTurn(node) {
+    const found = timeline.mark((entry) => turnOf(entry, node));
+    if (!found) toast(node.visited ? "The turns of this step are further back." : "The plan has not been there.");
+  }
+
+  function compareTurn(revision) {
+    views.open("data");
+    diff.show(revision - 1, revision);
+    beside.scrollIntoView({ block: "start" });
+  }
+
+  function openDiff() {
+    if (!diff.shown()) diff.show(Math.max(0, plan.revision - 1), plan.revision);
+  }
+
+  async function turnActions(entry) {
+    if (!session.writable || !(await api.offers("/plans/{plan_id}/fork"))) return [];
+    return [h("button", { class: "button small", type: "button", onclick: () => actions.fork(id, entry.revision) }, icon("fork", 14), "Fork from here")];
+  }
+}
+
+/** A plan that was submitted a moment ago: it is there once its first turn is. */
+async function begun(main, id, signal) {
+  for (let tries = 0; ; tries += 1) {
+    try {
+      const plan = await api.get(api.plan(id), { signal });
+      router.note(router.planLink(id));
+      return plan;
+    } catch (error) {
+      if (error.status !== 404 || signal.aborted) throw error;
+      if (tries === 5) put(main, h("h1", {}, "On its way"), empty("On its way", `The goal of ${id} is stored. It is shown here when a host has taken its first turn.`), back());
+      await new Promise((resolve) => setTimeout(resolve, tries < 20 ? 200 : 1000));
+    }
+  }
+}
+
+/** Draws again if what is shown has changed; a button that had the focus keeps it. */
+function redraw(place, shown, content) {
+  const print = JSON.stringify(shown);
+  if (place.dataset.print === print) return;
+  place.dataset.print = print;
+  const focused = place.contains(document.activeElement) ? document.activeElement.textContent : null;
+  put(place, content());
+  if (focused !== null) [...place.querySelectorAll("a, button")].find((each) => each.textContent === focused)?.focus({ preventScroll: true });
+}
+
+/** Whether a turn led to a node: into the state, or by the decision. */
+function turnOf(entry, node) {
+  const way = entry.move?.path?.length ? entry.move.path : [entry.move?.to];
+  if (way.includes(node.label) || way.includes(node.id)) return true;
+  const number = /(?:^|\D)(\d+)/.exec(node.id)?.[1];
+  return node.kind !== "state" && Boolean(entry.decision) && Number(node.revision ?? number) === entry.revision;
+}
+
+function back() {
+  return h("p", { class: "back" }, h("a", { href: router.listLink() }, "All plans"));
+}

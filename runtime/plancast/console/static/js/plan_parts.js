@@ -1,0 +1,163 @@
+// What stands on a plan's page beside its turns: its name and what can be done, what it waits for, its facts, its data.
+
+import { FINISHED, badge } from "./badges.js";
+import { h } from "./dom.js";
+import { compact, cost, duration, number, plural, pretty, when } from "./format.js";
+import { icon } from "./icons.js";
+import * as router from "./router.js";
+import { session } from "./session.js";
+import { toast } from "./toast.js";
+
+/** What can be done to a plan now, by the names of actions. */
+export function possible(plan) {
+  if (FINISHED.has(plan.status)) return plan.status === "completed" ? ["replay"] : ["retry", "replay"];
+  const steps = plan.approval ? ["approve", "reject"] : [];
+  return [...steps, "signal", plan.status === "paused" ? "resume" : "pause", "cancel", ...(plan.machine ? [] : ["redirect", "inject"]), "replay"];
+}
+
+const BUTTONS = {
+  signal: ["Signal", "signal"],
+  pause: ["Pause", "pause"],
+  resume: ["Resume", "resume"],
+  cancel: ["Cancel", "cancel"],
+  retry: ["Try again", "retry"],
+  redirect: ["Redirect", "fork"],
+  inject: ["Tell it", "add"],
+  replay: ["Replay", "rerun"],
+};
+
+/** `press(name)` is called for what is to be done. */
+export function heading(plan, press) {
+  const names = session.writable ? possible(plan).filter((name) => BUTTONS[name]) : [];
+  return h(
+    "header",
+    { class: "plan-head" },
+    h(
+      "p",
+      { class: "crumbs" },
+      h("a", { href: router.listLink() }, "Plans"),
+      plan.parent_plan_id && [" / ", h("a", { href: router.planLink(plan.parent_plan_id), class: "mono" }, plan.parent_plan_id)],
+    ),
+    h(
+      "div",
+      { class: "plan-name" },
+      h("div", { class: "plan-title" }, h("h1", {}, plan.goal_event), badge(plan.status)),
+      h("p", { class: "plan-id" }, h("span", { class: "mono" }, plan.plan_id), copy(plan.plan_id)),
+    ),
+    names.length > 0 &&
+      h(
+        "div",
+        { class: "actions", role: "group", "aria-label": "What can be done" },
+        names.map((name) => h("button", { class: `button${name === "cancel" ? " danger-quiet" : ""}`, type: "button", onclick: () => press(name) }, icon(BUTTONS[name][1], 14), BUTTONS[name][0])),
+      ),
+  );
+}
+
+function copy(text) {
+  const act = async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      toast("Copied.");
+    } catch {
+      toast("The browser does not let this page copy.", { bad: true });
+    }
+  };
+  return h("button", { class: "tool", type: "button", title: "Copy the plan's id", "aria-label": "Copy the plan's id", onclick: act }, icon("copy", 14));
+}
+
+export function bannersOf(plan, press) {
+  const made = [];
+  if (plan.approval && !FINISHED.has(plan.status)) {
+    made.push(
+      h(
+        "section",
+        { class: "banner ask", "aria-label": "Waits for a person" },
+        h("h2", {}, "Waits for a person"),
+        h("p", {}, plan.approval.reason || "The plan goes on when somebody approves.", " ", plan.approval.since && h("span", { class: "dim" }, when(plan.approval.since, { words: "asked " }))),
+        payload(plan.approval.payload, plan.approval.reason),
+        session.writable
+          ? h(
+              "div",
+              { class: "row" },
+              h("button", { class: "button primary", type: "button", onclick: () => press("approve") }, "Approve"),
+              h("button", { class: "button danger-quiet", type: "button", onclick: () => press("reject") }, "Reject"),
+              h("span", { class: "as" }, "as ", h("strong", {}, session.user)),
+            )
+          : h("p", { class: "dim" }, "Your token lets you look, not answer."),
+      ),
+    );
+  } else if (plan.status === "paused") {
+    made.push(h("section", { class: "banner" }, h("h2", {}, "Paused"), h("p", {}, plan.pause_reason || "Nobody said why.")));
+  }
+  if (plan.error) made.push(h("section", { class: "banner bad" }, h("h2", {}, plan.status === "cancelled" ? "Cancelled" : "Failed"), h("p", { class: "said" }, plan.error)));
+  if (plan.waiting_for.length && !plan.approval && !FINISHED.has(plan.status)) made.push(waits(plan.waiting_for));
+  return made;
+}
+
+/** What is to be decided, as pairs where it is flat, and as JSON where it is not. */
+export function payload(value, reason) {
+  if (value === null || value === undefined) return null;
+  const flat = typeof value === "object" && !Array.isArray(value) && Object.values(value).every((each) => each === null || typeof each !== "object");
+  if (!flat) return h("pre", { class: "code" }, pretty(value));
+  const pairs = Object.entries(value).filter(([, each]) => each !== reason);
+  return pairs.length > 0 && h("dl", { class: "pairs payload" }, pairs.map(([name, each]) => h("div", {}, h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, String(each)))));
+}
+
+const KINDS = { event: "an event", approval: "a person", task: "a worker", child: "a child plan", model: "its model" };
+
+function waits(list) {
+  return h(
+    "section",
+    { class: "banner wait", "aria-label": "Waits for" },
+    h("h2", {}, "Waits for"),
+    h(
+      "ul",
+      {},
+      list.map((each) =>
+        h(
+          "li",
+          {},
+          KINDS[each.kind] ?? each.kind,
+          each.event_type && [": ", h("code", {}, each.event_type)],
+          each.plan_id && [" ", h("a", { href: router.planLink(each.plan_id), class: "mono" }, each.plan_id)],
+          each.attempt > 1 && ` · try ${each.attempt}`,
+          each.since && [" · ", when(each.since, { words: "asked " })],
+          each.timeout_at && [" · ", when(each.timeout_at, { words: "times out " })],
+        ),
+      ),
+    ),
+  );
+}
+
+export function factsOf(plan) {
+  const { usage } = plan;
+  const took = (Date.parse(plan.updated_at) - Date.parse(plan.created_at)) / 1000;
+  const by = (usage.by_model ?? []).map((each) => `${each.model}: ${number(each.tokens)} tokens, ${cost(each.cost)}`).join("\n");
+  const list = (name, value) => value && [name, h("a", { href: router.link(["plans"], { [`${name.toLowerCase()}_id`]: value }), title: `Plans of this ${name.toLowerCase()}` }, value)];
+  const rows = [
+    ["State", plan.current_state],
+    ["Turns", number(plan.revision)],
+    ["Begun", when(plan.created_at)],
+    ["Moved", when(plan.updated_at)],
+    FINISHED.has(plan.status) && ["Took", duration(took)],
+    plan.planner && ["Planner", plan.planner],
+    plan.decider && plan.decider !== plan.planner && ["Decided by", plan.decider],
+    list("Tenant", plan.tenant_id),
+    list("Session", plan.session_id),
+    plan.user_id && ["User", plan.user_id],
+    usage.decisions > 0 && ["Decisions", number(usage.decisions)],
+    usage.tokens > 0 && ["Tokens", h("span", { title: by }, compact(usage.tokens))],
+    usage.tokens > 0 && ["Cost", h("span", { title: by }, cost(usage.cost))],
+  ].filter(Boolean);
+  return h("dl", { class: "facts" }, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+export function dataOf(plan) {
+  const part = (title, value, open) => h("details", { open }, h("summary", {}, title), h("pre", { class: "code" }, pretty(value)));
+  const results = Object.keys(plan.results ?? {}).length;
+  return [
+    part("Goal", plan.goal.data, true),
+    results > 0 && part(`Results of ${plural(results, "step")}`, plan.results, true),
+    plan.result !== null && plan.result !== undefined && part("Result", plan.result, true),
+  ];
+}

@@ -1,0 +1,306 @@
+// All plans: found by status, text, session, tenant and goal; a page at a time, patched in place as they move.
+
+import * as api from "./api.js";
+import { h, put } from "./dom.js";
+import { drawChips, filterPanel } from "./filters.js";
+import { number } from "./format.js";
+import { icon } from "./icons.js";
+import { onKey } from "./keys.js";
+import { listen, soon } from "./live.js";
+import * as router from "./router.js";
+import { flash, head, rowOf, write } from "./rows.js";
+import { session } from "./session.js";
+import { empty, failed, loading, stale } from "./states.js";
+import { keep, kept } from "./store.js";
+import { newPlan } from "./submit.js";
+
+const FILTERS = ["status", "text", "session_id", "tenant_id", "goal", "parent"];
+const TYPING = 250;
+const PAGE_SIZES = ["25", "50", "100", "200"];
+
+export function showPlans({ main, query, signal }) {
+  const filter = Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ""]));
+  const view = {
+    sort: query.get("sort") === "created" ? "created" : "updated",
+    limit: PAGE_SIZES.includes(kept("rows", "50")) ? Number(kept("rows", "50")) : 50,
+    cursors: [null],
+    next: null,
+    total: null,
+    rows: new Map(),
+    waiting: new Map(),
+    many: false,
+    asked: null,
+    trimmed: false,
+    stop: null,
+  };
+
+  const chips = h("div", { class: "chips", role: "group", "aria-label": "Status" });
+  const notice = h("div", { class: "notice" });
+  const fresh = h("button", { class: "fresh", type: "button", hidden: true, onclick: () => load({ top: true }) });
+  const body = h("tbody", { role: "rowgroup" });
+  const table = h("table", { class: "plans", role: "table", "aria-label": "Plans" }, head(), body);
+  const place = h("div", { class: "list" }, loading());
+  const pager = h("nav", { class: "pager", "aria-label": "Pages of the list" });
+  const search = h("input", {
+    type: "search",
+    class: "search-input",
+    placeholder: "Plan, goal, state, session, user or tenant",
+    "aria-label": "Search plans",
+    autocapitalize: "none",
+    spellcheck: "false",
+    value: filter.text,
+  });
+  const panel = filterPanel(filter, { set, clear });
+  const toggle = h(
+    "button",
+    { class: "button", type: "button", "aria-expanded": String(!panel.hidden), "aria-controls": "filters", onclick: openPanel },
+    icon("filter"),
+    "Filter",
+  );
+
+  main.append(
+    h(
+      "header",
+      { class: "page-head" },
+      h("h1", {}, "Plans"),
+      session.writable &&
+        h("button", { class: "button primary", type: "button", onclick: () => newPlan() }, icon("add"), "New plan"),
+    ),
+    h("div", { class: "bar" }, h("label", { class: "search" }, icon("search"), search, h("kbd", { class: "wide-only" }, "/")), toggle, sorting()),
+    panel,
+    chips,
+    notice,
+    h("div", { class: "fresh-place", "aria-live": "polite" }, fresh),
+    place,
+    pager,
+  );
+  count({});
+
+  let typing = 0;
+  search.addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(() => set({ text: search.value.trim() }), TYPING);
+  });
+  signal.addEventListener("abort", () => clearTimeout(typing));
+  onKey("/", "Search", () => (search.focus(), search.select()), { signal });
+  onKey("n", "Newer plans", () => turn(-1), { signal });
+  onKey("o", "Older plans", () => turn(1), { signal });
+  if (session.writable) onKey("c", "New plan", () => newPlan(), { signal });
+
+  router.rememberList(router.link(["plans"], Object.fromEntries(query)));
+  const arrived = new Map();
+  const patch = soon(120, patchAll, signal);
+  // More has changed than was told one by one.
+  const reload = soon(1000, () => (calm() ? load({}) : ((view.many = true), tellFresh())), signal);
+  load({});
+  follow();
+
+  // What is asked for.
+
+  function set(change) {
+    Object.assign(filter, change);
+    view.cursors = [null];
+    const address = router.link(["plans"], { ...filter, sort: view.sort === "created" ? "created" : "" });
+    router.rememberList(address);
+    router.note(address);
+    load({});
+    if (Object.keys(change).some((name) => name !== "status")) follow();
+  }
+
+  function asked() {
+    const own = Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
+    return { ...own, sort: view.sort, limit: view.limit, cursor: view.cursors.at(-1) };
+  }
+
+  async function load({ top = false }) {
+    view.asked?.abort();
+    const asking = (view.asked = new AbortController());
+    const leave = () => asking.abort();
+    signal.addEventListener("abort", leave, { once: true });
+    if (top) view.cursors = [null];
+    place.setAttribute("aria-busy", "true");
+    try {
+      const answer = await api.get("plans", { query: asked(), signal: asking.signal });
+      put(notice);
+      draw(answer);
+      if (top) window.scrollTo({ top: 0 });
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      if (view.rows.size && body.isConnected) put(notice, stale(error));
+      else put(place, failed(error, () => load({})));
+    } finally {
+      signal.removeEventListener("abort", leave);
+      if (view.asked === asking) place.removeAttribute("aria-busy");
+    }
+  }
+
+  async function turn(by) {
+    if (by < 0) {
+      if (view.cursors.length < 2) return;
+      view.cursors.pop();
+    } else {
+      if (view.trimmed) await load({}); // rows that came in on top have pushed others out: where do the next ones begin?
+      if (!view.next) return;
+      view.cursors.push(view.next);
+    }
+    await load({});
+    window.scrollTo({ top: 0 });
+    body.querySelector("a")?.focus({ preventScroll: true });
+  }
+
+  // What is shown.
+
+  function draw({ items, next, total, counts }) {
+    view.next = next;
+    view.total = total ?? null;
+    view.trimmed = false;
+    view.waiting.clear();
+    view.many = false;
+    tellFresh();
+    const focused = router.cameFrom() || document.activeElement?.closest?.("tr")?.dataset.key;
+    view.rows.clear();
+    put(body, items.map((each) => row(each)));
+    if (items.length) put(place, table);
+    else put(place, nothing());
+    if (focused && view.rows.has(focused)) view.rows.get(focused).element.querySelector("a").focus();
+    columns();
+    if (counts) count(counts);
+    drawPager(items.length);
+  }
+
+  function nothing() {
+    const narrowed = FILTERS.some((name) => filter[name]);
+    if (narrowed) {
+      const all = h("button", { class: "link", type: "button", onclick: clear }, "Show all plans");
+      return empty("No plan is like that", "Nothing matches these filters. ", all);
+    }
+    return empty("No plans yet", "Submit a goal with ", h("code", {}, "plancast submit EVENT --data '{…}'"), ", or from here. It shows up by itself.");
+  }
+
+  function row(plan) {
+    const element = rowOf(plan);
+    view.rows.set(plan.plan_id, { plan, element });
+    return element;
+  }
+
+  function columns() {
+    for (const name of ["tenant", "session", "user"]) {
+      const any = [...view.rows.values()].some(({ plan }) => plan[`${name}_id`]);
+      table.classList.toggle(`no-${name}`, !any);
+    }
+  }
+
+  function count(counts) {
+    drawChips(chips, filter.status, counts, set);
+  }
+
+  function drawPager(shown) {
+    const pages = view.cursors.length;
+    const from = (pages - 1) * view.limit;
+    const range = shown ? `${number(from + 1)}–${number(from + shown)}${view.total === null ? "" : ` of ${number(view.total)}`}` : "";
+    const size = h("select", { "aria-label": "Plans on a page", onchange: () => resize(size.value) }, PAGE_SIZES.map((each) => h("option", { value: each, selected: Number(each) === view.limit }, `${each} on a page`)));
+    put(
+      pager,
+      shown > 0 && size,
+      h("span", { class: "dim pager-range" }, range),
+      h("button", { class: "button", type: "button", disabled: pages < 2, onclick: () => turn(-1), title: "Newer (n)" }, "Newer"),
+      h("button", { class: "button", type: "button", disabled: !view.next, onclick: () => turn(1), title: "Older (o)" }, "Older"),
+    );
+    pager.hidden = !shown && pages < 2;
+  }
+
+  function resize(value) {
+    keep("rows", value);
+    view.limit = Number(value);
+    view.cursors = [null];
+    load({ top: true });
+  }
+
+  // What changes meanwhile.
+
+  function follow() {
+    view.stop?.();
+    const { status: _any, ...rest } = filter; // a plan that leaves the status is to be seen leaving
+    const heard = { plan: (plan) => (arrived.set(plan.plan_id, plan), patch()), counts: count, more: reload };
+    const following = new AbortController();
+    signal.addEventListener("abort", () => following.abort(), { once: true });
+    const close = listen(api.address("plans/stream", rest), heard, { signal: following.signal, caughtUp: () => load({}) });
+    view.stop = () => (following.abort(), close());
+  }
+
+  function patchAll() {
+    const changes = [...arrived.values()];
+    arrived.clear();
+    for (const plan of changes) {
+      const known = view.rows.get(plan.plan_id);
+      if (known) {
+        if (plan.revision < known.plan.revision) continue;
+        write(known.element, plan, known.plan);
+        known.plan = plan;
+        known.element.classList.toggle("left", Boolean(filter.status) && plan.status !== filter.status);
+        flash(known.element);
+      } else if (!filter.status || plan.status === filter.status) view.waiting.set(plan.plan_id, plan);
+    }
+    if (view.waiting.size && calm()) insert();
+    tellFresh();
+    columns();
+  }
+
+  /** Whether rows may come in on top without moving what somebody reads or points at. */
+  function calm() {
+    return (
+      view.cursors.length === 1 &&
+      window.scrollY < 40 &&
+      !table.matches(":hover") &&
+      !table.contains(document.activeElement) &&
+      !place.hasAttribute("aria-busy")
+    );
+  }
+
+  function insert() {
+    const newest = [...view.waiting.values()].sort((a, b) => (a[`${view.sort}_at`] < b[`${view.sort}_at`] ? 1 : -1));
+    view.waiting.clear();
+    const made = newest.slice(0, view.limit).map((plan) => row(plan));
+    body.prepend(...made);
+    made.forEach(flash);
+    if (view.total !== null) view.total += newest.length;
+    while (body.rows.length > view.limit) {
+      view.rows.delete(body.lastElementChild.dataset.key);
+      body.lastElementChild.remove();
+      view.trimmed = true;
+    }
+    if (!table.isConnected) put(place, table);
+    if (view.trimmed && !view.next) view.next = "later"; // `turn` asks anew before it goes there
+    drawPager(body.rows.length);
+  }
+
+  function tellFresh() {
+    const n = view.waiting.size;
+    fresh.hidden = n === 0 && !view.many;
+    if (view.many) fresh.textContent = "Many plans have moved. Show them";
+    else fresh.textContent = n ? `${number(n)} more ${n === 1 ? "plan has" : "plans have"} moved. Show ${n === 1 ? "it" : "them"}` : "";
+  }
+
+  function openPanel() {
+    panel.hidden = !panel.hidden;
+    toggle.setAttribute("aria-expanded", String(!panel.hidden));
+    if (!panel.hidden) panel.querySelector("input").focus();
+  }
+
+  function clear() {
+    search.value = "";
+    for (const input of panel.querySelectorAll("input")) input.value = "";
+    set(Object.fromEntries(FILTERS.map((name) => [name, ""])));
+    search.focus();
+  }
+
+  function sorting() {
+    const made = h("select", { "aria-label": "Order", class: "sort" }, h("option", { value: "updated" }, "Moved last"), h("option", { value: "created" }, "Created last"));
+    made.value = view.sort;
+    made.addEventListener("change", () => {
+      view.sort = made.value;
+      set({});
+    });
+    return made;
+  }
+}

@@ -1,0 +1,70 @@
+// A plan's row in the list.
+
+import { badge } from "./badges.js";
+import { h, put } from "./dom.js";
+import { number, setWhen, when } from "./format.js";
+import * as router from "./router.js";
+
+const COLUMNS = [
+  ["status", "Status"],
+  ["goal", "Goal"],
+  ["plan", "Plan"],
+  ["state", "State"],
+  ["tenant", "Tenant"],
+  ["session", "Session"],
+  ["user", "User"],
+  ["turns num", "Turns"],
+  ["created", "Created"],
+  ["updated", "Moved"],
+];
+
+export function head() {
+  const cells = COLUMNS.map(([name, label]) => h("th", { scope: "col", role: "columnheader", class: `c-${name}` }, label));
+  return h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, cells));
+}
+
+/** A row of the list; it opens its plan. */
+export function rowOf(plan) {
+  const made = h(
+    "tr",
+    { role: "row", dataset: { item: "", key: plan.plan_id }, onclick: openRow },
+    h("td", { role: "cell", class: "c-status" }),
+    h("td", { role: "cell", class: "c-goal" }),
+    h("td", { role: "cell", class: "c-plan" }, h("a", { href: router.planLink(plan.plan_id), title: plan.plan_id }, plan.plan_id)),
+    h("td", { role: "cell", class: "c-state" }),
+    ...["tenant", "session", "user"].map((name) => h("td", { role: "cell", class: `c-${name}` })),
+    h("td", { role: "cell", class: "c-turns num" }),
+    h("td", { role: "cell", class: "c-created" }, when(plan.created_at)),
+    h("td", { role: "cell", class: "c-updated" }, when(plan.updated_at)),
+  );
+  write(made, plan, null);
+  return made;
+}
+
+/** Changes the cells that differ. */
+export function write(element, plan, before) {
+  const cell = (name) => element.querySelector(`.c-${name}`);
+  if (plan.status !== before?.status) put(cell("status"), badge(plan.status));
+  const texts = { goal: plan.goal_event, state: plan.current_state, tenant: plan.tenant_id, session: plan.session_id, user: plan.user_id, turns: number(plan.revision) };
+  for (const [name, text] of Object.entries(texts)) {
+    const place = cell(name);
+    const said = text ?? "";
+    if (place.textContent === said) continue;
+    place.textContent = said;
+    place.title = said;
+  }
+  cell("turns").title = `${number(plan.revision)} turns`;
+  setWhen(cell("updated"), plan.updated_at);
+}
+
+/** A row is as good as its link, but not while text in it is being selected. */
+function openRow(event) {
+  if (event.target.closest("a") || event.button !== 0 || String(getSelection())) return;
+  event.currentTarget.querySelector("a").click();
+}
+
+/** Shows for a moment that a row has changed. */
+export function flash(element) {
+  element.classList.remove("moved");
+  requestAnimationFrame(() => element.classList.add("moved"));
+}

@@ -1,0 +1,17 @@
+// Short words on what was done, or why it was not. They are read out by screen readers.
+
+import { h } from "./dom.js";
+
+const SHOWN = 6000;
+
+export function toast(text, { bad = false, href = "", label = "" } = {}) {
+  const made = h(
+    "div",
+    { class: `toast${bad ? " bad" : ""}` },
+    h("span", {}, text),
+    href && h("a", { href }, label),
+    h("button", { class: "toast-close", type: "button", "aria-label": "Dismiss", onclick: () => made.remove() }, "×"),
+  );
+  document.getElementById("toasts").append(made);
+  setTimeout(() => made.remove(), bad ? SHOWN * 2 : SHOWN);
+}

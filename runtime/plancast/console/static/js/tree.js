@@ -1,0 +1,67 @@
+// A plan's children and groups of tasks, as deep as they go.
+
+import * as api from "./api.js";
+import { badge } from "./badges.js";
+import { h, put } from "./dom.js";
+import { plural, when } from "./format.js";
+import * as router from "./router.js";
+import { empty, failed, loading } from "./states.js";
+
+export function treeIn(place, { id, signal }) {
+  let print = "";
+  async function load() {
+    if (!place.hasChildNodes()) put(place, loading(4));
+    try {
+      const tree = await api.get(`${api.plan(id)}/tree`, { signal });
+      const now = JSON.stringify(tree);
+      if (now !== print) put(place, draw(tree));
+      print = now;
+    } catch (error) {
+      if (error.name !== "AbortError" && !print) put(place, failed(error, load));
+    }
+  }
+
+  function draw(tree) {
+    if (!tree.children?.length && !tree.groups?.length) {
+      return empty("On its own", "This plan has started no plans and no groups of tasks.");
+    }
+    return h("ul", { class: "tree" }, branch(tree, 0));
+  }
+
+  function branch({ plan, children = [], groups = [] }, depth) {
+    const own = h(
+      "div",
+      { class: `tree-plan${plan.plan_id === id ? " here" : ""}`, dataset: depth ? { item: "" } : {} },
+      badge(plan.status),
+      h("a", { href: router.planLink(plan.plan_id), class: "mono" }, plan.plan_id),
+      h("span", {}, plan.goal_event),
+      h("span", { class: "dim" }, plan.current_state),
+      h("span", { class: "dim tree-when" }, when(plan.updated_at)),
+    );
+    const below = [...groups.map(group), ...children.map((each) => branch(each, depth + 1))];
+    if (!below.length) return h("li", {}, own);
+    const told = [children.length && plural(children.length, "child plan"), groups.length && plural(groups.length, "group")].filter(Boolean).join(", ");
+    return h("li", {}, own, h("details", { open: depth < 3 }, h("summary", { class: "dim" }, told), h("ul", {}, below)));
+  }
+
+  function group({ group_id: name, join, members = [], state, status }) {
+    return h(
+      "li",
+      { class: "tree-group" },
+      h("div", {}, h("strong", {}, name.startsWith(`${id}/`) ? name.slice(id.length + 1) : name), join && h("span", { class: "dim" }, ` · joins ${String(join).replaceAll("_", " ")}`), (state ?? status) && h("span", { class: "dim" }, ` · ${state ?? status}`)),
+      h("ul", {}, members.map(member)),
+    );
+  }
+
+  function member({ task_id: task, status, plan_id: child, event_type: kind, error }) {
+    return h("li", { class: "tree-task" }, taskBadge(status), kind && h("span", {}, kind), child ? h("a", { href: router.planLink(child), class: "mono" }, child) : h("span", { class: "mono dim" }, task.startsWith(`${id}/`) ? task.slice(id.length + 1) : task), error && h("span", { class: "turn-error" }, error));
+  }
+
+  return { load };
+}
+
+const AS_STATUS = { complete: "completed", completed: "completed", running: "running", waiting: "running", failed: "failed", error: "failed", cancelled: "cancelled" };
+
+function taskBadge(status) {
+  return h("span", { class: `badge is-${AS_STATUS[status] ?? "pending"}` }, h("span", { class: "dot", "aria-hidden": "true" }), status);
+}

@@ -1,0 +1,84 @@
+"""The app of the console's tests: orders by a state machine, tickets by a decision tree, and their children."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plancast import (
+    App,
+    CallToolStep,
+    DeterministicPlanner,
+    FinishStep,
+    PauseStep,
+    Planner,
+    SpawnAndAwaitStep,
+    SpawnSpec,
+    StateAction,
+    StateConfig,
+    StateTransition,
+    Worker,
+)
+
+
+def to(states: dict[str, str]) -> list[StateTransition]:
+    return [StateTransition(on_event=event, to_state=state) for event, state in states.items()]
+
+
+CHECK, CHECKED = "stock.check.requested", "stock.check.completed"
+STATES = [
+    StateConfig(state_name="start", default_next="checking"),
+    StateConfig(
+        state_name="checking",
+        action=StateAction(event_type=CHECK, response_event=CHECKED, data={"item": "{goal_data.item}"}),
+        transitions=to({CHECKED: "approving", "stock.check.failed": "failed"}),
+    ),
+    StateConfig(
+        state_name="approving",
+        action=StateAction(
+            event_type="notification.approval",
+            response_event="order.approved",
+            data={"question": "May {goal_data.item} be ordered?"},
+        ),
+        transitions=to({"order.approved": "done", "order.refused": "failed"}),
+    ),
+    StateConfig(state_name="done", is_terminal=True),
+    StateConfig(state_name="failed", is_terminal=True),
+]
+orders = Planner("orders", description="Orders, one at a time")
+orders.add_goal("order.goal", {state.state_name: state for state in STATES})
+orders.expects("order.approved", "A manager's decision")
+
+tree = DeterministicPlanner(
+    [
+        PauseStep(
+            "approval_required",
+            payload=lambda run: {"ticket": run.goal.get("id", "")},
+            expected_event="ticket.approved",
+            when=lambda run: "ticket.approved" not in run.results,
+        ),
+        SpawnAndAwaitStep(
+            lambda run: SpawnSpec(event_type="order.goal", data={"item": "part"}),
+            on_resolved=lambda run, group: None,
+            when=lambda run: bool(run.goal.get("order")),
+        ),
+        CallToolStep(CHECK, lambda run: {"item": "part"}, when=lambda run: CHECKED not in run.results),
+        FinishStep("goal", lambda run: {"ticket": "closed"}),
+    ],
+    name="ticket-tree",
+)
+tickets = Planner("tickets")
+tickets.add_goal("ticket.goal", decided_by=tree)
+tickets.expects("ticket.approved", "A manager's decision")
+
+worker = Worker("stock")
+
+
+@worker.on_task(CHECK, CHECKED)
+async def check(task: Any, context: Any) -> dict[str, Any]:
+    """Some things are never there."""
+    if task.data["item"] == "none":
+        raise ValueError("there is none")
+    return {"in_stock": True}
+
+
+app = App("desk", planners=[orders, tickets], workers=[worker])

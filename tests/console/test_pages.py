@@ -1,0 +1,613 @@
+"""The console's pages, in a real browser: real hosts, dispatcher and worker on a real nats-server, in this process.
+
+Without a Chromium on the machine these tests are skipped; ``PLANCAST_CHROMIUM`` names one that is not in the path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, BrowserContext, Locator, Page, async_playwright, expect
+from pydantic import SecretStr
+
+from plancast import App, Client, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
+from plancast.console.server import ConsoleServer
+from plancast.registry import TTL_SECONDS
+from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.plan_host import PlanHost
+from plancast_actors.presence import register_app
+from plancast_actors.task_runner import TaskRunner
+from plancast_bus.jetstream import JetStreamBus, connect
+from plancast_bus.server import NatsServer
+
+CHROMIUM = os.environ.get("PLANCAST_CHROMIUM") or next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine; PLANCAST_CHROMIUM can name one"),
+]
+OPTIONS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+TOKEN = "the-token-of-ada"
+HOSTILE = "<img src=x onerror=\"document.title='taken over'\"><script>document.title='taken over'</script>"
+PHONE = {"width": 360, "height": 740}
+
+# What runs: a refund that a machine moves, and a person decides when it is large.
+
+refunds = Planner("refunds")
+refunds.expects("refund.decided", "A person's word on a refund")
+refunds.add_goal(
+    "refund.goal",
+    {
+        "start": StateConfig(state_name="start", default_next="checking"),
+        "checking": StateConfig(
+            state_name="checking",
+            action=StateAction(
+                event_type="refund.check.requested",
+                response_event="refund.check.completed",
+                data={"amount": "{goal_data.amount}"},
+            ),
+            transitions=[
+                StateTransition(
+                    on_event="refund.check.completed", to_state="approving", condition="event.data.amount > 100"
+                ),
+                StateTransition(on_event="refund.check.completed", to_state="done"),
+            ],
+        ),
+        "approving": StateConfig(
+            state_name="approving",
+            action=StateAction(
+                event_type="notification.human_input",
+                response_event="refund.decided",
+                data={"question": "Refund {goal_data.amount} to {goal_data.customer}?"},
+            ),
+            transitions=[StateTransition(on_event="refund.decided", to_state="done")],
+        ),
+        "done": StateConfig(state_name="done", is_terminal=True),
+    },
+)
+refunds.add_goal(
+    "claim.goal",
+    {
+        "start": StateConfig(state_name="start", default_next="refunding"),
+        "refunding": StateConfig(
+            state_name="refunding",
+            action=StateAction(
+                event_type="refund.goal",
+                response_event="refund.goal.completed",
+                data={"amount": "{goal_data.amount}", "customer": "{goal_data.customer}"},
+            ),
+            transitions=[StateTransition(on_event="refund.goal.completed", to_state="done")],
+        ),
+        "done": StateConfig(state_name="done", is_terminal=True),
+    },
+)
+clerk = Worker("clerk")
+
+
+@clerk.on_task("refund.check.requested", "refund.check.completed")
+async def check(task: Any, context: Any) -> dict[str, Any]:
+    return {"amount": task.data["amount"], "known": True}
+
+
+class Here:
+    """Where the dispatcher finds its host."""
+
+    def __init__(self, host: PlanHost) -> None:
+        self.shared = [host]
+
+    def dedicated(self, plan: str) -> PlanHost:
+        return self.shared[0]
+
+
+@dataclass
+class Deployed:
+    client: Client
+    bus: JetStreamBus
+    url: str
+    settings: Settings
+
+    async def plan(self, amount: int, customer: str = "Grace", **options: Any) -> str:
+        """A refund's plan, which waits for a person (over 100) or has ended."""
+        handle = await self.client.submit("refund.goal", {"amount": amount, "customer": customer}, **options)
+        await self.until(handle.plan_id, "approving" if amount > 100 else "done")
+        return handle.plan_id
+
+    async def until(self, plan_id: str, state: str) -> None:
+        while True:
+            found = await self.bus.checkpoints.load(plan_id)
+            if found is not None and found.summary.current_state == state:
+                return
+            await asyncio.sleep(0.02)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def deployed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deployed]:
+    app = App("refunds", planners=[refunds], workers=[clerk])
+    async with contextlib.AsyncExitStack() as stack:
+        server = stack.enter_context(NatsServer(tmp_path_factory.mktemp("nats")))
+        settings = Settings()
+        settings.nats.url = server.url
+        settings.console.port = 0
+
+        async def connection() -> JetStreamBus:
+            bus = await connect(settings.nats, settings.bus)
+            stack.push_async_callback(bus.close)
+            return bus
+
+        bus = await connection()
+        await bus.ensure_streams()
+        await register_app(bus.registry, app, TTL_SECONDS)
+        host = PlanHost(app, await connection(), settings, name="host-0")
+        host.start()
+        stack.push_async_callback(host.stop)
+        runner = TaskRunner(app, await connection(), settings.workers, max_event_bytes=settings.bus.max_event_bytes)
+        await runner.start()
+        stack.push_async_callback(runner.stop, drain_seconds=0)
+        options = replace(DispatcherOptions.of(app, settings), count=1)
+        dispatcher = Dispatcher(await connection(), Here(host), options)
+        await dispatcher.start()
+        stack.push_async_callback(dispatcher.stop)
+        console = await stack.enter_async_context(ConsoleServer(await connection(), settings))
+        yield Deployed(Client(bus), bus, console.url, settings)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        opened = await playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+        yield opened
+        await opened.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
+    made = await browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
+    made.set_default_timeout(15_000)
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(context: BrowserContext, deployed: Deployed) -> AsyncIterator[Page]:
+    """The console; what the page's scripts throw, or the browser refuses them, fails the test."""
+    made = await context.new_page()
+    faults: list[str] = []
+    made.on("pageerror", lambda error: faults.append(str(error)))
+    made.on("console", lambda said: faults.append(said.text) if "Content Security Policy" in said.text else None)
+    await made.goto(deployed.url)
+    await expect(made.get_by_role("heading", name="Plans")).to_be_visible()
+    yield made
+    assert faults == []
+
+
+def row(page: Page, plan_id: str) -> Locator:
+    return page.locator(f'tr[data-key="{plan_id}"]')
+
+
+async def show(page: Page, plan_id: str, query: str = "") -> None:
+    await page.evaluate("where => { location.hash = where }", f"#/plans/{plan_id}{query}")
+    await expect(page.locator(".plan-id")).to_contain_text(plan_id)
+
+
+async def test_a_plan_appears_and_moves_in_the_list_by_itself(page: Page, deployed: Deployed) -> None:
+    await expect(page.locator("#liveness")).to_have_text("Live")
+    plan_id = await deployed.plan(500, session_id="live")
+
+    await expect(row(page, plan_id).locator(".c-state")).to_have_text("approving")
+    place = await row(page, plan_id).evaluate_handle("element => element")
+    await deployed.client.plan(plan_id).signal("refund.decided", {"approved": True})
+
+    await expect(row(page, plan_id).locator(".c-status")).to_have_text("completed")
+    assert await place.evaluate("element => element.isConnected")  # it was changed where it stood
+
+
+async def test_rows_stay_where_they_are_while_somebody_is_in_the_list(page: Page, deployed: Deployed) -> None:
+    first = await deployed.plan(5, session_id="still")
+    await page.goto(f"{deployed.url}/#/plans?session_id=still")
+    await row(page, first).locator("a").focus()
+
+    second = await deployed.plan(6, session_id="still")
+
+    more = page.get_by_role("button", name="1 more plan has moved")
+    await expect(more).to_be_visible()
+    await expect(row(page, second)).to_have_count(0)
+    await more.click()
+    await expect(row(page, second)).to_be_visible()
+
+
+async def test_plans_are_found_by_text_and_status_and_the_address_keeps_it(page: Page, deployed: Deployed) -> None:
+    waiting = await deployed.plan(700, session_id="find-me", tenant_id="acme")
+    ended = await deployed.plan(7, session_id="find-me")
+
+    await page.get_by_label("Search plans").fill("find-me")
+    await expect(page.locator(".plans tbody tr")).to_have_count(2)
+    await page.get_by_role("button", name="running").click()
+    await expect(row(page, ended)).to_have_count(0)
+    await expect(row(page, waiting)).to_be_visible()
+    await expect(page.locator(".chip", has_text="completed").locator(".chip-count")).to_have_text("1")
+
+    await page.reload()
+    await expect(row(page, waiting)).to_be_visible()
+    await expect(page.locator(".plans tbody tr")).to_have_count(1)
+
+    await page.get_by_label("Search plans").fill("nothing is called so")
+    await expect(page.get_by_text("No plan is like that")).to_be_visible()
+    await page.get_by_role("button", name="Filter").click()
+    await page.get_by_role("button", name="Clear").click()
+    await page.get_by_label("Tenant").fill("acme")
+    await page.get_by_label("Tenant").press("Enter")
+    await expect(page.locator(".plans tbody tr")).to_have_count(1)
+
+
+async def test_pages_of_the_list_follow_each_other(page: Page, deployed: Deployed) -> None:
+    for n in range(27):
+        await deployed.client.submit("refund.goal", {"amount": n, "customer": "Ada"}, session_id="pages")
+    await page.evaluate("localStorage.setItem('plancast.rows', '25')")
+    await page.goto(f"{deployed.url}/#/plans?session_id=pages")
+    await page.reload()
+    await expect(page.locator(".pager-range")).to_have_text("1–25 of 27")
+
+    await page.get_by_role("button", name="Older").click()
+    await expect(page.locator(".pager-range")).to_have_text("26–27 of 27")
+    await expect(page.locator(".plans tbody tr")).to_have_count(2)
+    await page.get_by_role("button", name="Newer").click()
+    await expect(page.locator(".pager-range")).to_have_text("1–25 of 27")
+
+
+async def test_the_graph_shows_the_way_that_was_taken(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(800)
+    await show(page, plan_id)
+
+    await expect(page.locator('.node[data-node="approving"]')).to_have_class(re.compile("current"))
+    await expect(page.locator('.node[data-node="checking"]')).to_have_class(re.compile("visited"))
+    await expect(page.locator('.node[data-node="done"]')).not_to_have_class(re.compile("visited"))
+    await expect(page.locator("path.edge.taken")).to_have_count(2)
+    await expect(page.locator("path.edge.open")).to_have_count(2)
+    await expect(page.locator(".turn")).to_have_count(2)
+
+    await page.locator('.node[data-node="approving"]').click()
+    await expect(page.locator(".turn.marked .turn-event")).to_have_text("refund.check.completed")
+
+
+async def test_what_is_approved_here_goes_on_in_the_name_of_who_approved(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(900, customer="Hopper")
+    user = await page.locator(".who").inner_text()
+    await page.get_by_role("link", name="Approvals").click()
+    card = page.locator(".card", has_text=plan_id)
+    await expect(card).to_contain_text("Refund 900 to Hopper?")
+
+    await card.get_by_role("button", name="Approve").click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text(f"as {user}")
+    await dialog.get_by_label("Comment").fill("She has the receipt")
+    await dialog.get_by_role("button", name="Approve").click()
+
+    await expect(card).to_have_count(0)
+    await show(page, plan_id)
+    await expect(page.locator(".plan-title .badge")).to_have_text("completed")
+    decided = page.locator(".turn", has_text="refund.decided")
+    await expect(decided.locator(".who-did")).to_have_text(f"by {user}")
+    await decided.get_by_text("Details").click()
+    await expect(decided).to_contain_text("She has the receipt")
+
+
+async def test_a_plan_is_cancelled_with_a_reason_and_ends_before_ones_eyes(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(901)
+    await show(page, plan_id)
+    await page.get_by_role("group", name="What can be done").get_by_role("button", name="Cancel").click()
+    dialog = page.get_by_role("dialog")
+
+    await dialog.get_by_role("button", name="Cancel the plan").click()
+    await expect(dialog.get_by_role("alert")).to_have_text("Say why.")
+    await dialog.get_by_label("Why").fill("ordered twice")
+    await dialog.get_by_role("button", name="Cancel the plan").click()
+
+    await expect(page.locator(".plan-title .badge")).to_have_text("cancelled")
+    await expect(page.locator(".banner.bad")).to_contain_text("ordered twice")
+    await expect(page.locator(".turn").last.locator(".who-did")).to_be_visible()
+    await expect(page.get_by_role("button", name="Try again")).to_be_visible()
+
+
+async def test_a_plan_is_held_signalled_and_tried_again(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(902)
+    await show(page, plan_id)
+    can = page.get_by_role("group", name="What can be done")
+    dialog = page.get_by_role("dialog")
+
+    await can.get_by_role("button", name="Pause").click()
+    await dialog.get_by_role("button", name="Pause").click()
+    await expect(page.locator(".plan-title .badge")).to_have_text("paused")
+    await can.get_by_role("button", name="Resume").click()
+    await dialog.get_by_role("button", name="Resume").click()
+    await expect(page.locator(".plan-title .badge")).to_have_text("running")
+
+    await can.get_by_role("button", name="Signal").click()
+    await expect(dialog.get_by_label("Event")).to_have_value("refund.decided")
+    await dialog.get_by_label("Data").fill("{not json")
+    await dialog.get_by_role("button", name="Send").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("Data is not JSON")
+    await dialog.get_by_label("Data").fill('{"approved": false}')
+    await dialog.get_by_role("button", name="Send").click()
+    await expect(page.locator(".plan-title .badge")).to_have_text("completed")
+
+    failed = await deployed.plan(903)
+    await deployed.client.plan(failed).cancel("for the test")
+    await show(page, failed)
+    await page.get_by_role("button", name="Try again").click()
+    await dialog.get_by_role("button", name="Try again").click()
+    await expect(page.locator(".plan-id")).not_to_contain_text(failed)
+    await expect(page.locator(".turn").first).to_contain_text("refund.goal")
+
+
+async def test_data_stands_side_by_side_between_turns(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(3)
+    await show(page, plan_id)
+    await page.get_by_role("tab", name="Data").click()
+
+    await expect(page.locator(".diff-head")).to_contain_text("After turn 2")
+    came = page.locator(".diff-row.added .right, .diff-row.changed .right")
+    await expect(came.filter(has_text='"known": true')).not_to_have_count(0)
+    await page.get_by_role("button", name="The turn before").click()
+    await expect(page.locator(".diff-head")).to_contain_text("Before the first turn")
+    await expect(came.filter(has_text='"customer": "Grace"')).not_to_have_count(0)
+
+
+async def test_children_stand_under_their_parent_and_lead_there(page: Page, deployed: Deployed) -> None:
+    parent = await deployed.client.submit("claim.goal", {"amount": 907, "customer": "Lamarr"})
+    await deployed.until(parent.plan_id, "refunding")
+    await show(page, parent.plan_id)
+    await expect(page.locator(".banner.wait")).to_contain_text("a child plan")
+    await page.get_by_role("tab", name="Family").click()
+    child = page.locator(".tree-plan", has_text="refund.goal").get_by_role("link")
+    name = await child.inner_text()
+    await child.click()
+    await expect(page.locator(".plan-id")).to_contain_text(name)
+    await page.locator(".crumbs").get_by_role("link", name=parent.plan_id).click()
+    await expect(page.locator(".plan-title")).to_contain_text("claim.goal")
+
+
+async def test_a_goal_is_submitted_from_the_page(page: Page, deployed: Deployed) -> None:
+    await page.get_by_role("button", name="New plan").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Goal").select_option("refund.goal")
+    await dialog.get_by_label("Data").fill('{"amount": 12, "customer": "Noether"}')
+    await dialog.get_by_label("Session").fill("by-hand")
+    await dialog.get_by_role("button", name="Submit").click()
+    await expect(page.locator(".plan-title .badge")).to_have_text("completed")
+    await expect(page.locator(".turn").first.locator(".who-did")).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(page.locator("tr", has_text="by-hand")).to_have_count(1)
+
+
+async def test_of_a_long_timeline_the_newest_turns_come_first(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(908)
+    handle = deployed.client.plan(plan_id)
+    for n in range(60):
+        await handle.pause(f"reason {n}")
+        await handle.resume({})
+    await handle.signal("refund.decided", {})
+    await deployed.until(plan_id, "done")
+    await show(page, plan_id)
+    await expect(page.locator(".turn")).to_have_count(100)
+    await expect(page.locator(".turn").last).to_contain_text("refund.decided")
+    await page.get_by_role("button", name="Show earlier turns").click()
+    await expect(page.locator(".turn").first).to_contain_text("refund.goal")
+    await page.get_by_role("button", name="Oldest first").click()
+    await expect(page.locator(".turn").first).to_contain_text("refund.decided")
+
+
+async def test_a_history_is_run_again_and_a_plan_begun_where_one_stood(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(909)
+    await show(page, plan_id)
+    dialog = page.get_by_role("dialog")
+    await page.get_by_role("button", name="Replay").click()
+    await dialog.get_by_role("button", name="Replay").click()
+    await expect(dialog).to_contain_text("All of 2 turns came out the same")
+    await dialog.get_by_role("button", name="Close").click()
+
+    await page.locator(".turn").first.get_by_text("Details").click()
+    await page.get_by_role("button", name="Fork from here").click()
+    await dialog.get_by_label("Other data for the goal").fill('{"amount": 910}')
+    await dialog.get_by_role("button", name="Fork").click()
+    await expect(page.locator(".plan-id")).not_to_contain_text(plan_id)
+    await expect(page.locator(".plan-title")).to_contain_text("refund.goal")
+
+
+async def test_of_two_texts_side_by_side_each_can_be_read_whole(page: Page) -> None:
+    compare = """async () => {
+      const { changes, folded } = await import("./js/lines.js");
+      const below = (n) => Math.floor(Math.random() * n);
+      const text = () => Array.from({ length: below(30) }, () => "abc"[below(3)]);
+      const faults = [];
+      for (let n = 0; n < 500; n += 1) {
+        const [left, right] = [text(), text()];
+        const rows = changes(left, right);
+        const read = (side) => rows.map((row) => row[side]).filter((line) => line !== null).join("");
+        const unfolded = folded(rows).flatMap((row) => row.rows ?? [row]);
+        const honest = rows.every((row) => (row.kind === "same") === (row.left === row.right));
+        if (read("left") !== left.join("") || read("right") !== right.join("")) faults.push([left, right]);
+        else if (JSON.stringify(unfolded) !== JSON.stringify(rows) || !honest) faults.push([left, right]);
+      }
+      return faults;
+    }"""
+    assert await page.evaluate(compare) == []
+
+
+async def test_what_a_plan_says_is_text_and_never_html(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(904, customer=HOSTILE, session_id=HOSTILE, tenant_id="acme")
+    await expect(row(page, plan_id).locator(".c-session")).to_have_text(HOSTILE)
+    await show(page, plan_id)
+    await expect(page.locator(".banner.ask")).to_contain_text(HOSTILE)
+    for tab in ("Data", "Family", "Way"):
+        await page.get_by_role("tab", name=tab).click()
+    await page.locator(".turn").first.get_by_text("Details").click()
+    await expect(page.locator(".turn").first.locator("pre").first).to_contain_text("onerror")
+    await page.get_by_role("link", name="Approvals").click()
+    await expect(page.locator(".card", has_text=plan_id)).to_contain_text(HOSTILE)
+
+    assert await page.locator("main img, main script").count() == 0
+    assert "taken over" not in await page.title()
+
+
+async def test_everything_can_be_reached_by_keys(page: Page, deployed: Deployed) -> None:
+    older, newer = await deployed.plan(1, session_id="keys"), await deployed.plan(2, session_id="keys")
+    await page.keyboard.press("/")
+    await page.keyboard.type("keys")
+    await expect(page.locator(".plans tbody tr")).to_have_count(2)
+    await page.keyboard.press("Escape")
+    await page.keyboard.press("j")
+    await expect(row(page, newer).locator("a")).to_be_focused()
+    await page.keyboard.press("j")
+    await page.keyboard.press("k")
+    await page.keyboard.press("j")
+    await expect(row(page, older).locator("a")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".plan-id")).to_contain_text(older)
+    await expect(page.locator(".turn")).not_to_have_count(0)
+    await page.keyboard.press("Escape")
+    await expect(row(page, older).locator("a")).to_be_focused()
+    for keys, title in (("g a", "Approvals"), ("g d", "Dead letters"), ("g r", "Runtime"), ("g u", "Usage and cost")):
+        for key in keys.split():
+            await page.keyboard.press(key)
+        await expect(page.get_by_role("heading", level=1)).to_have_text(title)
+    await page.keyboard.press("?")
+    await expect(page.get_by_role("dialog", name="Keys")).to_contain_text("Next in the list")
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+async def test_dark_mode_follows_the_system_until_somebody_chooses(page: Page) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = await page.evaluate(ground)
+    await page.emulate_media(color_scheme="dark")
+    dark = await page.evaluate(ground)
+    assert dark != light
+    await page.get_by_role("button", name=re.compile("^Theme")).click()
+    assert await page.evaluate(ground) == light
+    await page.reload()
+    assert await page.evaluate(ground) == light
+
+
+async def test_a_phone_shows_every_page_without_scrolling_sideways(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(905, customer="a-name-without-a-single-space-in-it" * 5)
+    await page.set_viewport_size(PHONE)
+    places = ["plans", f"plans/{plan_id}", f"plans/{plan_id}?tab=data", f"plans/{plan_id}?tab=family"]
+    for where in [*places, "approvals", "deadletters", "runtime", "usage"]:
+        await page.evaluate("where => { location.hash = where }", f"#/{where}")
+        await expect(page.locator("main h1")).to_be_visible()
+        await expect(page.locator("main .loading")).to_have_count(0)
+        wide = await page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= PHONE["width"], where
+    await page.get_by_role("link", name="Approvals").click()  # the pages' links are in reach of a thumb
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Approvals")
+
+
+async def test_dead_letters_can_be_read_and_sent_again(page: Page, deployed: Deployed) -> None:
+    subject = "plancast.action-requests.some-plan.refund.goal"
+    await put_raw(deployed, subject, b"{this is no JSON")
+    await page.get_by_role("link", name="Dead letters").click()
+    card = page.locator(".card", has_text=subject).first
+    await card.get_by_role("button", name="What it says").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("{this is no JSON")
+    await page.get_by_role("button", name="Close").click()
+    await card.get_by_role("button", name="Send again").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Send again").click()
+    await expect(page.locator(".toast")).to_contain_text("sent again")
+    await expect(page.locator(".writes")).to_contain_text(await page.locator(".who").inner_text())
+
+
+async def test_what_runs_and_its_streams_are_shown(page: Page) -> None:
+    await page.get_by_role("link", name="Runtime").click()
+    await expect(page.locator("main")).to_contain_text("PLANCAST_CHECKPOINTS")
+    await expect(page.locator("main")).to_contain_text("dispatcher-0")
+
+
+async def test_a_server_that_is_away_is_said_and_what_is_shown_stays(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(4)
+    await expect(row(page, plan_id)).to_be_visible()
+    await page.context.set_offline(True)
+    await expect(page.locator("#liveness")).to_have_text("Reconnecting")
+    await page.get_by_role("button", name="completed").click()
+    await expect(page.locator(".stale")).to_be_visible()
+    await expect(row(page, plan_id)).to_be_visible()
+    await page.context.set_offline(False)
+    await expect(page.locator("#liveness")).to_have_text("Live")
+    await expect(page.locator(".stale")).to_have_count(0)
+
+
+async def test_a_page_outlives_its_server_and_shows_what_it_missed(context: BrowserContext, deployed: Deployed) -> None:
+    settings = deployed.settings.model_copy(deep=True)
+    page = await context.new_page()
+    async with ConsoleServer(deployed.bus, settings) as console:
+        await page.goto(f"{console.url}/#/plans?session_id=missed")
+        await expect(page.locator("#liveness")).to_have_text("Live")
+        await expect(page.get_by_text("No plan is like that")).to_be_visible()
+        settings.console.port = urlsplit(console.url).port or 0
+    await expect(page.locator("#liveness")).to_have_text("Reconnecting")
+    plan_id = await deployed.plan(8, session_id="missed")
+    async with ConsoleServer(deployed.bus, settings):
+        await expect(row(page, plan_id)).to_be_visible(timeout=15_000)
+        await expect(page.locator("#liveness")).to_have_text("Live")
+        await page.close()
+
+
+async def test_a_plan_that_is_unknown_is_said_to_be(page: Page) -> None:
+    await page.evaluate("location.hash = '#/plans/no-such-plan'")
+    await expect(page.get_by_role("heading", name="No such plan")).to_be_visible()
+
+
+async def test_with_tokens_one_logs_in_and_acts_in_ones_own_name(context: BrowserContext, deployed: Deployed) -> None:
+    settings = deployed.settings.model_copy(deep=True)
+    settings.console.tokens = {"ada": SecretStr(TOKEN)}
+    plan_id = await deployed.plan(906)
+    async with ConsoleServer(deployed.bus, settings) as console:
+        page = await context.new_page()
+        await page.goto(f"{console.url}/#/plans/{plan_id}")
+        await page.get_by_label("Your token").fill("not the token of anybody")
+        await page.get_by_role("button", name="Sign in").click()
+        await expect(page.get_by_role("alert")).to_have_text("This token is not known here.")
+        await page.get_by_label("Your token").fill(TOKEN)
+        await page.get_by_role("button", name="Sign in").click()
+
+        await expect(page.locator(".who")).to_have_text("ada")
+        await page.locator(".banner.ask").get_by_role("button", name="Approve").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Approve").click()
+        await expect(page.locator(".who-did", has_text="by ada")).to_be_visible()
+
+        await page.get_by_role("button", name="Sign out").click()
+        await expect(page.get_by_label("Your token")).to_be_visible()
+        await page.reload()
+        await expect(page.get_by_label("Your token")).to_be_visible()
+        await page.close()
+
+
+async def put_raw(deployed: Deployed, subject: str, payload: bytes) -> None:
+    """Publish as a plain NATS client does."""
+    import nats
+
+    connection = await nats.connect(deployed.settings.nats.url)
+    try:
+        await connection.jetstream().publish(subject, payload)
+    finally:
+        await connection.close()
+    while not await deployed.bus.dead_letters.count():
+        await asyncio.sleep(0.02)
