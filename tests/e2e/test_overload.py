@@ -315,7 +315,7 @@ async def test_plans_wait_while_the_disk_is_full_and_go_on_when_there_is_room(
         assert all("is full" in each and "storage limit" in each for each in running.refusals)
         await running.start()
         await asyncio.sleep(1.0)
-        findings = doctor.examine(await doctor._gather(settings))
+        findings = doctor.examine(await doctor.gather(settings))
         assert [each.check for each in findings if each.level == "fault"] == ["storage"]
         assert not any(each.check == "dead letters" and each.level != "ok" for each in findings)
         if way_out == "purge":

@@ -1,6 +1,7 @@
 """The command line, against a real nats-server wherever a command needs one."""
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -8,14 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
 
-from plancast.cli import connection, doctor, main, output
+from plancast import Client
+from plancast.cli import completing, connection, doctor, main, output, progress, submit
+from plancast.cli.doctor_evidence import RayEvidence, Skew
 from plancast.cli.failures import describe
 from plancast.cli.graph import mermaid
 from plancast.cli.running import DataFolder, Running, find_running, is_held
@@ -23,7 +26,7 @@ from plancast.settings import Settings
 from plancast.stored import StoredPlans
 from plancast.turn import Turn, TurnEnvironment, Verdict
 from plancast_bus.checkpoints import Checkpoint, PlanSummary
-from plancast_bus.codec import pack
+from plancast_bus.codec import pack, unpack
 from plancast_bus.contracts import ConsumerSpec, Delivery
 from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus, connect
@@ -84,6 +87,7 @@ class Result:
 
 
 Invoke = Callable[..., Result]
+Complete = Callable[[str], list[str]]
 
 
 @pytest.fixture
@@ -205,8 +209,10 @@ class TestUsage:
         "command",
         [
             *(["run"], ["deploy"], ["worker"], ["status"], ["stop"], ["validate"], ["submit"], ["doctor"], ["demo"]),
+            *(["upgrade"], ["drain"], ["probe"]),
             *(["plans", each] for each in ["list", "show", "history", "watch", "signal", "resume", "cancel", "pause"]),
             *(["plans", each] for each in ["reject", "redirect", "inject"]),
+            *(["new"], ["bridge", "soorma"]),
             *(["deadletters", each] for each in ["list", "show", "replay"]),
         ],
         ids=" ".join,
@@ -247,6 +253,14 @@ class TestUsage:
             ["run", "cli_good:app", "--port", "4333", "--nats-url", GONE],
             ["deploy", "cli_good:app"],
             ["deploy", "cli_good:app", "--nats-url", GONE],
+            ["deploy", "cli_good:app", "--nats-url", GONE, "--address", "h:1", "--no-ship", "--pip", "x"],
+            ["deploy", "cli_good:app", "--nats-url", GONE, "--address", "h:1", "--requirements", "nowhere.txt"],
+            ["upgrade", "cli_good:app", "--nats-url", GONE],
+            ["upgrade", "cli_nowhere:app"],
+            ["drain"],
+            ["probe"],
+            ["probe", "happy"],
+            ["probe", "ready", "--role", "everything"],
             ["plans", "list", "--status", "happy"],
             ["plans", "signal", "p", "e", "--data", "{no json"],
             ["plans", "signal", "p", "e", "--data", "NaN"],
@@ -259,6 +273,11 @@ class TestUsage:
             ["submit", "greet.goal", "--data", "[1]"],
             ["deadletters", "replay"],
             ["deadletters", "replay", "1", "--all"],
+            ["new", "no name"],
+            ["new", "x", "--template", "castle"],
+            ["bridge", "soorma", "--from-subject", "soorma.events"],
+            ["bridge", "soorma", "--from-subject", "soorma.*.x.>"],
+            ["bridge", "soorma", "--task", "no type"],
         ],
         ids=" ".join,
     )
@@ -269,6 +288,15 @@ class TestUsage:
         first, *others = result.err.splitlines()
         assert first.startswith("error: ")
         assert all(line.startswith("hint: ") for line in others)
+
+    def test_help_on_a_command_is_that_commands_help(self, invoke: Invoke) -> None:
+        assert invoke("help", "plans", "show").out == invoke("plans", "show", "--help").out
+        assert invoke("help").out == invoke("--help").out
+        assert invoke("help", "nothing").code == 2
+
+    @pytest.mark.parametrize("address", ["cli_good:nothing", "cli_nowhere:app", "no-colon"])
+    def test_a_wrong_address_names_the_apps_that_there_are(self, invoke: Invoke, address: str) -> None:
+        assert "cli_good:app" in invoke("validate", address).err
 
     def test_a_group_alone_shows_its_help(self, invoke: Invoke) -> None:
         result = invoke("plans")
@@ -283,6 +311,7 @@ class TestUsage:
             ["plans", "show", "p"],
             ["deadletters", "list"],
             ["worker", "cli_good:app"],
+            ["bridge", "soorma"],
         ],
         ids=" ".join,
     )
@@ -311,7 +340,10 @@ class TestUsage:
 
     @pytest.mark.parametrize(
         "arguments",
-        ["--help", "validate cli_good:app", "plans", "submit e --data {", "run nowhere", "deploy cli_good:app"],
+        [
+            *("--help", "validate cli_good:app", "plans", "submit e --data {", "run nowhere", "deploy cli_good:app"),
+            *("new made", "bridge soorma --help", "bridge soorma --from-subject x"),
+        ],
     )
     def test_neither_ray_nor_litellm_nor_nats_is_loaded_in_vain(self, invoke: Invoke, arguments: str) -> None:
         script = (
@@ -333,6 +365,68 @@ class TestUsage:
             timeout=60,
         )
         assert (done.stdout, done.stderr) == ("{", "")
+
+
+class TestCompletion:
+    """What a shell is told that has pressed Tab, by the variables that it sets."""
+
+    @pytest.fixture
+    def complete(self, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Complete:
+        def run(line: str) -> list[str]:
+            monkeypatch.setenv("_PLANCAST_COMPLETE", "complete_bash")
+            monkeypatch.setenv("COMP_WORDS", line)
+            monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+            with pytest.raises(SystemExit):
+                main([])
+            captured = capsys.readouterr()
+            assert captured.err == ""
+            return captured.out.split()
+
+        return run
+
+    def test_commands_and_statuses(self, complete: Complete) -> None:
+        assert {"run", "new", "doctor", "bridge"} <= set(complete("plancast "))
+        assert {"list", "show", "signal"} <= set(complete("plancast plans "))
+        assert complete("plancast plans list --status pa") == ["paused"]
+        assert complete("plancast new x --template a") == ["agent"]
+
+    def test_apps_of_this_folder_are_found_and_not_imported(self, complete: Complete, tmp_path: Path) -> None:
+        (tmp_path / "cli_broken.py").write_text("raise SystemExit('imported')\nlater: App = App('x')\n")
+        (tmp_path / "deep").mkdir()
+        (tmp_path / "deep" / "er.py").write_text("  inner = App('no')\nouter = plancast.App('yes')\n")
+        assert complete("plancast run ") == ["cli_bad:app", "cli_broken:later", "cli_good:app", "deep.er:outer"]
+        assert complete("plancast validate cli_g") == ["cli_good:app"]
+
+    def test_plans_goals_and_events_of_a_deployment(self, complete: Complete, deployed: Deployed) -> None:
+        deployed.plan("plan-a")
+        deployed.plan("plan-b", [("name.given", {"name": "Bo"})])
+        deployed.run(lambda bus: bus.registry.put("app", "greetings", {"goals": ["greet.goal", "part.goal"]}))
+        assert complete("plancast plans show plan-") == ["plan-b", "plan-a"]
+        assert complete("plancast plans show plan-a") == ["plan-a"]
+        assert complete("plancast submit gr") == ["greet.goal"]
+        assert complete("plancast plans list --goal ") == ["greet.goal", "part.goal"]
+        assert complete("plancast plans signal plan-a name.") == ["name.given", "name.failed"]
+
+    @pytest.mark.parametrize("line", ["plancast plans show ", "plancast submit ", "plancast plans signal nothing "])
+    @pytest.mark.parametrize("url", ["", GONE, "nonsense::"])
+    def test_nothing_is_offered_and_nothing_said_where_nothing_runs(
+        self, complete: Complete, monkeypatch: pytest.MonkeyPatch, line: str, url: str
+    ) -> None:
+        monkeypatch.setattr(completing, "SECONDS", 0.2)
+        monkeypatch.setenv("NATS_URL", url)
+        assert complete(line) == []
+
+    def test_neither_ray_nor_nats_is_loaded_to_complete_commands(self, invoke: Invoke) -> None:
+        script = (
+            "import sys; from plancast.cli import main\n"
+            "try: main([])\n"
+            "except SystemExit: print('LOADED', {'ray', 'litellm', 'nats'} & set(sys.modules))"
+        )
+        environment = {"_PLANCAST_COMPLETE": "complete_bash", "COMP_WORDS": "plancast plans ", "COMP_CWORD": "2"}
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=os.environ | environment, capture_output=True, text=True, timeout=60
+        )
+        assert done.stdout.splitlines()[-1] == "LOADED set()"
 
 
 class TestValidate:
@@ -396,6 +490,12 @@ class TestPlans:
         assert ids("--status", "completed") == ["b"]
         assert ids("--session-id", "s1") == ["a"]
         assert ids("--tenant-id", "t1") == ["b"]
+        assert ids("--goal", "greet.goal", "--status", "running") == ["a"]
+        assert ids("--goal", "other.goal") == []
+        assert ids("--text", "S1") == ["a"]
+        assert ids("--text", "done") == ["b"]
+        assert ids("--text", "nowhere") == []
+        assert ids("--limit", "1", "--all") == ["b", "a"]
         assert ids("--limit", "1") == ["b"]
         cut = invoke("plans", "list", "--limit", "1").err
         assert "--limit 0 shows all" in cut
@@ -605,6 +705,7 @@ class TestSubmit:
         result = invoke(*arguments)
         assert (result.code, result.out) == (1, "")
         assert "nobody there" in result.err
+        assert "plancast plans history known" in result.err
         said = invoke(*arguments, "--json")
         assert (said.code, said.json["status"]) == (1, "failed")
 
@@ -726,7 +827,7 @@ class TestDoctor:
             apps=(),
             dead_letters=2,
             stalled={"stalled": 7, "names": ["a", "b", "c", "d", "e"], "found": 9, "time": 0.0},
-            clock_skew=-90.0,
+            clock_skew=Skew(-90.0, 0.001),
         )
         found = {(each.check, each.level): each.detail for each in doctor.examine(evidence)}
         assert "1 min 30 s behind" in found["clock", "fault"]
@@ -737,6 +838,88 @@ class TestDoctor:
         assert found["stuck plans", "warning"] == "7 plans waiting for nothing: a, b, c, d, e and 2 more"
         assert "memory" in found["streams", "warning"]
         assert found["apps", "warning"]
+
+    def test_what_is_near_its_limits_is_told(self) -> None:
+        consumer = {"durable": True, "pending": 3, "redelivered": 500, "waiting_pulls": 0, "idle_seconds": 900.0}
+        stream = {
+            "messages": 5, "bytes": 9, "max_bytes": -1, "storage": "file", "replicas": 3,
+            "differs": {"max_age": [5, 7]}, "lagging_replicas": ["n2"], "consumers": {"d": consumer},
+        }  # fmt: skip
+        shards = {"subject_transform": [{"dest": "partition(4,2)"}, {"dest": "partition(8,2)"}]}
+        limits = {"max_storage": 100, "max_memory": -1, "max_streams": 9, "max_consumers": -1}
+        health = {
+            "server": {
+                "version": "2.12.0", "address": "h:1", "round_trip": 0.1, "storage_bytes": 90, "max_payload": 2**23,
+                "streams": 9, "consumers": 2, "limits": limits,
+            },
+            "streams": {"PLANCAST_REQUESTS": stream, "PLANCAST_META": {**stream, "differs": shards, "consumers": {}}},
+        }  # fmt: skip
+        lost = {"hosts": [{"name": "host-0", "alive": False}], "dispatchers": [{"name": "dispatcher-0"}]}
+        cluster = {"version": "2.60", "nodes": 2, "dead_nodes": 1, "total": {"CPU": 8.0}, "free": {"CPU": 1.0}}
+        evidence = doctor.Evidence(
+            Settings(), health, ("a",), 0, {"stalled": 0, "names": []}, Skew(0.4, 0.9),
+            ray=RayEvidence("10.0.0.1:6379", "", cluster, lost), disk=(1000, 20), sync_interval="always",
+            seen_here=True,
+        )  # fmt: skip
+        findings = doctor.examine(evidence)
+        found = {(each.check, each.level): each for each in findings}
+        told = [each.detail for each in findings if (each.check, each.level) == ("jetstream", "warning")]
+        assert "may have 100 B" in told[0]
+        assert "9 streams, and has 9" in told[1]
+        assert "max_age is 5, asked for 7" in next(each.detail for each in findings if "max_age" in each.detail)
+        assert "partition(4,2)" in found["streams", "fault"].detail
+        assert any("n2" in each.detail for each in findings)
+        assert "nobody has read for 1 min 00 s: d (3)" in found["consumers", "fault"].detail
+        assert "d (500)" in found["consumers", "warning"].detail
+        assert "host-0" in found["actors", "fault"].detail
+        assert "1 of 8 CPUs free" in found["ray", "ok"].detail
+        assert "1 node of the cluster ended" in found["ray", "warning"].detail
+        assert "20 B free" in found["disk", "warning"].detail
+        assert "3 replicas, every write synced" in found["storage", "ok"].detail
+        assert "no dispatcher has reported" in found["stuck plans", "warning"].detail
+        assert ("clock", "ok") in found
+        young = {**lost, "dispatchers": [{"name": "dispatcher-0", "up_seconds": 5.0}]}
+        fresh = replace(evidence, ray=RayEvidence("10.0.0.1:6379", "", cluster, young))
+        assert all(each.level == "ok" for each in doctor.examine(fresh) if each.check == "stuck plans")
+        assert all(each.advice for each in findings if each.level != "ok")
+
+    def test_settings_that_differ_from_the_streams_are_told(
+        self, invoke: Invoke, deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PLANCAST_BUS__FACTS_MAX_AGE", "60")
+        monkeypatch.setenv("PLANCAST_BUS__SHARDS", "3")
+        result = invoke("doctor")
+        assert result.code == 1
+        assert f"{deployed.bus.prefix.upper()}_FACTS is not as the settings" in result.out
+        assert "partition(3,2)" in result.out
+
+    def test_ray_that_cannot_be_joined_is_a_fault(self, invoke: Invoke, deployed: Deployed) -> None:
+        result = invoke("doctor", "--address", "127.0.0.1:1", "--json")
+        assert result.code == 1
+        [found] = [each for each in result.json["findings"] if each["check"] == "ray"]
+        assert found["level"] == "fault"
+        assert "127.0.0.1:1" in found["detail"]
+        assert invoke("doctor", "--address", "127.0.0.1:1", "--no-ray").code == 0
+
+    def test_a_plan_that_stands_still_is_found_when_no_dispatcher_looks(
+        self, invoke: Invoke, deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        deployed.plan("waits-for-an-answer")
+        deployed.run(lambda bus: _strand(bus, "stuck"))
+        monkeypatch.setenv("PLANCAST_PLANS__STALLED_SECONDS", "10")
+        found = [each for each in invoke("doctor", "--json").json["findings"] if each["check"] == "stuck plans"]
+        assert [each["detail"] for each in found] == ["1 plan waiting for nothing: stuck"]
+        assert found[0]["level"] == "warning"
+
+
+async def _strand(bus: JetStreamBus, plan_id: str) -> None:
+    """A plan as a bug would leave it: running, and nothing is under way."""
+    await _commit_turns(bus, plan_id, (), {})
+    checkpoint = await bus.checkpoints.load(plan_id)
+    assert checkpoint is not None
+    state = unpack(checkpoint.state)
+    state["requests"] = {}
+    await bus.checkpoints.commit(replace(checkpoint, state=pack(state), revision=2))
 
 
 class TestDataFolder:
@@ -847,6 +1030,39 @@ class TestWorker:
     def test_an_app_without_workers_is_wrong_usage(self, invoke: Invoke, tmp_path: Path) -> None:
         (tmp_path / "cli_broken.py").write_text(GOOD_APP.replace("workers=[worker]", "workers=[]"))
         assert invoke("worker", "cli_broken:app").code == 2
+
+
+class TestProgress:
+    def test_it_is_shown_on_a_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Terminal(io.StringIO):
+            def isatty(self) -> bool:
+                return True
+
+        monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+        monkeypatch.setenv("TERM", "xterm")
+        with progress.working("looking around") as tell:
+            assert tell is not None
+            tell("plan [p]: asking \x07")
+        assert "plan [p]: asking" in terminal.getvalue()
+        assert "\x07" not in terminal.getvalue()
+
+    def test_it_is_not_where_nobody_looks(self, invoke: Invoke, deployed: Deployed) -> None:
+        with progress.working("looking around") as tell:
+            assert tell is None
+        deployed.plan("known", [("name.given", {"name": "Bo"})])
+        result = invoke("submit", "greet.goal", "--correlation-id", "known", "--wait", "--timeout", "20")
+        assert result.err == "plan known\n"
+
+    def test_where_the_plan_stands_is_told_while_its_result_is_awaited(self, deployed: Deployed) -> None:
+        deployed.plan("known", [("name.given", {"name": "Bo"})])
+        said: list[str] = []
+
+        async def follow(bus: JetStreamBus) -> None:
+            async with Client(bus) as client:
+                await submit._follow(client.plan("known"), said.append)
+
+        deployed.run(follow)
+        assert said == ["plan known: done, turn 2, after name.given"]
 
 
 class TestOutput:

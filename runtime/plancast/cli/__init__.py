@@ -9,9 +9,24 @@ from typing import Annotated
 
 import typer
 
-from plancast.cli import apps, deadletters, demo, deployment, doctor, logs, plans, run, submit
+from plancast.cli import (
+    apps,
+    bridge,
+    console,
+    deadletters,
+    demo,
+    deploying,
+    deployment,
+    doctor,
+    logs,
+    new,
+    plans,
+    probe,
+    run,
+    submit,
+)
 from plancast.cli.failures import DONE, INTERRUPTED, report
-from plancast.cli.options import Verbose
+from plancast.cli.options import LogFormat, Verbose
 from plancast.cli.output import print_line
 
 EPILOG = (
@@ -25,6 +40,7 @@ app = typer.Typer(
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # which sets paragraphs anew; as they are, they would keep the lines of the source
     epilog=EPILOG,
 )
 
@@ -40,6 +56,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def plancast(
     verbose: Verbose = 0,
+    log_format: LogFormat = None,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
     ] = False,
@@ -48,14 +65,24 @@ def plancast(
 
 
 for _panel, _commands in (
-    ("Run an app", (apps.validate, run.run, run.worker, deployment.deploy, deployment.status, deployment.stop)),
+    ("Run an app", (new.new, apps.validate, run.run, run.worker, deployment.status, deployment.stop)),
+    ("On a cluster", (deploying.deploy, deploying.upgrade, deploying.drain, probe.probe)),
     ("Plans", (submit.submit,)),
-    ("Look after it", (doctor.doctor, demo.demo)),
+    ("Look after it", (console.console, doctor.doctor, demo.demo)),
 ):
     for _command in _commands:
         app.command(rich_help_panel=_panel)(_command)
 app.add_typer(plans.plans, name="plans", rich_help_panel="Plans")
+app.add_typer(bridge.bridge, name="bridge", rich_help_panel="Run an app")
 app.add_typer(deadletters.deadletters, name="deadletters", rich_help_panel="Look after it")
+
+
+@app.command("help", rich_help_panel="Look after it")
+def help_on(
+    command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="Such as: plans show.")] = None,
+) -> int:
+    """Show how a command is used."""
+    return main([*(command or ()), "--help"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

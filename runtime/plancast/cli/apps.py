@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from plancast.cli import completing
 from plancast.cli.failures import DONE, FAILED, CommandFailed, usage_error
 from plancast.cli.options import AppAddress, AsJson, Verbose
 from plancast.cli.output import cell, out, plural, print_json
@@ -12,6 +13,8 @@ from plancast.errors import InvalidApp, InvalidStateMachine
 
 if TYPE_CHECKING:
     from plancast.app import App
+
+_NAMED = 5
 
 
 def validate(app: AppAddress, as_json: AsJson = False, verbose: Verbose = 0) -> int:
@@ -42,7 +45,7 @@ def load(address: str) -> App:
         return load_app(address)
     except InvalidApp as error:
         if _raised_by(error, load_app.__name__):
-            raise usage_error(str(error)) from error
+            raise usage_error(str(error), _apps_here()) from error
         raise
     except InvalidStateMachine:
         raise
@@ -78,6 +81,13 @@ def _lines(error: InvalidApp | InvalidStateMachine) -> list[str]:
     lines = str(error).splitlines()
     faults = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
     return faults or lines
+
+
+def _apps_here() -> str:
+    """Where there are apps instead, by the text of the modules in the working folder."""
+    found = completing.find_apps()
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return f"In this folder there is {', '.join(found[:_NAMED])}{more}." if found else ""
 
 
 def _raised_by(error: BaseException, function: str) -> bool:

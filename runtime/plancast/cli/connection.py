@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plancast.cli import logs
 from plancast.cli.failures import NO_CONNECTION, CommandFailed, usage_error
 from plancast.cli.output import public_url
 from plancast.cli.running import find_running
@@ -34,6 +35,8 @@ def load_settings(
         settings.ray.address = address
     if data_dir is not None:
         settings.data_dir = data_dir
+    settings.telemetry.log_format = logs.asked_format() or settings.telemetry.log_format
+    logs.use_format(settings.telemetry.log_format)
     return settings
 
 
@@ -101,8 +104,10 @@ async def open_deployed(nats_url: str | None) -> AsyncIterator[JetStreamBus]:
 async def open_client(nats_url: str | None) -> AsyncIterator[Client]:
     """A client over :func:`open_deployed`; raises the same."""
     from plancast.client import Client
+    from plancast.trace_export import open_tracing
 
     async with open_deployed(nats_url) as bus, Client(bus) as client:
+        client.tracing = open_tracing(load_settings(), "cli")
         yield client
 
 

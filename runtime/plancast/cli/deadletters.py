@@ -28,12 +28,15 @@ from plancast.cli.output import (
     table,
     timestamp,
 )
+from plancast.cli.progress import working
 
 if TYPE_CHECKING:
     from plancast_bus.contracts import DeadLetter
     from plancast_bus.errors import BusError
 
-deadletters = typer.Typer(no_args_is_help=True, help="Messages that could not be processed: look, and replay.")
+deadletters = typer.Typer(
+    rich_markup_mode="markdown", no_args_is_help=True, help="Messages that could not be processed: look, and replay."
+)
 
 Number = Annotated[int, typer.Argument(metavar="N", min=1, help="The dead letter's number.")]
 
@@ -119,7 +122,8 @@ def replay(
     """
     if (number is None) is not everything:
         raise usage_error("say which one to replay: its number, or --all")
-    replayed, failed = asyncio.run(_replay(nats_url, number))
+    with working("replaying"):
+        replayed, failed = asyncio.run(_replay(nats_url, number))
     if as_json:
         print_json({"replayed": replayed, "failed": failed})
     else:

@@ -1,4 +1,4 @@
-"""`plancast deploy`, `status` and `stop`: what runs, here or on a Ray cluster."""
+"""`plancast status` and `stop`: what runs, here or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -7,65 +7,23 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plancast.cli.apps import load_valid
+from plancast.cli.cluster_job import is_dashboard, run_in_cluster
 from plancast.cli.connection import load_settings, open_bus
-from plancast.cli.failures import DONE, FAILED, CommandFailed, usage_error
-from plancast.cli.options import AppAddress, AsJson, DataDir, NatsUrl, RayAddress, Verbose
-from plancast.cli.output import note, plural, print_json, print_line, public_url, report_line
+from plancast.cli.deploying import found_deployment, joined
+from plancast.cli.failures import DONE, FAILED, CommandFailed
+from plancast.cli.options import AsJson, DataDir, NatsUrl, RayAddress, Verbose
+from plancast.cli.output import note, print_json, public_url, report_line
 from plancast.cli.running import Running, find_running, is_held, wait_until_released
 from plancast.cli.status_view import show_status
 
 if TYPE_CHECKING:
-    from plancast.app import App
     from plancast.settings import Settings
     from plancast_actors.deployment import Deployment
-
-
-def deploy(
-    app: AppAddress,
-    address: RayAddress = None,
-    nats_url: NatsUrl = None,
-    no_workers: Annotated[bool, typer.Option("--no-workers", help="Deploy planners only.")] = False,
-    as_json: AsJson = False,
-    verbose: Verbose = 0,
-) -> int:
-    """Deploy an app onto a Ray cluster and return; it goes on until `plancast stop --address`."""
-    loaded = load_valid(app)
-    settings = load_settings(base=loaded.settings, nats_url=nats_url, address=address)
-    if not settings.nats.url:
-        raise usage_error(
-            "a deployment needs a nats-server that stays", "Name it with --nats-url or NATS_URL, for all nodes."
-        )
-    if not settings.ray.address:
-        raise usage_error(
-            "a deployment needs a Ray cluster that stays",
-            "Name it with --address or RAY_ADDRESS; `auto` is the one that `ray start --head` started here.",
-        )
-    return asyncio.run(_deploy(loaded, app, settings, not no_workers, as_json))
-
-
-async def _deploy(app: App, address: str, settings: Settings, workers: bool, as_json: bool) -> int:
-    async with open_bus(settings) as bus:  # says at once, and here, when NATS cannot be used
-        await bus.ensure_streams()
-    note(f"deploying {app.name} onto {settings.ray.address} …")
-    from plancast_actors.deployment import Deployment
-
-    async with _joined(settings):
-        deployment = await Deployment.up(address, settings, workers=workers, import_paths=[str(Path.cwd())])
-        found = await deployment.status()
-    counts = {kind: len(found.get(kind, ())) for kind in ("dispatchers", "hosts", "workers", "reasoners")}
-    if as_json:
-        print_json({"deployed": True, "app": app.name, "namespace": settings.ray.namespace, **counts})
-        return DONE
-    parts = ", ".join(plural(count, kind.removesuffix("s")) for kind, count in counts.items())
-    print_line(f"deployed {app.name}: {parts}; namespace={settings.ray.namespace}")
-    return DONE
 
 
 def status(
@@ -84,23 +42,10 @@ def status(
         settings.ray.namespace = running.namespace
     elif not settings.ray.address and not settings.nats.url:
         raise _nothing_runs(settings.data_dir)
-    return asyncio.run(_status(settings, running, as_json))
-
-
-async def _status(settings: Settings, running: Running | None, as_json: bool) -> int:
-    actors = await _actors(settings) if settings.ray.address else None
-    plans = await _plans(settings) if settings.nats.url else None
-    document: dict[str, Any] = {
-        "running": running is not None or actors is not None,
-        "pid": running.pid if running is not None else None,
-        "started_at": running.started_at if running is not None else None,
-        "app": running.app if running is not None else None,
-        "namespace": settings.ray.namespace,
-        "nats": public_url(settings.nats.url) or None,
-        "ray": settings.ray.address or None,
-        "actors": actors,
-        "plans": plans,
-    }
+    if is_dashboard(settings.ray.address):
+        document = run_in_cluster(["status"], settings) | {"ray": settings.ray.address}
+    else:
+        document = asyncio.run(_status(settings, running))
     if as_json:
         print_json(document)
     else:
@@ -108,22 +53,44 @@ async def _status(settings: Settings, running: Running | None, as_json: bool) ->
     return DONE if document["running"] else FAILED
 
 
+async def _status(settings: Settings, running: Running | None) -> dict[str, Any]:
+    actors = await _actors(settings) if settings.ray.address else None
+    plans, release = await _stored(settings) if settings.nats.url else (None, None)
+    return {
+        "running": running is not None or actors is not None,
+        "pid": running.pid if running is not None else None,
+        "started_at": running.started_at if running is not None else None,
+        "app": running.app if running is not None else None,
+        "namespace": settings.ray.namespace,
+        "nats": public_url(settings.nats.url) or None,
+        "console": (running.console_url or None) if running is not None else None,
+        "ray": settings.ray.address or None,
+        "release": release,
+        "actors": actors,
+        "plans": plans,
+    }
+
+
 async def _actors(settings: Settings) -> dict[str, Any] | None:
     from plancast_actors.deployment import Deployment
 
-    async with _joined(settings):
+    async with joined(settings):
         deployment = await Deployment.find(settings)
         return await deployment.status() if deployment is not None else None
 
 
-async def _plans(settings: Settings) -> dict[str, int]:
+async def _stored(settings: Settings) -> tuple[dict[str, int], dict[str, Any] | None]:
+    """Plans by status, and what is known of the release that was deployed last."""
+    from plancast_actors.release import RECORD
+
     counts: dict[str, int] = {}
     async with open_bus(settings) as bus:
         if (await bus.health())["streams"][f"{settings.bus.prefix.upper()}_CHECKPOINTS"].get("missing"):
-            return counts
+            return counts, None
+        release = await bus.registry.get(RECORD, settings.ray.namespace)
         async for summary in bus.checkpoints.summaries():
             counts[summary.status] = counts.get(summary.status, 0) + 1
-    return counts
+    return counts, release
 
 
 def stop(
@@ -137,6 +104,9 @@ def stop(
     settings = load_settings(address=address, data_dir=data_dir)
     if not address and is_held(settings.data_dir):
         return asyncio.run(_stop_here(settings.data_dir, timeout, as_json))
+    if is_dashboard(settings.ray.address):
+        run_in_cluster(["stop", "--timeout", f"{timeout:g}"], settings)
+        return _stopped(f"stopped the deployment in namespace {settings.ray.namespace}", as_json)
     if settings.ray.address:
         return asyncio.run(_stop_deployment(settings, timeout, as_json))
     raise _nothing_runs(settings.data_dir)
@@ -159,15 +129,8 @@ async def _stop_here(folder: Path, timeout: float, as_json: bool) -> int:
 
 
 async def _stop_deployment(settings: Settings, timeout: float, as_json: bool) -> int:
-    from plancast_actors.deployment import Deployment
-
-    async with _joined(settings):
-        deployment = await Deployment.find(settings)
-        if deployment is None:
-            raise CommandFailed(
-                f"nothing is deployed in the namespace {settings.ray.namespace!r} of {settings.ray.address}"
-            )
-        await _take_down(deployment, timeout)
+    async with joined(settings):
+        await _take_down(await found_deployment(settings), timeout)
     return _stopped(f"stopped the deployment in namespace {settings.ray.namespace}", as_json)
 
 
@@ -183,18 +146,6 @@ def _stopped(text: str, as_json: bool) -> int:
     else:
         report_line(text, good=True)
     return DONE
-
-
-@contextlib.asynccontextmanager
-async def _joined(settings: Settings) -> AsyncIterator[None]:
-    """This process as a member of the settings' Ray cluster."""
-    from plancast_actors import cluster
-
-    await asyncio.to_thread(cluster.connect, settings.ray)
-    try:
-        yield
-    finally:
-        await asyncio.to_thread(cluster.disconnect)
 
 
 def _nothing_runs(folder: Path) -> CommandFailed:

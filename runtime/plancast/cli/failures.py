@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Sequence
 from typing import TypeVar
@@ -85,6 +86,9 @@ def report(error: BaseException) -> int:
     message, hint, code = describe(error)
     if not message:  # a group without a command: typer has printed its help
         return code
+    if logs.in_json():
+        logs.tell(logging.ERROR, plain(message), hint=hint, exit_code=code)
+        return code
     console = err()
     if logs.tracebacks_wanted():
         console.print("".join(traceback.format_exception(error)), style="dim", soft_wrap=True, end="")
@@ -99,7 +103,8 @@ def describe(error: BaseException) -> tuple[str, str, int]:
     if isinstance(error, CommandFailed):
         return error.message, error.hint, error.code
     if isinstance(error, typer.TyperException):
-        return error.format_message().replace("Value error, ", ""), _usage_hint(error), error.exit_code
+        text = " ".join(error.format_message().replace("Value error, ", "").split())
+        return text, _usage_hint(error), error.exit_code
     if isinstance(error, ValidationError):
         return _settings_fault(error), "Settings are environment variables: see `plancast --help`.", USAGE
     if not isinstance(error, _EXPECTED):
@@ -107,6 +112,8 @@ def describe(error: BaseException) -> tuple[str, str, int]:
         return text, "Run it again with -v to see where this comes from.", FAILED
     text = str(error) or type(error).__name__
     hint = _RAY_HINT if "Ray cluster" in text else _first(_HINTS, error, "")
+    if isinstance(error, (PlanFailed, PlanCancelled)):
+        hint = f"`plancast plans history {error.plan_id}` shows how it came to that."
     return text, hint, _first(_CODES, error, FAILED)
 
 

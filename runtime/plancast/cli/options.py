@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from plancast.cli import logs
+from plancast.cli import completing, logs
 
 AppAddress = Annotated[
-    str, typer.Argument(metavar="MODULE:APP", help="Where the app is, such as examples.research:app.")
+    str,
+    typer.Argument(
+        metavar="MODULE:APP", help="Where the app is, such as examples.research:app.", autocompletion=completing.apps
+    ),
 ]
 
-PlanId = Annotated[str, typer.Argument(metavar="ID", help="The plan's id.")]
+PlanId = Annotated[str, typer.Argument(metavar="ID", help="The plan's id.", autocompletion=completing.plan_ids)]
 
 NatsUrl = Annotated[
     str | None,
@@ -56,6 +59,16 @@ DataDir = Annotated[
 ]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+LogFormat = Annotated[
+    Literal["text", "json"] | None,
+    typer.Option(
+        "--log-format",
+        show_default=False,
+        callback=logs.ask_format,
+        help="How log records are written to stderr.  \\[default: $PLANCAST_TELEMETRY__LOG_FORMAT, else text]",
+    ),
+]
 
 Verbose = Annotated[
     int,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterable
@@ -13,6 +14,8 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from plancast.cli import logs
 
 PIPED_WIDTH = 200
 """Columns of a table that goes into a pipe or a file."""
@@ -46,6 +49,9 @@ def _console(*, stderr: bool) -> Console:
 
 def note(text: str) -> None:
     """A remark for people, on stderr."""
+    if logs.in_json():
+        logs.tell(logging.INFO, plain(text))
+        return
     err().print(Text(plain(text), style="dim"), soft_wrap=True)
 
 

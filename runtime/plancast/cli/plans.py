@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from plancast.cli import history_view, plan_view
+from plancast.cli import completing, history_view, plan_view, time_travel
 from plancast.cli.connection import open_client, read_json, read_object
 from plancast.cli.failures import DONE, FAILED, usage_error
 from plancast.cli.graph import mermaid
 from plancast.cli.options import AsJson, NatsUrl, PlanId, Verbose
 from plancast.cli.output import print_json, print_line, report_line
+from plancast.cli.progress import working
 from plancast.status import PlanStatus
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-plans = typer.Typer(no_args_is_help=True, help="Look at plans, and move them.")
+plans = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help="Look at plans, and move them.")
+plans.command("replay")(time_travel.replay)
+plans.command("fork")(time_travel.fork)
 
 
 @plans.command("list")
@@ -31,7 +34,16 @@ def list_plans(
     status: Annotated[PlanStatus | None, typer.Option(help="Only plans of this status.")] = None,
     session_id: Annotated[str | None, typer.Option(metavar="ID", help="Only plans of this session.")] = None,
     tenant_id: Annotated[str | None, typer.Option(metavar="ID", help="Only plans of this tenant.")] = None,
+    goal: Annotated[
+        str | None,
+        typer.Option(metavar="EVENT", help="Only plans of this goal.", autocompletion=completing.goals),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Only plans with this text in an id, their goal, state or planner."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="At most so many; 0 for all.")] = 50,
+    everything: Annotated[bool, typer.Option("--all", help="All of them, as --limit 0.")] = False,
     after: Annotated[
         str | None, typer.Option(metavar="PLACE", help="Go on behind a list that was cut off, where it said.")
     ] = None,
@@ -44,12 +56,19 @@ def list_plans(
     async def read() -> PlanPage:
         async with open_client(nats_url) as client:
             return await client.plans(
-                status=status, session_id=session_id, tenant_id=tenant_id, limit=limit or None, after=after
+                status=status,
+                session_id=session_id,
+                tenant_id=tenant_id,
+                goal_event=goal,
+                text=text,
+                limit=None if everything else limit or None,
+                after=after,
             )
 
     if after is not None and not after.isdecimal():
         raise usage_error("--after takes the number that a list has ended with")
-    page = asyncio.run(read())
+    with working("reading plans"):
+        page = asyncio.run(read())
     if as_json:
         print_json([plan_view.summary_document(each) for each in page])
     else:
@@ -128,7 +147,12 @@ def watch(plan: PlanId, nats_url: NatsUrl = None, as_json: AsJson = False, verbo
 @plans.command()
 def signal(
     plan: PlanId,
-    event: Annotated[str, typer.Argument(metavar="EVENT", help="The event type that the plan waits for.")],
+    event: Annotated[
+        str,
+        typer.Argument(
+            metavar="EVENT", help="The event type that the plan waits for.", autocompletion=completing.awaited_events
+        ),
+    ],
     data: Annotated[
         str, typer.Option("--data", "-d", metavar="JSON", help="The event's data: JSON, @file, or -.")
     ] = "{}",

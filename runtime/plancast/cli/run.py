@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,13 +16,15 @@ from plancast.cli.apps import load_valid
 from plancast.cli.connection import load_settings, open_bus, reachable_settings
 from plancast.cli.failures import DONE, usage_error
 from plancast.cli.foreground import Foreground, run_in_foreground
-from plancast.cli.options import AppAddress, AsJson, DataDir, NatsUrl, OwnNatsUrl, RayAddress, Verbose
+from plancast.cli.options import AppAddress, AsJson, DataDir, LogFormat, NatsUrl, OwnNatsUrl, RayAddress, Verbose
 from plancast.cli.output import note, plural, print_json, print_line, public_url
 from plancast.cli.running import DataFolder, Running
+from plancast.console.exposure import check_exposure
 
 if TYPE_CHECKING:
     from plancast.app import App
     from plancast.settings import Settings
+    from plancast_actors.local import LocalRuntime
 
 
 def run(
@@ -34,8 +38,12 @@ def run(
     no_workers: Annotated[bool, typer.Option("--no-workers", help="Run planners only.")] = False,
     hosts: Annotated[int | None, typer.Option(min=1, metavar="N", help="Shared plan hosts.")] = None,
     dispatchers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Dispatchers.")] = None,
+    with_console: Annotated[
+        bool, typer.Option("--console/--no-console", help="Serve the console and the HTTP API too.")
+    ] = True,
     as_json: AsJson = False,
     verbose: Verbose = 0,
+    log_format: LogFormat = None,
 ) -> int:
     """Run an app in the foreground: embedded NATS and local Ray, unless told otherwise.
 
@@ -48,12 +56,21 @@ def run(
     settings.hosts.count = hosts or settings.hosts.count
     settings.dispatchers.count = dispatchers or settings.dispatchers.count
     settings.data_dir = settings.data_dir.absolute()
+    if with_console:
+        check_exposure(settings)
     with DataFolder(settings.data_dir) as folder:
-        return run_in_foreground(_run(loaded, app, settings, folder, port, not no_workers, as_json))
+        return run_in_foreground(_run(loaded, app, settings, folder, port, not no_workers, with_console, as_json))
 
 
 async def _run(
-    app: App, address: str, settings: Settings, folder: DataFolder, port: int, workers: bool, as_json: bool
+    app: App,
+    address: str,
+    settings: Settings,
+    folder: DataFolder,
+    port: int,
+    workers: bool,
+    with_console: bool,
+    as_json: bool,
 ) -> int:
     foreground = Foreground()
     nats = public_url(settings.nats.url) if settings.nats.url else "embedded NATS"
@@ -62,7 +79,7 @@ async def _run(
 
     runtime = LocalRuntime(address, settings, workers=workers, import_paths=[str(Path.cwd())], nats_port=port)
     try:
-        async with runtime:
+        async with runtime, _console(runtime, with_console) as console_url:
             folder.write(
                 Running(
                     nats_url=runtime.nats_url,
@@ -71,9 +88,10 @@ async def _run(
                     app=address,
                     ray_address=getattr(runtime, "ray_address", settings.ray.address) or "auto",
                     started_at=time.time(),
+                    console_url=console_url,
                 )
             )
-            _announce_run(runtime.nats_url, runtime.namespace, as_json)
+            _announce_run(runtime.nats_url, runtime.namespace, console_url, as_json)
             await foreground.until_asked()
     except asyncio.CancelledError:
         if not foreground.asked_to_end:
@@ -82,10 +100,27 @@ async def _run(
     return DONE
 
 
-def _announce_run(nats_url: str, namespace: str, as_json: bool) -> None:
+@contextlib.asynccontextmanager
+async def _console(runtime: LocalRuntime, wanted: bool) -> AsyncIterator[str]:
+    """The console beside what runs; its URL, empty when it is not wanted."""
+    if not wanted:
+        yield ""
+        return
+    from plancast.console.server import ConsoleServer
+
+    async with open_bus(runtime.settings) as bus:
+        settings, status = runtime.settings, runtime.deployment.status
+        async with ConsoleServer(bus, settings, actors=status, any_port=True) as server:
+            yield server.url
+
+
+def _announce_run(nats_url: str, namespace: str, console_url: str, as_json: bool) -> None:
     if as_json:
-        print_json({"ready": True, "nats": public_url(nats_url), "namespace": namespace}, compact=True)
+        said = {"ready": True, "nats": public_url(nats_url), "namespace": namespace, "console": console_url or None}
+        print_json(said, compact=True)
     else:
+        if console_url:
+            note(f"console at {console_url}")
         print_line(f"ready nats={public_url(nats_url)} namespace={namespace}")
 
 
@@ -95,6 +130,7 @@ def worker(
     data_dir: DataDir = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
+    log_format: LogFormat = None,
 ) -> int:
     """Do an app's tasks in the foreground, without Ray.
 
@@ -111,12 +147,19 @@ def worker(
 async def _work(app: App, settings: Settings, as_json: bool) -> int:
     foreground = Foreground()
     note(f"starting {plural(len(app.workers), 'worker')} of {app.name} on {public_url(settings.nats.url)} …")
+    from plancast.trace_export import open_tracing
     from plancast_actors.task_runner import TaskRunner
 
     try:
         async with open_bus(settings) as bus:
             await bus.ensure_streams()
-            runner = TaskRunner(app, bus, settings.workers, max_event_bytes=settings.bus.max_event_bytes)
+            runner = TaskRunner(
+                app,
+                bus,
+                settings.workers,
+                max_event_bytes=settings.bus.max_event_bytes,
+                tracing=open_tracing(settings, "worker"),
+            )
             await runner.start()
             try:
                 _announce_worker(app, settings, as_json)

@@ -30,6 +30,8 @@ class Running:
     ray_address: str = "auto"
     started_at: float = 0.0
     """Seconds since the epoch, UTC."""
+    console_url: str = ""
+    """Where its console is; empty when it has none."""
 
 
 class DataFolder:

@@ -20,6 +20,7 @@ _SELDOM = frozenset(
         "passivations",
         "put_aside",
         "retried",
+        "restarts",
         "stalled",
         "stalls_found",
     }
@@ -38,7 +39,15 @@ def show_status(document: dict[str, Any], now: float) -> None:
     else:
         about.add_row("running", cell("nothing that can be seen from here", "yellow"))
     about.add_row("namespace", cell(document["namespace"]))
+    release = document.get("release")
+    if release is not None and release.get("code"):
+        age = duration(now - release["deployed_at"])
+        about.add_row("release", cell(f"{release['code']}, deployed {age} ago by plancast {release['plancast']}"))
+    if document["actors"] is not None and not document["actors"].get("dispatchers"):
+        about.add_row("drained", cell("it takes nothing, until it is deployed again", "yellow"))
     about.add_row("nats", cell(document["nats"] or "–"))
+    if document.get("console"):
+        about.add_row("console", cell(document["console"]))
     if document["plans"] is not None:
         about.add_row("plans", _counts(document["plans"]))
     console.print(about)

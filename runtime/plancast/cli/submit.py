@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from plancast.cli import completing
 from plancast.cli.connection import open_client, read_object
 from plancast.cli.failures import DONE, FAILED, CommandFailed
 from plancast.cli.options import AsJson, NatsUrl, Verbose
 from plancast.cli.output import note, print_json, print_line
+from plancast.cli.progress import Tell, working
 from plancast.errors import PlanCancelled, PlanFailed
 from plancast.status import PlanStatus
 
+if TYPE_CHECKING:
+    from plancast.handle import PlanHandle
+
 
 def submit(
-    event: Annotated[str, typer.Argument(metavar="EVENT", help="The goal's event type, such as research.goal.")],
+    event: Annotated[
+        str,
+        typer.Argument(
+            metavar="EVENT", help="The goal's event type, such as research.goal.", autocompletion=completing.goals
+        ),
+    ],
     data: Annotated[
         str, typer.Option("--data", "-d", metavar="JSON", help="The goal's data: a JSON object, @file, or - for stdin.")
     ] = "{}",
@@ -74,7 +84,7 @@ async def _submit(
             "error": None,
         }
         try:
-            answer["result"] = await handle.result(timeout=timeout)
+            answer["result"] = await _result(handle, timeout)
         except TimeoutError:
             raise CommandFailed(
                 f"plan {handle.plan_id} has not ended after {timeout:g} s; it goes on",
@@ -88,3 +98,20 @@ async def _submit(
             answer["error"] = str(error)
     print_json(answer if as_json else answer["result"])
     return DONE if answer["status"] == PlanStatus.COMPLETED else FAILED
+
+
+async def _result(handle: PlanHandle, timeout: float | None) -> Any:
+    """The plan's result; on a terminal, with where the plan stands meanwhile."""
+    with working(f"plan {handle.plan_id} begins") as tell:
+        following = asyncio.create_task(_follow(handle, tell)) if tell is not None else None
+        try:
+            return await handle.result(timeout=timeout)
+        finally:
+            if following is not None:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+
+
+async def _follow(handle: PlanHandle, tell: Tell) -> None:
+    async for change in handle.watch():
+        tell(f"plan {handle.plan_id}: {change.current_state}, turn {change.revision}, after {change.event_type}")

@@ -1,0 +1,1 @@
+"""Bridges to systems that are there already."""

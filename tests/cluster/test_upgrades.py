@@ -1,0 +1,209 @@
+"""An app that is only in a folder is deployed onto several nodes by other processes, upgraded, drained and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from tests.cluster.plancast_cli import BIN, Shop, codes_of, lives, pids_of
+
+from plancast import Client, PlanFailed, PlanHandle, Settings
+from plancast_bus.server import NatsServer
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.timeout(300),
+    # Ray leaves the log of its client's server open.
+    pytest.mark.filterwarnings("ignore:.*ray_client_server:pytest.PytestUnraisableExceptionWarning"),
+]
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """How a cluster of two nodes and a head is reached."""
+
+    gcs: str
+    jobs: str
+    client: str
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Addresses]:
+    path = os.environ["PATH"]
+    os.environ["PATH"] = f"{BIN}{os.pathsep}{path}"  # jobs are started by their command's name
+    dashboard, client = free_port(), free_port()
+    made = Cluster()
+    head = {"include_dashboard": True, "dashboard_port": dashboard, "ray_client_server_port": client}
+    made.add_node(num_cpus=0, dashboard_agent_listen_port=free_port(), **head)
+    for name in ("first", "second"):  # each unpacks code in a folder of its own, as machines do
+        own = {"runtime_env_dir_name": f"runtime_resources_{name}", "dashboard_agent_listen_port": free_port()}
+        made.add_node(num_cpus=1, include_dashboard=False, **own)
+    os.environ["PATH"] = path
+    yield Addresses(made.address, f"http://127.0.0.1:{dashboard}", f"ray://127.0.0.1:{client}")
+    made.shutdown()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def shop(cluster: Addresses, nats_server: NatsServer, tmp_path: Path) -> Iterator[Shop]:
+    name = f"shop-{uuid4().hex[:8]}"
+    environment = {
+        "NATS_URL": nats_server.url,
+        "PLANCAST_BUS__PREFIX": name,
+        "PLANCAST_RAY__NAMESPACE": name,
+        "PLANCAST_HOSTS__COUNT": "2",
+        "PLANCAST_HOSTS__CPUS": "0.5",
+    }
+    made = Shop(tmp_path / "project", cluster.gcs, environment)
+    made.write("one")
+    yield made
+    made.run("stop", "--timeout", "1")
+
+
+@contextlib.asynccontextmanager
+async def connected(shop: Shop) -> AsyncIterator[Client]:
+    """A client of what is deployed."""
+    settings = Settings()
+    settings.nats.url, settings.bus.prefix = shop.environment["NATS_URL"], shop.environment["PLANCAST_BUS__PREFIX"]
+    async with Client.connect(settings=settings) as client:
+        yield client
+
+
+async def begun(client: Client, count: int) -> list[PlanHandle]:
+    """Plans that wait for a signal."""
+    handles = [await client.submit("shop.goal", {}) for _ in range(count)]
+    async with asyncio.timeout(PATIENCE):
+        for handle in handles:
+            while (await handle.state() or {}).get("current_state") != "hold":
+                await asyncio.sleep(0.05)
+    return handles
+
+
+async def finished(handles: list[PlanHandle]) -> list[Any]:
+    await asyncio.gather(*(handle.signal("go", {}) for handle in handles))
+    return await asyncio.gather(*(handle.result(timeout=PATIENCE) for handle in handles))
+
+
+async def run(shop: Shop, *arguments: str, address: str = "") -> Any:
+    return await asyncio.to_thread(shop.run, *arguments, address=address)
+
+
+def nodes_of(names: list[str], namespace: str, address: str) -> set[str]:
+    ray.init(address=address, namespace=namespace, logging_level="error")
+    try:
+        handles = [ray.get_actor(name) for name in names]
+        where = [each.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id()) for each in handles]
+        return set(ray.get(where, timeout=30))
+    finally:
+        ray.shutdown()
+
+
+async def test_plans_that_wait_on_both_nodes_finish_under_the_new_code(shop: Shop, cluster: Addresses) -> None:
+    deployed = await run(shop, "deploy", "shop:app", "--json", address=cluster.jobs)
+    assert deployed.code == 0, deployed.err
+    async with connected(shop) as client:
+        handles = await begun(client, 12)
+        before = await asyncio.to_thread(shop.status)
+        assert codes_of(before) == {deployed.json["code"]}
+        assert all(host["turns"] for host in before["actors"]["hosts"])
+        namespace = shop.environment["PLANCAST_RAY__NAMESPACE"]
+        assert len(nodes_of(["host-0", "host-1"], namespace, cluster.gcs)) == 2
+        refused = await run(replace_code(shop, "two"), "deploy", "shop:app")
+        assert (refused.code, "plancast upgrade" in refused.err) == (1, True)
+        upgraded = await run(shop, "upgrade", "shop:app", "--json")
+        assert upgraded.code == 0, upgraded.err
+        assert upgraded.json["mode"] == "one by one"
+        after = await asyncio.to_thread(shop.status)
+        assert codes_of(after) == {after["release"]["code"]} == {upgraded.json["after"]["code"]}
+        assert codes_of(after).isdisjoint(codes_of(before))
+        assert [pid for pid in pids_of(before) if lives(pid)] == []
+        assert await finished(handles) == [{"worker": "two", "planner": "two"}] * 12
+
+
+def replace_code(shop: Shop, code: str) -> Shop:
+    shop.write(code)
+    return shop
+
+
+@pytest.mark.parametrize(("planner", "flags"), [("1", ()), ("2", ("--force",))], ids=["one by one", "all together"])
+async def test_code_that_does_not_come_up_is_taken_back(shop: Shop, planner: str, flags: tuple[str, ...]) -> None:
+    first = await run(shop, "deploy", "shop:app", "--json")
+    assert first.code == 0, first.err
+    async with connected(shop) as client:
+        handles = await begun(client, 6)
+        shop.write("two", planner=planner, broken=True)
+        failed = await run(shop, "upgrade", "shop:app", *flags)
+        assert failed.code == 1
+        assert "no such disk" in failed.err
+        assert "The old one runs again" in failed.err
+        status = await asyncio.to_thread(shop.status)
+        assert codes_of(status) == {first.json["code"]} == {status["release"]["code"]}
+        assert await finished(handles) == [{"worker": "one", "planner": "one"}] * 6
+        shop.write("two")
+        (shop.folder / "shop_code.py").write_text("import not_there_at_all\n")
+        assert (await run(shop, "upgrade", "shop:app")).code == 1
+        assert pids_of(await asyncio.to_thread(shop.status)) == pids_of(status)
+
+
+async def test_an_app_that_lacks_a_planner_is_refused_unless_it_is_forced(shop: Shop, cluster: Addresses) -> None:
+    assert (await run(shop, "deploy", "shop:app", address=cluster.client)).code == 0
+    async with connected(shop) as client:
+        (waiting,) = await begun(client, 1)
+        shop.write("two", planner="2")
+        refused = await run(shop, "upgrade", "shop:app")
+        assert refused.code == 1
+        assert f"planner 'shop' version '1', needed by plan {waiting.plan_id}" in refused.err
+        forced = await run(shop, "upgrade", "shop:app", "--force", "--json", address=cluster.client)
+        assert forced.code == 0, forced.err
+        assert forced.json["mode"] == "all together"
+        with pytest.raises(PlanFailed, match="version '1', which began this plan, is gone"):
+            await finished([waiting])
+        assert await finished(await begun(client, 1)) == [{"worker": "two", "planner": "two"}]
+
+
+async def test_drained_it_takes_nothing_and_stopped_it_leaves_nothing(shop: Shop, cluster: Addresses) -> None:
+    assert (await run(shop, "deploy", "shop:app")).code == 0
+    assert (await run(shop, "probe", "ready", "--wait", "30")).code == 0
+    async with connected(shop) as client:
+        (waiting,) = await begun(client, 1)
+        drained = await run(shop, "drain", "--json", address=cluster.jobs)
+        assert (drained.code, drained.json["drained"]) == (0, True)
+        not_ready = await run(shop, "probe", "ready", "--json")
+        assert not_ready.code == 1
+        assert {each["name"] for each in not_ready.json["checks"] if not each["ok"]} == {"dispatchers", "workers"}
+        late = await client.submit("shop.goal", {})
+        await waiting.signal("go", {})
+        await asyncio.sleep(1.0)
+        assert (await waiting.state())["current_state"] == "hold"
+        assert (await run(shop, "deploy", "shop:app")).code == 0
+        await late.signal("go", {})
+        assert (await waiting.result(timeout=PATIENCE))["worker"] == "one"
+        assert (await late.result(timeout=PATIENCE))["worker"] == "one"
+        pids = pids_of(await asyncio.to_thread(shop.status))
+        assert (await run(shop, "drain")).code == 0
+        assert (await run(shop, "stop")).code == 0
+        assert (await run(shop, "status")).code == 1
+        assert [pid for pid in pids if lives(pid)] == []
+        assert (await run(shop, "stop")).code == 1
+
+
+async def test_what_does_not_answer_exits_3(shop: Shop) -> None:
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1", "http://127.0.0.1:1"):
+        done = await run(replace(shop, address=address), "deploy", "shop:app")
+        assert (done.code, done.out) == (3, ""), done.err
