@@ -1,0 +1,191 @@
+"""The files in deploy/, read; and strict forms of what no published schema here describes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+KUBERNETES = DEPLOY / "kubernetes"
+VALUES = KUBERNETES / "nats-values.yaml"
+COMPOSE = DEPLOY / "compose" / "compose.yaml"
+
+
+class Strict(BaseModel):
+    """Nothing but what is named here, since a name that is spelled wrongly is passed over in silence elsewhere."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Meta(Strict):
+    """Of an object of Kubernetes."""
+
+    name: str
+    namespace: str
+    labels: dict[str, str] = {}
+
+
+class HeadGroup(Strict):
+    """ray.io/v1, ``headGroupSpec``."""
+
+    serviceType: Literal["ClusterIP"]  # noqa: N815 - so it is spelled
+    rayStartParams: dict[str, str]  # noqa: N815
+    template: dict[str, Any]
+
+
+class WorkerGroup(Strict):
+    """ray.io/v1, one of ``workerGroupSpecs``."""
+
+    groupName: str = Field(pattern=r"^[a-z][a-z0-9-]*$")  # noqa: N815
+    replicas: int
+    minReplicas: int  # noqa: N815
+    maxReplicas: int  # noqa: N815
+    rayStartParams: dict[str, str]  # noqa: N815
+    template: dict[str, Any]
+
+
+class RayClusterSpec(Strict):
+    """ray.io/v1."""
+
+    rayVersion: str = Field(pattern=r"^\d+\.\d+\.\d+$")  # noqa: N815
+    headGroupSpec: HeadGroup  # noqa: N815
+    workerGroupSpecs: list[WorkerGroup]  # noqa: N815
+
+
+class RayCluster(Strict):
+    """ray.io/v1."""
+
+    apiVersion: Literal["ray.io/v1"]  # noqa: N815
+    kind: Literal["RayCluster"]
+    metadata: Meta
+    spec: RayClusterSpec
+
+
+class Healthcheck(Strict):
+    """Of a compose service."""
+
+    test: list[str]
+    interval: str = Field(pattern=r"^\d+s$")
+    timeout: str = Field(pattern=r"^\d+s$")
+    retries: int
+    start_period: str = Field("0s", pattern=r"^\d+s$")
+
+
+class Condition(Strict):
+    """Of a compose dependency."""
+
+    condition: Literal["service_started", "service_healthy", "service_completed_successfully"]
+
+
+class Service(Strict):
+    """Of a compose file."""
+
+    image: str
+    command: list[str]
+    environment: dict[str, str] = {}
+    volumes: list[str] = []
+    ports: list[str] = []
+    healthcheck: Healthcheck | None = None
+    depends_on: dict[str, Condition] = {}
+    restart: Literal["unless-stopped", "no"] = "no"
+    working_dir: str = ""
+    profiles: list[str] = []
+    shm_size: str = ""
+    security_opt: list[str] = []
+    cap_drop: list[str] = []
+
+
+class Compose(Strict):
+    """A compose file."""
+
+    name: str
+    services: dict[str, Service]
+    volumes: dict[str, dict[str, Any]]
+
+
+def documents() -> Iterator[tuple[str, dict[str, Any]]]:
+    """All objects of Kubernetes, with the file that each is from."""
+    for file in sorted(KUBERNETES.glob("*.yaml")):
+        if file != VALUES:
+            for found in yaml.safe_load_all(file.read_text()):
+                yield file.name, found
+
+
+def compose() -> dict[str, Any]:
+    """The compose file, without what only its own anchors refer to."""
+    found = yaml.safe_load(COMPOSE.read_text())
+    return {key: value for key, value in found.items() if not key.startswith("x-")}
+
+
+def containers() -> Iterator[tuple[str, dict[str, Any]]]:
+    """All containers of all pods, with where they are."""
+    for file, found in documents():
+        for template in _templates(found):
+            spec = template["spec"]
+            for each in (*spec.get("initContainers", ()), *spec["containers"]):
+                yield f"{file}: {each['name']}", each
+
+
+def commands() -> Iterator[list[str]]:
+    """Every ``plancast`` command that deploy/ has run: in containers, probes and compose services."""
+    for _, container in containers():
+        yield from _plancast(container.get("command", []))
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            yield from _plancast(container.get(probe, {}).get("exec", {}).get("command", []))
+    for service in compose()["services"].values():
+        yield from _plancast(service["command"])
+        yield from _plancast(service.get("healthcheck", {}).get("test", []))
+
+
+def environments() -> Iterator[str]:
+    """Names of all variables that are set."""
+    for _, container in containers():
+        yield from (each["name"] for each in container.get("env", ()))
+    for _, found in documents():
+        if found["kind"] == "ConfigMap":
+            yield from found["data"]
+    for service in compose()["services"].values():
+        yield from service.get("environment", {})
+
+
+def roles() -> dict[str, Any]:
+    """deploy/nats/roles.conf as JSON: the part of the format that it uses."""
+    text = re.sub(r"(?m)(^|\s)#.*$", "", (DEPLOY / "nats" / "roles.conf").read_text())
+    text = re.sub(r"(?m)^\s*([A-Z]+|publish|subscribe):|\b(allow):", lambda m: f'"{m[1] or m[2]}":', text)
+    text = re.sub(r'"\s*\n(\s*")', r'",\n\1', text)
+    text = re.sub(r'([}\]])\s*\n(\s*")', r"\1,\n\2", text)
+    found: dict[str, Any] = json.loads("{" + text + "}")
+    return found
+
+
+def rendered_nats_config(environment: dict[str, str], folder: Path) -> str:
+    """What the chart makes of ``config.merge``: JSON, in which ``<< x >>`` is taken out of its quotes."""
+    merge = yaml.safe_load(VALUES.read_text())["config"]["merge"]
+    made = {"server_name": "n", "jetstream": {"store_dir": str(folder)}, "listen": "127.0.0.1:-1", **merge}
+    text = re.sub(r'"<< (.*?) >>"', r"\1", json.dumps(made, indent=2))
+    return re.sub(r"\$([A-Z]+_NKEY)", lambda found: f'"{environment[found[1]]}"', text)
+
+
+def _templates(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    spec = found.get("spec", {})
+    if found["kind"] == "RayCluster":
+        yield spec["headGroupSpec"]["template"]
+        yield from (group["template"] for group in spec["workerGroupSpecs"])
+    elif "template" in spec:
+        yield spec["template"]
+
+
+def _plancast(command: list[str]) -> Iterator[list[str]]:
+    if command and command[0] == "plancast":
+        yield command[1:]
+    for words in (each.split() for each in command if "plancast " in each and " " in each):
+        for at, word in enumerate(words):
+            if word == "plancast":
+                end = next((i for i in range(at, len(words)) if words[i] in ("&&", "||", "|", ";")), len(words))
+                yield words[at + 1 : end]

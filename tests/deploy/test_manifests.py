@@ -1,0 +1,139 @@
+"""What deploy/ says can be said: schemas, commands and settings that there are, roles as they are tested."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any, get_args
+
+import kubernetes_validate
+import pytest
+import ray
+import yaml
+from pydantic import BaseModel
+from tests.deploy.manifests import (
+    DEPLOY,
+    VALUES,
+    Compose,
+    RayCluster,
+    commands,
+    compose,
+    containers,
+    documents,
+    environments,
+    rendered_nats_config,
+    roles,
+)
+from tests.isolation.nats_with_roles import ROLES, make_nkey
+from typer.main import get_command
+
+from plancast.cli import app
+from plancast.settings import Settings
+from plancast_bus.server import find_binary
+
+KUBERNETES_VERSION = "1.31"
+DOCUMENTS = list(documents())
+
+
+@pytest.mark.parametrize("found", [found for _, found in DOCUMENTS], ids=[f"{f}-{d['kind']}" for f, d in DOCUMENTS])
+def test_every_object_is_one_that_kubernetes_takes(found: dict[str, Any]) -> None:
+    if found["kind"] != "RayCluster":
+        kubernetes_validate.validate(found, KUBERNETES_VERSION, strict=True)
+        return
+    cluster = RayCluster.model_validate(found).spec
+    for group in (cluster.headGroupSpec, *cluster.workerGroupSpecs):
+        template = {"metadata": {"name": "t"}, "template": group.template}
+        kubernetes_validate.validate(
+            {"apiVersion": "v1", "kind": "PodTemplate", **template}, KUBERNETES_VERSION, strict=True
+        )
+
+
+def test_a_name_that_is_spelled_wrongly_is_found() -> None:
+    found = json.loads(json.dumps(next(d for _, d in DOCUMENTS if d["kind"] == "RayCluster")))
+    found["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        test_every_object_is_one_that_kubernetes_takes(found)
+
+
+def test_the_compose_file_is_one() -> None:
+    made = Compose.model_validate(compose())
+    for service in made.services.values():
+        assert set(service.depends_on) <= set(made.services)
+        assert all(port.startswith("127.0.0.1:") for port in service.ports), "nothing listens beyond the machine"
+
+
+def test_ray_is_the_one_that_is_tested() -> None:
+    cluster = next(found for _, found in DOCUMENTS if found["kind"] == "RayCluster")
+    assert cluster["spec"]["rayVersion"] == ray.__version__
+
+
+def test_every_command_is_one_of_the_command_line() -> None:
+    group, seen = get_command(app), set()
+    for words in commands():
+        command = group.commands[words[0]]  # type: ignore[attr-defined]
+        seen.add(words[0])
+        command.make_context(words[0], list(words[1:]))  # parses, and refuses what it does not know
+    assert seen == {"deploy", "upgrade", "probe", "console"}
+
+
+def test_every_variable_is_a_setting() -> None:
+    names = set(environments())
+    assert "PLANCAST_NATS__NKEY" in names
+    assert {name for name in names if not is_setting(name)} == set()
+
+
+def test_every_pod_has_limits_no_root_and_no_token() -> None:
+    for where, container in containers():
+        assert container["resources"]["limits"]["memory"], where
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False, where
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, where
+    for _, found in DOCUMENTS:
+        assert found["metadata"].get("namespace", "plancast") == "plancast"
+
+
+def test_probes_of_a_pod_ask_ray_and_plancast() -> None:
+    for where, container in containers():
+        if container["name"].startswith("ray-"):
+            live, ready = (container[each]["exec"]["command"][-1] for each in ("livenessProbe", "readinessProbe"))
+            assert live.endswith("plancast probe live"), where
+            assert ready.endswith("plancast probe ready --role nats"), where
+
+
+def test_the_roles_in_kubernetes_are_those_that_are_tested() -> None:
+    users = yaml.safe_load(VALUES.read_text())["config"]["merge"]["accounts"]["PLANCAST"]["users"]
+    theirs = {re.fullmatch(r"<< \$([A-Z]+)_NKEY >>", each["nkey"])[1]: each["permissions"] for each in users}  # type: ignore[index]
+    assert theirs == roles()
+    assert set(theirs) == {role.upper() for role in ROLES}
+
+
+def test_nats_takes_the_configuration(tmp_path: Path) -> None:
+    keys = {f"{role.upper()}_NKEY": make_nkey(tmp_path / f"{role}.nk") for role in ROLES}
+    config = tmp_path / "nats.conf"
+    config.write_text(rendered_nats_config(keys, tmp_path / "store"))
+    done = subprocess.run([find_binary(), "-t", "-c", config], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_three_servers_keep_three_replicas() -> None:
+    cluster = yaml.safe_load(VALUES.read_text())["config"]["cluster"]
+    settings = next(found for _, found in DOCUMENTS if found["kind"] == "ConfigMap")["data"]
+    assert (cluster["replicas"], settings["PLANCAST_BUS__REPLICAS"]) == (3, "3")
+
+
+def test_the_image_is_made_of_what_is_there() -> None:
+    copied = re.findall(r"^COPY (.+) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    for name in " ".join(copied).split():
+        assert (DEPLOY.parent / name).exists(), name
+
+
+def is_setting(name: str) -> bool:
+    """Whether a variable is one that the settings read."""
+    model: Any = Settings
+    for part in name.removeprefix("PLANCAST_").lower().split("__"):
+        if not (isinstance(model, type) and issubclass(model, BaseModel)) or part not in model.model_fields:
+            return False
+        annotation = model.model_fields[part].annotation
+        model = next((each for each in (annotation, *get_args(annotation)) if isinstance(each, type)), None)
+    return name.startswith("PLANCAST_")
