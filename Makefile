@@ -19,11 +19,12 @@ BENCH_FLAGS ?=
 DEPENDENCIES := $(VENV)/.dependencies
 INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench
+DOCS_INSTALLED := $(VENV)/.docs
 LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate $(LOCK_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check audit format bench bench-peers profile growth chaos cluster simulate scale lock clean
+.PHONY: help setup demo browser test check audit format bench bench-peers docs docs-serve profile growth chaos cluster simulate scale lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,10 +48,22 @@ $(BENCH_INSTALLED): $(INSTALLED) requirements/bench.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.txt
 	@touch $@
 
+# What builds the site; a test builds it, too.
+$(DOCS_INSTALLED): $(INSTALLED) requirements/docs.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@touch $@
+
 demo: setup ## Run the demo: embedded NATS and local Ray, no key needed
 	$(BIN)/plancast demo
 
-test: setup $(BENCH_INSTALLED) ## Run the tests but the slow ones and chaos (TESTS="tests/bus -k kill" narrows it)
+# Only where it can be had without asking anybody; without it the tests of the console's pages are skipped, and say so.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+		{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+		apt-get install -y -qq --no-install-recommends chromium >/dev/null; }; } || \
+		echo "There is no Chromium here: install it to have the console's pages tested."
+
+test: setup $(BENCH_INSTALLED) $(DOCS_INSTALLED) browser ## Run the tests but the slow ones and chaos (TESTS="tests/bus -k kill" narrows it)
 	$(BIN)/python -m pytest -m "not slow and not chaos" $(TESTS)
 
 check: setup ## Check format, lint, types, who imports whom, and the locks
@@ -73,6 +86,13 @@ bench: setup $(BENCH_INSTALLED) ## Run the benchmarks in 5 minutes: ours beside 
 
 bench-peers: setup $(BENCH_INSTALLED) ## Run ours, Restate, LangGraph and DBOS side by side, which it sets up (BENCH_FLAGS="--peers restate")
 	$(BIN)/python -m benchmarks --peers $(BENCH_FLAGS)
+
+docs: setup $(DOCS_INSTALLED) ## Build the site into site/: pictures, pages, reference
+	$(BIN)/python scripts/pictures.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs-serve: setup $(DOCS_INSTALLED) ## Serve the site on this machine, and build it anew when a page changes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 profile: setup ## Print where a turn's time goes (PROFILE_FLAGS=--write puts it into docs/performance.md)
 	$(BIN)/python -m benchmarks.profile $(PROFILE_FLAGS)
@@ -101,5 +121,5 @@ lock: setup ## Pin requirements/*.txt anew from pyproject.toml (LOCK_FLAGS=--upg
 	$(LOCK) --group docs -c requirements/dev.txt -o requirements/docs.txt >/dev/null
 
 clean: ## Remove caches and build results; .venv stays
-	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov
+	rm -rf dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
