@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from plancast.requests import Request
-from plancast.steps import own_name
+from plancast.tasks import group_of_step
 
 _OWN: Final = frozenset(
     ("aliases", "created_at", "goal_id", "machine", "notify", "parent_plan_id", "reply_to", "state_machine", "trace_id")
@@ -54,7 +54,7 @@ class _Names:
         self._prefixes = {f"{old}/": f"{new}/"}
         for run_id, step_id, *_ in tasks.get("steps") or ():
             if run_id == old:
-                self._prefixes[own_name(old, step_id)] = own_name(new, step_id)
+                self._prefixes[group_of_step(old, step_id)] = group_of_step(new, step_id)
 
     def of(self, name: Any) -> Any:
         if not isinstance(name, str):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, ClassVar, Final
 
 from plancast.bounds import check_payload, shown
@@ -30,12 +29,11 @@ from plancast.decisions import (
 from plancast.errors import InvalidDecision, InvalidPlannerConfig
 from plancast.run import RunContext
 from plancast.task_registry import TaskRegistry
-from plancast.tasks import GroupCompletion, StepState
+from plancast.tasks import GroupCompletion, StepState, group_of_step
 
 __all__ = ["CallToolStep", "FinishStep", "PauseStep", "SpawnAndAwaitStep", "WatchGroupStep"]
 
 _DEFAULT_STEP_ID: Final = "<spawn-and-await>"
-_MAX_NAME: Final = 180  # room for a number behind it: groups and tasks in decisions have names of at most 200
 _PAUSES: Final = {
     PauseReason.APPROVAL_REQUIRED: "somebody has to approve",
     PauseReason.AWAIT_INPUT: "somebody has to add something",
@@ -191,7 +189,7 @@ class SpawnAndAwaitStep:
         return await _tell(self.on_resolved, run, completion, state)
 
     async def _spawn(self, run: RunContext, tasks: TaskRegistry) -> Claim:
-        own = own_name(run.run_id, self.step_id)
+        own = group_of_step(run.run_id, self.step_id)
         group_id, task_id = self.group_id or own, _free_name(tasks, own)
         # Kept before anything is awaited: whoever else calls meanwhile finds it, and spawns no second task.
         state = tasks.keep_step(run.run_id, self.step_id, StepState(group_id, task_id, busy=True))
@@ -275,12 +273,6 @@ def _awaiting(tasks: TaskRegistry, task_id: str | None, group_id: str) -> AwaitA
     if not task_id or (tasks.is_task(task_id) and tasks.task(task_id).state.finished):
         return AwaitAction(group_id=group_id)
     return AwaitAction(task_id=task_id)
-
-
-def own_name(run_id: str, step_id: str) -> str:
-    """Group of a step that names none, of a run."""
-    name = f"{run_id}/{step_id}"
-    return name if len(name) <= _MAX_NAME else sha256(name.encode(errors="surrogatepass")).hexdigest()
 
 
 def _free_name(tasks: TaskRegistry, own: str) -> str:

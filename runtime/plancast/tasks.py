@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any, Final, Literal
 
 from plancast.actions import JoinKind, SpawnSpec
@@ -17,7 +18,11 @@ __all__ = [
     "Task",
     "TaskGroup",
     "TaskState",
+    "group_of_step",
 ]
+
+_MAX_NAME: Final = 180
+"""Of a group, with room for a number behind it: groups and tasks in decisions have names of at most 200 characters."""
 
 
 class TaskState(StrEnum):
@@ -143,3 +148,9 @@ class StepState:
     """The step is done with for good."""
     busy: bool = field(default=False, compare=False)
     """A call for the run is at work on it this very moment; never kept, since calls do not outlive a restart."""
+
+
+def group_of_step(run_id: str, step_id: str) -> str:
+    """The name of a step's group in a run, where the step names none."""
+    name = f"{run_id}/{step_id}"
+    return name if len(name) <= _MAX_NAME else sha256(name.encode(errors="surrogatepass")).hexdigest()
