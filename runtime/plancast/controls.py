@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from plancast_bus.envelope import EventEnvelope
+from plancast_bus.envelope import EventEnvelope, EventTopic
 
 CANCEL, PAUSE, RESUME = "plan.cancel", "plan.pause", "plan.resume"
 REJECT, REDIRECT, INJECT = "plan.reject", "plan.redirect", "plan.inject"
@@ -16,6 +17,17 @@ redirect, ``{"context"}`` (any JSON) for inject, nothing for wake, which has a p
 """
 FORK = "plan.fork"
 """Begins a plan where another one stood, see :mod:`plancast.forking`. It comes as a timer, which no client may set."""
+
+BY = "by"
+"""Where a goal's metadata says who submitted it."""
+
+
+def who(event: Mapping[str, Any]) -> str | None:
+    """Who is behind an event of a timeline; None where nobody says so."""
+    said = event.get("user_id")
+    if event.get("topic") != EventTopic.PLAN_EVENTS:
+        said = (event.get("metadata") or {}).get(BY)
+    return said if isinstance(said, str) else None
 
 
 def cancel_reason(event: EventEnvelope) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from plancast.cli import timeline
 from plancast.cli.output import cell, duration, iso, note, out, plain, shorten, status_text, table, timestamp
-from plancast.controls import INJECT, REDIRECT, RESUME
+from plancast.controls import INJECT, REDIRECT, RESUME, who
 
 if TYPE_CHECKING:
     from plancast.handle import PlanChange
@@ -143,7 +143,9 @@ def _steered(entry: Mapping[str, Any]) -> str:
 
 
 def _remarks(entry: Mapping[str, Any]) -> list[str]:
-    remarks = [_decision(each) for each in entry.get("decisions") or ()]
+    by = who(entry.get("event") or {})
+    remarks = [f"by {plain(by)}"] if by else []
+    remarks += [_decision(each) for each in entry.get("decisions") or ()]
     remarks += [plain(str(each)) for each in entry.get("notes") or ()]
     for key, label in (("error", ""), ("pause_reason", "paused: ")):
         if entry.get(key):

@@ -20,7 +20,7 @@ from plancast.console.plan_schemas import (
     Usage,
     Waiting,
 )
-from plancast.controls import PAUSE
+from plancast.controls import PAUSE, who
 from plancast.errors import PlancastError
 from plancast.interpolation import ROOTS, compile_template
 from plancast.plan import WAITING_FOR
@@ -29,13 +29,10 @@ from plancast.status import PlanStatus
 from plancast.task_registry import TaskRegistry
 from plancast.tasks import Task
 from plancast_bus.checkpoints import PlanSummary
-from plancast_bus.envelope import EventTopic
 
 Fields = Mapping[str, Any]
 ANSWERED_BY_PEOPLE = frozenset({"approval_required", "await_input", "constraints_conflict"})
 """The kinds of a planner's WAIT that a person ends."""
-BY = "by"
-"""Where a goal's metadata says who submitted it over the API."""
 
 
 def summary_of(plan: PlanSummary) -> Summary:
@@ -84,14 +81,6 @@ def entry_of(entry: Fields) -> Entry:
         error=entry.get("error"),
         pause_reason=entry.get("pause_reason"),
     )
-
-
-def who(event: Fields) -> str | None:
-    """Who is behind an event; None where nobody says so."""
-    if event.get("topic") == EventTopic.PLAN_EVENTS:
-        return event.get("user_id")
-    said = (event.get("metadata") or {}).get(BY)
-    return said if isinstance(said, str) else None
 
 
 def _move(entry: Fields) -> Move | None:

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from plancast.console.auth import By
 from plancast.console.backend import Backend, Here
-from plancast.console.documents import BY, approval_of
+from plancast.console.documents import approval_of
 from plancast.console.move_schemas import (
     Accepted,
     Approved,
@@ -23,7 +23,7 @@ from plancast.console.move_schemas import (
 from plancast.console.people import asked_of_people
 from plancast.console.plans import IdempotencyKey, PlanId, sendable, stable_id
 from plancast.console.problems import Refused
-from plancast.controls import CANCEL, FORK, INJECT, PAUSE, REDIRECT, REJECT, RESUME
+from plancast.controls import BY, CANCEL, FORK, INJECT, PAUSE, REDIRECT, REJECT, RESUME
 from plancast.errors import PlanFinished
 from plancast.status import PlanStatus
 from plancast.steering import CONTROLS

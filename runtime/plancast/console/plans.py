@@ -12,7 +12,7 @@ from pydantic import AfterValidator
 from plancast.cli import timeline
 from plancast.console.auth import By
 from plancast.console.backend import Backend, Here
-from plancast.console.documents import BY, approval_of, entry_of, groups_of, summary_of, usage_of, waits_of
+from plancast.console.documents import approval_of, entry_of, groups_of, summary_of, usage_of, waits_of
 from plancast.console.graph import graph_of
 from plancast.console.index import Sort, Wanted
 from plancast.console.people import asked_of_people
@@ -29,6 +29,7 @@ from plancast.console.plan_schemas import (
     Tree,
 )
 from plancast.console.problems import Refused
+from plancast.controls import BY
 from plancast.ending import response_of
 from plancast.plain import plain
 from plancast.status import PlanStatus

@@ -1,0 +1,31 @@
+"""What `plancast plans history` makes of a timeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plancast.cli.history_view import show_full, show_table
+
+
+def entry(**event: Any) -> dict[str, Any]:
+    return {"revision": 1, "time": 1e9, "status": "running", "state": "start", "event": {"id": "e", **event}}
+
+
+@pytest.mark.parametrize("show", [show_table, show_full])
+@pytest.mark.parametrize(
+    ("event", "by"),
+    [
+        ({"type": "plan.pause", "topic": "plan-events", "user_id": "ada"}, "ada"),
+        ({"type": "trip.goal", "topic": "action-requests", "user_id": "grace", "metadata": {"by": "ada"}}, "ada"),
+        ({"type": "trip.goal", "topic": "action-requests", "user_id": "grace"}, None),  # whose it is, not who sent it
+        ({"type": "plan.pause", "topic": "plan-events"}, None),
+    ],
+)
+def test_a_turn_names_who_moved_the_plan(
+    show: Any, event: dict[str, Any], by: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show([entry(**event)])
+    out = capsys.readouterr().out
+    assert (f"by {by}" in " ".join(out.split())) if by else ("by " not in out)
