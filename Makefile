@@ -97,6 +97,9 @@ docs-serve: setup $(DOCS_INSTALLED) ## Serve the site on this machine, and build
 profile: setup ## Print where a turn's time goes (PROFILE_FLAGS=--write puts it into docs/performance.md)
 	$(BIN)/python -m benchmarks.profile $(PROFILE_FLAGS)
 
+slow: setup $(BENCH_INSTALLED) ## Run the tests that `make test` leaves out for their time, but for growth
+	$(BIN)/python -m pytest -m "slow and not chaos" --ignore tests/bus/test_growth.py --ignore tests/runtime/test_growth.py $(TESTS)
+
 growth: setup ## Finish a million plans, take 10,000 turns of one, and print what that needs
 	$(BIN)/python -m pytest -m slow -s tests/bus/test_growth.py tests/runtime/test_growth.py
 

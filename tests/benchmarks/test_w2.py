@@ -11,6 +11,7 @@ FIELDS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_shared_and_baseline_run_and_give_rows() -> None:
     said: list[str] = []

@@ -27,6 +27,7 @@ FIELDS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_it_runs_and_tells_a_row() -> None:
     (row,) = await measure_of("w4")("quick", "default", lambda words: None)

@@ -68,7 +68,7 @@ async def test_a_host_that_stands_still_as_a_whole_is_ended_and_comes_back(
     assert (await host(poisoned))["pid"] != pid
 
 
-@pytest.mark.parametrize("poison", ["exit", "block"])
+@pytest.mark.parametrize("poison", [pytest.param("exit", marks=pytest.mark.slow), "block"])
 async def test_a_goal_that_takes_its_host_down_is_put_aside_and_takes_nobody_along(
     poisoned: LocalRuntime, client: Client, poison: str
 ) -> None:
