@@ -21,14 +21,13 @@ from plancast_bus.crash_points import CrashPoint
 from plancast_bus.effects import Publish
 from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusError, BusUnavailable, InvalidEnvelope, InvalidSubject, PayloadTooLarge
+from plancast_bus.patience import FIRST_PAUSE, LONGEST_PAUSE, patiently
 from plancast_bus.trace_context import trace_id_of
 
 logger = logging.getLogger(__name__)
 
 FIRST_RETRY, LONGEST_RETRY = 0.5, 30.0
 """Seconds after which a task is tried again; they double from the first to the longest."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-"""Seconds between attempts to reach the bus."""
 SHUFFLE_SECONDS = 1.0
 """Within which tasks during which processes have ended begin in any order."""
 CANCEL_SECONDS = 5.0
@@ -353,18 +352,7 @@ class TaskReader:
             await self._send(answer)
 
     async def _patiently(self, act: Callable[[], Awaitable[None]]) -> None:
-        """Do something over the bus, again and again while it is away or refuses."""
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                await act()
-                return
-            except (PayloadTooLarge, InvalidEnvelope, InvalidSubject):
-                raise
-            except BusError as error:
-                logger.warning("trying on: %s", error, extra={"task": self._event_type})
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+        await patiently(act, logger, first=FIRST_PAUSE, about={"task": self._event_type})
 
 
 async def _at_point(point: CrashPoint, deliveries: list[Delivery]) -> list[Delivery]:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
 
 from plancast_bus.contracts import Delivery, Registry
 from plancast_bus.errors import AccessDenied, BusError, InvalidEnvelope
+from plancast_bus.patience import patiently
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 KIND = "task"
 """Of the registrations that records are kept as."""
 TRUSTED = 3
 """Deliveries of a task of which nothing is noted, so that what goes well costs nothing."""
 KEPT_SECONDS = 86_400.0
 """How long a record is kept after its last change, at least."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-"""Seconds between attempts to reach the bus."""
 
 
 class TaskRecord:
@@ -63,7 +58,9 @@ class TaskRecord:
         if self._known:
             return
         try:
-            said = await self._patiently(lambda: self._registry.get(KIND, self._key()))
+            said = await patiently(
+                lambda: self._registry.get(KIND, self._key()), logger, final=(AccessDenied, InvalidEnvelope)
+            )
         except BusError as error:
             logger.warning("the record of a task cannot be read, its deliveries are counted: %s", error)
             before = self._delivery.attempt - 1
@@ -108,7 +105,11 @@ class TaskRecord:
     async def _note(self, *, lost: int, seconds: float = KEPT_SECONDS) -> None:
         fields = self._fields(lost)
         try:
-            await self._patiently(lambda: self._registry.put(KIND, self._key(), fields, ttl=seconds))
+            await patiently(
+                lambda: self._registry.put(KIND, self._key(), fields, ttl=seconds),
+                logger,
+                final=(AccessDenied, InvalidEnvelope),
+            )
         except BusError as error:
             logger.warning("the record of a task cannot be kept: %s", error)
 
@@ -119,17 +120,3 @@ class TaskRecord:
         """Of the message, not of the request alone: a dead letter that is replayed begins anew."""
         about = f"{self._delivery.stream}:{self._delivery.sequence}:{self._request_id}"
         return hashlib.sha256(about.encode("utf-8", "replace")).hexdigest()[:32]
-
-    @staticmethod
-    async def _patiently(act: Callable[[], Awaitable[T]]) -> T:
-        """Do something over the bus, again and again while it is away or refuses."""
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                return await act()
-            except (AccessDenied, InvalidEnvelope):
-                raise
-            except BusError as error:
-                logger.warning("trying on: %s", error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)

@@ -28,6 +28,7 @@ from plancast_bus.codec import decode
 from plancast_bus.contracts import Bus, Consumer, ConsumerSpec, Delivery
 from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusError, InvalidEnvelope, InvalidSubject, PayloadTooLarge
+from plancast_bus.patience import FIRST_PAUSE, LONGEST_PAUSE, patiently
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +36,6 @@ NAME = "bridge-soorma"
 """Of the durable consumers, and of the queue group."""
 GOALS_SECONDS = 3.0
 """How long the goals that deployed apps take are remembered before they are read again."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-"""Seconds between attempts to hand something on; they double from the first to the longest."""
 BATCH = 100
 IN_HAND = 256
 """Events that are being handed over to plancast at once; further ones wait in the NATS client."""
@@ -190,7 +189,7 @@ class SoormaBridge:
             elif event.topic == EventTopic.ACTION_RESULTS:
                 await self._take_answer(event)
             elif event.topic in _FACTS and self._options.facts:
-                await self._patiently(lambda: self._bus.publish(event))
+                await patiently(lambda: self._bus.publish(event), logger)
                 self.counts.facts += 1
             else:  # lifecycles of Soorma's own plans and tasks; on ours, plan events are controls
                 self.counts.passed_over += 1
@@ -205,7 +204,7 @@ class SoormaBridge:
         if await self._answered_again(event):
             return
         try:
-            await self._patiently(lambda: self._bus.publish(event))
+            await patiently(lambda: self._bus.publish(event), logger)
         except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
             await self._answer_refused(event, error)
             raise
@@ -221,7 +220,7 @@ class SoormaBridge:
             nonlocal ended
             ended = await find_checkpoint(self._bus.checkpoints, goal.correlation_id)
 
-        await self._patiently(look)
+        await patiently(look, logger)
         if ended is None or ended.summary.tenant_id != (goal.tenant_id or ""):
             return False
         data = response_of(ended)
@@ -237,12 +236,12 @@ class SoormaBridge:
         if event.correlation_id.startswith(TASK) or not await self._is_for_a_plan(event):
             self.counts.passed_over += 1
             return
-        await self._patiently(lambda: self._bus.publish(event))
+        await patiently(lambda: self._bus.publish(event), logger)
         self.counts.answers += 1
 
     async def _is_goal(self, event_type: str) -> bool:
         if event_type not in self._goals and time.monotonic() - self._goals_read > GOALS_SECONDS:
-            await self._patiently(self._read_goals)
+            await patiently(self._read_goals, logger)
         return event_type in self._goals
 
     async def _read_goals(self) -> None:
@@ -260,22 +259,8 @@ class SoormaBridge:
             checkpoint = await find_checkpoint(self._bus.checkpoints, name)
             known = checkpoint is not None or bool(await self._bus.stored_events(str(EventTopic.ACTION_REQUESTS), name))
 
-        await self._patiently(look)
+        await patiently(look, logger)
         return known
-
-    async def _patiently(self, act: Callable[[], Awaitable[None]]) -> None:
-        """Do something on the bus, again and again while it is away, or its stream full."""
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                await act()
-                return
-            except (PayloadTooLarge, InvalidEnvelope, InvalidSubject):
-                raise
-            except BusError as error:
-                logger.warning("trying on: %s", error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
 
     def _refuse(self, subject: str, error: BusError) -> None:
         self.counts.refused += 1
