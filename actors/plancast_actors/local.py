@@ -51,9 +51,17 @@ class LocalRuntime:
         self.import_paths = tuple(import_paths)
         self._nats_port = nats_port
         self._sync_interval = sync_interval
-        if sync_interval == "always" and self.settings.bus.group_commit == "auto":
-            self.settings.bus.group_commit = "always"
+        if sync_interval == "always":
+            self._prepare_for_slow_writes()
         self._exit = contextlib.AsyncExitStack()
+
+    def _prepare_for_slow_writes(self) -> None:
+        """Have writes go in batches, and enough under way to fill them, unless something else is asked for."""
+        bus, dispatchers = self.settings.bus, self.settings.dispatchers
+        if bus.group_commit == "auto":
+            bus.group_commit = "always"
+        if "max_outstanding" not in dispatchers.model_fields_set:
+            dispatchers.max_outstanding *= 2
 
     @property
     def nats_url(self) -> str:

@@ -132,6 +132,29 @@ async def test_a_server_that_dies_in_the_middle_leaves_nobody_waiting(tmp_path: 
 
 
 @pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("filling", ["messages", "bytes"])
+async def test_a_batch_waits_to_be_filled_after_the_one_before_and_goes_once_it_is(
+    bus: JetStreamBus, monkeypatch: pytest.MonkeyPatch, filling: str
+) -> None:
+    monkeypatch.setattr(grouping, "PAUSE", 1e9)
+    monkeypatch.setattr(grouping, "LONGEST_PAUSE", 3600.0)
+    if filling == "messages":
+        monkeypatch.setattr(grouping, "MOST", 60)
+    else:
+        monkeypatch.setattr(grouping, "MOST_BYTES", len("".join(f"p{number}" for number in range(100, 160))))
+    names = [f"p{number}" for number in range(100, 200)]
+    assert all(isinstance(ack, PubAck) for ack in await publish(bus, REQUEST, names[:40]))
+    waiting = asyncio.ensure_future(publish(bus, REQUEST, names[40:80]))
+    await bus._connection.client.flush()
+    await publish(bus, CHECKPOINT, ["another stream's is not held up"])
+    assert not waiting.done()
+    assert len(await stored(bus, "PLANCAST_REQUESTS")) == 40
+    filled = await publish(bus, REQUEST, names[80:])
+    assert all(isinstance(ack, PubAck) for ack in [*await waiting, *filled])
+    assert [held.decode() for held in (await stored(bus, "PLANCAST_REQUESTS")).values()] == names
+
+
+@pytest.mark.usefixtures("always")
 async def test_who_no_longer_waits_does_not_hold_up_the_round(bus: JetStreamBus) -> None:
     patient = asyncio.ensure_future(publish(bus, REQUEST, ["a", "b"]))
     hasty = asyncio.ensure_future(publish(bus, REQUEST, ["c"]))

@@ -251,6 +251,7 @@ class TestUsage:
             ["validate", "cli_good:no_app"],
             ["run", "cli_good:app", "--port", "99999"],
             ["run", "cli_good:app", "--port", "4333", "--nats-url", GONE],
+            ["run", "cli_good:app", "--sync-always", "--nats-url", GONE],
             ["deploy", "cli_good:app"],
             ["deploy", "cli_good:app", "--nats-url", GONE],
             ["deploy", "cli_good:app", "--nats-url", GONE, "--address", "h:1", "--no-ship", "--pip", "x"],

@@ -21,12 +21,14 @@ from plancast_bus.jetstream.replies import PubAck, read_ack
 
 CROWD, CROWD_ALWAYS = 32, 8
 """Messages under way on a connection from which on they may go in rounds."""
-FEWEST, FEWEST_ALWAYS, MOST = 12, 4, 1000
+FEWEST, FEWEST_ALWAYS, MOST = 12, 16, 1000
 """Messages in a batch; a round of fewer is sent one by one. The server takes no more than a thousand."""
 HARDLY_ANY = 4
 """Messages, under way or waiting, below which rounds end."""
 MOST_BYTES = 1 << 20
 """Payloads in a round, about."""
+PAUSE, LONGEST_PAUSE = 3.0, 0.3
+"""How many times what a batch takes lies between the beginnings of two, and how many seconds at most."""
 TRIALS = 3
 """Rounds that are sent each way before the faster one is kept."""
 LOOK_AGAIN = 100
@@ -66,8 +68,9 @@ class Group:
 
     Args:
         exchange: The connection's.
-        always: All rounds are batches. What a batch spares the other streams on the same disk, and other processes,
-            cannot be seen from here.
+        always: All rounds are batches, and as large as may be: what a batch costs hardly depends on what is in it,
+            and all streams wait for the same disk. So one that is not full begins a while after the one before, which
+            leaves the disk to others meanwhile. What that brings them, and other processes, cannot be seen from here.
     """
 
     def __init__(self, exchange: Exchange, *, always: bool = False) -> None:
@@ -77,9 +80,12 @@ class Group:
         self._fewest = FEWEST_ALWAYS if always else FEWEST
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
         self._in_rounds = False
         self._due = False
-        """Whether a round begins with the next iteration of the event loop."""
+        """Whether a round begins with the next iteration of the event loop,"""
+        self._pausing: asyncio.TimerHandle | None = None
+        """or later, unless it is full before."""
         self._round: list[_Waiting] = []
         """The messages of the round that is under way,"""
         self._unanswered = 0
@@ -88,6 +94,8 @@ class Group:
         """since when it is,"""
         self._way = _Way()
         """and how it is sent."""
+        self._pause = 0.0
+        """Seconds from the beginning of a batch to that of the next, unless it is full."""
         self._rounds = 0
         self._singly, self._together = _Way(), _Way()
         self._rest, self._rest_until = REST, 0.0
@@ -101,6 +109,7 @@ class Group:
             return self._exchange.begin(subject, payload, headers, lambda reply: finish(read_ack(reply, subject)))
         result: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.append(_Waiting(subject, payload, headers, finish, result))
+        self._waiting_bytes += len(payload)
         self._go_on()
         return result
 
@@ -109,13 +118,23 @@ class Group:
         return self._in_rounds
 
     def _go_on(self) -> None:
-        if not self._due and not self._round:
+        """Have the next round begin: after the pause, or at once when it is full."""
+        if self._round or self._due:
+            return
+        full = len(self._waiting) >= MOST or self._waiting_bytes >= MOST_BYTES
+        begin = self._begun + self._pause
+        if full or begin <= self._loop.time():
             self._due = True
             self._loop.call_soon(self._begin_round)
+        elif self._pausing is None:
+            self._pausing = self._loop.call_at(begin, self._begin_round)
 
     def _begin_round(self) -> None:
         """Send what waits; end rounds when there is hardly anything to do."""
         self._due = False
+        if self._pausing is not None:
+            self._pausing.cancel()
+            self._pausing = None
         if len(self._waiting) < HARDLY_ANY and self._exchange.under_way < HARDLY_ANY:
             self._end_rounds()
             return
@@ -123,6 +142,7 @@ class Group:
         while self._waiting and len(self._round) < MOST and size < MOST_BYTES:
             size += len(self._waiting[0].payload)
             self._round.append(self._waiting.popleft())
+        self._waiting_bytes -= size
         self._begun = self._loop.time()
         if len(self._round) >= self._fewest and self._exchange.has_room(size) and self._is_batch_next():
             self._way = self._together
@@ -171,6 +191,9 @@ class Group:
         if stored.cancelled() or stored.exception() is not None:
             self._send_singly()  # what that takes, batches have cost
             return
+        if self._always:
+            taken = PAUSE * (self._loop.time() - self._begun)
+            self._pause = min(LONGEST_PAUSE, 0.8 * self._pause + 0.2 * taken if self._pause else taken)
         first = stored.result() - len(self._round) + 1
         for sequence, each in enumerate(self._round, first):
             if not each.result.done():
@@ -200,5 +223,6 @@ class Group:
 
     def _end_rounds(self) -> None:
         self._in_rounds = False
+        self._waiting_bytes = 0
         while self._waiting:
             self._send_alone(self._waiting.popleft())

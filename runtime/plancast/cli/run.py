@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +35,12 @@ def run(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the embedded nats-server; 0 takes a free one.")
     ] = 0,
+    sync_always: Annotated[
+        bool,
+        typer.Option(
+            "--sync-always", help="Have the embedded nats-server sync every write to disk: survives power loss."
+        ),
+    ] = False,
     no_workers: Annotated[bool, typer.Option("--no-workers", help="Run planners only.")] = False,
     hosts: Annotated[int | None, typer.Option(min=1, metavar="N", help="Shared plan hosts.")] = None,
     dispatchers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Dispatchers.")] = None,
@@ -53,31 +59,41 @@ def run(
     settings = load_settings(base=loaded.settings, nats_url=nats_url, address=address, data_dir=data_dir)
     if port and settings.nats.url:
         raise usage_error("--port is for the embedded nats-server, and a nats-server is named (--nats-url or NATS_URL)")
+    if sync_always and settings.nats.url:
+        raise usage_error(
+            "--sync-always is for the embedded nats-server, and a nats-server is named (--nats-url or NATS_URL); "
+            "there, jetstream's sync_interval says when it syncs"
+        )
     settings.hosts.count = hosts or settings.hosts.count
     settings.dispatchers.count = dispatchers or settings.dispatchers.count
     settings.data_dir = settings.data_dir.absolute()
     if with_console:
         check_exposure(settings)
+
+    def prepare() -> LocalRuntime:
+        from plancast_actors.local import LocalRuntime
+
+        sync, paths = "always" if sync_always else "", [str(Path.cwd())]
+        return LocalRuntime(
+            app, settings, workers=not no_workers, import_paths=paths, nats_port=port, sync_interval=sync
+        )
+
     with DataFolder(settings.data_dir) as folder:
-        return run_in_foreground(_run(loaded, app, settings, folder, port, not no_workers, with_console, as_json))
+        return run_in_foreground(_run(loaded, settings, prepare, folder, with_console, as_json))
 
 
 async def _run(
     app: App,
-    address: str,
     settings: Settings,
+    prepare: Callable[[], LocalRuntime],
     folder: DataFolder,
-    port: int,
-    workers: bool,
     with_console: bool,
     as_json: bool,
 ) -> int:
     foreground = Foreground()
     nats = public_url(settings.nats.url) if settings.nats.url else "embedded NATS"
     note(f"starting {app.name} on {nats} and {settings.ray.address or 'local Ray'} …")
-    from plancast_actors.local import LocalRuntime
-
-    runtime = LocalRuntime(address, settings, workers=workers, import_paths=[str(Path.cwd())], nats_port=port)
+    runtime = prepare()
     try:
         async with runtime, _console(runtime, with_console) as console_url:
             folder.write(
@@ -85,8 +101,8 @@ async def _run(
                     nats_url=runtime.nats_url,
                     namespace=runtime.namespace,
                     pid=os.getpid(),
-                    app=address,
-                    ray_address=getattr(runtime, "ray_address", settings.ray.address) or "auto",
+                    app=runtime.app_address,
+                    ray_address=runtime.ray_address or "auto",
                     started_at=time.time(),
                     console_url=console_url,
                 )
