@@ -23,7 +23,9 @@ from plancast_bus.effects import Effect, Publish, Respond
 from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusError, BusUnavailable, CommitConflict, PublishRefused, UnsupportedServer
 from plancast_bus.jetstream import JetStreamBus, connect
-from plancast_bus.jetstream.connection import _GuardedClient
+from plancast_bus.jetstream.client import CONGESTED, GuardedClient, header_lines
+from plancast_bus.jetstream.connection import Connection
+from plancast_bus.jetstream.receiving import Tap
 from plancast_bus.server import NatsServer, ServerOptions, find_binary
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.subjects import Subjects, encode_token
@@ -219,11 +221,19 @@ async def test_a_plain_publishers_content_type_is_read_whatever_its_case(
         b"Nats-Msg-Id: a\r\nContent-Type: application/json\r\n\r\n",
         b"Nats-Msg-Id:\x0b a:b \xc2\xa0\xff\t\r\nPlancast-Tenant:\r\n\r\n",
         b"Nats-Msg-Id: a\r\nContent-Type: \xe2\x82\r\nNats-Msg-Id: \x1cb\r\n\r\n",
+        b"Nats-Msg-Id: a\r\nNats-Batch-Id: b\r\nNats-Batch-Sequence: 2\r\nNats-Batch-Commit: 1\r\n\r\n",
+        b'Nats-Expected-Last-Subject-Sequence: 7\r\nPlancast-Plan: {"a":"b:c"}\r\n\r\n',
         b"Nats-Msg-Id : a\r\n other: b\r\ncontent-type: c\r\n no colon\r\n\xff: d\r\n\r\n",
     ],
 )
 def test_headers_are_read_as_the_client_reads_them(raw: bytes) -> None:
-    assert _GuardedClient._parse_header_lines(raw) == nats.aio.client.Client._parse_header_lines(raw)
+    assert GuardedClient._parse_header_lines(raw) == nats.aio.client.Client._parse_header_lines(raw)
+
+
+def test_headers_of_ours_and_those_of_batches_are_read_without_a_look_at_each_letter() -> None:
+    raw = b"Nats-Msg-Id: a\r\nContent-Type: b\r\nNats-Batch-Id: c\r\nNats-Batch-Sequence: 2\r\n\r\n"
+    assert type(GuardedClient._parse_header_lines(raw)) is dict
+    assert type(GuardedClient._parse_header_lines(b"ce-id: a\r\n\r\n")) is not dict
 
 
 # Servers that are not good enough.
@@ -735,7 +745,7 @@ async def test_what_is_written_at_once_is_what_the_client_writes(
         if write == client.publish:
             await client.publish(subject, b"\x00payload", "_INBOX.a", dict(headers))
         else:
-            client.write(*arguments)
+            client.write(*arguments, header_lines(headers))
         written.append(b"".join(client._pending))
     assert written[0] == written[1] != b""
 
@@ -745,4 +755,61 @@ async def test_a_subject_that_is_none_is_refused_when_written_at_once(
 ) -> None:
     client = (await connected(nats_server.url))._connection.client
     with pytest.raises(nats.errors.BadSubjectError):
-        client.write("plancast.a b\r\nPING", "", b"", {})
+        client.write("plancast.a b\r\nPING", "", b"", {}, "")
+
+
+async def test_messages_of_one_step_of_the_event_loop_are_one_write(
+    nats_server: NatsServer, connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = (await connected(nats_server.url))._connection.client
+    heard = []
+    await client.subscribe("a.*", future=Tap(lambda subject, *_: heard.append(subject)))
+    await client.flush()
+    written: list[int] = []
+    writelines = type(client._transport).writelines
+    monkeypatch.setattr(
+        type(client._transport), "writelines", lambda self, lines: [written.append(len(lines)), writelines(self, lines)]
+    )
+    for number in range(100):
+        client.write(f"a.{number}", "", b"", {"Nats-Msg-Id": "a"}, "Nats-Msg-Id: a\r\n")
+    async with asyncio.timeout(PATIENCE):
+        while len(heard) < 100:
+            await asyncio.sleep(0.01)
+    assert (heard, written) == ([f"a.{number}" for number in range(100)], [100])
+
+
+async def test_a_server_that_reads_slowly_is_waited_for_and_gets_all_in_order() -> None:
+    info = {"server_id": "x", "version": "2.15.1", "max_payload": 1 << 20, "headers": True}
+    reads, numbers = asyncio.Event(), []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"INFO " + json.dumps(info).encode() + b"\r\n")
+        while line := await reader.readline():
+            if line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+            elif line.startswith(b"HPUB"):
+                await reads.wait()
+                numbers.append(int(line.split()[1].partition(b".")[2]))
+                await reader.readexactly(int(line.split()[-1]) + 2)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    connection = Connection(NatsSettings(url=f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+    await connection.open()
+    client, count, payload = connection.client, 0, bytes(64 << 10)
+    async with asyncio.timeout(PATIENCE):
+        while client.has_room(0):
+            client.write(f"a.{count}", "", payload, {}, "")
+            count += 1
+            if count % 10 == 0:
+                await asyncio.sleep(0)
+        waiting = client.pending_data_size
+        reads.set()
+        while len(numbers) < count:
+            await asyncio.sleep(0.01)
+    assert waiting < CONGESTED + 2 * len(payload)
+    assert numbers == list(range(count))
+    assert client.has_room(0)
+    await connection.close()
+    server.close()
+    await server.wait_closed()

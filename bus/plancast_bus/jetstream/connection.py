@@ -6,15 +6,14 @@ import asyncio
 import logging
 import re
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 from urllib.parse import urlsplit
 
 from nats import errors as nats_errors
-from nats.aio.client import Client
 
 from plancast_bus.errors import BusUnavailable, UnsupportedServer
+from plancast_bus.jetstream.client import GuardedClient
 from plancast_bus.probing import MINIMUM_VERSION
 from plancast_bus.settings import NatsSettings
 
@@ -26,94 +25,14 @@ PENDING_BYTES = 8 * 1024 * 1024
 """Bytes that are kept to be sent while the connection is down or slow."""
 PING_INTERVAL = 10
 """Seconds between pings; two unanswered ones end a connection that is only half open."""
-_KNOWN_HEADERS = frozenset(
-    {
-        "Content-Type",
-        "Nats-Last-Sequence",
-        "Nats-Msg-Id",
-        "Nats-Sequence",
-        "Nats-Stream",
-        "Nats-Subject",
-        "Nats-Time-Stamp",
-        "Plancast-Tenant",
-        "traceparent",
-        "tracestate",
-    }
-)
-"""Those that messages of ours, and of streams that republish them, come with."""
-_PLAIN_SUBJECT = re.compile(r"[!-~]+").fullmatch
-_BLANKS = " \t\n\r\x0b\x0c"
 _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
-
-
-class ForeignHeaders(dict[str, str]):
-    """Headers among which are some that messages of ours do not have."""
-
-
-class _GuardedClient(Client):
-    """A client that says nothing of itself in clear where TLS is asked for."""
-
-    require_tls = False
-
-    def _connect_command(self) -> bytes:
-        if self.require_tls and not self._server_info.get("tls_required"):
-            if self._transport is not None:
-                self._transport.close()  # type: ignore[no-untyped-call]  # the client would leave it open
-            raise nats_errors.Error("nats: TLS is asked for, and the server does not use it")
-        return super()._connect_command()
-
-    @staticmethod
-    def _parse_header_lines(raw: bytes) -> dict[str, str]:
-        # The client looks at each letter of each name, which takes half of the time of receiving a message.
-        headers: dict[str, str] = {}
-        for line in raw.decode("utf-8", "replace").split("\r\n"):
-            name, _, value = line.partition(":")
-            if name in _KNOWN_HEADERS:
-                headers[name] = value.strip(_BLANKS)
-            elif line:
-                return ForeignHeaders(Client._parse_header_lines(raw))
-        return headers
-
-    def write(self, subject: str, reply: str, payload: bytes, headers: dict[str, str]) -> None:
-        """Publish at once: the connection stands, and there is room for it.
-
-        What needs no look at each letter is written as it is; anything else goes the way of :meth:`publish`.
-        """
-        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        if (
-            not _PLAIN_SUBJECT(subject)
-            or not lines.isascii()
-            or lines.count("\n") + lines.count("\r") > 2 * len(headers)
-        ):
-            run_at_once(self.publish(subject, payload, reply, headers))
-            return
-        size = len(lines) + len("NATS/1.0\r\n\r\n")
-        head = f"HPUB {subject} {reply} {size} {size + len(payload)}\r\nNATS/1.0\r\n{lines}\r\n"
-        run_at_once(self._send_command(head.encode() + payload + b"\r\n"))
-        if self._flush_queue is not None and self._flush_queue.empty():
-            run_at_once(self._flush_pending())
-
-    @property
-    def in_cluster(self) -> bool:
-        """Whether the server that it was last connected to is one of several."""
-        return bool(self._server_info.get("cluster"))
-
-
-def run_at_once(work: Coroutine[Any, Any, Any]) -> None:
-    """Run what has nothing to wait for."""
-    try:
-        work.send(None)
-    except StopIteration:
-        return
-    work.close()
-    raise RuntimeError("what was to be sent at once waits")
 
 
 class Connection:
     """One connection. It reconnects for ever; who depends on it is told when it came back or ended."""
 
     def __init__(self, settings: NatsSettings, *, minimum_version: tuple[int, int] = MINIMUM_VERSION) -> None:
-        self.client = _GuardedClient()
+        self.client = GuardedClient()
         self._minimum_version = minimum_version
         self.servers = [url.strip() for url in settings.url.split(",") if url.strip()]
         self.timeout = settings.publish_timeout

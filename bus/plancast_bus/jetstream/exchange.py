@@ -16,8 +16,10 @@ from nats import errors as nats_errors
 from nats.aio.msg import Msg
 
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, InvalidSubject, PayloadTooLarge
+from plancast_bus.jetstream.client import header_lines
 from plancast_bus.jetstream.connection import Connection
-from plancast_bus.jetstream.inbox import Tap
+from plancast_bus.jetstream.receiving import Received, Tap
+from plancast_bus.jetstream.replies import PubAck, read_ack
 
 NO_RESPONDERS_RETRIES = 2
 """How often a request that nobody takes is sent again; in a cluster, where a stream may be electing its leader for
@@ -29,11 +31,9 @@ ANSWER_PATIENCE = 2.0
 IN_PROCESS = b'"err_code":10158'
 """In what a cluster says of a message that came before, and that its servers have not agreed on yet."""
 
-CONGESTED = 4 << 20
-"""Bytes that wait to be written, beyond which a sender waits its turn."""
-
 Headers = dict[str, str]
 Reply = asyncio.Future[Msg]
+Finish = Callable[[PubAck], Any]
 _T = TypeVar("_T")
 
 
@@ -48,8 +48,8 @@ class NoResponders(BusError):
 @dataclass(slots=True)
 class _Request:
     reply: asyncio.Future[Any]
-    read: Callable[[Msg], Any] | None
-    """What becomes of the reply; None: it is handed on as it came."""
+    finish: Finish | None
+    """What becomes of the acknowledgement in the reply; None: the reply is handed on as it came."""
     deadline: float
     subject: str
     payload: bytes
@@ -92,7 +92,8 @@ class Exchange:
             PayloadTooLarge: payload and headers are over the server's limit.
         """
         reply: Reply = self._loop.create_future()
-        token = self._expect(subject, payload, headers, None, reply)
+        self._check_size(payload, header_lines(headers) if headers else "")
+        token = self._expect(subject, payload, headers, None, reply, self._client.is_connected)
         try:
             await self._client.publish(subject, payload, self._inbox + token, headers)
         except BaseException as error:
@@ -109,30 +110,32 @@ class Exchange:
 
     def has_room(self, size: int = 0) -> bool:
         """Whether so many bytes can be sent at once."""
-        client = self._client
-        return client.is_connected and client.pending_data_size + size <= CONGESTED
+        return self._client.has_room(size)
 
     def begin(
         self,
         subject: str,
         payload: bytes,
         headers: Headers,
-        read: Callable[[Msg], _T],
+        finish: Callable[[PubAck], _T],
         reply: asyncio.Future[_T] | None = None,
     ) -> asyncio.Future[_T]:
-        """Send a request at once where that is possible; returns the future of what ``read`` makes of its reply.
+        """Send a message at once where that is possible; returns the future of what ``finish`` makes of its
+        acknowledgement.
 
         The future (``reply``, when it is given) fails as that of :meth:`send` does, with what :meth:`send` raises, or
-        with the `BusError` that ``read`` raises.
+        with the `BusError` that :func:`read_ack` or ``finish`` raises.
         """
         reply = reply or self._loop.create_future()
-        if not self.has_room():
-            self._keep(self._loop.create_task(self._begin_later(subject, payload, headers, read, reply)))
+        if not self._client.has_room(0):
+            self._keep(self._loop.create_task(self._begin_later(subject, payload, headers, finish, reply)))
             return reply
         token = ""
         try:
-            token = self._expect(subject, payload, headers, read, reply)
-            self._client.write(subject, self._inbox + token, payload, headers)
+            lines = header_lines(headers)
+            self._check_size(payload, lines)
+            token = self._expect(subject, payload, headers, finish, reply, True)
+            self._client.write(subject, self._inbox + token, payload, headers, lines)
         except nats_errors.Error as error:
             self._requests.pop(token, None)
             _fail(reply, self._explain(error, subject))
@@ -145,11 +148,11 @@ class Exchange:
         subject: str,
         payload: bytes,
         headers: Headers,
-        read: Callable[[Msg], _T],
+        finish: Callable[[PubAck], _T],
         reply: asyncio.Future[_T],
     ) -> None:
         try:
-            result = read(await self.request(subject, payload, headers))
+            result = finish(read_ack((await self.request(subject, payload, headers)).data, subject))
         except BusError as error:
             _fail(reply, error)
         else:
@@ -162,24 +165,23 @@ class Exchange:
         One that cannot be sent is missed by whoever counts them: nobody hears of it here.
         """
         with suppress(nats_errors.Error, PayloadTooLarge):
-            self._check_size(payload, headers)  # the server would end the connection
-            self._client.write(subject, "", payload, headers)
+            lines = header_lines(headers)
+            self._check_size(payload, lines)
+            self._client.write(subject, "", payload, headers, lines)
 
     def _expect(
         self,
         subject: str,
         payload: bytes,
         headers: Headers | None,
-        read: Callable[[Msg], Any] | None,
+        finish: Finish | None,
         reply: asyncio.Future[Any],
+        written: bool,
     ) -> str:
-        self._check_size(payload, headers)
         self._count += 1
         token = str(self._count)
         now = self._loop.time()
-        self._requests[token] = _Request(
-            reply, read, now + self._timeout, subject, payload, headers, self._client.is_connected, now
-        )
+        self._requests[token] = _Request(reply, finish, now + self._timeout, subject, payload, headers, written, now)
         if self._sweep is None:
             self._sweep = self._loop.call_later(self._sweep_interval, self._expire)
         return token
@@ -188,20 +190,20 @@ class Exchange:
         """Send a request and wait for its reply."""
         return await (await self.send(subject, payload, headers))
 
-    def _receive(self, message: Msg) -> None:
-        token = message.subject[self._cut :]
+    def _receive(self, subject: str, where: str, data: bytes, headers: dict[str, str] | None) -> None:
+        token = subject[self._cut :]
         request = self._requests.pop(token, None)
         if request is None or request.reply.done():
             return
-        unanswered = not message.data and message.headers and message.headers.get("Status") == "503"
-        if unanswered or (message.data.startswith(b'{"error"') and IN_PROCESS in message.data):
+        unanswered = not data and headers and headers.get("Status") == "503"
+        if unanswered or (data.startswith(b'{"error"') and IN_PROCESS in data):
             self._refused(token, request)
             return
-        if request.read is None:
-            request.reply.set_result(message)
+        if request.finish is None:
+            request.reply.set_result(Received(subject, where, data, headers))
             return
         try:
-            request.reply.set_result(request.read(message))
+            request.reply.set_result(request.finish(read_ack(data, request.subject)))
         except Exception as error:  # whatever it is, it is for who waits, and not for the connection
             _fail(request.reply, error)
 
@@ -283,13 +285,11 @@ class Exchange:
     def _late(self, subject: str) -> BusUnavailable:
         return self._connection.unavailable(f"no answer for {subject[:200]} within {self._timeout:g} s")
 
-    def _check_size(self, payload: bytes, headers: Headers | None) -> None:
+    def _check_size(self, payload: bytes, lines: str) -> None:
         # The server ends the connection of a client that sends more than it allows.
         size = len(payload)
-        if headers:
-            size += 12
-            for name, value in headers.items():
-                size += len(name) + (len(value) if value.isascii() else len(value.encode())) + 4
+        if lines:
+            size += 12 + (len(lines) if lines.isascii() else len(lines.encode()))
         if size > self._client.max_payload:
             raise PayloadTooLarge(
                 f"a message of {size} bytes is over the limit of the nats-server, {self._client.max_payload} bytes"

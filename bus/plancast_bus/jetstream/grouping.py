@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from plancast_bus.jetstream.exchange import Exchange, Headers
-from plancast_bus.jetstream.replies import PubAck, read_ack
+from plancast_bus.jetstream.exchange import Exchange, Finish, Headers
+from plancast_bus.jetstream.replies import PubAck
 
 CROWD, CROWD_ALWAYS = 32, 8
 """Messages under way on a connection from which on they may go in rounds."""
@@ -37,8 +36,6 @@ GAIN = 1.2
 """How much faster a message has to be stored in batches."""
 REST, LONGEST_REST = 5.0, 60.0
 """Seconds without rounds after batches were no faster; they double."""
-
-Finish = Callable[[PubAck], Any]
 
 
 @dataclass(slots=True)
@@ -103,10 +100,10 @@ class Group:
     def begin(self, subject: str, payload: bytes, headers: Headers, finish: Finish) -> asyncio.Future[Any]:
         """Send a message, now or in the next round; returns the future of what ``finish`` makes of its acknowledgement.
 
-        It fails with what :func:`read_ack` and ``finish`` raise, and as :meth:`Exchange.begin` says.
+        It fails as :meth:`Exchange.begin` says.
         """
         if not self._in_rounds and not (self._exchange.under_way >= self._crowd and self._may_begin_rounds()):
-            return self._exchange.begin(subject, payload, headers, lambda reply: finish(read_ack(reply, subject)))
+            return self._exchange.begin(subject, payload, headers, finish)
         result: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.append(_Waiting(subject, payload, headers, finish, result))
         self._waiting_bytes += len(payload)
@@ -166,10 +163,7 @@ class Group:
             self._send_alone(each)
 
     def _send_alone(self, each: _Waiting) -> None:
-        subject, finish = each.subject, each.finish
-        self._exchange.begin(
-            subject, each.payload, each.headers, lambda reply: finish(read_ack(reply, subject)), each.result
-        )
+        self._exchange.begin(each.subject, each.payload, each.headers, each.finish, each.result)
 
     def _answered(self, _result: asyncio.Future[Any]) -> None:
         self._unanswered -= 1
@@ -184,7 +178,7 @@ class Group:
                 self._exchange.tell(each.subject, each.payload, headers)
         headers["Nats-Batch-Commit"] = "1"
         subject, payload = self._round[-1].subject, self._round[-1].payload
-        stored = self._exchange.begin(subject, payload, headers, lambda reply: read_ack(reply, subject).sequence)
+        stored = self._exchange.begin(subject, payload, headers, lambda ack: ack.sequence)
         stored.add_done_callback(self._batch_ended)
 
     def _batch_ended(self, stored: asyncio.Future[int]) -> None:

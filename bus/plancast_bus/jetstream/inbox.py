@@ -12,24 +12,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from plancast_bus.jetstream.receiving import Received, Tap
+
 Status = Callable[[str, dict[str, str]], None]
 """Receives the status code and headers of what is no message but a word of the server."""
-
-
-class Tap(asyncio.Future[Msg]):
-    """Has each message of a subscription handed to a callable, as soon as it is read.
-
-    A subscription gives what comes to its future where it has one; with a callback it has a queue and a task in
-    between, which cost more than most messages are worth. The callable must not raise: the connection would end.
-    """
-
-    def __init__(self, take: Callable[[Msg], None]) -> None:
-        super().__init__()
-        self._take = take
-
-    def set_result(self, message: Msg) -> None:
-        """Take a message; this future is never done."""
-        self._take(message)
 
 
 class Inbox:
@@ -72,13 +58,12 @@ class Inbox:
         finally:
             self._waiter = None
 
-    def _receive(self, message: Msg) -> None:
+    def _receive(self, subject: str, reply: str, data: bytes, headers: dict[str, str] | None) -> None:
         self.heard = self._loop.time()
-        headers = message.headers
-        if headers is not None and "Status" in headers and not message.reply.startswith("$JS.ACK."):
+        if headers is not None and "Status" in headers and not reply.startswith("$JS.ACK."):
             self._on_status(headers["Status"], headers)
             return
-        self.messages.append(message)
+        self.messages.append(Received(subject, reply, data, headers))
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)

@@ -10,7 +10,7 @@ from plancast_bus.envelope import EventTopic
 from plancast_bus.errors import BusError, BusUnavailable, PublishRefused
 from plancast_bus.jetstream.exchange import Exchange, Headers, NoResponders
 from plancast_bus.jetstream.grouping import Group
-from plancast_bus.jetstream.replies import PubAck, read_ack
+from plancast_bus.jetstream.replies import PubAck
 from plancast_bus.settings import GroupCommit
 from plancast_bus.subjects import Subjects
 
@@ -48,7 +48,7 @@ class Publisher:
         group = self._groups.get(subject[: subject.find(".", subject.find(".") + 1)])
         if group is not None:
             return group.begin(subject, payload, headers, finish)
-        return self._exchange.begin(subject, payload, headers, lambda reply: finish(read_ack(reply, subject)))
+        return self._exchange.begin(subject, payload, headers, finish)
 
     async def publish_acked(self, subject: str, payload: bytes, headers: Headers) -> PubAck:
         """Publish a message and wait for its acknowledgement; errors as in :meth:`settle`."""

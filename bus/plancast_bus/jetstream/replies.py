@@ -6,8 +6,6 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from nats.aio.msg import Msg
-
 from plancast_bus.admission import full
 from plancast_bus.errors import BusError, BusUnavailable, CommitConflict, PayloadTooLarge, PublishRefused
 
@@ -36,9 +34,8 @@ class SubjectTaken(BusError):
     """Raised when a stream keeps one message of a subject, and has it already."""
 
 
-def read_ack(message: Msg, subject: str) -> PubAck:
+def read_ack(data: bytes, subject: str) -> PubAck:
     """The acknowledgement in a stream's reply; errors as in :meth:`Publisher.settle`."""
-    data = message.data
     found = _ACK.match(data)
     if found is not None:
         return PubAck(int(found[1]), b'"duplicate":' in data)
