@@ -193,7 +193,7 @@ class Activation:
         assert plan is not None
         limits = self.host.settings.plans
         expires_after = limits.retention_seconds if plan.status.finished else 0.0
-        entry = pack(turn.entry())
+        entry = turn.packed_entry()
         tail, sealed = self._tail, self._sealed
         if tail and self._tail_bytes + len(entry) > limits.timeline_tail_bytes:
             first = self.revision + 1 - len(tail)
@@ -202,16 +202,13 @@ class Activation:
         if expires_after and (sealed or plan.aliases):
             turn.effects.append(self._expiry(plan, turn, expires_after))
             expires_after += EXPIRY_GRACE
-        state = plan.to_state()
         machine = plan.machine if plan.state_machine else None
-        if machine is not None:
-            state["machine"] = machine.hash
         remembered = self._remembered + digest
         return Checkpoint(  # by place, since arguments by name would cost more than all the rest
             self.correlation_id,
             turn.revision,
             self.host.next_epoch(),
-            pack(state),
+            plan.packed_state(machine.hash if machine is not None else ""),
             _summary(plan, turn, machine),
             tuple(turn.effects),
             remembered[-DIGEST_BYTES * limits.max_processed_ids :],

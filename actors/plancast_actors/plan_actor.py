@@ -154,7 +154,7 @@ class PlanActor:
         if turn is None or (turn.plan or turn.goal) is None or not inbound.subject.endswith("." + CANCEL):
             return None
         try:
-            event, _ = self.host.decode(inbound)
+            event, _, _ = self.host.decode(inbound)
         except InvalidEnvelope:
             return None
         return event if event.topic == EventTopic.PLAN_EVENTS and turn.same_tenant(event) else None
@@ -200,7 +200,7 @@ class PlanActor:
             await self._fail_without_running(inbound, inbound.convicted)
             return done
         try:
-            event, is_timer = self.host.decode(inbound)
+            event, is_timer, _ = self.host.decode(inbound)
         except InvalidEnvelope as error:
             await self._put_aside(inbound, "undecodable", str(error))
             return done
@@ -343,7 +343,7 @@ class PlanActor:
     async def _fail_without_running(self, inbound: Inbound, detail: str) -> None:
         """Fail the plan that an event is for, running nothing of the app's; a goal's plan fails before it began."""
         try:
-            event, is_timer = self.host.decode(inbound)
+            event, is_timer, _ = self.host.decode(inbound)
         except InvalidEnvelope:
             return
         while True:

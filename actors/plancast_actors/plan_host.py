@@ -22,18 +22,17 @@ from plancast.stored import StoredPlans
 from plancast.turn import TurnEnvironment
 from plancast_actors.activation import Emitted
 from plancast_actors.inbound import Inbound, Outcome, patience
+from plancast_actors.inbound_reader import InboundReader
 from plancast_actors.parking import ParkingReasoner
 from plancast_actors.plan_actor import PlanActor
 from plancast_actors.presence import Presence
 from plancast_actors.samples import Samples
 from plancast_actors.unused_machines import is_kept
 from plancast_bus.clock import Clock, SystemClock
-from plancast_bus.codec import decode
 from plancast_bus.contracts import Bus
-from plancast_bus.envelope import EventEnvelope, EventTopic
-from plancast_bus.errors import InvalidEnvelope, InvalidSubject
+from plancast_bus.envelope import EventTopic
+from plancast_bus.errors import InvalidSubject
 from plancast_bus.sources import SOURCES
-from plancast_bus.subjects import encode_token
 
 if TYPE_CHECKING:
     from plancast.tracing import Tracing
@@ -128,6 +127,8 @@ class PlanHost:
         self.name = name
         self.clock = clock or SystemClock()
         self._subjects = bus.subjects
+        self.decode = InboundReader(bus.subjects, settings.bus.max_event_bytes).read
+        """Reads the event of an :class:`Inbound`."""
         self.registry = AgentRegistry(bus.registry, clock=self.clock)
         self.environment = TurnEnvironment(
             app=app,
@@ -234,38 +235,6 @@ class PlanHost:
     def next_epoch(self) -> str:
         """A text that no commit has carried before, of this or any other host."""
         return f"{self._incarnation}-{next(self._epochs)}"
-
-    def decode(self, inbound: Inbound) -> tuple[EventEnvelope, bool]:
-        """The event, and whether it is a due timer.
-
-        Raises:
-            InvalidEnvelope: it is none, or says something else than its subject.
-        """
-        limit = self.environment.max_event_bytes
-        if len(inbound.payload) > limit:
-            raise InvalidEnvelope(f"{len(inbound.payload)} bytes; the limit is {limit} (PLANCAST_BUS__MAX_EVENT_BYTES)")
-        try:
-            address = self._subjects.parse_stored(inbound.subject)
-            encode_token(address.correlation_id)
-        except InvalidSubject as error:
-            raise InvalidEnvelope(str(error)) from error
-        if not address.topic:
-            return decode(inbound.payload, inbound.content_type), True
-        defaults = {
-            "id": inbound.message_id or f"{inbound.stream}-{inbound.sequence}",
-            "source": "unknown",
-            "topic": address.topic,
-            "type": address.event_type,
-            "correlation_id": address.correlation_id,
-        }
-        event = decode(inbound.payload, inbound.content_type, defaults=defaults)
-        said = event.__dict__
-        for name in ("topic", "type", "correlation_id"):
-            if said[name] != defaults[name]:
-                raise InvalidEnvelope(
-                    f"{name} is {str(said[name])[:100]!r}, but the subject says {str(defaults[name])[:100]!r}"
-                )
-        return event, False
 
     def is_fact(self, topic: str) -> bool:
         """Whether a topic is one for observers, whose events need not belong to a plan."""

@@ -46,7 +46,7 @@ class QuickTurn:
         state, host = actor.state, actor.host
         laps = None if host.samples is None else laps_of(host.samples, inbound.token)
         try:
-            event, is_timer = host.decode(inbound)
+            event, is_timer, in_full = host.decode(inbound)
         except InvalidEnvelope:
             return None
         digest = digest_of(event.id)
@@ -59,6 +59,8 @@ class QuickTurn:
         ):
             return None
         turn = actor.turn(inbound, event, is_timer)
+        if in_full and not turn.outbox.trace:  # else the event is noted with the trace of its turn
+            turn.packed_event = inbound.payload
         try:
             verdict = at_once(turn.run())
             if verdict is not Verdict.COMMIT:

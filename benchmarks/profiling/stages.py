@@ -40,14 +40,14 @@ STAGES = {
 """In the order of an event's way, with what they are."""
 
 FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
-    "plancast_bus.codec": {DECODE: ("decode", "load", "unpack"), ENCODE: ("encode", "dump", "pack")},
+    "plancast_bus.codec": {DECODE: ("decode", "decode_packed", "load", "unpack"), ENCODE: ("encode", "dump", "pack")},
     "plancast_bus.envelope": {ENCODE: ("to_wire",)},
     "plancast_bus.checkpoints": {ENCODE: ("encode", "to_header"), DECODE: ("decode", "from_header")},
     "plancast_bus.jetstream.bus": {ENCODE: ("encode",), EMIT: ("publish", "emit", "begin_emit")},
     "plancast_bus.jetstream.checkpoints": {COMMIT: ("begin_commit",)},
     "plancast_bus.jetstream.client": {BUS_OUT: ("_flush",)},
     "plancast_bus.jetstream.consuming": {ACK: ("ack", "nak", "in_progress", "_answer")},
-    "plancast_actors.plan_host": {DECODE: ("decode",)},
+    "plancast_actors.inbound_reader": {DECODE: ("read",)},
     "plancast_actors.plan_actor": {DISPATCH: ("deliver",)},
     "plancast_actors.activation": {COMMIT: ("commit",), EMIT: ("emit", "_send", "_note_place")},
     "plancast_actors.quick_turn": {TURN: ("begin",), COMMIT: ("_committed",), EMIT: ("_emitted",)},
@@ -57,8 +57,8 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         EMIT: ("_publish",),
         ACK: ("_acknowledge", "_flush", "_release", "_settle", "_keep_alive"),
     },
-    "plancast.plan": {ENCODE: ("to_state",)},
-    "plancast.turn": {ENCODE: ("entry",)},
+    "plancast.plan": {ENCODE: ("to_state", "packed_state")},
+    "plancast.turn": {ENCODE: ("entry", "packed_entry")},
     "plancast_actors.answers": {DECODE: ("read_request",), ENCODE: ("answer_of",)},
     "nats.aio.client": {BUS_IN: ("_read_loop",), BUS_OUT: ("_flusher",)},
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from plancast.context import PlatformContext
 from plancast.errors import ForeignPlan, InvalidStateMachine, PlanFinished
 from plancast.machine import START, Machine
-from plancast.plan_state import StoredFields, read_machine
+from plancast.plan_state import Origin, StoredFields, read_machine
 from plancast.reading import answered_request, error_text, event_data, event_type_of, event_view
 from plancast.requests import WAIT, Request, is_request_of
 from plancast.staging import StagedEvents
@@ -27,8 +27,12 @@ MAX_MOVES = 1_000
 """States that one call may pass through before the machine is taken to run in a circle."""
 
 
-@dataclass(kw_only=True)
-class PlanContext:
+class _Open:
+    """What lets a plan with slots have further attributes all the same."""
+
+
+@dataclass(kw_only=True, slots=True)  # slots: to read an attribute that has a default costs a fifth
+class PlanContext(_Open):
     """One run of a goal.
 
     It talks to the world through ``context.bus`` and ``context.memory`` alone. Inside a turn those
@@ -109,6 +113,7 @@ class PlanContext:
         self._settled = self.current_state
         self.moves: list[str] = []
         """States entered since the object was made."""
+        self._origin: Origin | None = None
         self.hands_over = False
         """Whether a transition handler has its say on every move, so that kept events are the turn's to offer."""
 
@@ -226,6 +231,10 @@ class PlanContext:
         """The fields as plain values without the state machine, fields that hold their default left out."""
         return _STORED.write(self)
 
+    def packed_state(self, machine: str) -> bytes:
+        """What :meth:`to_state` gives, in msgpack, with the hash of the state machine (empty: there is none)."""
+        return _STORED.pack(self, machine)
+
     def own_tasks(self) -> TaskRegistry:
         """The registry of the plan's tasks, made when it is first needed."""
         if self.tasks is None:
@@ -247,6 +256,10 @@ class PlanContext:
         Raises:
             ConditionFailed: a transition's condition cannot be evaluated.
         """
+        return None if self.is_stale_answer(event) else self._next_from(self.current_state, event)
+
+    def next_on_current(self, event: Any) -> str | None:
+        """What :meth:`get_next_state` tells, of an event that is known to be no late or repeated answer."""
         return self._next_from(self.current_state, event)
 
     async def execute_next(self, trigger_event: Any = None) -> None:
@@ -275,7 +288,8 @@ class PlanContext:
         self._claim()
         self._keep_result(self.current_state, event)
         await self._enter(target)
-        await self.save()
+        if self._turn is None:  # else it is the turn's own already
+            await self.save()
 
     def is_complete(self) -> bool:
         """Whether the plan is finished or stands in a terminal state."""
@@ -385,8 +399,6 @@ class PlanContext:
             raise PlanFinished(f"plan {self.plan_id} is {self.status} and moves no more")
 
     def _next_from(self, state: str, event: Any) -> str | None:
-        if self.is_stale_answer(event):
-            return None
         return self.machine.next_state(
             state,
             event_type_of(event),
@@ -399,7 +411,11 @@ class PlanContext:
     def is_stale_answer(self, event: Any) -> bool:
         """Whether an event answers a request of this plan that no longer waits for an answer."""
         parent = answered_request(event)
-        return parent is not None and parent not in self.requests and is_request_of(self.plan_id, parent)
+        return parent is not None and self.is_stale(parent)
+
+    def is_stale(self, request_id: str) -> bool:
+        """Whether this is the id of a request of this plan that no longer waits for an answer."""
+        return request_id not in self.requests and is_request_of(self.plan_id, request_id)
 
     def _onward(self) -> str | None:
         """Where a plan goes without an event."""
@@ -418,6 +434,8 @@ class PlanContext:
         from the state that the plan had settled in.
         """
         origin = self._settled
+        if self.is_stale_answer(event):
+            return None
         target = self._next_from(origin, event)
         if target is None or (self.current_state != origin and target != self.current_state):
             origin = self.current_state
@@ -435,6 +453,8 @@ class PlanContext:
             self.requests.pop(parent, None)
 
     def _drop_requests_of_states(self) -> None:
+        if not self.requests:  # nearly always: an answer has just been taken
+            return
         for request_id in [key for key, request in self.requests.items() if request.state is not None]:
             del self.requests[request_id]
 
@@ -445,7 +465,7 @@ class PlanContext:
             if next_state is None:
                 return
             await self._settle(next_state)
-            next_state = None if self.status.finished else self._take_kept()
+            next_state = self._take_kept() if self.kept and not self.status.finished else None
         raise InvalidStateMachine([f"plan {self.plan_id} went through {MAX_MOVES} states without waiting"])
 
     async def _settle(self, target: str) -> None:
@@ -595,7 +615,7 @@ class PlanContext:
         if self.status is PAUSED:
             return None
         for index, event in enumerate(self.kept):
-            target = self._next_from(self.current_state, event)
+            target = self.get_next_state(event)
             if target is not None:
                 del self.kept[index]
                 return event, target

@@ -41,15 +41,17 @@ def settle_requests(turn: Turn, plan: PlanContext) -> None:
         plan.requests.clear()
     resumed = turn.was_paused and plan.status is RUNNING
     for request_id, request in plan.requests.items():
-        due_before = turn.asked_before.get(request_id, (None,))[0]
         if request.due is None and request.timeout is not None:
             request.due = turn.now + request.timeout
         if request.due is None and request.state is not None:
             action = plan.state_machine[request.state].action
             if action is not None and action.timeout_seconds is not None:
                 request.due = turn.now + action.timeout_seconds
-        missed = resumed and request.due is not None and request.due <= turn.now
-        if request.due is not None and (request.due != due_before or missed):
+        if request.due is None:
+            continue
+        due_before = turn.asked_before.get(request_id, (None,))[0]
+        missed = resumed and request.due <= turn.now
+        if request.due != due_before or missed:
             _set_timer(turn, plan, request_id, request)
     for request_id, (due, child, sequence) in turn.asked_before.items():
         if request_id in plan.requests:

@@ -22,7 +22,7 @@ from plancast.settling import settle_kept, settle_requests
 from plancast.staging import StagedEvents
 from plancast.status import PAUSED, PENDING, RUNNING
 from plancast.steering import CONTROLS
-from plancast.timeline_entry import timeline_entry
+from plancast.timeline_entry import packed_entry, timeline_entry
 from plancast.turn_environment import TurnEnvironment
 from plancast.verdict import Verdict
 from plancast_bus.codec import pack
@@ -51,6 +51,9 @@ class Turn:
 
     answers: list[dict[str, Any] | None] | None = None
     """What models have answered handlers, where timelines are kept in full; None for a question without an answer."""
+
+    packed_event: bytes = b""
+    """The event in msgpack, where it came so and no code of the app's can have changed it; empty: not known."""
 
     def __init__(
         self,
@@ -264,17 +267,19 @@ class Turn:
     async def _offer(self, plan: PlanContext) -> Verdict:
         """Let the event move the plan, in the order: retry, listeners, machine or transition handler, keep."""
         parent = answered_request(self.event)
-        if plan.is_stale_answer(self.event):
+        if parent is not None and plan.is_stale(parent):
             return self.ignored("an answer that came too late, or twice")
         request = plan.requests.get(parent) if parent else None
         event = as_failure_of_child(plan, request, self.event)
         if request is not None and is_failure(request, event) and ask_later(self, plan, request, event):
             return COMMIT
-        before = self._position(plan)
-        called = await self._call_listeners()
-        if self._position(plan) != before:
-            await self._settle_by_hand(plan)
-            return COMMIT
+        called = False
+        if self.environment.listeners:
+            before = self._position(plan)
+            called = await self._call_listeners()
+            if self._position(plan) != before:
+                await self._settle_by_hand(plan)
+                return COMMIT
         deciding = self.deciding(plan)
         if deciding is not None:
             return COMMIT if await deciding.on_event(event, request) else self._keep(plan, event)
@@ -287,7 +292,7 @@ class Turn:
         if plan.status is PAUSED:
             await plan.resume(event.data)
             return COMMIT
-        target = plan.get_next_state(event)
+        target = plan.get_next_state(event) if called else plan.next_on_current(event)
         if target is not None:
             await self._move(plan, event, target, handler)
             return COMMIT
@@ -495,6 +500,11 @@ class Turn:
         """The turn as an entry of the plan's timeline."""
         assert self.plan is not None
         return timeline_entry(self, self.plan)
+
+    def packed_entry(self) -> bytes:
+        """The same in msgpack."""
+        assert self.plan is not None
+        return packed_entry(self, self.plan)
 
 
 def _check_response(event_type: str, topic: str | None) -> None:

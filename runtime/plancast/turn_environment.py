@@ -20,7 +20,7 @@ MEMORIES = 1_024
 """Tenants whose ``context.memory`` is kept."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TurnEnvironment:
     """What all turns of a host share."""
 

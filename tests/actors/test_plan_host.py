@@ -405,6 +405,28 @@ async def test_a_plain_json_event_takes_what_it_lacks_from_its_subject() -> None
         assert (await bench.plan()).goal_data == {"n": 1}
 
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize("wire_format", ["msgpack", "json"])
+@pytest.mark.parametrize("trace", ["", TRACE])
+@pytest.mark.parametrize("runs_itself", [True, False])
+async def test_the_history_tells_each_event_as_the_plan_took_it(
+    wire_format: str, trace: str, runs_itself: bool
+) -> None:
+    app = an_app()
+    if not runs_itself:
+        app.planners[0].on_event("*")(lambda _event, _context: None)
+    async with Bench(app, bus={"wire_format": wire_format}) as bench:
+        host = bench.host()
+        goal = a_goal(data={"n": 1.5}, metadata={"by": "me"}, user_id="u")
+        await bench.done(host, bench.inbound(goal, trace=trace))
+        answer = await bench.answer()
+        await bench.done(host, bench.inbound(answer, trace=trace))
+        taken = [each["event"] for each in await bench.history()]
+        assert taken == [each.to_wire() | ({"trace_id": TRACE[3:35]} if trace else {}) for each in (goal, answer)]
+
+
 async def test_another_tenants_event_is_put_aside() -> None:
     async with Bench() as bench:
         host = bench.host()

@@ -121,6 +121,82 @@ def test_what_is_read_by_a_glance_is_what_the_schema_would_read(
     assert read.model_copy(deep=True) == by_schema
 
 
+packable = st.none() | st.text(max_size=3) | st.integers(-(2**63), 2**64 - 1) | st.just({}) | st.just({"a": [1.5]})
+
+
+@given(
+    sent=envelopes,
+    changes=st.dictionaries(st.sampled_from([*EventEnvelope.model_fields, "correlationId"]), packable, max_size=2),
+    without=st.sets(st.sampled_from([*EventEnvelope.model_fields]), max_size=2),
+    twice=st.none() | st.sampled_from([*EventEnvelope.model_fields]),
+)
+def test_bytes_that_stand_for_an_event_say_what_it_says(
+    sent: EventEnvelope, changes: dict[str, Any], without: set[str], twice: str | None
+) -> None:
+    fields = {name: value for name, value in (sent.to_wire() | changes).items() if name not in without}
+    payload = msgpack.packb(fields)
+    if twice is not None:
+        count = len(fields) + 1
+        header = bytes((0x80 | count,)) if count < 16 else b"\xde" + count.to_bytes(2, "big")
+        body = payload[1 if len(fields) < 16 else 3 :]
+        payload = header + msgpack.packb(twice) + msgpack.packb("hidden") + body
+    check_what_stands_for_an_event(payload)
+
+
+@given(sent=envelopes, place=st.integers(0, 500), byte=st.integers(0, 255))
+def test_damaged_bytes_do_not_stand_for_an_event(sent: EventEnvelope, place: int, byte: int) -> None:
+    payload = bytearray(codec.encode(sent))
+    payload[place % len(payload)] = byte
+    check_what_stands_for_an_event(bytes(payload))
+
+
+def test_what_is_encoded_stands_for_its_event_unless_it_has_many_fields() -> None:
+    sent = event({"n": 1}, metadata={"a": 1}, time=datetime(2026, 1, 2, 3, 4, 5, 6, UTC))
+    assert codec.decode_packed(codec.encode(sent)) == (sent, True)
+    fuller = sent.model_copy(update=dict.fromkeys(("subject", "trace_id", "plan_id", "goal_id", "user_id"), "x"))
+    fuller = fuller.model_copy(update=dict.fromkeys(("tenant_id", "session_id", "response_event"), "x"))
+    assert codec.decode_packed(codec.encode(fuller)) == (fuller, False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"metadata": {}}, {"metadata": None}, {"user_id": None}, {"time": "2026-01-02T03:04:05Z"}, {"correlationId": "c"}],
+)
+def test_bytes_that_say_it_in_another_way_do_not_stand_for_an_event(changes: dict[str, Any]) -> None:
+    sent = event({"n": 1}, time=datetime(2026, 1, 2, 3, 4, 5, 6, UTC)).to_wire()
+    assert codec.decode_packed(codec.pack(sent))[1]
+    assert not codec.decode_packed(codec.pack(sent | changes))[1]
+
+
+@pytest.mark.parametrize("name", ["data", "specversion"])
+def test_bytes_that_leave_out_what_is_always_written_do_not_stand_for_an_event(name: str) -> None:
+    sent = event({"n": 1}, time=datetime(2026, 1, 2, 3, 4, 5, 6, UTC)).to_wire()
+    del sent[name]
+    read, in_full = codec.decode_packed(codec.pack(sent))
+    assert read is not None
+    assert not in_full
+
+
+def check_what_stands_for_an_event(payload: bytes) -> None:
+    """It is read as :func:`codec.decode` reads it, or not at all, and unpacks to the event as it is written."""
+    try:
+        read = codec.decode(payload, MSGPACK_TYPE, defaults=DEFAULTS)
+    except InvalidEnvelope:
+        read = None
+    try:
+        packed, in_full = codec.decode_packed(payload)
+    except InvalidEnvelope:
+        assert read is None
+        return
+    assert packed in (read, None)
+    if in_full:
+        assert packed is not None
+        assert msgpack.unpackb(payload) == packed.to_wire()
+
+
+DEFAULTS = {"id": "e1", "source": "unknown", "topic": "action-results", "type": "a.b", "correlation_id": "c1"}
+
+
 def test_what_is_written_is_read_by_a_glance() -> None:
     sent = event({"n": 1}, tenant_id="t", metadata={"a": 1}, time=datetime(2026, 1, 2, 3, 4, 5, 6, UTC))
     assert read_written(sent.to_wire()) == sent

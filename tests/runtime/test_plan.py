@@ -17,6 +17,7 @@ from plancast import (
     StateConfig,
     StateTransition,
 )
+from plancast_bus.codec import unpack
 
 MACHINE = {
     "start": StateConfig(state_name="start", default_next="search"),
@@ -384,3 +385,26 @@ async def test_create_from_goal_takes_everything_over() -> None:
     assert (plan.response_event, plan.session_id, plan.user_id, plan.tenant_id) == ("research.done", "s-1", "u", "t")
     named = await PlanContext.create_from_goal(goal, MACHINE, plan_id="mine")
     assert (named.plan_id, named.correlation_id) == ("mine", "corr-1")
+
+
+async def test_the_packed_state_follows_every_change() -> None:
+    plan = a_plan(doubles())
+    changes: list[tuple[str, Any]] = [
+        ("session_id", "s-1"), ("tenant_id", "other"), ("goal_id", "g"), ("notify", "_INBOX.a"), ("created_at", 1.5),
+        ("planner_version", "2"), ("session_id", None), ("result", 0), ("response_topic", ""), ("aliases", ["a"]),
+        ("kept", [{"type": "a"}]), ("spent", {"tokens": 1.0}), ("unmoved", "one"), ("user_id", ["no", "text"]),
+    ]  # fmt: skip
+    for name, value in changes:
+        setattr(plan, name, value)
+        for machine in ("", "a hash"):
+            expected = plan.to_state() | ({"machine": machine} if machine else {})
+            assert unpack(plan.packed_state(machine)) == expected, name
+    plan.user_id.append("changed in place")  # type: ignore[attr-defined]
+    assert unpack(plan.packed_state("")) == plan.to_state()
+
+
+def test_a_plan_takes_attributes_of_ones_own() -> None:
+    plan = a_plan(doubles())
+    plan.note = "mine"  # type: ignore[attr-defined]
+    assert plan.note == "mine"  # type: ignore[attr-defined]
+    assert "note" not in plan.to_dict()

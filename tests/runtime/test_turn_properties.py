@@ -227,8 +227,14 @@ class World:
         self.processed.add(turn.event.id)
         self.visited.update(turn.plan.moves)
         self.entries.append(codec.pack(turn.entry()))
+        assert turn.packed_entry() == self.entries[-1]
+        if not turn.is_timer:
+            turn.packed_event = codec.encode(turn.event)
+            assert codec.unpack(turn.packed_entry()) == codec.unpack(self.entries[-1])
         self.outboxes.append(tuple(turn.effects))
         self.stored = codec.pack(turn.plan.to_state())
+        assert turn.plan.packed_state("") == self.stored
+        assert codec.unpack(turn.plan.packed_state("a hash")) == codec.unpack(self.stored) | {"machine": "a hash"}
         self.states.append(self.stored)
         for effect in turn.effects:
             match effect:
