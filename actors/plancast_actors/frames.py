@@ -85,7 +85,7 @@ class Frames(asyncio.BufferedProtocol, abc.ABC):
 
     def report(self, why: str) -> None:
         """Log why this end gives the connection up."""
-        logger.warning("a connection between dispatcher and plan host is ended: %s", why)
+        logger.warning("a connection between two processes of the deployment is ended: %s", why)
 
     # What the event loop calls.
 

@@ -1,7 +1,8 @@
-"""LineServer: where dispatchers connect to a plan host directly."""
+"""LineServer: where dispatchers connect to a plan host directly; and what all such servers have in common."""
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import hmac
 import logging
@@ -28,23 +29,25 @@ COMPLAINT_SECONDS = 60.0
 Exchange = Callable[[str, list[Inbound], bool], Awaitable[list[Outcome]]]
 
 
-class LineServer:
-    """Listens for dispatchers on one address, and hands their calls to a plan host.
+class Listener(abc.ABC):
+    """Listens on one address, and lets in who shows its secret.
 
     Args:
-        exchange: See :meth:`plancast_actors.inbound.HostPort.exchange`.
-        life: The host's incarnation.
+        life: The incarnation of the process.
     """
 
-    def __init__(self, exchange: Exchange, life: str) -> None:
-        self.exchange = exchange
+    def __init__(self, life: str) -> None:
         self.secret = secrets.token_bytes(SECRET_BYTES)
-        self.callers: set[_Caller] = set()
+        self.callers: set[Caller] = set()
         """Who is connected."""
         self._life = life
         self._server: asyncio.Server | None = None
         self._refused = 0
         self._complained_at = float("-inf")
+
+    @abc.abstractmethod
+    def caller(self) -> Caller:
+        """The end here of a new connection."""
 
     async def open(self, address: str) -> LineOffer:
         """Listen on a free port of this address, and of no other; returns what callers have to know.
@@ -52,7 +55,7 @@ class LineServer:
         Raises:
             OSError: the address is not one of this machine's.
         """
-        self._server = await asyncio.get_running_loop().create_server(lambda: _Caller(self), address, 0)
+        self._server = await asyncio.get_running_loop().create_server(self.caller, address, 0)
         port = self._server.sockets[0].getsockname()[1]
         return LineOffer(self._life, address, port, self.secret)
 
@@ -73,29 +76,45 @@ class LineServer:
         self._refused += 1
         now = time.monotonic()
         if now - self._complained_at > COMPLAINT_SECONDS:
-            logger.warning("%d callers that are no dispatchers were turned away, the last one: %s", self._refused, why)
+            logger.warning("%d callers that are not ours were turned away, the last one: %s", self._refused, why)
             self._complained_at, self._refused = now, 0
 
 
-class _Caller(Frames):
-    """A dispatcher that is connected, once it has shown the secret."""
+class LineServer(Listener):
+    """Listens for dispatchers, and hands their calls to a plan host.
 
-    def __init__(self, server: LineServer) -> None:
+    Args:
+        exchange: See :meth:`plancast_actors.inbound.HostPort.exchange`.
+        life: The host's incarnation.
+    """
+
+    def __init__(self, exchange: Exchange, life: str) -> None:
+        super().__init__(life)
+        self.exchange = exchange
+
+    def caller(self) -> Caller:
+        """A dispatcher."""
+        return _Dispatcher(self, self.exchange)
+
+
+class Caller(Frames):
+    """Somebody who is connected, and is listened to once the secret was shown."""
+
+    def __init__(self, server: Listener) -> None:
         super().__init__(HELLO_BYTES)
         self.known = False
         self._server = server
         self._late: asyncio.TimerHandle | None = None
-        self._calls: set[asyncio.Task[None]] = set()
+
+    @abc.abstractmethod
+    def called(self, message: Any) -> None:
+        """Take a message of who is known."""
 
     def received(self, message: Any) -> None:
-        if not self.known:
+        if self.known:
+            self.called(message)
+        else:
             self._meet(message)
-            return
-        number, dispatcher, batch, wait = message
-        events = [Inbound(*each) for each in batch]
-        call = asyncio.get_running_loop().create_task(self._answer(number, dispatcher, events, wait))
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
 
     def _meet(self, secret: Any) -> None:
         if not isinstance(secret, bytes) or not hmac.compare_digest(secret, self._server.secret):
@@ -104,15 +123,6 @@ class _Caller(Frames):
         self.known = True
         self._max_frame = MAX_FRAME
         self.send(None)
-
-    async def _answer(self, number: int, dispatcher: str, events: list[Inbound], wait: bool) -> None:
-        try:
-            outcomes = await self._server.exchange(dispatcher, events, wait)
-        except Exception:  # as when the process ends: nothing is known of the events
-            logger.exception("a call of %s has failed", dispatcher)
-            self.abort()
-            return
-        self.send((number, outcomes))
 
     def report(self, why: str) -> None:
         if self.known:
@@ -132,13 +142,10 @@ class _Caller(Frames):
             self.abort("it has not shown the secret")
 
     def connection_lost(self, error: Exception | None) -> None:
-        """What was reported in calls that nobody waits for is kept for the next one."""
         super().connection_lost(error)
         self._server.callers.discard(self)
         if self._late is not None:
             self._late.cancel()
-        for call in self._calls:
-            call.cancel()
 
     def pause_writing(self) -> None:
         """Who does not take answers is asked for no more calls."""
@@ -150,3 +157,34 @@ class _Caller(Frames):
         super().resume_writing()
         if self._transport is not None and not self.lost:
             self._transport.resume_reading()
+
+
+class _Dispatcher(Caller):
+    """A dispatcher that is connected."""
+
+    def __init__(self, server: Listener, exchange: Exchange) -> None:
+        super().__init__(server)
+        self._exchange = exchange
+        self._calls: set[asyncio.Task[None]] = set()
+
+    def called(self, message: Any) -> None:
+        number, dispatcher, batch, wait = message
+        events = [Inbound(*each) for each in batch]
+        call = asyncio.get_running_loop().create_task(self._answer(number, dispatcher, events, wait))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+
+    async def _answer(self, number: int, dispatcher: str, events: list[Inbound], wait: bool) -> None:
+        try:
+            outcomes = await self._exchange(dispatcher, events, wait)
+        except Exception:  # as when the process ends: nothing is known of the events
+            logger.exception("a call of %s has failed", dispatcher)
+            self.abort()
+            return
+        self.send((number, outcomes))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """What was reported in calls that nobody waits for is kept for the next one."""
+        super().connection_lost(error)
+        for call in self._calls:
+            call.cancel()

@@ -31,7 +31,7 @@ from plancast_actors.host_line import LineOffer, Lines
 from plancast_actors.inbound import HostPort, Inbound
 from plancast_actors.line_server import LineServer
 from plancast_actors.plan_host import PlanHost
-from plancast_actors.ray_host import RayHost, ray_is_encrypted
+from plancast_actors.ray_host import RayHost, listen_where_ray_does
 from plancast_actors.ray_metrics import RaySink
 from plancast_actors.ray_reasoner import RayReasoner, wants_reasoners
 from plancast_actors.readings import Reading
@@ -217,15 +217,9 @@ class HostProcess(Process):
         return pack(await self.host.exchange(dispatcher, batch, wait))
 
     async def _open_lines(self, settings: Settings) -> None:
-        """Listen where Ray does: on the loopback alone, when the whole of it runs there."""
+        """Listen for dispatchers."""
         self.lines = LineServer(self.host.exchange, await self.host.incarnation())
-        if not settings.hosts.direct_lines or ray_is_encrypted():
-            return
-        address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        try:
-            self._offer = await self.lines.open(address)
-        except OSError as error:
-            logger.warning("%s cannot listen on %s, its events go through Ray: %s", self.name, address, error)
+        self._offer = await listen_where_ray_does(self.lines, settings, self.name, "events")
 
     async def abilities(self) -> Abilities:
         """What plans the host can go on with."""

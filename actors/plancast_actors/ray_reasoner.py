@@ -1,4 +1,8 @@
-"""RayReasoner: how plan hosts reach the reasoner pool. It is found by name, and found again when it was lost."""
+"""RayReasoner: how plan hosts reach the reasoner pool. It is found by name, and found again when it was lost.
+
+Questions go by a line, where one can be had, and through Ray otherwise: also when a line is cut, and Ray knows whether
+the actor at its other end lives.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,9 @@ from plancast.app import App
 from plancast.errors import ReasonerUnavailable
 from plancast.reasoning import ReasonReply, ReasonRequest
 from plancast.settings import Settings
+from plancast_actors.host_line import LineOffer
+from plancast_actors.question_line import LineCut, QuestionLine
+from plancast_actors.ray_host import DETOUR_SECONDS
 from plancast_actors.sealed import Question, pack_call, read_reply, seal
 
 logger = logging.getLogger(__name__)
@@ -32,27 +39,78 @@ class CallLost(Exception):
     """Raised when an actor has died, or cannot be reached, with a call in hand."""
 
 
-async def call(actor: Any, question: Question) -> ReasonReply:
-    """Have an actor complete a request. Cancelling cancels it there too.
+class Answerer:
+    """An actor that answers questions: the pool, or a reasoner."""
 
-    Raises:
-        CallLost: the actor is gone; whether the call was made is not known.
-        Exception: what the actor has raised, as it was.
-    """
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+        self._line: QuestionLine | None = None
+        self._look_again_at = float("-inf")
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has a line, and so surely lives."""
+        return self._line is not None and not self._line.lost
+
+    async def complete(self, question: Question) -> ReasonReply:
+        """Have a request completed. Cancelling cancels it there too.
+
+        Raises:
+            CallLost: the actor is gone; whether the call was made is not known.
+            Exception: what the actor has raised, as it was.
+        """
+        reply = read_reply(await self._ask(question))
+        if reply is None:
+            raise CallLost("it was cancelled there")
+        return reply
+
+    async def _ask(self, question: Question) -> bytes:
+        if not self.connected:
+            await self._look_for_line()
+        if self._line is not None:
+            try:
+                return await self._line.ask(*_call(question))
+            except LineCut:  # an actor that lives has the question in hand, and knows it by its idempotency key
+                pass
+        return await self._ask_by_ray(*_call(question))
+
+    async def _look_for_line(self) -> None:
+        """Now and then, since an actor that has none is not to be asked for it with each question."""
+        now = asyncio.get_running_loop().time()
+        if now < self._look_again_at:
+            return
+        self._look_again_at = now + DETOUR_SECONDS
+        self._line = None
+        try:
+            # An actor of an earlier version, which an upgrade has found, has no lines.
+            offer: LineOffer | None = await self._actor.line.remote() if hasattr(self._actor, "line") else None
+            self._line = await QuestionLine.open(offer) if offer is not None else None
+        except OSError as error:
+            logger.warning("questions go through Ray for now, which costs more: %s cannot be reached: %s", offer, error)
+        except RayError as error:
+            raise CallLost(type(error).__name__) from None
+        except asyncio.CancelledError:
+            self._look_again_at = now
+            raise
+
+    async def _ask_by_ray(self, call_id: str, packed: bytes) -> bytes:
+        try:
+            answer: bytes = await self._actor.complete.remote(packed)
+        except asyncio.CancelledError:
+            self._actor.cancel.remote(call_id)
+            raise
+        except RayTaskError as error:
+            cause = getattr(error, "cause", error)
+            raise (cause if isinstance(cause, Exception) else error) from None
+        except RayError as error:
+            raise CallLost(type(error).__name__) from None
+        return answer
+
+
+def _call(question: Question) -> tuple[str, bytes]:
+    """A new call: its id, and the call as bytes."""
     call_id = uuid4().hex
-    try:
-        reply = read_reply(await actor.complete.remote(pack_call(call_id, question)))
-    except asyncio.CancelledError:
-        actor.cancel.remote(call_id)
-        raise
-    except RayTaskError as error:
-        cause = getattr(error, "cause", error)
-        raise (cause if isinstance(cause, Exception) else error) from None
-    except RayError as error:
-        raise CallLost(type(error).__name__) from None
-    if reply is None:
-        raise CallLost("it was cancelled there")
-    return reply
+    return call_id, pack_call(call_id, question)
 
 
 class RayReasoner:
@@ -67,7 +125,7 @@ class RayReasoner:
     def __init__(self, namespace: str, *, patience: float = 120.0) -> None:
         self._namespace = namespace
         self._patience = patience
-        self._pool: Any = None
+        self._pool: Answerer | None = None
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
         """Ask through the pool. A pool that is lost meanwhile is asked again, under the same idempotency key.
@@ -84,9 +142,10 @@ class RayReasoner:
             try:
                 pool = await self._find()
                 lost_at = None
-                return await call(pool, sealed)
+                return await pool.complete(sealed)
             except CallLost as error:
-                self._pool = None
+                if self._pool is not None and not self._pool.connected:
+                    self._pool = None
                 lost_at = loop.time() if lost_at is None else lost_at
                 if loop.time() - lost_at > patience:
                     raise ReasonerUnavailable(
@@ -96,12 +155,12 @@ class RayReasoner:
                 logger.info("looking for the reasoner pool: %s", error, extra={"plan_id": request.plan_id})
             await asyncio.sleep(PAUSE)
 
-    async def _find(self) -> Any:
+    async def _find(self) -> Answerer:
         if self._pool is None:
             try:
                 pool = await asyncio.to_thread(ray.get_actor, POOL, self._namespace)
                 await pool.ready.remote()
             except (RayError, ValueError) as error:
                 raise CallLost(type(error).__name__) from None
-            self._pool = pool
+            self._pool = self._pool or Answerer(pool)  # several look for it at once
         return self._pool

@@ -23,9 +23,12 @@ from plancast.reasoning import ReasonReply, ReasonRequest
 from plancast.settings import ReasonerSettings
 from plancast_actors import readings
 from plancast_actors.calls import Calls
+from plancast_actors.host_line import LineOffer
 from plancast_actors.kept_answers import KeptAnswers
+from plancast_actors.question_line import QuestionServer
 from plancast_actors.ray_actors import Blueprint, Process, actor_options, names_of, open_bus
-from plancast_actors.ray_reasoner import POOL, CallLost, call
+from plancast_actors.ray_host import listen_where_ray_does
+from plancast_actors.ray_reasoner import POOL, Answerer, CallLost
 from plancast_actors.readings import Reading
 from plancast_actors.reasoner_crew import ReasonerLost
 from plancast_actors.reasoner_pool import ReasonerPool
@@ -78,6 +81,8 @@ class ReasonerProcess(Process):
 
     def __init__(self, blueprint: Blueprint, name: str) -> None:
         self.calls = Calls()
+        self.questions = QuestionServer(self.complete, self.calls.cancel)
+        self._offer: LineOffer | None = None
         self._keys: OrderedDict[Key, None] = OrderedDict()
         super().__init__(blueprint, name)
 
@@ -88,12 +93,18 @@ class ReasonerProcess(Process):
         self.reasoner = Reasoner(timeout=settings.reasoners.timeout, limits=limits, cache_size=KEYS)
         self.reasoner.tracing = trace_export.open_tracing(settings, self.name)
         await load_litellm()  # now, and not at the expense of the first plan
+        self._offer = await listen_where_ray_does(self.questions, settings, self.name, "questions")
 
     async def complete(self, packed: bytes) -> bytes:
         """Ask a model; call and answer are packed as :mod:`plancast_actors.sealed` does it."""
         await self.ready()
         call_id, request = read_call(packed)
         return pack_reply(await self.calls.run(call_id, self._complete(request.open())))
+
+    async def line(self) -> LineOffer | None:
+        """Where, and with which secret, questions are taken; None when they are to come through Ray."""
+        await self.ready()
+        return self._offer
 
     async def cancel(self, call_id: str) -> None:
         """Cancel a call, and with it the one to the model."""
@@ -137,6 +148,8 @@ class ReasonerPoolProcess(Process):
 
     def __init__(self, blueprint: Blueprint, name: str) -> None:
         self.calls = Calls()
+        self.questions = QuestionServer(self.complete, self.calls.cancel)
+        self._offer: LineOffer | None = None
         super().__init__(blueprint, name)
 
     async def _start(self) -> None:
@@ -147,6 +160,7 @@ class ReasonerPoolProcess(Process):
         self.pool = ReasonerPool(RayStarter(self.blueprint), settings.reasoners, store)
         self.pool.samples = self.samples
         await self.pool.start()
+        self._offer = await listen_where_ray_does(self.questions, settings, self.name, "questions")
 
     async def _readings(self) -> AsyncIterator[Reading]:
         async for reading in super()._readings():
@@ -159,6 +173,11 @@ class ReasonerPoolProcess(Process):
         await self.ready()
         call_id, request = read_call(packed)
         return pack_reply(await self.calls.run(call_id, self.pool.complete(request)))
+
+    async def line(self) -> LineOffer | None:
+        """Where, and with which secret, questions are taken; None when they are to come through Ray."""
+        await self.ready()
+        return self._offer
 
     async def cancel(self, call_id: str) -> None:
         """Cancel a call, and with it the one to the model unless others wait for it too."""
@@ -196,13 +215,13 @@ class RayWorker:
     """A reasoner in another process; see :class:`plancast_actors.reasoner_crew.ReasonerWorker`."""
 
     name: str
-    actor: Any
+    actor: Answerer
     asked: Sequence[Key]
 
     async def complete(self, request: Question) -> ReasonReply:
         """Ask; see the protocol."""
         try:
-            return await call(self.actor, request)
+            return await self.actor.complete(request)
         except CallLost as error:
             raise ReasonerLost(f"{self.name}: {error}") from None
 
@@ -227,7 +246,7 @@ class RayStarter:
                 try:
                     actor = await asyncio.to_thread(start_reasoner, self._blueprint, name, self._namespace)
                     await actor.ready.remote()
-                    return RayWorker(name, actor, await actor.asked.remote())
+                    return RayWorker(name, Answerer(actor), await actor.asked.remote())
                 except RayTaskError:  # it has said why it cannot; another try needs another process
                     await self.stop(number)
                     raise

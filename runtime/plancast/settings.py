@@ -48,8 +48,9 @@ class HostSettings(BaseModel):
     """Seconds without any progress of its event loop after which a host, dispatcher or reasoner ends its own process,
     so that Ray restarts it; 0 never. A handler that blocks for as long is taken for the cause."""
     direct_lines: bool = True
-    """Whether dispatchers connect to hosts by TCP, on a free port of the address that Ray uses for the host's node.
-    Where they cannot, or when this is False, or Ray uses TLS, their events go through Ray, which costs more."""
+    """Whether dispatchers connect to hosts by TCP, on a free port of the address that Ray uses for the host's node, and
+    hosts to the reasoner pool, and that to its reasoners, in the same way. Where they cannot, or when this is False, or
+    Ray uses TLS, events and questions go through Ray, which costs more."""
 
 
 class DispatcherSettings(BaseModel):

@@ -103,6 +103,18 @@ async def test_a_question_is_answered_and_the_answer_kept_for_whoever_asks_again
     assert KEY not in repr(await pool.deployment.status())
 
 
+async def test_questions_go_by_a_line(pool: Pool, model: ModelServer) -> None:
+    model.add("yes", "no")
+    await ask(pool, model)
+    assert pool.reasoner._pool is not None
+    assert pool.reasoner._pool.connected
+    pool.reasoner._pool._actor = None  # Ray has no part in it
+    try:
+        assert (await ask(pool, model)).text == "no"
+    finally:
+        pool.reasoner._pool = None
+
+
 async def test_a_model_that_refuses_is_told_with_its_reason_and_without_the_key(pool: Pool, model: ModelServer) -> None:
     model.add(Answer.error(401, f"Incorrect API key provided: {KEY}"))
     with pytest.raises(ModelUnavailable) as refused:
