@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 from plancast_bus.errors import BusError, PayloadTooLarge
 from plancast_bus.jetstream import JetStreamBus, connect, grouping
+from plancast_bus.jetstream.publishing import as_it_is
 from plancast_bus.jetstream.replies import PubAck, SubjectTaken, WrongLastSequence
 from plancast_bus.server import NatsServer, ServerOptions
 from plancast_bus.settings import BusSettings, NatsSettings
@@ -47,6 +51,10 @@ async def publish(
         for name in names
     )
     return await asyncio.gather(*sent, return_exceptions=True)
+
+
+def begin(bus: JetStreamBus, name: str) -> asyncio.Future[PubAck]:
+    return bus._publisher.begin(REQUEST.format(name), name.encode(), {}, as_it_is)
 
 
 async def stored(bus: JetStreamBus, stream: str) -> dict[int, bytes]:
@@ -152,6 +160,31 @@ async def test_a_batch_waits_to_be_filled_after_the_one_before_and_goes_once_it_
     filled = await publish(bus, REQUEST, names[80:])
     assert all(isinstance(ack, PubAck) for ack in [*await waiting, *filled])
     assert [held.decode() for held in (await stored(bus, "PLANCAST_REQUESTS")).values()] == names
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_round_that_is_filled_just_when_its_pause_ends_begins_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    monkeypatch.setattr(grouping, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(grouping, "PAUSE", 1e9)
+    monkeypatch.setattr(grouping, "MOST", 40)
+    names = [f"p{number}" for number in range(130)]
+
+    async def fill() -> None:
+        async with NatsServer(tmp_path / "nats", ServerOptions()) as server:
+            bus = await connect(NatsSettings(url=server.url, publish_timeout=3.0), BusSettings(group_commit="always"))
+            await bus.ensure_streams()
+            await publish(bus, REQUEST, names[:20])  # from now on there are pauses
+            sent = [begin(bus, name) for name in names[20:]]
+            time.sleep(0.1)  # noqa: ASYNC251 - so that the pause has ended before the full round can begin
+            assert all(isinstance(ack, PubAck) for ack in await asyncio.gather(*sent))
+            held = await stored(bus, "PLANCAST_REQUESTS")
+            assert sorted(text.decode() for text in held.values()) == sorted(names)
+            await bus.close()
+
+    run(fill())
 
 
 @pytest.mark.usefixtures("always")

@@ -122,16 +122,15 @@ class Group:
         begin = self._begun + self._pause
         if full or begin <= self._loop.time():
             self._due = True
+            if self._pausing is not None:  # or it might begin a second one
+                self._pausing.cancel()
             self._loop.call_soon(self._begin_round)
         elif self._pausing is None:
             self._pausing = self._loop.call_at(begin, self._begin_round)
 
     def _begin_round(self) -> None:
         """Send what waits; end rounds when there is hardly anything to do."""
-        self._due = False
-        if self._pausing is not None:
-            self._pausing.cancel()
-            self._pausing = None
+        self._due, self._pausing = False, None
         if len(self._waiting) < HARDLY_ANY and self._exchange.under_way < HARDLY_ANY:
             self._end_rounds()
             return
