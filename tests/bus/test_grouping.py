@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
@@ -185,6 +186,40 @@ def test_a_round_that_is_filled_just_when_its_pause_ends_begins_once(
             await bus.close()
 
     run(fill())
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_whatever_comes_when_each_message_is_told_where_it_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    monkeypatch.setattr(grouping, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(grouping, "PAUSE", 1e9)
+    monkeypatch.setattr(grouping, "MOST", 30)
+    monkeypatch.setattr(grouping, "MOST_BYTES", 400)
+    choose = random.Random(7)
+
+    async def send() -> None:
+        async with NatsServer(tmp_path / "nats", ServerOptions()) as server:
+            bus = await connect(NatsSettings(url=server.url), BusSettings(group_commit="always"))
+            await bus.ensure_streams()
+            sent: dict[str, asyncio.Future[PubAck]] = {}
+            while len(sent) < 2000:
+                for _ in range(choose.choice([1, 3, 10, 25])):
+                    name = f"p{len(sent)}" + choose.choice(["", "-" * 30])
+                    sent[name] = begin(bus, name)
+                if choose.random() < 0.3:
+                    time.sleep(0.011)  # noqa: ASYNC251 - as when the event loop is busy with something else
+                await asyncio.sleep(choose.choice([0, 0.001, 0.003]))
+            acks = await asyncio.wait_for(asyncio.gather(*sent.values()), 60)
+            held = await stored(bus, "PLANCAST_REQUESTS")
+            assert {name: held[ack.sequence].decode() for name, ack in zip(sent, acks, strict=True)} == {
+                name: name for name in sent
+            }
+            assert len(held) == len(sent)
+            await bus.close()
+
+    run(send())
 
 
 @pytest.mark.usefixtures("always")
