@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock
@@ -401,6 +402,16 @@ async def test_the_packed_state_follows_every_change() -> None:
             assert unpack(plan.packed_state(machine)) == expected, name
     plan.user_id.append("changed in place")  # type: ignore[attr-defined]
     assert unpack(plan.packed_state("")) == plan.to_state()
+
+
+_FORMED = {"state_machine", "requests", "tasks", "_context"}
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(PlanContext) if each.name not in _FORMED])
+def test_no_field_of_a_plan_is_forgotten(name: str) -> None:
+    plan = a_plan(doubles())
+    setattr(plan, name, "something")
+    assert plan.to_state()[name] == "something"
 
 
 def test_a_plan_takes_attributes_of_ones_own() -> None:
