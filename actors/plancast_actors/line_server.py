@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from plancast_actors.frames import MAX_FRAME, Frames
-from plancast_actors.host_line import LineOffer
 from plancast_actors.inbound import Inbound, Outcome
+from plancast_actors.line import LineOffer
 
 logger = logging.getLogger(__name__)
 SECRET_BYTES = 32

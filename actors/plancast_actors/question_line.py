@@ -7,13 +7,11 @@ millisecond of a core on its two sides together, in a dozen threads, and each de
 from __future__ import annotations
 
 import asyncio
-import itertools
 import pickle
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from plancast_actors.frames import Frames
-from plancast_actors.host_line import CONNECT_SECONDS, LineOffer
+from plancast_actors.line import Line, LineOffer
 from plancast_actors.line_server import Caller, Listener
 
 Answer = Callable[[bytes], Awaitable[bytes]]
@@ -69,37 +67,17 @@ class _Asker(Caller):
             self.send((number, True, answer))
 
 
-class QuestionLine(Frames):
-    """Calls to one actor, as many at once as there are.
+class QuestionLine(Line):
+    """Calls to one actor.
 
-    The first frame has the secret and is answered by one that says nothing. Then ``[number, call]`` is answered by
-    ``[number, True, answer]`` or ``[number, False, error]``, in any order; ``[None, call_id]`` cancels.
+    ``[number, call]`` is answered by ``[number, True, answer]`` or ``[number, False, error]``, and ``[None, call_id]``
+    cancels.
     """
-
-    def __init__(self, offer: LineOffer) -> None:
-        super().__init__()
-        self._offer = offer
-        self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._calls: dict[int, asyncio.Future[bytes]] = {}
-        self._numbers = itertools.count()
 
     @classmethod
     async def open(cls, offer: LineOffer) -> QuestionLine:
-        """Connect.
-
-        Raises:
-            OSError: nobody is there (TimeoutError: within :data:`CONNECT_SECONDS`), or we are not let in.
-        """
-        line = cls(offer)
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await asyncio.get_running_loop().create_connection(lambda: line, offer.address, offer.port)
-                await line._accepted
-        except BaseException:
-            line._accepted.cancel()
-            line.abort()
-            raise
-        return line
+        """Connect; raises what :meth:`Line.connect` raises."""
+        return await cls(offer).connect()
 
     async def ask(self, call_id: str, packed: bytes) -> bytes:
         """Have a call answered. Cancelling cancels it there too.
@@ -110,7 +88,7 @@ class QuestionLine(Frames):
         """
         await self.room()
         if self.lost:
-            raise LineCut
+            raise self.gone()
         number = next(self._numbers)
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer
@@ -123,25 +101,8 @@ class QuestionLine(Frames):
         finally:
             del self._calls[number]
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Show the secret."""
-        super().connection_made(transport)
-        self.send(self._offer.secret)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Nothing is known of what was not answered."""
-        super().connection_lost(error)
-        if not self._accepted.done():
-            self._accepted.set_exception(error or ConnectionResetError("the other end has hung up"))
-        for answer in self._calls.values():
-            if not answer.done():
-                answer.set_exception(LineCut())
-
-    def received(self, message: Any) -> None:
+    def answered(self, message: Any) -> None:
         """Take an answer; one that nobody waits for any more is dropped."""
-        if not self._accepted.done():
-            self._accepted.set_result(None)
-            return
         number, good, told = message
         answer = self._calls.get(number)
         if answer is None or answer.done():
@@ -150,6 +111,10 @@ class QuestionLine(Frames):
             answer.set_result(told)
         else:
             answer.set_exception(pickle.loads(told))
+
+    def gone(self) -> LineCut:
+        """Whether the call goes on is not known."""
+        return LineCut()
 
 
 def _packed(error: Exception) -> bytes:

@@ -27,8 +27,9 @@ from plancast_actors import actor_logs, readings
 from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.frames import pack, unpack
 from plancast_actors.heartbeat import Heartbeat
-from plancast_actors.host_line import LineOffer, Lines
+from plancast_actors.host_line import Lines
 from plancast_actors.inbound import HostPort, Inbound
+from plancast_actors.line import LineOffer
 from plancast_actors.line_server import LineServer
 from plancast_actors.plan_host import PlanHost
 from plancast_actors.ray_host import RayHost, listen_where_ray_does

@@ -14,8 +14,9 @@ from ray.exceptions import RayError
 
 from plancast.settings import Settings
 from plancast_actors.frames import pack, unpack
-from plancast_actors.host_line import HostLine, LineOffer, Lines
+from plancast_actors.host_line import HostLine, Lines
 from plancast_actors.inbound import HostLost, Inbound, Outcome
+from plancast_actors.line import LineOffer
 from plancast_actors.line_server import Listener
 
 logger = logging.getLogger(__name__)

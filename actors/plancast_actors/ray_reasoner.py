@@ -18,7 +18,7 @@ from plancast.app import App
 from plancast.errors import ReasonerUnavailable
 from plancast.reasoning import ReasonReply, ReasonRequest
 from plancast.settings import Settings
-from plancast_actors.host_line import LineOffer
+from plancast_actors.line import LineOffer
 from plancast_actors.question_line import LineCut, QuestionLine
 from plancast_actors.ray_host import DETOUR_SECONDS
 from plancast_actors.sealed import Question, pack_call, read_reply, seal

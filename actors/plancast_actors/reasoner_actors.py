@@ -23,8 +23,8 @@ from plancast.reasoning import ReasonReply, ReasonRequest
 from plancast.settings import ReasonerSettings
 from plancast_actors import readings
 from plancast_actors.calls import Calls
-from plancast_actors.host_line import LineOffer
 from plancast_actors.kept_answers import KeptAnswers
+from plancast_actors.line import LineOffer
 from plancast_actors.question_line import QuestionServer
 from plancast_actors.ray_actors import Blueprint, Process, actor_options, names_of, open_bus
 from plancast_actors.ray_host import listen_where_ray_does

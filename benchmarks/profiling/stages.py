@@ -82,6 +82,7 @@ MODULES = {
     "plancast_actors.activation": TURN,
     "plancast_actors.frames": RAY_HOP,
     "plancast_actors.host_line": RAY_HOP,
+    "plancast_actors.line": RAY_HOP,
     "plancast_actors.line_server": RAY_HOP,
     "plancast_actors.question_line": RAY_HOP,
     "plancast_actors.ray_actors": RAY_HOP,

@@ -19,8 +19,9 @@ import uvloop
 
 from plancast_actors import frames, line_server, ray_host
 from plancast_actors.frames import HEADER, pack, unpack
-from plancast_actors.host_line import HostLine, LineOffer, Lines
+from plancast_actors.host_line import HostLine, Lines
 from plancast_actors.inbound import HostLost, Inbound, Outcome
+from plancast_actors.line import LineOffer
 from plancast_actors.line_server import LineServer
 from plancast_actors.ray_host import RayHost
 
@@ -545,7 +546,7 @@ async def test_a_line_that_could_not_be_had_is_tried_again_after_a_while_alone(b
 async def test_a_host_that_answers_through_ray_and_not_on_its_line_is_not_waited_for_long(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plancast_actors.host_line.CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("plancast_actors.line.CONNECT_SECONDS", 0.2)
     with socket.socket() as deaf:
         deaf.bind((LOOPBACK, 0))
         deaf.listen()

@@ -14,7 +14,7 @@ from plancast.errors import ModelUnavailable
 from plancast.reasoning import ReasonReply, ReasonRequest, Usage
 from plancast_actors import ray_reasoner
 from plancast_actors.calls import Calls
-from plancast_actors.host_line import LineOffer
+from plancast_actors.line import LineOffer
 from plancast_actors.question_line import LineCut, QuestionLine, QuestionServer
 from plancast_actors.ray_reasoner import Answerer, CallLost
 from plancast_actors.sealed import pack_call, pack_reply, read_call
