@@ -105,6 +105,7 @@ async def baseline(sync: Sync, words: Words = W1) -> AsyncIterator[Running]:
             bus = await connect(settings.nats, settings.bus)
             await bus.ensure_streams()
             await bus.close()
+            await asyncio.to_thread(server.stage_in_memory)
             count = settings.dispatchers.count + host_count(settings)
             processes = Processes(settings.nats, settings.bus, recorded, count)
             try:

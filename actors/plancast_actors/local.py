@@ -51,17 +51,9 @@ class LocalRuntime:
         self.import_paths = tuple(import_paths)
         self._nats_port = nats_port
         self._sync_interval = sync_interval
-        if sync_interval == "always":
-            self._prepare_for_slow_writes()
+        if sync_interval == "always" and self.settings.bus.group_commit == "auto":
+            self.settings.bus.group_commit = "always"
         self._exit = contextlib.AsyncExitStack()
-
-    def _prepare_for_slow_writes(self) -> None:
-        """Have writes go in batches, and enough under way to fill them, unless something else is asked for."""
-        bus, dispatchers = self.settings.bus, self.settings.dispatchers
-        if bus.group_commit == "auto":
-            bus.group_commit = "always"
-        if "max_outstanding" not in dispatchers.model_fields_set:
-            dispatchers.max_outstanding *= 2
 
     @property
     def nats_url(self) -> str:
@@ -89,6 +81,8 @@ class LocalRuntime:
                 self.app_address, self.settings, workers=self._workers, import_paths=self.import_paths
             )
             exit_stack.push_async_callback(self._wind_down)
+            if self.server is not None:
+                await asyncio.to_thread(self.server.stage_in_memory)  # the streams are there now
             self._exit = exit_stack.pop_all()
         return self
 

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from plancast_bus.errors import NatsServerError
 from plancast_bus.probing import ask_jetstream, dialable, joined
+from plancast_bus.staging import Staging
 
 # The shell becomes the server (same pid) and leaves a watchdog behind that holds the reading end of a pipe
 # whose only writer is this process. A line means "the server is gone, all is well"; an end of file means
@@ -124,6 +125,7 @@ class NatsServer:
         self._port = self.options.port
         self._http_port = self.options.http_port
         self._process: subprocess.Popen[bytes] | None = None
+        self._staging = Staging(self.data_dir)
 
     @property
     def url(self) -> str:
@@ -176,7 +178,16 @@ class NatsServer:
         except BaseException:
             self.kill()
             raise
+        self.stage_in_memory()
         return self
+
+    def stage_in_memory(self) -> None:
+        """Have a server that syncs every write stage batches in memory, where that can be; others are left alone.
+
+        The start does it for the streams that are there. Call it again once further ones are made.
+        """
+        if self.options.sync_interval == "always" and self.options.cluster is None:
+            self._staging.place()
 
     def stop(self) -> None:
         """Shut the server down (SIGTERM, then SIGKILL after `shutdown_timeout`); harmless if it is down."""
@@ -184,6 +195,8 @@ class NatsServer:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(self.options.shutdown_timeout)
+            self.kill()
+            self._staging.remove()
         self.kill()
 
     def kill(self) -> None:

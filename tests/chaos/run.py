@@ -34,7 +34,7 @@ from plancast.testing import ModelServer
 from plancast.testing.simulation.workload import PlanSpec
 from plancast_actors.local import LocalRuntime
 from plancast_bus import crash_points
-from plancast_bus.server import NatsServer
+from plancast_bus.server import NatsServer, ServerOptions
 from plancast_bus.subjects import Subjects
 
 ROOT = Path(__file__).parent.parent.parent
@@ -58,6 +58,8 @@ class Options:
     """Chance of a cancel, beside those that the seed's plans say."""
     crash_points: bool = False
     """Whether half of the faults kill processes at the named places in the code."""
+    sync_always: bool = False
+    """Whether the server syncs every write, and many are stored as one batch."""
     quiet: bool = False
     keep: Path | None = None
     """Where to keep the record, to be proved again by :func:`tests.chaos.proving.prove`."""
@@ -118,7 +120,10 @@ class Chaos:
         templates = make_templates(self.options.seed)
         async with contextlib.AsyncExitStack() as stack:
             model = await stack.enter_async_context(ModelServer(rule=ScriptedModel(templates), latency=0.05))
-            server = await stack.enter_async_context(NatsServer(self.folder / "nats"))
+            sync = "always" if self.options.sync_always else ""
+            server = await stack.enter_async_context(
+                NatsServer(self.folder / "nats", ServerOptions(sync_interval=sync or None))
+            )
             wire = await stack.enter_async_context(Wire(server.url))
             settings.nats.url = wire.url
             environment = {
@@ -129,8 +134,10 @@ class Chaos:
             if self.options.crash_points:
                 environment[crash_points.VARIABLE] = str(self._crash_points)
             os.environ.update(environment)
-            runtime = LocalRuntime("tests.apps.chaos_app:app", settings, import_paths=[str(ROOT)])
-            yield await stack.enter_async_context(runtime), server, wire
+            runtime = LocalRuntime("tests.apps.chaos_app:app", settings, import_paths=[str(ROOT)], sync_interval=sync)
+            await stack.enter_async_context(runtime)
+            await asyncio.to_thread(server.stage_in_memory)
+            yield runtime, server, wire
 
     async def _strike(self, people: People, misfortune: Misfortune) -> None:
         """Submit plans and let faults strike for as long as was asked."""
@@ -174,11 +181,22 @@ def read_options(arguments: list[str]) -> Options:
     parser.add_argument("--plans", type=float, default=Options.plans_per_second, help="plans a second (2)")
     parser.add_argument("--cancel", type=float, default=Options.cancel, help="chance of a cancel (0.05)")
     parser.add_argument("--crash-points", action="store_true", help="kill at named places in the code, too")
+    parser.add_argument("--sync-always", action="store_true", help="sync every write, and store many as one batch")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--keep", type=Path, help="a file for the record, pickled")
     said = parser.parse_args(arguments)
     seed = Random().randrange(10**6) if said.seed == "random" else int(said.seed)
-    return Options(seed, said.seconds, said.plans, said.rate, said.cancel, said.crash_points, said.quiet, said.keep)
+    return Options(
+        seed,
+        said.seconds,
+        said.plans,
+        said.rate,
+        said.cancel,
+        said.crash_points,
+        said.sync_always,
+        said.quiet,
+        said.keep,
+    )
 
 
 def main(arguments: list[str]) -> int:
