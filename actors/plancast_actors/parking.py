@@ -48,7 +48,7 @@ class ParkingReasoner:
         turn.asks()
         try:
             reply = await self._ask(request)
-            await in_turn()
+            await in_turn(request.plan_id)
             return reply
         finally:
             turn.hears()

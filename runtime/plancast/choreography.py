@@ -236,7 +236,7 @@ class ChoreographyPlanner(Planner):
         if exhausted is not None and not exhausted.startswith("max_actions"):
             raise BudgetExhausted(exhausted)  # asking would spend more
         about = {"tenant_id": run.tenant_id, "plan_id": run.plan_id, "planner": self.name}
-        await in_turn()
+        await in_turn(run.plan_id)
         prompt = self._prompt(run)
         steady = prompt.messages(_without_time(run)) if key else None
         asking = Asking(port, self.options, _answer_format(), about, key, steady)

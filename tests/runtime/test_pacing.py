@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
-from plancast.pacing import in_turn
+import pytest
+
+from plancast.pacing import PAUSE_SECONDS, SPREAD_SECONDS, in_turn
+from plancast.testing.simulation.loop import VirtualLoop
 
 
 async def test_callers_go_on_in_order_and_others_come_in_between() -> None:
@@ -18,7 +22,7 @@ async def test_callers_go_on_in_order_and_others_come_in_between() -> None:
             await asyncio.sleep(0)
 
     async def work(number: int) -> None:
-        await in_turn()
+        await in_turn(f"plan-{number}")
         went_on.append((number, rounds))
 
     counting = asyncio.create_task(count_rounds())
@@ -30,10 +34,52 @@ async def test_callers_go_on_in_order_and_others_come_in_between() -> None:
 
 
 async def test_one_that_is_cancelled_holds_up_nobody() -> None:
-    waiting = [asyncio.create_task(in_turn()) for _ in range(3)]
+    waiting = [asyncio.create_task(in_turn(f"plan-{number}")) for number in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     waiting[1].cancel()
 
     await asyncio.wait_for(waiting[2], 5)
     assert [task.cancelled() for task in waiting] == [True, True, False]
+
+
+def waits(calls: list[tuple[str, float]]) -> list[float]:
+    """Seconds that each plan waits, in virtual time, when it comes at a time."""
+    loop = VirtualLoop(Random(0))
+
+    async def call(plan: str, at: float) -> float:
+        await asyncio.sleep(at)
+        came = loop.time()
+        await in_turn(plan)
+        return round(loop.time() - came, 6)
+
+    async def all_of_them() -> list[float]:
+        return await asyncio.gather(*(call(plan, at) for plan, at in calls))
+
+    try:
+        return loop.run_until_complete(all_of_them())
+    finally:
+        loop.close()
+
+
+def test_plans_that_come_together_go_on_a_pause_apart() -> None:
+    assert sorted(waits([(f"plan-{number}", 0.0) for number in range(5)])) == pytest.approx(
+        [number * PAUSE_SECONDS for number in range(5)], abs=1e-5
+    )
+
+
+def test_a_plan_that_comes_alone_does_not_wait() -> None:
+    assert waits([("a", 0.0), ("b", PAUSE_SECONDS + 0.001), ("c", 1.0)]) == [0.0, 0.0, 0.0]
+
+
+def test_a_plan_that_comes_again_after_itself_does_not_wait() -> None:
+    waited = waits([("a", 0.0), ("a", 0.001), ("a", 0.002), ("b", 0.003)])
+
+    assert waited == pytest.approx([0.0, 0.0, 0.0, PAUSE_SECONDS - 0.001], abs=1e-5)
+
+
+def test_pauses_are_shorter_where_many_wait() -> None:
+    waited = sorted(waits([(f"plan-{number}", 0.0) for number in range(2_000)]))
+
+    assert waited[1_000] < SPREAD_SECONDS
+    assert waited[-1] < 5 * SPREAD_SECONDS
