@@ -18,5 +18,8 @@ TOPICS: dict[Source, tuple[EventTopic, ...]] = {
 }
 """The topics of each source: results and requests must be processed, facts are for whoever looks."""
 
+WORK_QUEUES: tuple[Source, ...] = ("results", "requests", "timers")
+"""The sources whose messages are gone once they are acknowledged."""
+
 SOURCES: dict[str, Source] = {topic.value: source for source, topics in TOPICS.items() for topic in topics}
 """The source of each topic."""

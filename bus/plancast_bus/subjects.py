@@ -21,6 +21,8 @@ _PREFIX = re.compile(r"[A-Za-z0-9_-]+")
 _PLAIN = re.compile(r"[A-Za-z0-9_:-]+")
 _NAME = re.compile(r"[!-)+\-/-=?-~]+(\.[!-)+\-/-=?-~]+)*")  # printable ASCII but `.`, `*` and `>`
 _STORE = "-store"
+KEEPERS = "*.keepers.*"
+"""Filter for :meth:`Subjects.keeper`, of whatever deployment and work queue."""
 MAX_TOKEN = 400
 """Longest encoded correlation id, in characters."""
 MAX_TYPE = 200
@@ -204,6 +206,10 @@ class Subjects:
     def timers_due(self, shard: int | str = "*") -> str:
         """Filter for the due timers of a shard, as stored."""
         return f"{self.store}.timers.due.{shard}.*.>"
+
+    def keeper(self, source: str) -> str:
+        """Where the message rests that keeps a work queue from being empty."""
+        return f"{self.store}.keepers.{source}"
 
     def dead_letter(self, reason: str) -> str:
         """Where a message that could not be processed rests."""

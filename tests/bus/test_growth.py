@@ -19,6 +19,7 @@ from plancast_bus.errors import BusUnavailable
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.server import NatsServer
 from plancast_bus.settings import BusSettings, NatsSettings
+from plancast_bus.subjects import KEEPERS
 
 PLANS = int(os.environ.get("PLANCAST_GROWTH_PLANS", "1000000"))
 """Finished plans of the long run."""
@@ -147,8 +148,10 @@ STREAMS = ("RESULTS", "REQUESTS", "FACTS", "TIMERS", "RESPONSES", "CHECKPOINTS",
 
 
 def stored(server: NatsServer) -> dict[str, int]:
-    """How many messages each stream holds."""
-    return {name: (server.ask(f"STREAM.INFO.PLANCAST_{name}") or {})["state"]["messages"] for name in STREAMS}
+    """How many messages each stream holds, beside keepers."""
+    infos = {name: server.ask(f"STREAM.INFO.PLANCAST_{name}", {"subjects_filter": KEEPERS}) or {} for name in STREAMS}
+    states = {name: info["state"] for name, info in infos.items()}
+    return {name: state["messages"] - len(state.get("subjects") or ()) for name, state in states.items()}
 
 
 class Figures:

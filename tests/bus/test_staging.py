@@ -74,10 +74,11 @@ async def begin_batch(bus: JetStreamBus) -> None:
 
 
 async def stored(bus: JetStreamBus) -> list[str]:
-    state = (await bus._api.call(f"STREAM.INFO.{REQUESTS}"))["state"]
-    stream = bus._connection.client.jetstream()
-    held = [await stream.get_msg(REQUESTS, number) for number in range(state["first_seq"], state["last_seq"] + 1)]
-    return [(message.data or b"").decode() for message in held]
+    after, found = 0, []
+    while (message := await bus._api.next_from_leader(REQUESTS, "plancast.>", after)) is not None:
+        after = message.sequence
+        found.append(message.payload.decode())
+    return found
 
 
 async def test_batches_are_staged_in_memory_and_leave_nothing_there(server: NatsServer) -> None:

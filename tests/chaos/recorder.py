@@ -28,8 +28,8 @@ MARGIN = 1.0
 
 
 def is_due(subject: str) -> bool:
-    """Whether a message has to be dealt with in a run; the timers by which finished plans are forgotten have not."""
-    return not (".timers." in subject and subject.endswith(".expiry"))
+    """Whether a message has to be dealt with in a run: neither keepers nor the timers that forget finished plans."""
+    return ".keepers." not in subject and not (".timers." in subject and subject.endswith(".expiry"))
 
 
 @dataclass(frozen=True)

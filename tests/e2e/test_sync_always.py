@@ -1,32 +1,57 @@
-"""A deployment whose every write is synced: its batches are staged in memory, and nothing is left there."""
+"""`plancast run --sync-always`: batches are staged in memory, plans run, and nothing is left there."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from plancast import Client, Settings
-from plancast_actors.local import LocalRuntime
+from plancast import Client
 from plancast_bus import staging
 
-pytestmark = pytest.mark.timeout(120)
-APPS = Path(__file__).parent.parent / "apps"
+ROOT = Path(__file__).parent.parent.parent
+PLANCAST = Path(sys.executable).with_name("plancast")
+PATIENCE = 60.0
 PLANS = 300
 
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not staging._is_memory(staging.MEMORY), reason="there is no file system in memory"),
+]
 
-@pytest.mark.skipif(not staging._is_memory(staging.MEMORY), reason="there is no file system in memory")
-async def test_plans_are_run_with_batches_in_memory(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path)
-    settings.ray.namespace = "sync-always"
-    settings.hosts.count = 1
-    async with LocalRuntime("chain_app:app", settings, import_paths=[str(APPS)], sync_interval="always") as runtime:
-        batches = sorted((tmp_path / "nats").glob("jetstream/*/streams/*/batches"))
-        places = [link.readlink() for link in batches]
-        assert "PLANCAST_CHECKPOINTS" in [place.name for place in places]
-        async with Client.connect(runtime.nats_url) as client:
-            handles = await asyncio.gather(*(client.submit("chain.goal", {"n": n}) for n in range(PLANS)))
-            await asyncio.gather(*(handle.result(timeout=60.0) for handle in handles))
-        assert not [left for place in places for left in place.iterdir()]
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    others = {key: value for key, value in os.environ.items() if not key.startswith(("PLANCAST_", "NATS_", "RAY_"))}
+    with tempfile.TemporaryDirectory(prefix="pc") as ray:  # Ray's sockets are there: their paths must be short
+        command = [PLANCAST, "run", "chain_app:app", "--sync-always", "--no-console", "--data-dir", tmp_path, "--json"]
+        environment = others | {"RAY_TMPDIR": ray, "PLANCAST_HOSTS__COUNT": "1"}
+        with subprocess.Popen(
+            command, env=environment, cwd=ROOT / "tests" / "apps", stdout=subprocess.PIPE, text=True
+        ) as process:
+            yield process
+            process.kill()
+
+
+async def test_plans_run_with_batches_in_memory(running: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert running.stdout is not None
+    nats = json.loads(await asyncio.to_thread(running.stdout.readline))["nats"]
+    batches = (tmp_path / "nats").glob("jetstream/*/streams/*/batches")
+    places = [link.readlink() for link in batches]
+    assert "PLANCAST_CHECKPOINTS" in [place.name for place in places]
+    async with Client.connect(nats) as client:
+        handles = await asyncio.gather(*(client.submit("chain.goal", {"n": n}) for n in range(PLANS)))
+        results = await asyncio.gather(*(handle.result(timeout=PATIENCE) for handle in handles))
+    assert [result["three"]["n"] for result in results] == [n + 3 for n in range(PLANS)]
+    assert not [left for place in places for left in place.iterdir()]
+    running.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(running.wait, PATIENCE) == 0
     assert not any(place.exists() for place in places)

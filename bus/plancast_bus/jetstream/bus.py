@@ -27,6 +27,7 @@ from plancast_bus.jetstream.dead_letters import JetStreamDeadLetters
 from plancast_bus.jetstream.emitting import Emitter
 from plancast_bus.jetstream.exchange import Exchange, NoResponders
 from plancast_bus.jetstream.health import examine
+from plancast_bus.jetstream.keeping import Keepers
 from plancast_bus.jetstream.publishing import TENANT, Publisher
 from plancast_bus.jetstream.reading import StreamReader
 from plancast_bus.jetstream.registry import JetStreamRegistry
@@ -85,6 +86,7 @@ class JetStreamBus:
         self._names = streams.StreamNames.of(settings.prefix)
         self._api = JetStreamApi(exchange)
         self._publisher = Publisher(exchange, self.subjects, settings.group_commit)
+        self._keepers = Keepers(self._api, self._publisher, self._names, self.subjects)
         self._admission = Admission(self._api, self._names.requests)
         reader = StreamReader(connection, self._api)
         self._emitter = Emitter(
@@ -151,7 +153,8 @@ class JetStreamBus:
     def consume(self, spec: ConsumerSpec) -> PullConsumer:
         """Read a durable consumer, created when it is not there."""
         stream = self._names.of_source(spec.source)
-        return PullConsumer(self._connection, self._api, stream, spec, self._names.responses)
+        taken = self._keepers.note if spec.source == "results" else None
+        return PullConsumer(self._connection, self._api, stream, spec, self._names.responses, taken)
 
     def consume_responses(self, name: str) -> PullConsumer:
         """Read the final responses of plans, for a program that hands them on; created when it is not there.
@@ -196,6 +199,7 @@ class JetStreamBus:
             BusError: a stream that exists differs in what cannot be changed, such as the number of shards.
         """
         await streams.ensure_streams(self._api, self.subjects, self._settings)
+        await self._keepers.place()
 
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         """Have a callback called after each time that the connection came back."""

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -41,10 +41,25 @@ _HEARTBEAT = round(HEARTBEAT * 1_000_000_000)
 
 
 class PullConsumer:
-    """Reads one durable consumer of a stream."""
+    """Reads one durable consumer of a stream.
+
+    Args:
+        connection: To the server.
+        api: Of its JetStream.
+        stream: Its name.
+        spec: What to read.
+        responses: Name of the stream that final responses are republished from.
+        taken: Called with the number of messages that a fetch returns.
+    """
 
     def __init__(
-        self, connection: Connection, api: JetStreamApi, stream: str, spec: ConsumerSpec, responses: str
+        self,
+        connection: Connection,
+        api: JetStreamApi,
+        stream: str,
+        spec: ConsumerSpec,
+        responses: str,
+        taken: Callable[[int], None] | None = None,
     ) -> None:
         self._connection = connection
         self._client = connection.client
@@ -52,6 +67,7 @@ class PullConsumer:
         self._stream = stream
         self._spec = spec
         self._responses = responses
+        self._count = taken
         self._inbox: Inbox | None = None
         self._credit = 0
         self._stale = True
@@ -236,6 +252,8 @@ class PullConsumer:
         else:
             taken = [self._delivery(waiting.popleft()) for _ in range(limit)]
         self._credit = max(0, self._credit - len(taken))
+        if self._count is not None:
+            self._count(len(taken))
         return taken
 
     def _delivery(self, message: Msg) -> Delivery:

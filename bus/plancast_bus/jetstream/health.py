@@ -10,6 +10,7 @@ from typing import Any
 from plancast_bus.jetstream.api import STREAM_NOT_FOUND, ApiError, JetStreamApi
 from plancast_bus.jetstream.connection import Connection
 from plancast_bus.jetstream.streams import StreamNames, same
+from plancast_bus.subjects import KEEPERS
 
 
 async def examine(
@@ -56,14 +57,14 @@ async def examine(
 
 async def _stream(api: JetStreamApi, name: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        info = await api.call(f"STREAM.INFO.{name}")
+        info = await api.call(f"STREAM.INFO.{name}", {"subjects_filter": KEEPERS})
     except ApiError as error:
         if error.code == STREAM_NOT_FOUND:
             return {"missing": True}
         raise
     config, state = info["config"], info["state"]
     return {
-        "messages": state["messages"],
+        "messages": state["messages"] - sum((state.get("subjects") or {}).values()),
         "bytes": state["bytes"],
         "max_bytes": config.get("max_bytes", -1),
         "max_age": config.get("max_age", 0) / 1e9,

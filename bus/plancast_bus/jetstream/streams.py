@@ -66,6 +66,10 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
     def events(source: Source) -> list[str]:
         return [f"{prefix}.{topic}.*.>" for topic in TOPICS[source]]
 
+    def queued(source: Source, subjects_in: list[str]) -> dict[str, Any]:
+        keeper = subjects.keeper(source)
+        return {"name": names.of_source(source), "subjects": [*subjects_in, keeper], "retention": "workqueue"}
+
     def kept(name: str, max_age: float, window: float = settings.duplicate_window) -> dict[str, Any]:
         window = min(window, max_age) if max_age else window
         return {
@@ -83,7 +87,6 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
     }
     must_process = {
         **common,
-        "retention": "workqueue",
         "discard": "new",
         "max_bytes": settings.max_stream_bytes,
         "subject_transform": by_shard,
@@ -91,8 +94,8 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
     }
     newest = {**common, "retention": "limits", "discard": "new", "max_msgs_per_subject": 1}
     return [
-        {**must_process, "name": names.results, "subjects": events("results")},
-        {**must_process, "name": names.requests, "subjects": events("requests")},
+        {**must_process, **queued("results", events("results"))},
+        {**must_process, **queued("requests", events("requests"))},
         {
             **kept(names.facts, settings.facts_max_age),
             "subjects": events("facts"),
@@ -101,9 +104,7 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
         {
             # Schedules exclude `discard new`; the stream has no bound that could make it discard anything.
             **common,
-            "name": names.timers,
-            "subjects": [f"{store}.timers.>"],
-            "retention": "workqueue",
+            **queued("timers", [f"{store}.timers.>"]),
             "discard": "old",
             "allow_msg_schedules": True,
             "allow_msg_ttl": True,
