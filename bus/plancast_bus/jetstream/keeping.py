@@ -12,7 +12,7 @@ import asyncio
 import logging
 
 from plancast_bus.errors import BusError
-from plancast_bus.jetstream.api import ApiError, JetStreamApi
+from plancast_bus.jetstream.api import JetStreamApi
 from plancast_bus.jetstream.publishing import Publisher
 from plancast_bus.jetstream.streams import StreamNames
 from plancast_bus.sources import WORK_QUEUES
@@ -52,5 +52,5 @@ class Keepers:
         try:
             await self._publisher.publish_acked(subject, b"", {})
             await self._api.call(f"STREAM.PURGE.{stream}", {"filter": subject, "keep": 1})
-        except (ApiError, BusError) as error:
+        except BusError as error:
             logger.debug("a work queue has no new keeper: %s", error, extra={"stream": stream})
