@@ -68,7 +68,7 @@ class Staging:
 
     def _prepare(self) -> bool:
         try:
-            if not _is_memory(MEMORY) or shutil.disk_usage(MEMORY).free < ROOM:
+            if not is_memory(MEMORY) or shutil.disk_usage(MEMORY).free < ROOM:
                 return False
             with suppress(FileExistsError):
                 self._place.mkdir(mode=0o700)
@@ -89,10 +89,11 @@ class Staging:
         return [meta.with_name("batches") for meta in self._streams.glob("*/streams/*/meta.inf")]
 
     def _link(self, batches: Path) -> bool:
-        if self._is_placed(batches):
-            return True
         target = self._target(batches)
         try:
+            if self._is_placed(batches):
+                target.mkdir(parents=True, exist_ok=True)  # whatever has swept the memory
+                return True
             if target.exists():
                 shutil.rmtree(target)  # left by a server that was killed
             target.mkdir(parents=True)
@@ -113,7 +114,8 @@ class Staging:
         return batches.is_symlink() and batches.readlink() == self._target(batches)
 
 
-def _is_memory(folder: Path) -> bool:
+def is_memory(folder: Path) -> bool:
+    """Whether a file system in memory is mounted there, as far as can be told."""
     try:
         mounts = Path("/proc/mounts").read_text().splitlines()
     except OSError:

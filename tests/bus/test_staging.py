@@ -19,7 +19,7 @@ from plancast_bus.server import NatsServer, ServerOptions
 from plancast_bus.settings import BusSettings, NatsSettings
 
 REQUESTS = "PLANCAST_REQUESTS"
-pytestmark = pytest.mark.skipif(not staging._is_memory(staging.MEMORY), reason="there is no file system in memory")
+pytestmark = pytest.mark.skipif(not staging.is_memory(staging.MEMORY), reason="there is no file system in memory")
 
 
 @pytest.fixture(autouse=True)
@@ -167,6 +167,15 @@ async def test_where_memory_takes_nothing_messages_are_stored_one_by_one(server:
         target.write_text("in the way")
         assert await publish(bus, ["a", "b", "c"]) == {"a", "b", "c"}
         assert sorted(await stored(bus)) == ["a", "b", "c"]
+
+
+async def test_a_place_that_was_swept_is_made_again_when_batches_are_placed(server: NatsServer) -> None:
+    async with server, connected(server) as bus:
+        shutil.rmtree(place_of(server))
+        assert await publish(bus, ["a", "b"]) == {"a", "b"}  # one by one
+        await asyncio.to_thread(server.stage_in_memory)
+        await begin_batch(bus)
+        assert len(list(links(server)[REQUESTS].iterdir())) == 1
 
 
 @pytest.mark.parametrize("obstacle", ["others-may-look", "a-link", "a-file"])

@@ -24,7 +24,7 @@ PLANS = 300
 
 pytestmark = [
     pytest.mark.timeout(120),
-    pytest.mark.skipif(not staging._is_memory(staging.MEMORY), reason="there is no file system in memory"),
+    pytest.mark.skipif(not staging.is_memory(staging.MEMORY), reason="there is no file system in memory"),
 ]
 
 
