@@ -38,7 +38,7 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             command, env=environment, cwd=ROOT / "tests" / "apps", stdout=subprocess.PIPE, text=True
         ) as process:
             yield process
-            process.kill()
+            process.terminate()
 
 
 async def test_plans_run_with_batches_in_memory(running: subprocess.Popen[str], tmp_path: Path) -> None:
