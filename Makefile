@@ -24,7 +24,7 @@ LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3
 	--generate-hashes --no-header --no-annotate $(LOCK_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser test check audit format bench bench-peers docs docs-serve profile growth chaos cluster simulate scale lock clean
+.PHONY: help setup demo browser test check audit format bench bench-peers docs docs-serve profile slow growth chaos cluster attack simulate scale lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -109,6 +109,9 @@ chaos: setup ## Kill, stop and cut off what runs plans for SECONDS (600), from S
 
 cluster: setup ## Run all tests with several nats-servers and Ray nodes
 	PYTEST_TIMEOUT=$(CHAOS_TIMEOUT) $(BIN)/python -m pytest tests/cluster $(TESTS)
+
+attack: setup ## Attack what runs as a stranger, a tenant, a worker, a model would, and print what held
+	$(BIN)/python -m pytest -p tests.attack.table -m attack $(TESTS)
 
 simulate: setup ## Simulate SEEDS seeds (10000), the first one being FROM (0), on all cores
 	$(BIN)/python -m plancast.testing.simulation --seeds $(SEEDS) --from $(FROM)
