@@ -41,7 +41,7 @@ from plancast_actors.reporter import Reporter
 from plancast_actors.samples import Samples
 from plancast_actors.sweeper import Sweeper
 from plancast_actors.task_runner import TaskRunner
-from plancast_actors.watchdog import Watchdog
+from plancast_actors.watchdog import Watchdog, end_process
 from plancast_bus.contracts import Bus
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.subjects import encode_token
@@ -75,12 +75,17 @@ class Blueprint:
 
 
 async def open_bus(settings: Settings) -> Bus:
-    """A connection to NATS; waits as long as it takes, since an actor without one is of no use."""
+    """A connection to NATS; waits as long as it takes, since an actor without one is of no use.
+
+    The process ends with it: one whose connection is closed for good could do nothing, for ever.
+    """
     from plancast_bus.jetstream import connect
 
     while True:
         try:
-            return await connect(settings.nats, settings.bus)
+            bus = await connect(settings.nats, settings.bus)
+            bus.on_lost(end_process)
+            return bus
         except BusUnavailable as error:
             logger.warning("waiting for NATS: %s", error)
             await asyncio.sleep(0.5)

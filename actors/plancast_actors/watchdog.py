@@ -1,4 +1,4 @@
-"""Watchdog: ends a process whose event loop makes no progress, so that it is started anew."""
+"""Watchdog: ends a process that can do nothing any more, so that it is started anew."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ CHECKS = 10
 LAST_RESORT = 1.5
 """Times the time after which C code that holds the interpreter's lock, so that no thread can run, is ended too."""
 STDERR = 2
+
+
+def end_process(reason: str) -> None:
+    """End this process as a crash would, so that Ray starts it anew."""
+    logger.critical("%s; the process is ended, to be started anew", reason)
+    os._exit(1)
 
 
 class Watchdog:

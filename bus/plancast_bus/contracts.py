@@ -274,6 +274,13 @@ class Bus(Protocol):
         """Have a callback called after each time that the connection came back."""
         ...
 
+    def on_lost(self, callback: Callable[[str], None]) -> None:
+        """Have a callback called with the reason when the connection is closed for good, other than by :meth:`close`.
+
+        Nothing is to be done over this bus any more: a process of the runtime ends, to be started anew.
+        """
+        ...
+
     async def health(self) -> dict[str, Any]:
         """What the server and the streams are: for people and for doctors."""
         ...

@@ -251,6 +251,7 @@ class PlanHandle:
 
         Raises:
             PlanNotFound: no plan has this id.
+            BusUnavailable: the client is closed, or its connection is, for good.
         """
         await self._checkpoint()
         seen = 0
@@ -266,7 +267,7 @@ class PlanHandle:
                         if change.status.finished:
                             return
             except BusUnavailable:
-                if self._client.closed:
+                if self._client.closed or self._client.endings.lost:
                     raise
             await asyncio.sleep(_AGAIN_SECONDS)
 

@@ -63,7 +63,10 @@ class Endings:
         self._inbox_subscription: Subscription | None = None
         self._opening = asyncio.Lock()
         self._closed = self._blind = False
+        self.lost = ""
+        """Why nothing will be heard any more; empty while the connection stands, or may come back."""
         bus.on_reconnect(self._look_at_all)
+        bus.on_lost(self._lose)
 
     async def inbox(self) -> str:
         """The subject on which final responses are told to this client.
@@ -91,12 +94,14 @@ class Endings:
 
         Raises:
             PlanNotFound: the plan is unknown, and this client has not submitted it.
-            BusUnavailable: the client is closed.
+            BusUnavailable: the client is closed, or its connection is, for good.
         """
         if ending.data is not None:
             return ending.data
         if self._closed:
             raise BusUnavailable("this client is closed")
+        if self.lost:
+            raise BusUnavailable(f"{self.lost}; connect anew")
         if not ending.waiters:
             ending.failure = ending.missing_since = None
             ending.arrived.clear()
@@ -157,6 +162,11 @@ class Endings:
             ending.urgent = True
             self._urgent.append(ending)
             self._wake.set()
+
+    def _lose(self, reason: str) -> None:
+        self.lost = reason
+        for ending in list(self._waiting):
+            ending.conclude(None, BusUnavailable(f"plan {ending.plan_id} cannot be waited for: {reason}; connect anew"))
 
     def _look_at_all(self) -> None:
         for ending in self._waiting:

@@ -205,6 +205,10 @@ class JetStreamBus:
         """Have a callback called after each time that the connection came back."""
         self._connection.on_reconnect(callback)
 
+    def on_lost(self, callback: Callable[[str], None]) -> None:
+        """Have a callback called with the reason when the connection ended for good, other than by :meth:`close`."""
+        self._connection.on_lost(callback)
+
     async def health(self) -> dict[str, Any]:
         """What the server and the streams are: for people and for doctors."""
         wanted = streams.definitions(self.subjects, self._settings)

@@ -38,6 +38,13 @@ _KNOWN_HEADERS = frozenset(
 )
 """Those that messages of ours, and of streams that republish them, come with."""
 _PLAIN_SUBJECT = re.compile(r"[!-~]+").fullmatch
+_TRANSIENT = re.compile(
+    "stale connection|authorization|authentication|maximum (account active )?connections|throttling|server shutdown"
+).search
+"""What the server ends a connection over that another one may do without: it is to connect anew, with the credentials
+as they are by then."""
+_GOES_ON = re.compile("permissions violation|maximum subscriptions|invalid subject|invalid publish subject").search
+"""What it refuses without ending the connection."""
 _BLANKS = " \t\n\r\x0b\x0c"
 
 
@@ -55,6 +62,7 @@ class GuardedClient(Client):
         self._ps = TapParser(self)
         self._is_flush_due = False
         """Whether what is pending is written with the next step of the event loop."""
+        self._ending: asyncio.Task[None] | None = None
 
     def _connect_command(self) -> bytes:
         if self.require_tls and not self._server_info.get("tls_required"):
@@ -79,6 +87,29 @@ class GuardedClient(Client):
             elif line:
                 return ForeignHeaders(Client._parse_header_lines(raw))
         return headers
+
+    async def _process_err(self, err_msg: str) -> None:
+        # The client takes nearly every error for final, also those after which the server goes on or takes one back.
+        said = err_msg.strip("' ")
+        error = nats_errors.Error(f"nats: {said}")
+        if _GOES_ON(said.lower()):
+            await self._error_cb(error)
+        elif _TRANSIENT(said.lower()):
+            await self._error_cb(error)
+            await self._process_op_err(error)
+        else:
+            self._end(error)
+
+    async def _attempt_reconnect(self) -> None:
+        try:
+            await super()._attempt_reconnect()
+        except Exception as error:  # such as broken credentials: the client would try no more, and say nothing
+            self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        """Close the connection for good."""
+        self._err = error
+        self._ending = asyncio.get_running_loop().create_task(self._close(Client.CLOSED))
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes can be sent at once."""

@@ -8,6 +8,7 @@ import re
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from urllib.parse import urlsplit
 
 from nats import errors as nats_errors
@@ -39,6 +40,9 @@ class Connection:
         self._settings = settings
         self._reconnected: list[Callable[[], None]] = []
         self._closed: list[Callable[[], None]] = []
+        self._lost: list[Callable[[str], None]] = []
+        self._refused = False
+        """Whether it was said that the server does not take the credentials any more."""
         self._denied: list[Callable[[str], None]] = []
         self._refusal: asyncio.Future[None] | None = None
         self._closing = False
@@ -70,6 +74,12 @@ class Connection:
     def on_closed(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have a callback called when it ended for good; what is returned takes that back."""
         return _add(self._closed, callback)
+
+    def on_lost(self, callback: Callable[[str], None]) -> None:
+        """Have a callback called with the reason when it ended for good, other than by :meth:`close`."""
+        if self.ended and not self._closing:
+            asyncio.get_running_loop().call_soon(callback, self._lost_because())
+        self._lost.append(callback)
 
     def on_denied(self, callback: Callable[[str], None]) -> None:
         """Have a callback called with each subject that the server does not let this user use, in lower case."""
@@ -179,22 +189,37 @@ class Connection:
                 callback(denied[2].lower())
             return
         logger.debug("nats: %s", _describe(error))
-        if self._refusal is not None and not self._refusal.done() and _is_refusal(error):
+        if not _is_refusal(error):
+            return
+        if self._refusal is not None and not self._refusal.done():
             self._refusal.set_result(None)
+        elif self._refusal is None and not self._refused:
+            self._refused = True
+            logger.warning(
+                "the nats-server does not take the credentials any more, trying on: %s",
+                _describe(error),
+                extra={"server": self.where},
+            )
 
     async def _on_disconnected(self) -> None:
-        if not self._closing:
+        if not (self._closing or self.ended):
             logger.warning("the connection to NATS is down; reconnecting", extra={"server": self.where})
 
     async def _on_reconnected(self) -> None:
+        self._refused = False
         logger.info("the connection to NATS is back", extra={"server": self.where})
         _call(list(self._reconnected))
 
     async def _on_closed(self) -> None:
-        if not self._closing:
-            reason = _describe(self.client.last_error) if self.client.last_error else "unknown"
-            logger.error("the connection to NATS is closed for good: %s", reason, extra={"server": self.where})
         _call(list(self._closed))
+        if not self._closing:
+            reason = self._lost_because()
+            logger.error("%s", reason)
+            _call([partial(callback, reason) for callback in self._lost])
+
+    def _lost_because(self) -> str:
+        reason = _describe(self.client.last_error) if self.client.last_error else "unknown"
+        return f"the connection to NATS at {self.where} is closed for good: {reason}"
 
 
 def _add(callbacks: list[Callable[[], None]], callback: Callable[[], None]) -> Callable[[], None]:
@@ -231,7 +256,8 @@ def _tls_context(settings: NatsSettings, servers: list[str]) -> ssl.SSLContext |
 def _is_refusal(error: Exception) -> bool:
     """Whether trying again cannot help."""
     text = str(error).lower()
-    return "authorization" in text or "tls is asked for" in text or isinstance(error, ssl.SSLCertVerificationError)
+    words = ("authorization", "authentication", "tls is asked for")
+    return any(each in text for each in words) or isinstance(error, ssl.SSLCertVerificationError)
 
 
 def _describe(error: BaseException) -> str:

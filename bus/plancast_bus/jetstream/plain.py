@@ -68,6 +68,10 @@ class PlainNats:
         except nats_errors.Error as error:
             raise self._connection.unavailable(f"{subject[:200]} cannot be published") from error
 
+    def on_lost(self, callback: Callable[[str], None]) -> None:
+        """Have a callback called with the reason when the connection ended for good, other than by :meth:`close`."""
+        self._connection.on_lost(callback)
+
     async def flush(self) -> None:
         """Wait until the server has taken what was published.
 

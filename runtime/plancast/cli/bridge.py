@@ -102,8 +102,10 @@ async def _soorma(
     try:
         async with AsyncExitStack() as stack:
             bus = await stack.enter_async_context(open_bus(settings))
+            foreground.depend_on(bus)
             await bus.ensure_streams()
             theirs = await connect_plain(there)
+            foreground.depend_on(theirs)
             stack.push_async_callback(theirs.close)
             running = SoormaBridge(bus, theirs, options)
             stack.push_async_callback(running.stop)

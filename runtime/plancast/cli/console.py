@@ -64,6 +64,7 @@ async def _serve(settings: Settings, open_browser: bool, as_json: bool) -> int:
             asking_actors(settings) as actors,
             serving(bus, settings, actors) as server,
         ):
+            foreground.depend_on(bus)
             nats = public_url(settings.nats.url)
             if as_json:
                 print_json({"ready": True, "console": server.url, "nats": nats}, compact=True)

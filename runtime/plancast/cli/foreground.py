@@ -1,13 +1,18 @@
-"""Commands that stay: until SIGINT or SIGTERM asks them to end in order."""
+"""Commands that stay: until SIGINT or SIGTERM asks them to end in order, or their connection is closed for good."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plancast.cli.output import note
+from plancast_bus.errors import BusUnavailable
+
+if TYPE_CHECKING:
+    from plancast_bus.contracts import Bus
+    from plancast_bus.jetstream.plain import PlainNats
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -19,6 +24,8 @@ class Foreground:
         self._asked = asyncio.Event()
         self._task = asyncio.current_task()
         self._starting = True
+        self._lost = ""
+        """Why a connection is closed for good; empty while all stand."""
         self.arm()
 
     @property
@@ -32,11 +39,25 @@ class Foreground:
         for number in SIGNALS:
             loop.add_signal_handler(number, self._hear)
 
+    def depend_on(self, connection: Bus | PlainNats) -> None:
+        """End, with an error, when a connection is closed for good: a supervisor may start the command anew."""
+        connection.on_lost(self._lose)
+
     async def until_asked(self) -> None:
-        """What was started is up: wait for a signal."""
+        """What was started is up: wait for a signal.
+
+        Raises:
+            BusUnavailable: a connection was closed for good.
+        """
         self._starting = False
         self.arm()
         await self._asked.wait()
+        if self._lost:
+            raise BusUnavailable(self._lost)
+
+    def _lose(self, reason: str) -> None:
+        self._lost = reason
+        self._asked.set()
 
     def _hear(self) -> None:
         if self._asked.is_set():

@@ -95,7 +95,7 @@ async def _run(
     note(f"starting {app.name} on {nats} and {settings.ray.address or 'local Ray'} …")
     runtime = prepare()
     try:
-        async with runtime, _console(runtime, with_console) as console_url:
+        async with runtime, _console(runtime, with_console, foreground) as console_url:
             folder.write(
                 Running(
                     nats_url=runtime.nats_url,
@@ -117,7 +117,7 @@ async def _run(
 
 
 @contextlib.asynccontextmanager
-async def _console(runtime: LocalRuntime, wanted: bool) -> AsyncIterator[str]:
+async def _console(runtime: LocalRuntime, wanted: bool, foreground: Foreground) -> AsyncIterator[str]:
     """The console beside what runs; its URL, empty when it is not wanted."""
     if not wanted:
         yield ""
@@ -125,6 +125,7 @@ async def _console(runtime: LocalRuntime, wanted: bool) -> AsyncIterator[str]:
     from plancast.console.server import ConsoleServer
 
     async with open_bus(runtime.settings) as bus:
+        foreground.depend_on(bus)
         settings, status = runtime.settings, runtime.deployment.status
         async with ConsoleServer(bus, settings, actors=status, any_port=True) as server:
             yield server.url
@@ -168,6 +169,7 @@ async def _work(app: App, settings: Settings, as_json: bool) -> int:
 
     try:
         async with open_bus(settings) as bus:
+            foreground.depend_on(bus)
             await bus.ensure_streams()
             runner = TaskRunner(
                 app,
