@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from plancast_actors.inbound import Inbound
 from plancast_bus.codec import MSGPACK_TYPE, decode, decode_packed
-from plancast_bus.envelope import EventEnvelope
+from plancast_bus.envelope import EventEnvelope, EventTopic, check_name
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
-from plancast_bus.subjects import EventAddress, Subjects, encode_token
+from plancast_bus.subjects import EventAddress, Subjects, encode_token, is_inbox
+
+_FOR_PLANS = frozenset({EventTopic.ACTION_REQUESTS, EventTopic.PLAN_EVENTS})
+"""Topics of goals and controls, whose metadata plans take fields from."""
 
 
 class InboundReader:
@@ -43,6 +49,8 @@ class InboundReader:
         said = event.__dict__
         if (said["topic"], said["correlation_id"], said["type"]) != address:
             raise InvalidEnvelope(_contradiction(event, address))
+        if said["metadata"] and said["topic"] in _FOR_PLANS:
+            _check_metadata(said["metadata"])
         return event, False, in_full
 
 
@@ -55,6 +63,40 @@ def _defaults(inbound: Inbound, address: EventAddress) -> dict[str, str]:
         "type": address.event_type,
         "correlation_id": address.correlation_id,
     }
+
+
+def _check_inbox(subject: str) -> None:
+    if not is_inbox(subject):
+        raise ValueError(
+            "it is no inbox (_INBOX, then dot separated tokens of A-Z a-z 0-9 _ -, 200 characters at most)"
+        )
+
+
+_RESERVED: dict[str, Callable[[str], object]] = {
+    "notify": _check_inbox, "parent_plan_id": encode_token, "reply_to": encode_token,
+}  # fmt: skip
+"""What plancast itself says in metadata; these are texts."""
+_FALLBACKS: dict[str, Callable[[str], object]] = dict.fromkeys(
+    ("response_event", "response_topic", "session_id", "tenant_id", "trace_id", "user_id"), check_name
+)
+"""Fields that a goal may have in its metadata where its envelope has none; only texts are taken from there."""
+
+
+def _check_metadata(metadata: dict[str, Any]) -> None:
+    """
+    Raises:
+        InvalidEnvelope: a field that becomes part of a plan's subjects or headers cannot be that.
+    """
+    for name, value in metadata.items():
+        check = _RESERVED.get(name)
+        if check is not None and value is not None and type(value) is not str:
+            raise InvalidEnvelope(f"metadata.{name} is no text, but {type(value).__name__}")
+        check = check or _FALLBACKS.get(name)
+        if check is not None and type(value) is str:
+            try:
+                check(value)
+            except ValueError as error:
+                raise InvalidEnvelope(f"metadata.{name}: {error}") from error
 
 
 def _contradiction(event: EventEnvelope, address: EventAddress) -> str:

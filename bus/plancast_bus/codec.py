@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from plancast_bus.cloud_events import STRUCTURED, from_structured
-from plancast_bus.envelope import EventEnvelope, WireEvent, read_written
+from plancast_bus.envelope import EventEnvelope, WireEvent, check_fields, read_written
 from plancast_bus.errors import InvalidEnvelope
 
 WireFormat = Literal["msgpack", "json"]
@@ -128,10 +128,21 @@ def decode(
         return event
     if defaults:
         fields = _with_defaults(fields, defaults)
+    return validated(fields)
+
+
+def validated(fields: Mapping[str, Any]) -> EventEnvelope:
+    """The envelope of fields.
+
+    Raises:
+        InvalidEnvelope: a field is missing or wrong; the message names it.
+    """
     try:
-        return EventEnvelope.model_validate(fields)
+        return check_fields(EventEnvelope.model_validate(fields))
     except ValidationError as error:
         raise InvalidEnvelope(_explain(error)) from error
+    except ValueError as error:
+        raise InvalidEnvelope(f"no event envelope: {error}") from error
 
 
 def decode_packed(payload: bytes) -> tuple[EventEnvelope | None, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
@@ -12,6 +13,9 @@ from uuid import uuid4
 
 from pydantic import AfterValidator, AliasChoices, AliasGenerator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+
+MAX_NAME = 1_000
+"""Longest id, name or type that an event may have, in characters."""
 
 
 class EventTopic(StrEnum):
@@ -72,6 +76,29 @@ def _as_utc(time: datetime) -> datetime:
 
 def _either_case(name: str) -> AliasChoices:
     return AliasChoices(name, to_camel(name))
+
+
+def check_name(text: str) -> str:
+    """The text itself, when it is short enough to be an id or a name.
+
+    Raises:
+        ValueError: it is longer than 1,000 characters.
+    """
+    if len(text) > MAX_NAME:
+        raise ValueError(_too_long(text))
+    return text
+
+
+def _too_long(text: str) -> str:
+    return f"it has {len(text):,} characters, and may have {MAX_NAME:,}"
+
+
+def derived_id(event_id: str, suffix: str) -> str:
+    """The id of an event that follows from another one; the same for the same."""
+    derived = f"{event_id}:{suffix}"
+    if len(derived) <= MAX_NAME:
+        return derived
+    return f"sha256:{hashlib.sha256(event_id.encode('utf-8', 'replace')).hexdigest()}:{suffix}"
 
 
 class EventEnvelope(BaseModel):
@@ -147,6 +174,20 @@ class EventEnvelope(BaseModel):
         return wire
 
 
+def check_fields(event: EventEnvelope) -> EventEnvelope:
+    """The event itself, when its ids and names can become parts of subjects, headers and logs.
+
+    Raises:
+        ValueError: one is too long; the message names it.
+    """
+    fields = event.__dict__
+    for name in _NAMES:
+        value = fields[name]
+        if value is not None and len(value) > MAX_NAME:
+            raise ValueError(f"{name}: {_too_long(value)}")
+    return event
+
+
 def read_written(fields: dict[str, Any]) -> EventEnvelope | None:
     """The envelope of fields as :meth:`EventEnvelope.to_wire` writes them; None when one is not certainly right.
 
@@ -157,9 +198,11 @@ def read_written(fields: dict[str, Any]) -> EventEnvelope | None:
         return None  # a field has an unknown name, or one in camelCase
     data, metadata = values["data"], values["metadata"]
     others = ("data" in fields and type(data) is not str) + ("metadata" in fields)
-    for value in fields.values():
+    for name, value in fields.items():
         if type(value) is not str:
             others -= 1
+        elif len(value) > MAX_NAME and name != "data":
+            return None
     topic = _TOPICS.get(values["topic"]) if others == 0 and type(metadata) is dict else None
     if topic is None or not (values["id"] and values["type"] and values["correlation_id"]):
         return None
@@ -242,6 +285,7 @@ _OPTIONAL = (
     "tenant_id",
     "user_id",
 )
+_NAMES = ("id", "source", "type", "specversion", "correlation_id", *_OPTIONAL)
 _REQUIRED = ("id", "source", "type", "time", "correlation_id")
 _TEXTS = frozenset((*_REQUIRED, "topic", *_OPTIONAL))
 _TOPICS: dict[str, EventTopic] = {str(topic): topic for topic in EventTopic}

@@ -38,7 +38,7 @@ class NatsSettings(BaseModel):
     """Seconds until a first connection must stand."""
     publish_timeout: float = Field(10.0, gt=0)
     """Seconds until a publish must be acknowledged."""
-    inbox_prefix: str = Field("_INBOX", pattern=r"^_INBOX(\.[A-Za-z0-9_-]+)*$")
+    inbox_prefix: str = Field("_INBOX", max_length=150, pattern=r"^_INBOX(\.[A-Za-z0-9_-]+)*$")
     """Answers come to inboxes under it: ``_INBOX.<user>`` where each user may listen to its own inboxes alone."""
 
     @model_validator(mode="after")

@@ -7,6 +7,7 @@ lies under ``<prefix>-store``, so that a wildcard on events never meets it.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import zlib
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ MAX_TOKEN = 400
 """Longest encoded correlation id, in characters."""
 MAX_TYPE = 200
 """Longest event type, in characters."""
+_CLEAN_ID = re.compile(r"[!-~]{1,1000}")
+_INBOX = re.compile(r"_INBOX(\.[A-Za-z0-9_-]+)+")
+MAX_INBOX = 200
+"""Longest inbox that a client may be told on, in characters."""
 
 
 @lru_cache(maxsize=1024)  # a turn needs its plan's several times
@@ -75,6 +80,24 @@ def check_event_type(event_type: str) -> str:
             f"(such as 'web.search.completed'), at most {MAX_TYPE} characters"
         )
     return event_type
+
+
+def is_inbox(subject: str) -> bool:
+    """Whether a subject is an inbox: the only kind that is published on because a message says so."""
+    return len(subject) <= MAX_INBOX and _INBOX.fullmatch(subject) is not None
+
+
+def fitting_token(text: str) -> str:
+    """Any text as one token; one that is too long, or no valid Unicode, is stood for by its hash."""
+    try:
+        return encode_token(text)
+    except InvalidSubject:
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def message_id_of(event_id: str) -> str:
+    """An event's id as the header by which a stream knows repetitions."""
+    return event_id if _CLEAN_ID.fullmatch(event_id) else fitting_token(event_id)
 
 
 def name_of_type(event_type: str) -> str:

@@ -22,6 +22,7 @@ from plancast.settings import Settings
 from plancast.status import PlanStatus
 from plancast.waiting import Endings
 from plancast_bus.checkpoints import Committed, PlanFilter, PlanSummary
+from plancast_bus.codec import validated
 from plancast_bus.contracts import Bus
 from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
@@ -148,6 +149,7 @@ class Client:
             ForeignPlan: the client is bound to another tenant.
             UnknownGoal: apps are deployed, and none takes the goal. With no app deployed the goal waits for one.
             InvalidSubject: an event type, or the correlation id, cannot be part of a subject.
+            InvalidEnvelope: another field cannot be sent, such as a session's id with a line break in it.
             PublishRefused, PayloadTooLarge: the goal was not accepted.
             BusUnavailable: it may have been accepted all the same; submit again with the same correlation id.
         """
@@ -159,19 +161,21 @@ class Client:
         plan_id = goal_id if correlation_id is None else correlation_id
         topic = None if response_topic is None else str(EventTopic(response_topic))
         await self._require_goal(event_type)
-        event = EventEnvelope(
-            id=goal_id,
-            source="client",
-            type=event_type,
-            topic=EventTopic.ACTION_REQUESTS,
-            data={} if data is None else plain(data),
-            correlation_id=plan_id,
-            response_event=response_event,
-            response_topic=topic,
-            session_id=session_id,
-            user_id=user_id or None,
-            tenant_id=tenant or None,
-            metadata={**_without_reserved(metadata), "notify": await self.endings.inbox()},
+        event = validated(
+            {
+                "id": goal_id,
+                "source": "client",
+                "type": event_type,
+                "topic": EventTopic.ACTION_REQUESTS,
+                "data": {} if data is None else plain(data),
+                "correlation_id": plan_id,
+                "response_event": response_event,
+                "response_topic": topic,
+                "session_id": session_id,
+                "user_id": user_id or None,
+                "tenant_id": tenant or None,
+                "metadata": {**_without_reserved(metadata), "notify": await self.endings.inbox()},
+            }
         )
         ending = self.endings.of(plan_id, noticed=True, tenant_id=tenant)
         await self._publish(event)

@@ -7,7 +7,7 @@ from typing import Any
 from plancast.plain import plain
 from plancast.trace_scope import current_trace
 from plancast_bus.contracts import Bus
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.envelope import EventEnvelope, EventTopic, derived_id
 from plancast_bus.trace_context import trace_id_of
 
 
@@ -52,7 +52,7 @@ class LiveEvents:
         said = {key: value for key, value in fields.items() if value is not None}
         event = EventEnvelope.model_validate(
             {
-                "id": f"{cause.id}:{self._count}",
+                "id": derived_id(cause.id, str(self._count)),
                 "source": self._source,
                 "correlation_id": correlation_id or cause.correlation_id,
                 "tenant_id": cause.tenant_id,

@@ -10,7 +10,7 @@ from plancast.turn_environment import TurnEnvironment
 from plancast_bus.effects import Effect, NoteAlias, Publish, Respond
 from plancast_bus.envelope import EventEnvelope, EventTopic, WireEvent, utc_text
 from plancast_bus.errors import PayloadTooLarge
-from plancast_bus.subjects import encode_token
+from plancast_bus.subjects import fitting_token, message_id_of
 from plancast_bus.tenants import tenant_token
 
 REQUESTS = EventTopic.ACTION_REQUESTS
@@ -83,9 +83,7 @@ class Outbox:
                 f"{event_type} of plan {said.get('plan_id')} has {len(payload)} bytes; "
                 f"the limit is {self._environment.max_event_bytes} (PLANCAST_BUS__MAX_EVENT_BYTES)"
             )
-        message_id = message_id or event_id
-        if not message_id.isascii() or " " in message_id:
-            message_id = encode_token(message_id)
+        message_id = message_id_of(message_id or event_id)
         subject = self._environment.subjects.event(topic, correlation_id, event_type)
         if final and self.plan is not None:
             self.effects.append(
@@ -173,7 +171,7 @@ class Outbox:
         owner = self.plan.plan_id if self.plan is not None else self._correlation_id
         revision = self._revision
         if not self.begun:
-            owner, revision = self._event.id, 0
+            owner, revision = fitting_token(self._event.id), 0
         event_id = effect_id(owner, revision, self._index)
         self._index += 1
         return event_id

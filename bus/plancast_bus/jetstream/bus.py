@@ -34,7 +34,7 @@ from plancast_bus.jetstream.registry import JetStreamRegistry
 from plancast_bus.messages import as_cloud_event, read_message
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.sources import SOURCES
-from plancast_bus.subjects import Subjects, encode_token
+from plancast_bus.subjects import Subjects, encode_token, message_id_of
 from plancast_bus.tenants import tenant_of
 from plancast_bus.trace_context import write_trace
 
@@ -110,7 +110,7 @@ class JetStreamBus:
                 f"event {event.type} of {len(payload)} bytes is over max_event_bytes, {self._settings.max_event_bytes}"
             )
         subject = self.subjects.event(event.topic, event.correlation_id, event.type)
-        headers = {"Nats-Msg-Id": event.id, "Content-Type": content_type}
+        headers = {"Nats-Msg-Id": message_id_of(event.id), "Content-Type": content_type}
         if event.topic == EventTopic.ACTION_REQUESTS:
             await self._admission.admit(len(payload))
         if tenant := tenant_of(event):

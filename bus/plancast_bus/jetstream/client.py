@@ -9,6 +9,7 @@ from typing import Any
 
 from nats import errors as nats_errors
 from nats.aio.client import Client
+from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 
 from plancast_bus.jetstream.receiving import TapParser
@@ -37,7 +38,10 @@ _KNOWN_HEADERS = frozenset(
     }
 )
 """Those that messages of ours, and of streams that republish them, come with."""
-_PLAIN_SUBJECT = re.compile(r"[!-~]+").fullmatch
+CONTROL_LINE = 4096 - 64
+"""Bytes of subject and reply in a line that the server takes: it ends the connection over lines of more than 4,096."""
+_PLAIN_SUBJECT = re.compile(r"[!-)+-=?-~]{1,1024}").fullmatch
+_WILDCARD = re.compile(r"(^|\.)[*>](\.|$)").search
 _TRANSIENT = re.compile(
     "stale connection|authorization|authentication|maximum (account active )?connections|throttling|server shutdown"
 ).search
@@ -87,6 +91,30 @@ class GuardedClient(Client):
             elif line:
                 return ForeignHeaders(Client._parse_header_lines(raw))
         return headers
+
+    async def publish(
+        self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        """Publish a message, unless the server would end the connection over it, or take it for another one.
+
+        Raises:
+            BadSubjectError: subject or reply is too long, or has blanks, line breaks or wildcards.
+            BadHeaderError: a header's value is no valid Unicode. Line breaks become blanks.
+            MaxPayloadError: payload and headers are over the server's limit.
+        """
+        _check_line(subject, reply)
+        if headers and len(payload) + _size_of(headers) > self.max_payload:
+            raise nats_errors.MaxPayloadError
+        await super().publish(subject, payload, reply, headers)
+
+    async def subscribe(self, subject: str, *arguments: Any, **options: Any) -> Subscription:
+        """Listen to a subject, unless the server would end the connection over its length.
+
+        Raises:
+            BadSubjectError: it is too long, or no subject.
+        """
+        _check_length(subject)
+        return await super().subscribe(subject, *arguments, **options)
 
     async def _process_err(self, err_msg: str) -> None:
         # The client takes nearly every error for final, also those after which the server goes on or takes one back.
@@ -168,6 +196,32 @@ class _Socket(TcpTransport):
         """Write messages, of which there may be hundreds: to copy them costs less than a buffer for each."""
         if self._io_writer is not None:
             self._io_writer.write(b"".join(payload))
+
+
+def _check_line(subject: str, reply: str) -> None:
+    _check_length(subject, reply)
+    if (_WILDCARD(subject) and ".API." not in subject) or (reply and _WILDCARD(reply)):  # filters stand in API calls
+        raise nats_errors.BadSubjectError
+
+
+def _check_length(subject: str, reply: str = "") -> None:
+    if not (subject.isascii() and reply.isascii()):
+        try:
+            size = len(subject.encode()) + len(reply.encode())
+        except UnicodeEncodeError as error:
+            raise nats_errors.BadSubjectError from error
+    else:
+        size = len(subject) + len(reply)
+    if size > CONTROL_LINE:
+        raise nats_errors.BadSubjectError
+
+
+def _size_of(headers: dict[str, str]) -> int:
+    """Bytes of headers as they are written."""
+    try:
+        return len(header_lines(headers).encode()) + len("NATS/1.0\r\n\r\n")
+    except UnicodeEncodeError as error:
+        raise nats_errors.BadHeaderError("half of a surrogate pair") from error
 
 
 def header_lines(headers: dict[str, str]) -> str:

@@ -15,7 +15,14 @@ from typing import Any, TypeVar
 from nats import errors as nats_errors
 from nats.aio.msg import Msg
 
-from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, InvalidSubject, PayloadTooLarge
+from plancast_bus.errors import (
+    AccessDenied,
+    BusError,
+    BusUnavailable,
+    InvalidEnvelope,
+    InvalidSubject,
+    PayloadTooLarge,
+)
 from plancast_bus.jetstream.client import header_lines
 from plancast_bus.jetstream.connection import Connection
 from plancast_bus.jetstream.receiving import Received, Tap
@@ -164,7 +171,7 @@ class Exchange:
 
         One that cannot be sent is missed by whoever counts them: nobody hears of it here.
         """
-        with suppress(nats_errors.Error, PayloadTooLarge):
+        with suppress(nats_errors.Error, PayloadTooLarge, InvalidEnvelope):
             lines = header_lines(headers)
             self._check_size(payload, lines)
             self._client.write(subject, "", payload, headers, lines)
@@ -289,7 +296,10 @@ class Exchange:
         # The server ends the connection of a client that sends more than it allows.
         size = len(payload)
         if lines:
-            size += 12 + (len(lines) if lines.isascii() else len(lines.encode()))
+            try:
+                size += 12 + (len(lines) if lines.isascii() else len(lines.encode()))
+            except UnicodeEncodeError as error:
+                raise InvalidEnvelope("a header has half of a surrogate pair") from error
         if size > self._client.max_payload:
             raise PayloadTooLarge(
                 f"a message of {size} bytes is over the limit of the nats-server, {self._client.max_payload} bytes"
@@ -298,6 +308,10 @@ class Exchange:
     def _explain(self, error: nats_errors.Error, subject: str) -> BusError:
         if isinstance(error, nats_errors.BadSubjectError):
             return InvalidSubject(f"{subject[:200]!r} is no subject to publish on")
+        if isinstance(error, nats_errors.BadHeaderError):
+            return InvalidEnvelope(f"a header for {subject[:200]} cannot be sent: {error}")
+        if isinstance(error, nats_errors.MaxPayloadError):
+            return PayloadTooLarge(f"a message for {subject[:200]} is over the limit of the nats-server")
         return self._connection.unavailable(f"{subject[:200]} cannot be sent")
 
 

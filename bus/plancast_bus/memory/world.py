@@ -29,11 +29,10 @@ from plancast_bus.memory.subscriptions import Notices
 from plancast_bus.messages import read_message
 from plancast_bus.settings import BusSettings
 from plancast_bus.sources import SOURCES
-from plancast_bus.subjects import Subjects, encode_token
+from plancast_bus.subjects import Subjects, encode_token, is_inbox
 
 logger = logging.getLogger(__name__)
 
-_INBOX = "_INBOX."  # a requester cannot choose any other subject to be told on
 
 MAX_PAYLOAD = 8 * 1024 * 1024
 """Largest message in bytes, as with the embedded server."""
@@ -185,7 +184,7 @@ class MemoryWorld:
             except PublishRefused:
                 # The response is kept; a server republishes it, too, without regard to who takes it.
                 logger.warning("a response was kept, but no stream took it as an event", extra={"subject": subject})
-        if effect.notify.startswith(_INBOX):
+        if is_inbox(effect.notify):
             self.notices.tell(effect.notify, effect.payload, effect.content_type)
 
     def _place(self, subject: str) -> tuple[MemoryStream, str]:

@@ -14,7 +14,6 @@ from plancast.bridges.soorma_events import (
     FROM_SOORMA,
     MARK,
     TASK,
-    check_goal,
     is_own,
     lifecycle_of,
     mark_id,
@@ -200,7 +199,6 @@ class SoormaBridge:
         if not await self._is_goal(event.type):
             self.counts.passed_over += 1
             return
-        check_goal(event)
         if await self._answered_again(event):
             return
         try:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from plancast.reading import error_text
 from plancast_bus.codec import decode, load
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.envelope import EventEnvelope, EventTopic, check_name
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
 from plancast_bus.subjects import check_event_type, decode_token, encode_token
 
@@ -51,19 +51,12 @@ def read_event(payload: bytes, topic: str) -> EventEnvelope:
     check_event_type(event.type)
     encode_token(event.correlation_id)
     platform = next((fields[name] for name in _TENANTS if isinstance(fields.get(name), str)), None)
-    changes: dict[str, Any] = {"id": mark_id(event.id), "tenant_id": join_tenant(platform, event.tenant_id)}
+    try:
+        tenant = check_name(join_tenant(platform, event.tenant_id) or "") or None
+    except ValueError as error:
+        raise InvalidEnvelope(f"platform_tenant_id: {error}") from error
+    changes: dict[str, Any] = {"id": mark_id(event.id), "tenant_id": tenant}
     return event.model_copy(update=changes | {"metadata": {}})
-
-
-def check_goal(event: EventEnvelope) -> None:
-    """
-    Raises:
-        InvalidEnvelope, InvalidSubject: the goal cannot be answered as it asks to be.
-    """
-    if event.response_event:
-        check_event_type(event.response_event)
-    if event.response_topic and event.response_topic not in _TOPICS:
-        raise InvalidEnvelope(f"its response_topic, {event.response_topic[:80]!r}, is no topic")
 
 
 def write_event(event: EventEnvelope, prefix: str, **changes: Any) -> bytes:
