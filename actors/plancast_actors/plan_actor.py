@@ -43,6 +43,10 @@ class Interrupted(Exception):
     """Raised when a cancellation has stopped the handler of a turn; the turn leaves no trace."""
 
 
+class Unreadable(Exception):
+    """Raised when an event is none; says why."""
+
+
 class PlanActor:
     """Owns one plan: takes its events in turn, and makes each turn durable before its effects are seen.
 
@@ -106,21 +110,26 @@ class PlanActor:
 
     def _go_on(self) -> None:
         """Take the next event of the mailbox, without a task where that is possible."""
-        if not crash_points.armed and not self._conflicts:
-            self.quick = QuickTurn.begin(self, *self.mailbox[0])
-        if self.quick is not None:
+        while self.mailbox and not crash_points.armed and not self._conflicts:
+            try:
+                self.quick = QuickTurn.begin(self, *self.mailbox[0])
+            except InvalidEnvelope as error:
+                self._set_aside(*self.mailbox.popleft(), error)
+                continue
+            if self.quick is None:
+                break
             self.mailbox.popleft()
-        else:
+            return
+        if self.mailbox:
             self._task = asyncio.get_running_loop().create_task(self._work())
+        else:
+            self.host.rested(self)
 
     def took(self, quick: QuickTurn) -> None:
         """A quick turn is done: durable, and its effects are out."""
         self.quick = None
         quick.reports.add(Outcome(quick.inbound.token, "done", 0.0))
-        if self.mailbox:
-            self._go_on()
-        else:
-            self.host.rested(self)
+        self._go_on()
 
     def take_again(self, quick: QuickTurn) -> None:
         """A quick turn came to an end that it does not understand: the checkpoint tells how far it came."""
@@ -178,6 +187,9 @@ class PlanActor:
                     outcome = await self._take(inbound)
                     if crash_points.armed:
                         await self._reach(CrashPoint.TURN_ACK_BEFORE)
+                except Unreadable as error:
+                    self._set_aside(inbound, reports, error)
+                    continue
                 except Interrupted:
                     self.state.unload()
                     self.mailbox.insert(1, (inbound, reports))
@@ -202,8 +214,7 @@ class PlanActor:
         try:
             event, is_timer, _ = self.host.decode(inbound)
         except InvalidEnvelope as error:
-            await self._put_aside(inbound, "undecodable", str(error))
-            return done
+            raise Unreadable(str(error)) from error
         digest = digest_of(event.id)
         IN_HAND.set(partial(self._about, event))
         laps = self.state.laps = laps_of(self.host.samples, inbound.token)
@@ -406,20 +417,36 @@ class PlanActor:
     def _is_own_timer(self, inbound: Inbound) -> bool:
         return inbound.subject.startswith(self.host.bus.subjects.store + ".")
 
+    def _set_aside(self, inbound: Inbound, reports: Reports, error: Exception) -> None:
+        """Put an event aside that is none; it is reported when that is durable, and holds up no other meanwhile."""
+        self._note_aside("undecodable")
+        kept = partial(reports.add, Outcome(inbound.token, "done", 0.0))
+        self.host.poison.add(self._delivery(inbound), str(error), kept, self._place(inbound))
+
     async def _put_aside(self, inbound: Inbound, reason: str, detail: str) -> None:
         logger.warning(
             "event put aside (%s): %s",
             reason,
             detail,
-            extra={"correlation_id": self.correlation_id, "stream": inbound.stream},
+            extra=self._place(inbound),
         )
+        self._note_aside(reason)
+        delivery = self._delivery(inbound)
+        await self.state.patiently(lambda: self.host.bus.dead_letters.put(delivery, reason, detail))
+
+    def _place(self, inbound: Inbound) -> dict[str, Any]:
+        return {"correlation_id": self.correlation_id, "stream": inbound.stream}
+
+    def _note_aside(self, reason: str) -> None:
         self.host.put_aside += 1
         self.host.reasons[reason] += 1
-        delivery = Delivery(
+
+    @staticmethod
+    def _delivery(inbound: Inbound) -> Delivery:
+        return Delivery(
             inbound.subject, inbound.payload, inbound.content_type, inbound.message_id, inbound.stream,
             inbound.sequence, inbound.attempt, "",
         )  # fmt: skip
-        await self.state.patiently(lambda: self.host.bus.dead_letters.put(delivery, reason, detail))
 
     def _about(self, event: EventEnvelope) -> dict[str, Any]:
         """What a log record says of the turn that it was made in."""

@@ -25,6 +25,7 @@ from plancast_actors.inbound import Inbound, Outcome, patience
 from plancast_actors.inbound_reader import InboundReader
 from plancast_actors.parking import ParkingReasoner
 from plancast_actors.plan_actor import PlanActor
+from plancast_actors.poison import Poison
 from plancast_actors.presence import Presence
 from plancast_actors.samples import Samples
 from plancast_actors.unused_machines import is_kept
@@ -159,6 +160,8 @@ class PlanHost:
         """Why events were put aside."""
         self.samples: Samples | None = None
         """Where latencies are kept; None measures none."""
+        self.poison = Poison(bus, "undecodable", logger)
+        """Puts events aside that are none."""
         self._actors: OrderedDict[str, PlanActor] = OrderedDict()
         self._emitted: OrderedDict[str, Emitted] = OrderedDict()
         self._crashes: OrderedDict[tuple[str, int], int] = OrderedDict()
@@ -362,7 +365,7 @@ class PlanHost:
         """Wait until no event is in hand; True when that was reached within ``timeout`` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while any(not actor.idle for actor in self._actors.values()):
+        while not self.poison.idle or any(not actor.idle for actor in self._actors.values()):
             if loop.time() > deadline:
                 return False
             await asyncio.sleep(0.02)
@@ -377,6 +380,7 @@ class PlanHost:
             self._sweeper = None
         if self._presence is not None:
             await self._presence.end()
+        await self.poison.stop()
         for actor in list(self._actors.values()):
             await actor.stop()
         self._actors.clear()

@@ -16,7 +16,7 @@ from plancast_actors.activation import EXPIRED, digest_of
 from plancast_actors.inbound import Inbound
 from plancast_actors.samples import Laps, laps_of
 from plancast_bus.checkpoints import Checkpoint
-from plancast_bus.errors import CommitConflict, InvalidEnvelope
+from plancast_bus.errors import CommitConflict
 
 if TYPE_CHECKING:
     from plancast_actors.plan_actor import PlanActor
@@ -42,21 +42,20 @@ class QuickTurn:
 
     @classmethod
     def begin(cls, actor: PlanActor, inbound: Inbound, reports: Reports) -> QuickTurn | None:
-        """Take the turn up to its commit; None when the event has to go the long way."""
+        """Take the turn up to its commit; None when the event has to go the long way.
+
+        Raises:
+            InvalidEnvelope: it is no event.
+        """
+        if inbound.convicted:
+            return None
         state, host = actor.state, actor.host
         laps = None if host.samples is None else laps_of(host.samples, inbound.token)
-        try:
-            event, is_timer, in_full = host.decode(inbound)
-        except InvalidEnvelope:
-            return None
+        event, is_timer, in_full = host.decode(inbound)
         digest = digest_of(event.id)
         if not (state.loaded or actor.is_surely_new(event)) or digest in state.processed:
             return None
-        if (
-            inbound.convicted
-            or (is_timer and event.type == EXPIRED)
-            or not host.environment.runs_itself(event, state.plan)
-        ):
+        if (is_timer and event.type == EXPIRED) or not host.environment.runs_itself(event, state.plan):
             return None
         turn = actor.turn(inbound, event, is_timer)
         if in_full and not turn.outbox.trace:  # else the event is noted with the trace of its turn

@@ -7,11 +7,13 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 
 from plancast.errors import RetryableError, TerminalError
 from plancast.log_records import IN_HAND
 from plancast.trace_scope import TRACE
 from plancast_actors.answers import Answer, RequestTooLarge, read_request
+from plancast_actors.poison import Poison
 from plancast_actors.task_executor import TaskExecutor, given_up
 from plancast_actors.task_record import TaskRecord
 from plancast_bus import crash_points
@@ -63,6 +65,7 @@ class TaskReader:
         self.redelivered = 0
         self._settled: list[_Held] = []
         self._any_settled = asyncio.Event()
+        self._undecodable, self._too_large = (Poison(bus, reason, logger) for reason in ("undecodable", "too-large"))
         loop = asyncio.get_running_loop()
         self._reading = loop.create_task(self._read())
         self._others = [loop.create_task(self._keep_alive()), loop.create_task(self._acknowledge())]
@@ -83,6 +86,7 @@ class TaskReader:
         for task in (*running, *self._others):
             task.cancel()
         await asyncio.wait((*running, *self._others), timeout=CANCEL_SECONDS)
+        await asyncio.gather(self._undecodable.stop(), self._too_large.stop())
         with suppress(BusError):
             await self._flush()
         for held in self._held.values():
@@ -185,7 +189,7 @@ class TaskReader:
             try:
                 request = read_request(delivery, self._bus.subjects, self._max_event_bytes)
             except InvalidEnvelope as error:
-                await self._refuse(held, error)
+                self._refuse(held, error)
                 return
             IN_HAND.set(request)
             if delivery.trace:
@@ -196,10 +200,12 @@ class TaskReader:
             logger.exception("a task could not be handled, it is given back", extra={"task": self._event_type})
             await self._give_back(held, LONGEST_PAUSE)
 
-    async def _refuse(self, held: _Held, error: InvalidEnvelope) -> None:
-        reason = "too-large" if isinstance(error, RequestTooLarge) else "undecodable"
-        await self._put_aside(held.delivery, reason, str(error))
-        self._settle(held)
+    def _refuse(self, held: _Held, error: InvalidEnvelope) -> None:
+        """Put a request aside that is none; it is acknowledged when that is durable, and takes no room meanwhile."""
+        self._counts.put_aside += 1
+        poison = self._too_large if isinstance(error, RequestTooLarge) else self._undecodable
+        poison.add(held.delivery, str(error), partial(self._settle, held), {"task": self._event_type})
+        self._release(held)
 
     async def _do_task(self, held: _Held, request: EventEnvelope) -> None:
         """Do a task that could be read."""

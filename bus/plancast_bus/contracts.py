@@ -114,6 +114,9 @@ class DeadLetter:
     cut_from: int | None = None
     """Bytes of the payload as it came, when it was too large for a letter and only its first part was kept; such a
     letter cannot be replayed."""
+    more: int = 0
+    """Further messages in the letter, put aside for the same reason in the same flood: the fields above are those of
+    the first one, and replaying the letter replays all."""
 
 
 CUT_BYTES = 65_536
@@ -142,10 +145,19 @@ class DeadLetters(Protocol):
         """
         ...
 
-    async def count(self) -> int: ...
+    async def put_all(self, reason: str, messages: Sequence[tuple[Delivery, str]]) -> None:
+        """Keep messages, each with its detail, in few letters where they are many.
 
-    def list(self, *, limit: int | None = None) -> AsyncIterator[DeadLetter]:
-        """Oldest first."""
+        Repeating it for the same messages keeps them once; in other company they may be kept twice.
+        """
+        ...
+
+    async def count(self) -> int:
+        """How many messages there are."""
+        ...
+
+    def list(self, *, limit: int | None = None, after: int = 0) -> AsyncIterator[DeadLetter]:
+        """Oldest first; those behind a number."""
         ...
 
     async def get(self, number: int) -> DeadLetter:

@@ -87,6 +87,10 @@ class BusSettings(BaseModel):
     """Seconds that final responses are kept for late readers."""
     dead_letters_max_age: float = Field(30 * 86400, ge=0)
     """Seconds that dead letters are kept."""
+    max_dead_letters: int = Field(10_000, ge=1)
+    """Dead letters that are kept, those of last; in a flood one letter holds up to 1,000 messages, 256 KiB of them."""
+    max_dead_letter_bytes: int = -1
+    """Bound of the dead letters in bytes, which the server reserves; -1: the server's limit."""
     group_commit: GroupCommit = "auto"
     """Whether many messages for a stream are stored as one batch. ``auto``: where each process finds that faster for
     itself. ``always``: right for servers with ``sync_interval: always``, whose streams all wait for one disk."""

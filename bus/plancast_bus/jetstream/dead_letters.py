@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
+from typing import Any
 from uuid import uuid4
 
+from plancast_bus.codec import pack, unpack
 from plancast_bus.contracts import CUT_BYTES, DeadLetter, Delivery, refuse_cut
+from plancast_bus.envelope import MAX_NAME
 from plancast_bus.errors import DeadLetterNotFound, PayloadTooLarge
 from plancast_bus.jetstream.api import JetStreamApi, StoredMessage
 from plancast_bus.jetstream.publishing import Publisher
@@ -20,7 +25,21 @@ LETTER = "Plancast-Dead-Letter"
 MAX_DETAIL = 2000
 """Characters of the detail that are kept."""
 MAX_CUT_DETAIL = 200
-"""The same, when the message is too large."""
+"""The same, when the message is too large, or one of many."""
+MAX_CONTENT_TYPE = 200
+"""Characters of a content type that are kept: a longer one is none that anybody understands."""
+FEWEST, MOST = 16, 1_000
+"""Messages from which on letters have several, and how many one has at most."""
+BUNDLE_BYTES = 256 * 1024
+"""Bytes of a letter that has several, about."""
+ENTRY_BYTES = 256
+"""What a message takes in such a letter besides its payload and subject, about."""
+BUNDLE = "~"
+"""Between reason and number of messages in the subject of such a letter; no encoded reason has it."""
+BUNDLED = ("subject", "content_type", "message_id", "detail")
+"""What such a letter has of each message, before the payload."""
+
+Letter = dict[str, str | int | None]
 
 
 class JetStreamDeadLetters:
@@ -47,30 +66,75 @@ class JetStreamDeadLetters:
             detail = detail[:MAX_CUT_DETAIL]
 
     async def _put(self, delivery: Delivery, payload: bytes, reason: str, detail: str) -> None:
-        letter: dict[str, str | int | None] = {
-            "reason": reason,
-            "detail": detail[:MAX_DETAIL],
-            "subject": self._subjects.published_from_stored(delivery.subject),
-            "content_type": delivery.content_type,
-            "message_id": delivery.message_id,
-        }
+        letter = self._letter(delivery, reason, detail[:MAX_DETAIL])
         if len(payload) < len(delivery.payload):
             letter["cut_from"] = len(delivery.payload)
-        headers = {
-            "Nats-Msg-Id": f"{delivery.stream}:{delivery.sequence}",
-            LETTER: json.dumps(letter, separators=(",", ":")),
+        await self._keep(encode_token(reason), f"{delivery.stream}:{delivery.sequence}", letter, payload)
+
+    def _letter(self, delivery: Delivery, reason: str, detail: str) -> Letter:
+        content_type, message_id = delivery.content_type, delivery.message_id  # as long as a message's headers may be
+        return {
+            "reason": reason,
+            "detail": detail,
+            "subject": self._subjects.published_from_stored(delivery.subject),
+            "content_type": content_type and content_type[:MAX_CONTENT_TYPE],
+            "message_id": message_id and message_id[:MAX_NAME],
         }
-        await self._publisher.publish_acked(self._subjects.dead_letter(encode_token(reason)), payload, headers)
+
+    async def _keep(self, token: str, message_id: str, letter: Letter, payload: bytes) -> None:
+        headers = {"Nats-Msg-Id": message_id, LETTER: json.dumps(letter, separators=(",", ":"))}
+        await self._publisher.publish_acked(self._subjects.dead_letter(token), payload, headers)
+
+    async def put_all(self, reason: str, messages: Sequence[tuple[Delivery, str]]) -> None:
+        """Keep messages, each with its detail, in few letters where they are many."""
+        writes: list[Coroutine[Any, Any, None]] = []
+        bundle: list[tuple[Delivery, str]] = []
+        size = 0
+        for delivery, detail in messages:
+            weight = len(delivery.payload) + len(delivery.subject) + ENTRY_BYTES
+            if len(messages) < FEWEST or weight > BUNDLE_BYTES // 2:
+                writes.append(self.put(delivery, reason, detail))
+                continue
+            if size + weight > BUNDLE_BYTES or len(bundle) == MOST:
+                writes.append(self._put_bundle(reason, bundle))
+                bundle, size = [], 0
+            bundle.append((delivery, detail))
+            size += weight
+        if bundle:
+            writes.append(self._put_bundle(reason, bundle))
+        for failure in await asyncio.gather(*writes, return_exceptions=True):
+            if isinstance(failure, BaseException):
+                raise failure
+
+    async def _put_bundle(self, reason: str, bundle: list[tuple[Delivery, str]]) -> None:
+        if len(bundle) == 1:
+            ((delivery, detail),) = bundle
+            await self.put(delivery, reason, detail)
+            return
+        letters = [self._letter(delivery, reason, detail[:MAX_CUT_DETAIL]) for delivery, detail in bundle]
+        entries = [[*map(letter.get, BUNDLED), each.payload] for letter, (each, _) in zip(letters, bundle, strict=True)]
+        origins = hashlib.sha256("".join(f"{each.stream}:{each.sequence} " for each, _ in bundle).encode())
+        letter = letters[0] | {"more": len(bundle) - 1}
+        token = f"{encode_token(reason)}{BUNDLE}{len(bundle)}"
+        try:
+            await self._keep(token, origins.hexdigest(), letter, pack(entries))
+        except PayloadTooLarge:  # for this server
+            half = len(bundle) // 2
+            await self._put_bundle(reason, bundle[:half])
+            await self._put_bundle(reason, bundle[half:])
 
     async def count(self) -> int:
-        """How many there are."""
-        state = (await self._api.call(f"STREAM.INFO.{self._stream}"))["state"]
-        return int(state["messages"])
+        """How many messages there are."""
+        wanted = {"subjects_filter": self._subjects.dead_letter("*")}
+        state = (await self._api.call(f"STREAM.INFO.{self._stream}", wanted))["state"]
+        return sum(
+            count * int(subject.partition(BUNDLE)[2] or 1) for subject, count in (state.get("subjects") or {}).items()
+        )
 
-    async def list(self, *, limit: int | None = None) -> AsyncGenerator[DeadLetter]:
-        """Oldest first."""
+    async def list(self, *, limit: int | None = None, after: int = 0) -> AsyncGenerator[DeadLetter]:
+        """Oldest first; those behind a number."""
         shown = 0
-        reading = self._reader.read(self._stream, self._subjects.dead_letter("*"), "all")
+        reading = self._reader.read(self._stream, self._subjects.dead_letter("*"), "all", after=after)
         async with aclosing(reading):
             async for message in reading:
                 if limit is not None and shown >= limit:
@@ -83,32 +147,47 @@ class JetStreamDeadLetters:
         Raises:
             DeadLetterNotFound: there is none of this number.
         """
+        return _letter(await self._message(number))
+
+    async def _message(self, number: int) -> StoredMessage:
         message = await self._api.numbered(self._stream, number) if number > 0 else None
         if message is None:
             raise DeadLetterNotFound(f"there is no dead letter {number}")
-        return _letter(message)
+        return message
+
+    async def _publish(self, subject: str, content_type: str | None, payload: bytes) -> None:
+        headers = {"Nats-Msg-Id": uuid4().hex}
+        if content_type is not None:
+            headers["Content-Type"] = content_type
+        await self._publisher.publish_acked(subject, payload, headers)
 
     async def replay(self, number: int) -> None:
         """Publish it again as it came, and forget it here."""
-        letter = await self.get(number)
+        message = await self._message(number)
+        letter = _letter(message)
         refuse_cut(letter)
-        headers = {"Nats-Msg-Id": uuid4().hex}
-        if letter.content_type is not None:
-            headers["Content-Type"] = letter.content_type
-        await self._publisher.publish_acked(letter.subject, letter.payload, headers)
+        if not letter.more:
+            await self._publish(letter.subject, letter.content_type, letter.payload)
+        else:
+            entries = [dict(zip((*BUNDLED, "payload"), each, strict=True)) for each in unpack(message.payload)]
+            await asyncio.gather(
+                *(self._publish(each["subject"], each["content_type"], each["payload"]) for each in entries)
+            )
         await self._api.call(f"STREAM.MSG.DELETE.{self._stream}", {"seq": number, "no_erase": True})
 
 
 def _letter(message: StoredMessage) -> DeadLetter:
     said = json.loads(message.headers[LETTER])
+    more = said.get("more", 0)
     return DeadLetter(
         number=message.sequence,
         reason=said["reason"],
         detail=said["detail"],
         subject=said["subject"],
-        payload=message.payload,
+        payload=unpack(message.payload)[0][-1] if more else message.payload,
         content_type=said["content_type"],
         message_id=said["message_id"],
         time=message.time,
         cut_from=said.get("cut_from"),
+        more=more,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 from plancast_bus.clock import Clock
@@ -85,11 +85,15 @@ class MemoryDeadLetters:
         kept = await self._kept()
         kept.put(delivery, self._bus.subjects.published_from_stored(delivery.subject), reason, detail)
 
+    async def put_all(self, reason: str, messages: Sequence[tuple[Delivery, str]]) -> None:
+        for delivery, detail in messages:
+            await self.put(delivery, reason, detail)
+
     async def count(self) -> int:
         return (await self._kept()).count()
 
-    async def list(self, *, limit: int | None = None) -> AsyncIterator[DeadLetter]:
-        for letter in (await self._kept()).all()[:limit]:
+    async def list(self, *, limit: int | None = None, after: int = 0) -> AsyncIterator[DeadLetter]:
+        for letter in [each for each in (await self._kept()).all() if each.number > after][:limit]:
             yield letter
 
     async def get(self, number: int) -> DeadLetter:

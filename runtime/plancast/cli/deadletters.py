@@ -65,11 +65,12 @@ def list_letters(
             cell(letter.reason, "yellow"),
             cell(letter.subject),
             size(len(letter.payload) if letter.cut_from is None else letter.cut_from),
-            cell(letter.detail),
+            cell(f"{letter.detail} (and {letter.more:,} more like it)" if letter.more else letter.detail),
         )
     out().print(made)
-    if count > len(letters):
-        note(f"{count - len(letters):,} more; --limit 0 shows all")
+    shown = sum(1 + letter.more for letter in letters)
+    if count > shown:
+        note(f"{count - shown:,} more; --limit 0 shows all")
     return DONE
 
 
@@ -94,6 +95,8 @@ def show(number: Number, nats_url: NatsUrl = None, as_json: AsJson = False, verb
     about.add_row("content type", cell(letter.content_type or "– (read as JSON)"))
     about.add_row("put aside", cell(f"{timestamp(letter.time)} UTC"))
     about.add_row("size", size(len(letter.payload) if letter.cut_from is None else letter.cut_from))
+    if letter.more:
+        about.add_row("more", f"{letter.more:,} messages put aside with it, which are replayed with it")
     if letter.cut_from is not None:
         about.add_row("cut", f"only the first {size(len(letter.payload))} were kept; it cannot be replayed")
     console = out()
@@ -166,6 +169,7 @@ def _document(letter: DeadLetter, *, with_payload: bool = False) -> dict[str, An
         "time": iso(letter.time),
         "bytes": len(letter.payload),
         "cut_from": letter.cut_from,
+        "more": letter.more,
     }
     if with_payload:
         document["payload_base64"] = base64.b64encode(letter.payload).decode()

@@ -31,9 +31,7 @@ async def list_letters(
     behind = int(cursor) if cursor is not None else 0
     items: list[Letter] = []
     more = False
-    async for letter in backend.bus.dead_letters.list():
-        if letter.number <= behind:
-            continue
+    async for letter in backend.bus.dead_letters.list(after=behind):
         if len(items) == limit:
             more = True
             break
@@ -71,6 +69,7 @@ def _fields(letter: DeadLetter) -> dict[str, Any]:
         "at": letter.time,
         "bytes": len(letter.payload),
         "cut_from": letter.cut_from,
+        "more": letter.more,
     }
 
 

@@ -62,6 +62,8 @@ class Letter(Said):
     bytes: int
     cut_from: int | None
     """Bytes that it had, when only its first part was kept; it cannot be replayed."""
+    more: int
+    """Further messages that were put aside with it, and are replayed with it."""
 
 
 class FullLetter(Letter):
