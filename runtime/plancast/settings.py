@@ -169,6 +169,8 @@ class ConsoleSettings(BaseModel):
     """Port that it listens on; 0 takes a free one."""
     tokens: dict[str, SecretStr] = Field(default_factory=dict)
     """Who may use it, and the token of each: ``{"ada": "..."}``. Empty: whoever is on this machine."""
+    max_streams: int = Field(200, ge=1)
+    """Streams and long polls at a time; where several have tokens, half of them for one."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

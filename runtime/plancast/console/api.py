@@ -34,6 +34,8 @@ from plancast.console.backend import Actors, Backend
 from plancast.settings import Settings
 from plancast_bus.contracts import Bus
 
+MOST_REQUESTS = 256
+"""Requests to the API at a time, besides streams and long polls."""
 STATIC = Path(__file__).parent / "static"
 DESCRIPTION = "Submit goals, follow plans, answer what they wait for, and see what runs them."
 POLICY = (
@@ -96,7 +98,8 @@ def create_api(bus: Bus, settings: Settings, *, actors: Actors | None = None, st
     app.include_router(page.routes)
     if static.is_dir():
         app.mount("/", Pages(directory=static, html=True))
-    app.add_middleware(Guard, keyring=keyring, max_bytes=max_bytes)
+    most = settings.console.max_streams + MOST_REQUESTS
+    app.add_middleware(Guard, keyring=keyring, max_bytes=max_bytes, most=most)
     app.add_middleware(SlashesInIds)
     app.add_middleware(Headers)
     _describe(app, secured=bool(settings.console.tokens))

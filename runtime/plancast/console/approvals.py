@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
 from plancast.console.backend import Backend, Here
 from plancast.console.documents import approval_of, summary_of
-from plancast.console.index import Row
+from plancast.console.index import LOOKED_THROUGH, Row
+from plancast.console.limits import Looking
 from plancast.console.move_schemas import ApprovalOf, Approvals
 from plancast.console.people import Asking, asked_of_people
 
 routes = APIRouter(tags=["approvals"])
 
 
-@routes.get("/approvals", summary="Plans that wait for a person")
+@routes.get("/approvals", summary="Plans that wait for a person", dependencies=[Looking])
 async def list_approvals(
     backend: Here,
     tenant_id: Annotated[str, Query(max_length=400)] = "",
@@ -28,7 +30,11 @@ async def list_approvals(
     asking = Asking(backend, people)
     rows = list(index.rows())
     await asking.learn({row.summary.machine for row in rows if row.summary.machine})
-    waiting = [row for row in rows if asking.may(row) and (not tenant_id or row.summary.tenant_id == tenant_id)]
+    waiting: list[Row] = []
+    for first in range(0, len(rows), LOOKED_THROUGH):
+        some = rows[first : first + LOOKED_THROUGH]
+        waiting += [row for row in some if asking.may(row) and (not tenant_id or row.summary.tenant_id == tenant_id)]
+        await asyncio.sleep(0)
     items: list[ApprovalOf] = []
     more, last = False, 0
     for row in waiting:

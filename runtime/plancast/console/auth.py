@@ -73,12 +73,15 @@ class Keyring:
 
 
 class Guard:
-    """Lets through who may use the API; refuses what other sites have a browser do."""
+    """Lets through who may use the API, so many requests at a time; refuses what other sites have a browser do."""
 
-    def __init__(self, app: ASGIApp, keyring: Keyring, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, keyring: Keyring, max_bytes: int, most: int) -> None:
         self._app = app
         self._keyring = keyring
         self._max_bytes = max_bytes
+        self._most = most
+        self._under_way = 0
+        """Requests to the API that are being answered, streams included."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -88,10 +91,15 @@ class Guard:
         connection = HTTPConnection(scope)
         refusal = self._refusal(connection, scope)
         if refusal is not None:
-            headers = {"WWW-Authenticate": 'Bearer realm="plancast"'} if refusal[0] == 401 else None
+            headers = {401: {"WWW-Authenticate": 'Bearer realm="plancast"'}, 503: {"Retry-After": "1"}}.get(refusal[0])
             await problem(*refusal, headers=headers)(scope, receive, send)
             return
-        await self._app(scope, self._bounded(receive), send)
+        counts = scope["path"].startswith("/api")
+        self._under_way += counts
+        try:
+            await self._app(scope, self._bounded(receive), send)
+        finally:
+            self._under_way -= counts
 
     def _bounded(self, receive: Receive) -> Receive:
         """Of a body that does not say how long it is, no more is read than may be sent."""
@@ -117,6 +125,8 @@ class Guard:
             return 403, "a page of another site may not change anything here"
         if user is None and path.startswith("/api") and path not in PUBLIC:
             return 401, "give a token: Authorization: Bearer TOKEN, or log in"
+        if path.startswith("/api") and self._under_way >= self._most:
+            return 503, f"{self._under_way} requests are under way, and there may be no more"
         length = connection.headers.get("content-length", "0")
         if length.isascii() and length.isdigit() and int(length) > self._max_bytes:
             return 413, f"that is too large: {length} bytes, and {self._max_bytes} may be sent"

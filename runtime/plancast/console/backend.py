@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
 from plancast.client import Client
-from plancast.console.index import PlanIndex
+from plancast.console.index import PlanIndex, Row, Wanted
+from plancast.console.limits import Slots
+from plancast.console.problems import Refused
 from plancast.errors import PlanNotFound
 from plancast.handle import PlanHandle
 from plancast.registry import AgentRegistry
@@ -27,6 +30,11 @@ KEPT_HISTORIES = 16
 """Histories that are kept decoded, those looked at last."""
 KEPT_SUBMITTED = 10_000
 """Plans that were submitted here and have not begun, as far as is known."""
+KEPT_COUNTS = 64
+"""Counts that are kept for streams, those asked for last."""
+MOST_LOOKS = 16
+"""Requests at a time that look through all plans, or read many; of one user half of them."""
+LOOK_SECONDS = 10.0
 LOAD_SECONDS = 10.0
 """How long a request waits for the list of plans to be complete."""
 
@@ -49,6 +57,11 @@ class Backend:
         self.actors = actors
         self.closing = asyncio.Event()
         """Set when the server ends: streams and long polls end then."""
+        most, users = settings.console.max_streams, len(settings.console.tokens)
+        self.streams = Slots("streams and long polls", most, max(1, most // 2) if users > 1 else most)
+        self.looks = Slots("looks through all plans", MOST_LOOKS, MOST_LOOKS // 2 if users > 1 else MOST_LOOKS)
+        self._counts: OrderedDict[Wanted, tuple[int, dict[str, int]]] = OrderedDict()
+        self._counting = asyncio.Semaphore(1)
         self._submitted: OrderedDict[str, None] = OrderedDict()
         self._histories: OrderedDict[str, tuple[int, Entries]] = OrderedDict()
 
@@ -66,6 +79,39 @@ class Backend:
         """The list of plans, once it is complete, or after 10 seconds as far as it is."""
         await self.index.wait(LOAD_SECONDS)
         return self.index
+
+    async def found(self, asked: Wanted) -> list[Row] | None:
+        """The plans that are asked for, their status aside, in the order of their commits; None for all.
+
+        Others have their turn meanwhile.
+
+        Raises:
+            Refused: it takes too long.
+        """
+        if asked.takes_all:
+            return None
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                return await self.index.found(asked)
+        except TimeoutError as error:
+            detail = f"there are too many plans to look through in {LOOK_SECONDS:g} s; name a session, goal or tenant"
+            raise Refused(503, detail, headers={"Retry-After": "10"}) from error
+
+    async def counts(self, asked: Wanted) -> dict[str, int]:
+        """The plans that are asked for, by status, for streams: counted once for all that ask the same."""
+        if asked.takes_all:
+            return self.index.counts()
+        asked = replace(asked, status=frozenset())
+        async with self._counting:
+            kept = self._counts.get(asked)
+            if kept is None or kept[0] != self.index.changes:
+                changes = self.index.changes
+                found = await self.index.found(asked)
+                kept = self._counts[asked] = (changes, dict(Counter([row.summary.status for row in found])))
+            self._counts.move_to_end(asked)
+            while len(self._counts) > KEPT_COUNTS:
+                self._counts.popitem(last=False)
+            return kept[1]
 
     def handle(self, plan_id: str) -> PlanHandle:
         """A plan to be moved."""

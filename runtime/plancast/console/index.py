@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from sys import intern
 from typing import Literal, NamedTuple
 
@@ -27,6 +28,8 @@ COMPARE_SECONDS = 600.0
 """Seconds between two looks for plans that are gone without having expired."""
 _REPEATED = ("status", "goal_event", "current_state", "session_id", "user_id", "tenant_id", "planner")
 """Fields of a summary that many plans share."""
+LOOKED_THROUGH = 5_000
+"""Plans that are looked through before others have their turn."""
 PIECE = 256
 """Summaries that are taken in before others have their turn."""
 
@@ -107,9 +110,16 @@ class PlanIndex:
         self._expiring: list[tuple[float, str]] = []
         self._status: Counter[str] = Counter()
         self._version = 0
+        self.changes = 0
+        """Counts commits and what is forgotten."""
         self._listeners: set[Callable[[Row], None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._loaded = asyncio.Event()
+
+    @property
+    def version(self) -> int:
+        """Of the newest commit that was taken in."""
+        return self._version
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -167,8 +177,30 @@ class PlanIndex:
             return {status: count for status, count in self._status.items() if count}
         return dict(Counter([row.summary.status for row in wanted.among(self._rows.values())]))
 
-    def page(self, wanted: Wanted, *, sort: Sort = "updated", limit: int = 50, cursor: str | None = None) -> Page:
-        """A page of plans, the newest first.
+    async def found(self, wanted: Wanted) -> list[Row]:
+        """The plans that are meant, their status aside, in the order of their commits; others have their turn
+        meanwhile."""
+        rows, found = list(self._rows.values()), list[Row]()
+        for first in range(0, len(rows), LOOKED_THROUGH):
+            found += wanted.among(rows[first : first + LOOKED_THROUGH])
+            await asyncio.sleep(0)
+        return found
+
+    def changed_after(self, version: int, most: int) -> list[Row]:
+        """The plans that have moved since a version, the one that moved last first; at most so many."""
+        moved = takewhile(lambda row: row.version > version, reversed(self._rows.values()))
+        return list(islice(moved, most))
+
+    def page(
+        self,
+        wanted: Wanted,
+        *,
+        sort: Sort = "updated",
+        limit: int = 50,
+        cursor: str | None = None,
+        found: Collection[Row] | None = None,
+    ) -> Page:
+        """A page of plans, the newest first; ``found`` is what :meth:`found` gave, where that was asked.
 
         Raises:
             ValueError: the cursor is of no page in this order.
@@ -177,7 +209,7 @@ class PlanIndex:
         if wanted.takes_all:
             counts, ahead = self.counts(), reversed(self._rows.values()) if sort == "updated" else self._by_creation()
         else:
-            found = wanted.among(self._rows.values())
+            found = wanted.among(self._rows.values()) if found is None else found
             counts = dict(Counter([row.summary.status for row in found]))
             if sort == "created":
                 found = sorted(found, key=_created)
@@ -202,6 +234,7 @@ class PlanIndex:
 
     def take(self, committed: Committed) -> None:
         """Take a commit in."""
+        self.changes += 1
         key, plan = committed.correlation_id, committed.summary
         before = self._rows.pop(key, None)
         for name in _REPEATED:  # each plan would bring its own copy
@@ -231,6 +264,7 @@ class PlanIndex:
         row = self._rows.pop(key, None)
         if row is None:
             return
+        self.changes += 1
         plan = row.summary
         self._drop_creation(row)
         self._keys.pop(plan.plan_id, None)

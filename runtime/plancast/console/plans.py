@@ -15,6 +15,7 @@ from plancast.console.backend import Backend, Here
 from plancast.console.documents import approval_of, entry_of, groups_of, summary_of, usage_of, waits_of
 from plancast.console.graph import graph_of
 from plancast.console.index import Sort, Wanted
+from plancast.console.limits import Looking
 from plancast.console.people import asked_of_people
 from plancast.console.plan_schemas import (
     GoalOf,
@@ -41,6 +42,7 @@ MAX_CHILDREN = 200
 MAX_TREE = 2000
 """Plans of a tree that are shown."""
 MAX_WAIT = 60.0
+MOST_WORDS = 16
 
 PlanId = Annotated[
     str,
@@ -72,6 +74,8 @@ def wanted(
     ] = "",
 ) -> Wanted:
     """The filters of a list, out of its query."""
+    if len(text.split()) > MOST_WORDS:
+        raise Refused(422, f"query.text: at most {MOST_WORDS} words can be searched for")
     return Wanted(frozenset(str(each) for each in status or () if each), session_id, tenant_id, goal, parent, text)
 
 
@@ -92,7 +96,7 @@ def sendable(data: Any) -> Any:
         raise Refused(422, f"that cannot be sent: {error}") from error
 
 
-@routes.get("", summary="List plans")
+@routes.get("", summary="List plans", dependencies=[Looking])
 async def list_plans(
     backend: Here,
     asked: Annotated[Wanted, Depends(wanted)],
@@ -102,8 +106,9 @@ async def list_plans(
 ) -> PlanPage:
     """The plans that are kept, the newest first, with their numbers by status."""
     index = await backend.plans()
+    found = await backend.found(asked)
     try:
-        page = index.page(asked, sort=sort, limit=limit, cursor=cursor)
+        page = index.page(asked, sort=sort, limit=limit, cursor=cursor, found=found)
     except ValueError as error:
         raise Refused(422, str(error)) from error
     return PlanPage(
@@ -206,7 +211,7 @@ async def get_graph(backend: Here, plan_id: PlanId) -> Graph:
     return graph_of(await backend.state(checkpoint), await backend.history(checkpoint))
 
 
-@routes.get("/{plan_id}/tree", summary="A plan and its children")
+@routes.get("/{plan_id}/tree", summary="A plan and its children", dependencies=[Looking])
 async def get_tree(backend: Here, plan_id: PlanId) -> Tree:
     """The plan, the plans that it has started, and theirs, with the groups of tasks of each."""
     checkpoint = await backend.checkpoint(plan_id)
@@ -230,6 +235,7 @@ async def _tree(backend: Backend, plan: PlanSummary, seen: set[str], depth: int)
 @routes.get("/{plan_id}/result", summary="A plan's result", responses={202: {"model": PlanStanding}})
 async def get_result(
     backend: Here,
+    by: By,
     plan_id: PlanId,
     response: Response,
     wait: Annotated[float, Query(ge=0, le=MAX_WAIT, description="Seconds to wait for the end.")] = 0.0,
@@ -237,7 +243,8 @@ async def get_result(
     """What came of a plan; 202 while it has not ended, after waiting as long as asked."""
     checkpoint = await backend.begun(plan_id)
     if wait > 0 and (checkpoint is None or response_of(checkpoint) is None):
-        await _end_within(backend, checkpoint.correlation_id if checkpoint is not None else plan_id, wait)
+        with backend.streams.held_by(by):
+            await _end_within(backend, checkpoint.correlation_id if checkpoint is not None else plan_id, wait)
         checkpoint = await backend.begun(plan_id)
     ended = response_of(checkpoint) if checkpoint is not None else None
     if checkpoint is None or ended is None:

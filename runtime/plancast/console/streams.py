@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import AbstractContextManager, aclosing, suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query
 from pydantic import BaseModel
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette.sse import SendTimeoutError
+from starlette.types import Receive, Scope, Send
 
+from plancast.console.auth import By
 from plancast.console.backend import Backend, Here
 from plancast.console.documents import entry_of, summary_of
-from plancast.console.index import Row, Wanted
+from plancast.console.index import Wanted
 from plancast.console.plan_schemas import PlanStanding, Result
 from plancast.console.plans import PlanId, wanted
 from plancast.ending import response_of
@@ -22,10 +26,17 @@ from plancast.status import PlanStatus
 from plancast_bus.checkpoints import Checkpoint
 from plancast_bus.errors import BusUnavailable
 
+logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
 MOST_A_TICK = 100
 """Changes of the list that are told one by one; of more, only the newest are, and that there are more."""
+MOST_LOOKED_AT = 5_000
+"""Changes of the list that are looked at in a tick."""
 COUNTS_SECONDS = 1.0
+COUNTS_REST = 10
+"""How many times what counting took lies between two counts."""
+SEND_SECONDS = 30.0
+"""How long a reader may take nothing before its stream is ended; it may go on where it was."""
 AGAIN_SECONDS = 0.5
 PING_SECONDS = 15
 routes = APIRouter(prefix="/plans", tags=["streams"])
@@ -50,8 +61,20 @@ def _event(name: str, body: BaseModel | dict[str, Any], number: int | None = Non
     return ServerSentEvent(data, event=name, id=str(number) if number is not None else None)
 
 
-def _response(events: AsyncIterator[ServerSentEvent]) -> EventSourceResponse:
-    return EventSourceResponse(events, ping=PING_SECONDS, headers={"Cache-Control": "no-store"})
+class _Stream(EventSourceResponse):
+    """A stream that holds a slot for as long as it is sent."""
+
+    def __init__(self, events: AsyncIterator[ServerSentEvent], slot: AbstractContextManager[None]) -> None:
+        headers = {"Cache-Control": "no-store"}
+        super().__init__(events, ping=PING_SECONDS, headers=headers, send_timeout=SEND_SECONDS)
+        self._slot = slot
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._slot:
+            try:
+                await super().__call__(scope, receive, send)
+            except* SendTimeoutError:
+                logger.info("a stream is ended: its reader takes nothing")
 
 
 @routes.get(
@@ -60,37 +83,33 @@ def _response(events: AsyncIterator[ServerSentEvent]) -> EventSourceResponse:
     response_class=EventSourceResponse,
     responses=_stream_of("plan", "counts", "more"),
 )
-async def stream_plans(backend: Here, asked: Annotated[Wanted, Depends(wanted)]) -> EventSourceResponse:
+async def stream_plans(backend: Here, by: By, asked: Annotated[Wanted, Depends(wanted)]) -> EventSourceResponse:
     """`plan` with a summary for each change, `counts` at most once a second, `more` where changes were left out."""
-    return _response(_changes(backend, asked))
+    return _Stream(_changes(backend, asked), backend.streams.held_by(by))
 
 
 async def _changes(backend: Backend, asked: Wanted) -> AsyncIterator[ServerSentEvent]:
-    changed = dict[str, Row]()
     # A plan that leaves the status that is asked for is a change of the list too, so the status does not count here.
-    loop = asyncio.get_running_loop()
+    index, loop = backend.index, asyncio.get_running_loop()
     told: dict[str, int] | None = None
-    counted = float("-inf")
-
-    def hear(row: Row) -> None:
-        if asked.among((row,)):
-            changed.pop(row.key, None)
-            changed[row.key] = row
-
-    with backend.index.listening(hear):
-        while not backend.closing.is_set():
-            rows = list(changed.values())
-            changed.clear()
-            if len(rows) > MOST_A_TICK:
-                yield _event("more", {"skipped": len(rows) - MOST_A_TICK})
-            for row in rows[-MOST_A_TICK:]:
-                yield _event("plan", summary_of(row.summary))
-            if loop.time() - counted >= COUNTS_SECONDS:
-                counted, counts = loop.time(), backend.index.counts(asked)
-                if counts != told:
-                    told = counts
-                    yield _event("counts", told)
-            await _pause(backend, TICK_SECONDS)
+    due, seen = float("-inf"), index.version
+    while not backend.closing.is_set():
+        # Nothing waits here for a slow reader: what moved meanwhile is found in the index, each plan once.
+        moved = index.changed_after(seen, MOST_LOOKED_AT)
+        seen = index.version
+        rows = list(asked.among(moved))
+        if len(rows) > MOST_A_TICK:
+            yield _event("more", {"skipped": len(rows) - MOST_A_TICK})
+        for row in reversed(rows[:MOST_A_TICK]):
+            yield _event("plan", summary_of(row.summary))
+        if loop.time() >= due:
+            began = loop.time()
+            counts = await backend.counts(asked)
+            due = began + max(COUNTS_SECONDS, COUNTS_REST * (loop.time() - began))
+            if counts != told:
+                told = counts
+                yield _event("counts", told)
+        await _pause(backend, TICK_SECONDS)
 
 
 @routes.get(
@@ -101,6 +120,7 @@ async def _changes(backend: Backend, asked: Wanted) -> AsyncIterator[ServerSentE
 )
 async def stream_plan(
     backend: Here,
+    by: By,
     plan_id: PlanId,
     after: Annotated[int | None, Query(ge=0, le=2**53, description="Turns behind this revision.")] = None,
     last_event_id: Annotated[str | None, Header(max_length=30)] = None,
@@ -112,7 +132,8 @@ async def stream_plan(
     checkpoint = await backend.checkpoint(plan_id)
     if after is None and last_event_id is not None and last_event_id.isascii() and last_event_id.isdigit():
         after = int(last_event_id)
-    return _response(_turns(backend, checkpoint, checkpoint.revision - 1 if after is None else after))
+    events = _turns(backend, checkpoint, checkpoint.revision - 1 if after is None else after)
+    return _Stream(events, backend.streams.held_by(by))
 
 
 async def _turns(backend: Backend, first: Checkpoint, after: int) -> AsyncIterator[ServerSentEvent]:

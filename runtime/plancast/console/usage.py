@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request
 from plancast.console.backend import Backend, Here
 from plancast.console.documents import usage_of
 from plancast.console.index import Row
+from plancast.console.limits import Looking
 from plancast.console.plan_schemas import Usage
 from plancast.console.schemas import UsageReport, UsageRow
 from plancast_bus.codec import unpack
@@ -57,7 +58,7 @@ def _ledger(request: Request) -> Ledger:
     return found
 
 
-@routes.get("/usage", summary="What models have cost")
+@routes.get("/usage", summary="What models have cost", dependencies=[Looking])
 async def get_usage(
     request: Request,
     backend: Here,
