@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from plancast.plan import PlanContext
 from plancast.reading import answered_request
 from plancast_bus.codec import decode
-from plancast_bus.contracts import Bus, StoredEvent
+from plancast_bus.contracts import Bus, Delivery
 from plancast_bus.effects import Effect, Publish
 from plancast_bus.envelope import EventTopic
 from plancast_bus.errors import InvalidEnvelope
@@ -48,7 +48,7 @@ async def still_unsent(
     return todo, sent
 
 
-def _answered(stored: StoredEvent, correlation_id: str) -> str | None:
+def _answered(stored: Delivery, correlation_id: str) -> str | None:
     defaults = {
         "id": "unknown",
         "source": "unknown",

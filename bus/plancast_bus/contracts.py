@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 from plancast_bus.checkpoints import CheckpointStore
 from plancast_bus.effects import Effect
@@ -193,15 +193,6 @@ class Registry(Protocol):
     async def delete(self, kind: str, key: str) -> None: ...
 
 
-class StoredEvent(NamedTuple):
-    """An event that a stream holds."""
-
-    sequence: int
-    message_id: str | None
-    payload: bytes
-    content_type: str | None
-
-
 Notice = Callable[[str, bytes, str | None], Awaitable[None]]
 """Receives (subject, payload, content type) of a notice."""
 
@@ -254,7 +245,9 @@ class Bus(Protocol):
         """An event as bytes and their content type, in the configured wire format."""
         ...
 
-    async def stored_events(self, topic: str, correlation_id: str) -> list[StoredEvent]:
+    async def stored_events(
+        self, topic: str, correlation_id: str, *, after: int = 0, limit: int | None = None
+    ) -> list[Delivery]:
         """The events of a topic and a correlation id that their stream holds at this moment, oldest first.
 
         From streams of what must be processed they are gone once acknowledged. One look-up an event: for rare use.
@@ -262,6 +255,13 @@ class Bus(Protocol):
         Raises:
             BusUnavailable: the stream cannot be read.
         """
+        They are not delivered by this: their ``attempt`` is 0, and they have no ``reply``.
+
+        Args:
+            topic: The topic.
+            correlation_id: The correlation id.
+            after: The sequence that the events come after.
+            limit: Events at most.
         ...
 
     def consume(self, spec: ConsumerSpec) -> Consumer:

@@ -753,6 +753,10 @@ async def test_a_response_is_republished_once_and_marked_as_a_response(world: Wo
     await bus.emit([response(b"another answer", "r2")])
     await told.wait_for(b"answer")
     await bus.emit([Publish(bus.subjects.event("action-results", "plan-1", "marker"), b"marker", "m", codec.JSON_TYPE)])
+    assert await bus.stored_events("action-requests", "a b.*", limit=1) == [first]
+    assert await bus.stored_events("action-requests", "a b.*", after=first.sequence) == [second]
+    assert bus.subjects.parse_stored(first.subject) == ("action-requests", "a b.*", "x.y")
+    assert (first.attempt, first.reply, first.is_response, first.stream) == (0, "", False, second.stream)
     await heard.wait_for(b"marker")
 
     responses = [each for each in heard.notices if each[1] != b"marker"]

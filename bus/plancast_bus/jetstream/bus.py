@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from plancast_bus.codec import CONTENT_TYPES, encode
-from plancast_bus.contracts import ConsumerSpec, Notice, Source, StoredEvent
+from plancast_bus.contracts import ConsumerSpec, Delivery, Notice, Source
 from plancast_bus.effects import Effect
 from plancast_bus.envelope import EventEnvelope, EventTopic, WireEvent
 from plancast_bus.errors import AccessDenied, BusUnavailable, PayloadTooLarge, UnsupportedServer
@@ -22,7 +22,7 @@ from plancast_bus.jetstream.admitting import Admission
 from plancast_bus.jetstream.api import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, ApiError, JetStreamApi
 from plancast_bus.jetstream.checkpoints import JetStreamCheckpoints
 from plancast_bus.jetstream.connection import Connection
-from plancast_bus.jetstream.consuming import PullConsumer
+from plancast_bus.jetstream.consuming import PullConsumer, as_delivery
 from plancast_bus.jetstream.dead_letters import JetStreamDeadLetters
 from plancast_bus.jetstream.emitting import Emitter
 from plancast_bus.jetstream.exchange import Exchange, NoResponders
@@ -139,15 +139,19 @@ class JetStreamBus:
         wire_format = self._settings.wire_format
         return encode(event, wire_format), CONTENT_TYPES[wire_format]
 
-    async def stored_events(self, topic: str, correlation_id: str) -> list[StoredEvent]:
+    async def stored_events(
+        self, topic: str, correlation_id: str, *, after: int = 0, limit: int | None = None
+    ) -> list[Delivery]:
         """The events of a topic and a correlation id that their stream holds; see the contract."""
         stream = self._names.of_source(SOURCES[topic])
         subject = self.subjects.stored(topic, "*", encode_token(correlation_id))
-        found: list[StoredEvent] = []
-        after = 0
-        while (message := await self._api.next_from_leader(stream, subject, after)) is not None:
-            after, read = message.sequence, read_message(message.headers, message.payload)
-            found.append(StoredEvent(after, read.message_id, read.payload, read.content_type))
+        found: list[Delivery] = []
+        while limit is None or len(found) < limit:
+            message = await self._api.next_from_leader(stream, subject, after)
+            if message is None:
+                break
+            after = message.sequence
+            found.append(as_delivery(message, stream, self._names.responses))
         return found
 
     def consume(self, spec: ConsumerSpec) -> PullConsumer:

@@ -19,7 +19,7 @@ from nats.aio.msg import Msg
 
 from plancast_bus.contracts import ConsumerSpec, Delivery
 from plancast_bus.errors import BusError, BusUnavailable
-from plancast_bus.jetstream.api import STREAM_NOT_FOUND, ApiError, JetStreamApi
+from plancast_bus.jetstream.api import STREAM_NOT_FOUND, ApiError, JetStreamApi, StoredMessage
 from plancast_bus.jetstream.connection import Connection
 from plancast_bus.jetstream.inbox import Inbox
 from plancast_bus.jetstream.publishing import TENANT
@@ -290,3 +290,21 @@ class PullConsumer:
 def _at(tokens: list[str]) -> int:
     """Where the number of deliveries stands; sequences and time follow it."""
     return 6 if len(tokens) >= 11 else 4  # the newer form has domain and account before the stream
+def as_delivery(message: StoredMessage, stream: str, responses: str) -> Delivery:
+    """A message that was read out of a stream, as if it were delivered."""
+    headers, read = message.headers, read_message(message.headers, message.payload)
+    return Delivery(
+        message.subject,
+        read.payload,
+        read.content_type,
+        read.message_id,
+        stream,
+        message.sequence,
+        0,
+        "",
+        headers.get("Nats-Stream") == responses,
+        headers.get(TENANT, ""),
+        read.trace,
+    )
+
+

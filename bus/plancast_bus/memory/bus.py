@@ -10,7 +10,7 @@ from uuid import uuid4
 from plancast_bus import codec, crash_points
 from plancast_bus.checkpoints import CheckpointStore
 from plancast_bus.clock import Clock
-from plancast_bus.contracts import ConsumerSpec, DeadLetters, Delivery, Notice, Registry, Source, StoredEvent
+from plancast_bus.contracts import ConsumerSpec, DeadLetters, Delivery, Notice, Registry, Source
 from plancast_bus.effects import DropAlias, Effect, NoteAlias, Publish, Respond, SealHistory, Withdraw
 from plancast_bus.envelope import EventEnvelope, EventTopic, WireEvent
 from plancast_bus.errors import BusError, BusUnavailable, PayloadTooLarge
@@ -97,15 +97,19 @@ class MemoryBus:
         wire_format = self.settings.wire_format
         return codec.encode(event, wire_format), codec.CONTENT_TYPES[wire_format]
 
-    async def stored_events(self, topic: str, correlation_id: str) -> list[StoredEvent]:
+    async def stored_events(
+        self, topic: str, correlation_id: str, *, after: int = 0, limit: int | None = None
+    ) -> list[Delivery]:
         await self.turn()
         stream = self.world.streams[SOURCES[topic]]
-        return [
-            StoredEvent(each.sequence, each.message_id, each.payload, each.content_type)
+        found = [
+            each.as_delivery(stream.name)
             for each in stream.messages.values()
-            if (address := self.subjects.parse_stored(each.subject)).correlation_id == correlation_id
+            if each.sequence > after
+            and (address := self.subjects.parse_stored(each.subject)).correlation_id == correlation_id
             and address.topic == topic
         ]
+        return found[:limit]
 
     def consume(self, spec: ConsumerSpec) -> MemoryConsumer:
         """Read a durable consumer, created when it is not there.

@@ -36,6 +36,13 @@ class StoredMessage:
     def size(self) -> int:
         return len(self.subject) + len(self.payload) + len(self.message_id or "")
 
+    def as_delivery(self, stream: str, attempt: int = 0, reply: str = "") -> Delivery:
+        """The message as it comes out of its stream."""
+        return Delivery(
+            self.subject, self.payload, self.content_type, self.message_id, stream, self.sequence, attempt, reply,
+            self.is_response, self.tenant, self.trace,
+        )  # fmt: skip
+
 
 @dataclass(slots=True)
 class _Pending:
@@ -329,19 +336,8 @@ class Durable:
         if len(self._redeliveries) > 2 * len(self._pending) + _SLACK:
             self._redeliveries = [(each.entry, sequence) for sequence, each in self._pending.items()]
             heapq.heapify(self._redeliveries)
-        return Delivery(
-            subject=message.subject,
-            payload=message.payload,
-            content_type=message.content_type,
-            message_id=message.message_id,
-            stream=self.stream.name,
-            sequence=message.sequence,
-            attempt=pending.attempt,
-            reply=f"{self.stream.name}.{self.spec.name}.{message.sequence}.{pending.attempt}",
-            is_response=message.is_response,
-            tenant=message.tenant,
-            trace=message.trace,
-        )
+        reply = f"{self.stream.name}.{self.spec.name}.{message.sequence}.{pending.attempt}"
+        return message.as_delivery(self.stream.name, pending.attempt, reply)
 
 
 @dataclass(slots=True)
