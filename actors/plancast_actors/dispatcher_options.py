@@ -41,7 +41,8 @@ class DispatcherOptions:
     max_batch: int = 512
     """Events in one call to a host."""
     ack_wait: float = 30.0
-    """Seconds after which an event that nobody reports on is delivered again."""
+    """Seconds after which an event is delivered again that its dispatcher does not keep alive: one that has hung. What
+    a lost dispatcher had in hand, the next one has at once."""
     goals: tuple[str, ...] = ()
     """Goal event types of all planners."""
     dedicated_goals: frozenset[str] = frozenset()
@@ -102,6 +103,7 @@ def consumer_specs(subjects: Subjects, options: DispatcherOptions) -> list[Consu
             filters=tuple(filters),
             ack_wait=options.ack_wait,
             max_ack_pending=max(20_000, readers * in_hand),
+            reclaim=True,
         )
 
     def spec_of(goal: str) -> ConsumerSpec:

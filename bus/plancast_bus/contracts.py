@@ -60,6 +60,10 @@ class ConsumerSpec:
     prefetch: bool = True
     """Whether more may be on its way than was asked for. Faster; but what waits here unseen is not kept alive,
     so it is not for consumers whose reader may be busy for longer than ``ack_wait``."""
+    reclaim: bool = False
+    """Whether what was delivered under this name and not acknowledged is delivered again at once when a reader begins,
+    or begins anew after a lost connection, instead of after ``ack_wait``. For consumers of few readers that recognise
+    what they hold, since it comes to them again, too."""
 
 
 class Consumer(Protocol):
@@ -251,10 +255,6 @@ class Bus(Protocol):
         """The events of a topic and a correlation id that their stream holds at this moment, oldest first.
 
         From streams of what must be processed they are gone once acknowledged. One look-up an event: for rare use.
-
-        Raises:
-            BusUnavailable: the stream cannot be read.
-        """
         They are not delivered by this: their ``attempt`` is 0, and they have no ``reply``.
 
         Args:
@@ -262,6 +262,10 @@ class Bus(Protocol):
             correlation_id: The correlation id.
             after: The sequence that the events come after.
             limit: Events at most.
+
+        Raises:
+            BusUnavailable: the stream cannot be read.
+        """
         ...
 
     def consume(self, spec: ConsumerSpec) -> Consumer:

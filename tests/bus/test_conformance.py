@@ -145,6 +145,7 @@ def spec(
     ack_wait: float = 60.0,
     max_ack_pending: int = 1000,
     filters: tuple[str, ...] | None = None,
+    reclaim: bool = False,
 ) -> ConsumerSpec:
     if filters is None:
         filters = (
@@ -152,7 +153,7 @@ def spec(
             if source == "timers"
             else tuple(bus.subjects.stored(topic) for topic in TOPICS[source])
         )
-    return ConsumerSpec(name, source, filters, ack_wait=ack_wait, max_ack_pending=max_ack_pending)
+    return ConsumerSpec(name, source, filters, ack_wait, max_ack_pending, reclaim=reclaim)
 
 
 async def fetch(consumer: Consumer, limit: int = 100) -> list[Delivery]:
@@ -373,6 +374,64 @@ async def test_a_nak_delivers_again_at_once_or_after_its_delay(bus: Bus) -> None
     await bus.publish(event("b"))
     taken = await take(consumer, 2)
     assert [(each.message_id, each.attempt) for each in taken] == [("b", 1), ("a", 3)]
+
+
+@pytest.mark.parametrize("source", ["results", "facts"])
+async def test_what_a_lost_reader_has_not_acknowledged_comes_at_once_to_the_next(world: World, source: Source) -> None:
+    topic = "action-results" if source == "results" else "business-facts"
+    lost, bus = await world.connect(), await world.connect()
+    reading = spec(bus, source, ack_wait=3600.0, reclaim=True)
+    first = lost.consume(reading)
+    waiting = asyncio.ensure_future(first.fetch(5))
+    await asyncio.sleep(0.2)  # the consumer of facts begins with what comes
+    for name in "abcde":
+        await lost.publish(event(name, topic=topic))
+    held = [*await asyncio.wait_for(waiting, PATIENCE)]
+    held += await take(first, 5 - len(held), ack=False) if len(held) < 5 else []
+    assert ids(held) == ["a", "b", "c", "d", "e"]
+    await first.ack([held[1], held[3]])
+    await first.nak(held[2], delay=3600.0)
+    await first.in_progress([held[0]])
+    await lost.stored_events("plan-events", "x")  # what was acknowledged has arrived
+    await lost.close()  # the connection alone: what it has in hand, it does not give back
+    second = bus.consume(reading)
+    again = await take(second, 3, ack=False)
+    assert ids(again) == ["a", "c", "e"], "and nothing that was acknowledged"
+    assert {each.attempt for each in again} == {2}
+    await second.ack([held[0], *again[1:]])  # the first as one that is not lost after all says it: late
+    await bus.stored_events("plan-events", "x")
+    await bus.close()
+    bus = await world.connect()
+    third = bus.consume(reading)
+    await bus.publish(event("f", topic=topic))
+    assert ids(await take(third, 1)) == ["f"]
+
+
+async def test_what_another_reader_has_in_hand_stays_there_unless_it_is_reclaimed(world: World) -> None:
+    bus = await world.connect()
+    await bus.publish(event("a"))
+    await take(bus.consume(spec(bus, ack_wait=3600.0)), 1, ack=False)
+    await bus.close()
+    bus = await world.connect()
+    await bus.publish(event("b"))
+    assert ids(await take(bus.consume(spec(bus, ack_wait=3600.0)), 1)) == ["b"]
+
+
+async def test_a_reader_that_reclaims_comes_to_what_lies_far_apart(world: World) -> None:
+    """Ten thousand messages of others between two that are held: no limit of a call or of a write is in the way."""
+    bus = await world.connect()
+    reading = spec(bus, ack_wait=3600.0, max_ack_pending=20_000, filters=(bus.subjects.stored("action-results"),))
+    reading = replace(reading, reclaim=True)
+    await bus.publish(event("first"))
+    between = [
+        Publish(bus.subjects.event("plan-events", "other", "x.y"), b"", f"x{number}", codec.JSON_TYPE)
+        for number in range(10_000)
+    ]
+    await bus.emit(between)
+    await bus.publish(event("last"))
+    assert ids(await take(bus.consume(reading), 2, ack=False)) == ["first", "last"]
+    await bus.close()
+    assert ids(await take((await world.connect()).consume(reading), 2)) == ["first", "last"]
 
 
 async def test_in_progress_keeps_a_message_from_being_delivered_again(world: World, bus: Bus) -> None:
@@ -694,6 +753,10 @@ async def test_what_a_stream_still_holds_can_be_looked_up(bus: Bus) -> None:
     assert await held("action-requests", "a b.*") == ["1", "2"]
     first, second = await bus.stored_events("action-requests", "a b.*")
     assert (first.sequence, second.sequence) == tuple(sequences[:2])
+    assert await bus.stored_events("action-requests", "a b.*", limit=1) == [first]
+    assert await bus.stored_events("action-requests", "a b.*", after=first.sequence) == [second]
+    assert bus.subjects.parse_stored(first.subject) == ("action-requests", "a b.*", "x.y")
+    assert (first.attempt, first.reply, first.is_response, first.stream) == (0, "", False, second.stream)
     assert (first.payload, first.content_type) == (b"{}", codec.JSON_TYPE)
     assert await held("action-results", "a b.*") == ["answer"]
     assert await held("plan-events", "a b.*") == []
@@ -753,10 +816,6 @@ async def test_a_response_is_republished_once_and_marked_as_a_response(world: Wo
     await bus.emit([response(b"another answer", "r2")])
     await told.wait_for(b"answer")
     await bus.emit([Publish(bus.subjects.event("action-results", "plan-1", "marker"), b"marker", "m", codec.JSON_TYPE)])
-    assert await bus.stored_events("action-requests", "a b.*", limit=1) == [first]
-    assert await bus.stored_events("action-requests", "a b.*", after=first.sequence) == [second]
-    assert bus.subjects.parse_stored(first.subject) == ("action-requests", "a b.*", "x.y")
-    assert (first.attempt, first.reply, first.is_response, first.stream) == (0, "", False, second.stream)
     await heard.wait_for(b"marker")
 
     responses = [each for each in heard.notices if each[1] != b"marker"]

@@ -453,6 +453,28 @@ async def test_while_the_server_is_down_a_publish_ends_in_time(tmp_path: Path, c
 # Lost answers.
 
 
+async def test_what_was_delivered_into_a_lost_connection_comes_again_when_it_is_back(
+    fresh_nats: NatsServer, connected: Connect
+) -> None:
+    publisher = await connected(fresh_nats.url)
+    async with between(fresh_nats) as proxy:
+        bus = await connected(proxy.url)
+        consumer = bus.consume(replace(results(bus.subjects, ack_wait=3600.0), reclaim=True))
+        await publisher.publish(event(0))
+        held = await fetch_all(consumer, 1)
+        fetching = asyncio.create_task(fetch_all(consumer, 3))
+        await asyncio.sleep(0.2)
+        proxy.silence()
+        await publisher.publish(event(1))
+        await publisher.publish(event(2))
+        async with asyncio.timeout(PATIENCE):
+            await proxy.swallowed.wait()
+            proxy.cut()
+            again = await fetching
+        assert [each.message_id for each in again] == ["plan-1:0", "plan-1:1", "plan-1:2"]
+        assert again[0].sequence == held[0].sequence, "what its reader still has, it knows"
+
+
 async def test_a_commit_whose_acknowledgement_is_lost_with_the_connection_is_recognised_as_ones_own(
     fresh_nats: NatsServer, connected: Connect
 ) -> None:

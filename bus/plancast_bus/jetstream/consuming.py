@@ -36,6 +36,8 @@ SILENCE = 2 * HEARTBEAT + 1.0
 """Seconds without any sign of life after which the pulls are taken for lost."""
 RESTART_WAIT = 0.2
 """Seconds between two attempts to begin anew."""
+RECLAIM_BATCH = 50_000
+"""Refusals in one write."""
 _EXPIRES = round(PULL_EXPIRES * 1_000_000_000)
 _HEARTBEAT = round(HEARTBEAT * 1_000_000_000)
 
@@ -140,7 +142,10 @@ class PullConsumer:
         await self._answer([self._delivery(message) for message in inbox.messages], b"-NAK")
 
     async def _answer(self, deliveries: Iterable[Delivery], word: bytes) -> None:
-        replies = [delivery.reply for delivery in deliveries]
+        await self._send((delivery.reply for delivery in deliveries), word)
+
+    async def _send(self, subjects: Iterable[str], word: bytes) -> None:
+        replies = list(subjects)
         try:
             if len(replies) > 1 and self._connection.alive:
                 # All but the last are one write: publishing each costs ten times as much. The last has all sent.
@@ -161,28 +166,47 @@ class PullConsumer:
 
     async def _restart(self) -> None:
         """Create the consumer where it is missing, and go on with a fresh inbox: it ends the old pulls."""
-        first = self._inbox is None
+        old = self._inbox
+        if old is not None:
+            await old.close()  # before it is asked what is out: nothing more goes there
         while True:
             self._stale = False
             try:
-                await self._create()
+                info = await self._create()
                 break
             except BusUnavailable:
                 self._stale = True
-                if first or self._closed or self._connection.ended:
+                if old is None or self._closed or self._connection.ended:
                     raise
                 logger.warning("consumer cannot be reached yet", extra={"consumer": self._spec.name})
                 await asyncio.sleep(RESTART_WAIT)
-        old = self._inbox
+        if self._spec.reclaim and info["num_ack_pending"]:
+            await self._reclaim(info)
         inbox = Inbox(self._client, self._on_status)
         await inbox.open()
         if old is not None:
-            await old.close()
             inbox.messages.extend(old.messages)
         self._credit = len(inbox.messages)
         self._inbox = inbox
 
-    async def _create(self) -> None:
+    async def _reclaim(self, info: dict[str, Any]) -> None:
+        """Have what was delivered and not acknowledged delivered again now.
+
+        The server does not list those messages, but passes over a refusal of any other: all in between are refused.
+        What a refusal says besides the message's sequence is not looked at, as long as the consumer's is in range.
+        """
+        first, last = info["ack_floor"]["stream_seq"] + 1, info["delivered"]["stream_seq"]
+        prefix, place = f"$JS.ACK.{self._stream}.{self._spec.name}.1", info["delivered"]["consumer_seq"]
+        logger.info(
+            "%d events that no reader holds are delivered again",
+            info["num_ack_pending"],
+            extra={"consumer": self._spec.name},
+        )
+        for begin in range(first, last + 1, RECLAIM_BATCH):
+            sequences = range(begin, min(begin + RECLAIM_BATCH, last + 1))
+            await self._send((f"{prefix}.{sequence}.{place}.0.0" for sequence in sequences), b"-NAK")
+
+    async def _create(self) -> dict[str, Any]:
         spec = self._spec
         config: dict[str, Any] = {
             "name": spec.name,
@@ -201,7 +225,7 @@ class PullConsumer:
         else:
             config["filter_subjects"] = list(spec.filters)
         try:
-            await self._api.call(operation, {"stream_name": self._stream, "config": config})
+            return await self._api.call(operation, {"stream_name": self._stream, "config": config})
         except ApiError as error:
             if error.code == STREAM_NOT_FOUND:
                 raise BusError(
@@ -287,9 +311,6 @@ class PullConsumer:
         )
 
 
-def _at(tokens: list[str]) -> int:
-    """Where the number of deliveries stands; sequences and time follow it."""
-    return 6 if len(tokens) >= 11 else 4  # the newer form has domain and account before the stream
 def as_delivery(message: StoredMessage, stream: str, responses: str) -> Delivery:
     """A message that was read out of a stream, as if it were delivered."""
     headers, read = message.headers, read_message(message.headers, message.payload)
@@ -308,3 +329,6 @@ def as_delivery(message: StoredMessage, stream: str, responses: str) -> Delivery
     )
 
 
+def _at(tokens: list[str]) -> int:
+    """Where the number of deliveries stands; sequences and time follow it."""
+    return 6 if len(tokens) >= 11 else 4  # the newer form has domain and account before the stream

@@ -227,6 +227,9 @@ class MemoryConsumer:
         self._spec = spec
         self._durable = stream.durable(spec)
         self._closed = False
+        if spec.reclaim:
+            self._reclaim()
+            bus.on_reconnect(self._reclaim)
 
     async def fetch(self, limit: int) -> list[Delivery]:
         if limit < 1:
@@ -243,6 +246,10 @@ class MemoryConsumer:
                 return taken
             times = [each for each in (self._durable.next_due(), self._stream.next_tick()) if each is not None]
             await self._durable.wait(min(times, default=None))
+
+    def _reclaim(self) -> None:
+        if not self._closed:
+            self._durable.reclaim(self._stream.clock.time())
 
     async def ack(self, deliveries: Iterable[Delivery]) -> None:
         self._bus.check_open()

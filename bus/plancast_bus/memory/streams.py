@@ -282,6 +282,11 @@ class Durable:
         heapq.heappush(self._redeliveries, (pending.due, sequence))
         self.wake()
 
+    def reclaim(self, now: float) -> None:
+        """Deliver again at once what is not acknowledged."""
+        for sequence in list(self._pending):
+            self.nak(sequence, 0.0, now)
+
     def in_progress(self, sequence: int, now: float) -> None:
         pending = self._pending.get(sequence)
         if pending is not None:
