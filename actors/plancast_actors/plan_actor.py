@@ -211,6 +211,8 @@ class PlanActor:
             await self._put_aside(inbound, "crashes-host", inbound.convicted)
             await self._fail_without_running(inbound, inbound.convicted)
             return done
+        if early := self.host.retries.early(inbound, self.host.clock.time()):
+            return Outcome(inbound.token, "retry", early)
         try:
             event, is_timer, _ = self.host.decode(inbound)
         except InvalidEnvelope as error:
@@ -251,10 +253,11 @@ class PlanActor:
                 self.state.unload()
                 return Outcome(inbound.token, "retry", 1.0)
             except RetryableError as error:
-                if inbound.attempt < self.host.settings.hosts.max_handler_attempts:
+                again = self._again(inbound, self.host.settings.hosts.max_handler_attempts, error.retry_after or 0.0)
+                if again is not None:
                     logger.info("turn is tried again: %s", error, extra={"correlation_id": self.correlation_id})
                     self.state.unload()
-                    return Outcome(inbound.token, "retry", error.retry_after or min(30.0, 0.5 * 2**inbound.attempt))
+                    return again
                 turn, verdict = await self._failed(inbound, event, is_timer, error)
             except Exception as error:
                 logger.warning("turn failed: %s", error, exc_info=True, extra={"correlation_id": self.correlation_id})
@@ -339,10 +342,11 @@ class PlanActor:
         """A defect of ours: the event is not lost, and the plan starts from its checkpoint; but not for ever."""
         logger.error("turn crashed", exc_info=error, extra={"correlation_id": self.correlation_id})
         self.state.unload()
-        times = self.host.crashed(inbound)
-        if times < self.host.settings.hosts.max_turn_attempts:
-            return Outcome(inbound.token, "retry", min(30.0, 0.5 * 2**times))
-        detail = f"the event could not be handled in {times} attempts: {type(error).__name__}: {error}"
+        attempts = self.host.settings.hosts.max_turn_attempts
+        again = self._again(inbound, attempts)
+        if again is not None:
+            return again
+        detail = f"the event could not be handled in {attempts} attempts: {type(error).__name__}: {error}"
         try:
             await self._put_aside(inbound, "crashes-turn", detail)
             await self._fail_without_running(inbound, detail)
@@ -350,6 +354,15 @@ class PlanActor:
             logger.error("its plan cannot be failed either", exc_info=failure, extra={"subject": inbound.subject})
             self.state.unload()
         return Outcome(inbound.token, "done", 0.0)
+
+    def _again(self, inbound: Inbound, attempts: int, delay: float = 0.0) -> Outcome | None:
+        """Have an event tried again, after a delay or a backoff; None when it was tried as often as it may be."""
+        times = self.host.retries.count(inbound)
+        if times >= attempts:
+            return None
+        delay = delay or min(30.0, 0.5 * 2**times)
+        self.host.retries.hold(inbound, self.host.clock.time() + delay)
+        return Outcome(inbound.token, "retry", delay)
 
     async def _fail_without_running(self, inbound: Inbound, detail: str) -> None:
         """Fail the plan that an event is for, running nothing of the app's; a goal's plan fails before it began."""

@@ -27,6 +27,7 @@ from plancast_actors.parking import ParkingReasoner
 from plancast_actors.plan_actor import PlanActor
 from plancast_actors.poison import Poison
 from plancast_actors.presence import Presence
+from plancast_actors.retries import Retries
 from plancast_actors.samples import Samples
 from plancast_actors.unused_machines import is_kept
 from plancast_bus.clock import Clock, SystemClock
@@ -45,8 +46,6 @@ LOOKED_AT = 16
 """Actors that are looked at to make room for another one."""
 MACHINES = 1_024
 """State machines that a host remembers; plans may each have one of their own."""
-MAX_CRASHES = 10_000
-"""Events that could not be handled, of which a host counts how often."""
 AT_ONCE = 32
 """Events that are taken in before others have their turn: acknowledgements, calls, models' answers."""
 REPORTS_SECONDS = 600.0
@@ -162,9 +161,9 @@ class PlanHost:
         """Where latencies are kept; None measures none."""
         self.poison = Poison(bus, "undecodable", logger)
         """Puts events aside that are none."""
+        self.retries = Retries()
         self._actors: OrderedDict[str, PlanActor] = OrderedDict()
         self._emitted: OrderedDict[str, Emitted] = OrderedDict()
-        self._crashes: OrderedDict[tuple[str, int], int] = OrderedDict()
         self._incarnation = uuid4().hex
         self._epochs = itertools.count()
         self._machines: OrderedDict[str, Machine] = OrderedDict()
@@ -225,15 +224,6 @@ class PlanHost:
         """Nothing: it is for whoever runs the host to end it."""
 
     # What plan actors call.
-
-    def crashed(self, inbound: Inbound) -> int:
-        """Note that an event could not be handled at all; returns how often so far."""
-        key = inbound.stream, inbound.sequence
-        self._crashes[key] = self._crashes.get(key, 0) + 1
-        self._crashes.move_to_end(key)
-        if len(self._crashes) > MAX_CRASHES:
-            self._crashes.popitem(last=False)
-        return self._crashes[key]
 
     def next_epoch(self) -> str:
         """A text that no commit has carried before, of this or any other host."""

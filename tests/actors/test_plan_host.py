@@ -587,10 +587,14 @@ async def test_a_retryable_error_is_tried_again_and_then_fails_the_plan() -> Non
     async with Bench(a_handled_app(flaky), hosts={"max_handler_attempts": 3}) as bench:
         host = bench.host()
         for attempt in (1, 2):
-            (outcome,) = await bench.hand(host, a_goal(), attempt=attempt)
+            (outcome,) = await bench.hand(host, a_goal(), attempt=attempt, sequence=1)
             assert (outcome.kind, outcome.delay) == ("retry", 7.0)
             assert await bench.bus.checkpoints.load("plan-1") is None
-        (outcome,) = await bench.hand(host, a_goal(), attempt=3)
+            await bench.clock.advance(3.0)
+            (outcome,) = await bench.hand(host, a_goal(), attempt=9, sequence=1)
+            assert (outcome.kind, outcome.delay) == ("retry", 4.0), "delivered again, as to a new dispatcher, is no try"
+            await bench.clock.advance(4.0)
+        (outcome,) = await bench.hand(host, a_goal(), attempt=3, sequence=1)
         assert outcome.kind == "done"
         assert (await bench.plan()).error == "RetryableError: later"
         assert len(calls) == 3
