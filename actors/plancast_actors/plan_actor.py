@@ -14,6 +14,7 @@ from plancast.errors import RetryableError, TerminalError
 from plancast.log_records import IN_HAND, about
 from plancast.turn import Turn, Verdict
 from plancast_actors.activation import EXPIRED, Activation, Emitted, digest_of
+from plancast_actors.backlog import Backlog
 from plancast_actors.inbound import Inbound, Outcome
 from plancast_actors.parking import PARK
 from plancast_actors.quick_turn import QuickTurn
@@ -222,6 +223,7 @@ class PlanActor:
         laps = self.state.laps = laps_of(self.host.samples, inbound.token)
         if crash_points.armed and is_timer:
             await self._reach(CrashPoint.TIMER_DUE)
+        backlog, looked_before = None, False
         while True:
             if not self.state.loaded and not self.is_surely_new(event):
                 await self.state.patiently(self.state.load)
@@ -232,6 +234,11 @@ class PlanActor:
                 self._conflicts = 0
                 await self.state.keep()
                 return done
+            if is_timer and self._may_give_up(event):
+                looked_before = backlog is not None
+                backlog = backlog or Backlog(self.host.bus, self.correlation_id)
+                if (postponed := await self._take_backlog(backlog, event, inbound)) is not None:
+                    return postponed
             turn = self.turn(inbound, event, is_timer)
             try:
                 if crash_points.armed:
@@ -278,6 +285,11 @@ class PlanActor:
                     continue
                 return done
             try:
+                # Code may take its time. Once, else events without end would keep a timer from counting.
+                unread = backlog if self.host.has_handlers and not looked_before else None
+                if unread is not None and await self.state.patiently(unread.has_more):
+                    self.state.unload()
+                    continue
                 await self.state.commit(turn, digest)
             except CommitConflict:
                 # Somebody else has taken a turn of this plan: what we know is stale.
@@ -363,6 +375,25 @@ class PlanActor:
         delay = delay or min(30.0, 0.5 * 2**times)
         self.host.retries.hold(inbound, self.host.clock.time() + delay)
         return Outcome(inbound.token, "retry", delay)
+
+    async def _take_backlog(self, backlog: Backlog, timer: EventEnvelope, inbound: Inbound) -> Outcome | None:
+        """Take what is durable and was not delivered yet, as when a dispatcher was lost, before a timer gives it up.
+
+        Returns what becomes of the timer when an event cannot be taken now; else None.
+        """
+        while self._may_give_up(timer):
+            earlier = await self.state.patiently(partial(backlog.read, inbound.token))
+            if earlier is None:
+                break
+            outcome = await self._take(earlier)
+            if outcome.kind != "done":
+                return outcome
+        IN_HAND.set(partial(self._about, timer))
+        return None
+
+    def _may_give_up(self, timer: EventEnvelope) -> bool:
+        """Whether the request of a timer is still open."""
+        return self.state.plan is not None and timer.parent_event_id in self.state.plan.requests
 
     async def _fail_without_running(self, inbound: Inbound, detail: str) -> None:
         """Fail the plan that an event is for, running nothing of the app's; a goal's plan fails before it began."""

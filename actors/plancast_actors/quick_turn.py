@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from plancast.turn import Turn, Verdict
-from plancast_actors.activation import EXPIRED, digest_of
+from plancast_actors.activation import digest_of
 from plancast_actors.inbound import Inbound
 from plancast_actors.samples import Laps, laps_of
 from plancast_bus.checkpoints import Checkpoint
@@ -55,7 +55,8 @@ class QuickTurn:
         digest = digest_of(event.id)
         if not (state.loaded or actor.is_surely_new(event)) or digest in state.processed:
             return None
-        if (is_timer and event.type == EXPIRED) or not host.environment.runs_itself(event, state.plan):
+        # A timer looks for what came before it.
+        if is_timer or not host.environment.runs_itself(event, state.plan):
             return None
         turn = actor.turn(inbound, event, is_timer)
         if in_full and not turn.outbox.trace:  # else the event is noted with the trace of its turn

@@ -10,6 +10,7 @@ from opentelemetry.trace import Link, SpanKind
 from plancast.tracing import Tracing, Work, link_to, processing
 from plancast.turn import Turn, Verdict
 from plancast_actors.activation import Activation
+from plancast_actors.backlog import Backlog
 from plancast_actors.inbound import Inbound, Outcome
 from plancast_actors.plan_actor import PlanActor
 from plancast_actors.quick_turn import QuickTurn
@@ -169,6 +170,10 @@ class TracedPlanActor(PlanActor):
         assert self._span is not None
         with self._traces.tracing.within(self._span):
             return await super()._run(turn)
+
+    async def _take_backlog(self, backlog: Backlog, timer: EventEnvelope, inbound: Inbound) -> Outcome | None:
+        self._end()  # the span of a timer's turn that was discarded: what came before the timer has its own
+        return await super()._take_backlog(backlog, timer, inbound)
 
     async def _failed(
         self, inbound: Inbound, event: EventEnvelope, is_timer: bool, error: BaseException

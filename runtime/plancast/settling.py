@@ -92,7 +92,7 @@ def _set_timer(turn: Turn, plan: PlanContext, request_id: str, request: Request)
     assert request.due is not None
     name = _timer_name(request_id)
     event = EventEnvelope(
-        id=f"{request_id}:due:{request.attempt}:{'again' if request.asking_again else 'timeout'}",
+        id=f"{request_id}:{due_name(request)}",
         source="plancast",
         type=timeout_event(request.response_event),
         topic=EventTopic.PLAN_EVENTS,
@@ -105,6 +105,11 @@ def _set_timer(turn: Turn, plan: PlanContext, request_id: str, request: Request)
     )
     payload, content_type = turn.environment.encode(event)
     turn.effects.append(SetTimer(plan.correlation_id, name, request.due, payload, content_type, turn.outbox.trace))
+
+
+def due_name(request: Request) -> str:
+    """How the id of the event ends that comes when a request is due: to be asked again, or given up, this time."""
+    return f"due:{request.attempt}:{'again' if request.asking_again else 'timeout'}"
 
 
 def _timer_name(request_id: str) -> str:

@@ -18,7 +18,7 @@ from plancast.reading import answered_request
 from plancast.recorded_answers import RecordedAnswers
 from plancast.requests import WAIT, Request
 from plancast.run import version_of
-from plancast.settling import settle_kept, settle_requests
+from plancast.settling import due_name, settle_kept, settle_requests
 from plancast.staging import StagedEvents
 from plancast.status import PAUSED, PENDING, RUNNING
 from plancast.steering import CONTROLS
@@ -380,6 +380,8 @@ class Turn:
         request = plan.requests.get(request_id)
         if request is None or request.due is None:
             return self.ignored("a timer of a request that is settled")
+        if not self.event.id.endswith(f":{due_name(request)}"):
+            return self.ignored("a timer of an earlier attempt")
         deciding = self.deciding(plan)
         if plan.status is PAUSED and request.event_type != WAIT:
             return self.ignored("the plan is paused; the timer is set again when it goes on")
