@@ -137,6 +137,14 @@ def _applied_twice(history: History) -> None:
     _swap(history, place, replace(second, checkpoint=replace(second.checkpoint, timeline=timeline)))
 
 
+def _timed_out_although_answered(history: History) -> None:
+    place, second = _committed(history, 1)
+    entry = unpack(second.checkpoint.timeline[-1])
+    said = entry["event"] | {"id": "p0:1-0:due:1:timeout", "time": "2100-01-01T00:00:00+00:00"}
+    timeline = (*second.checkpoint.timeline[:-1], pack(entry | {"event": said, "timer": True}))
+    _swap(history, place, replace(second, checkpoint=replace(second.checkpoint, timeline=timeline)))
+
+
 def _history_rewritten(history: History) -> None:
     entries = [unpack(each) for each in history.timelines["p0"]]
     history.timelines["p0"] = [pack(each | {"state": "elsewhere"}) for each in entries]
@@ -192,6 +200,7 @@ PLANTED: list[tuple[Callable[[History], None], str]] = [
     (_gap, "turns come in one order"),
     (_out_of_order, "turns come in one order"),
     (_applied_twice, "events are applied once"),
+    (_timed_out_although_answered, "answers come before timeouts"),
     (_history_rewritten, "turns come in one order"),
     (_written_past_the_fence, "turns come in one order"),
     (_left_waiting, "no plan is left waiting"),

@@ -27,6 +27,7 @@ from plancast.testing.simulation.history import Struck
 from plancast.testing.simulation.running import run_seed
 from plancast_actors import host_link, plan_actor
 from plancast_actors.activation import Activation, Emitted
+from plancast_actors.plan_actor import PlanActor
 from plancast_actors.plan_host import PlanHost
 from plancast_bus.memory.checkpoints import KeptPlans
 
@@ -134,6 +135,13 @@ def _reports_by_the_dispatchers_name_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(host_link, "uuid4", Same)
 
 
+def _timeouts_that_do_not_look(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: PlanActor, *_: Any) -> None:
+        return None
+
+    patch.setattr(PlanActor, "_take_backlog", nothing)
+
+
 def _kept_answers_all_have_requests(patch: pytest.MonkeyPatch) -> None:
     def take(plan: Any, fields: Any) -> bool:
         plan.requests[fields["parent_event_id"]]
@@ -171,6 +179,7 @@ def _seeds(*first: Workload) -> Iterator[Workload]:
         (_ignored_by_a_stale_actor, {"no plan is left waiting"}),
         (_reports_by_the_dispatchers_name_alone, {"nothing is lost"}),
         (_kept_answers_all_have_requests, {"results are right"}),
+        (_timeouts_that_do_not_look, {"answers come before timeouts"}),
     ],
     ids=lambda value: value.__name__.strip("_") if callable(value) else "",
 )
@@ -204,7 +213,9 @@ def test_shrinking_leaves_out_what_a_failure_does_not_need() -> None:
     assert all(step == 0 for step, _ in small.plans[0].signals)
 
 
-@pytest.mark.parametrize("kind", ["crash host", "freeze host", "replace host", "crash dispatcher", "crash worker"])
+@pytest.mark.parametrize(
+    "kind", ["crash host", "freeze host", "replace host", "crash dispatcher", "crash worker", "crash both"]
+)
 def test_a_fault_strikes_between_two_awaits_of_its_process(kind: Any) -> None:
     workload = Workload(
         seed=3,

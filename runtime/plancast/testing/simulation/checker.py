@@ -1,14 +1,16 @@
 """The history checker: what a run's record proves, or which promise was broken. Pure.
 
 What is proved: each goal has one plan, each plan one final response, turns of a plan come in one order and each
-event has at most one of them; every effect is explained by a turn that was durable before it, every committed
-effect is delivered, no plan is left waiting, nothing is left undelivered, and all results are right.
+event has at most one of them; no request times out that was answered before it was due; every effect is explained
+by a turn that was durable before it, every committed effect is delivered, no plan is left waiting, nothing is left
+undelivered, and all results are right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from plancast.status import PlanStatus
 from plancast.testing.simulation.history import (
@@ -22,10 +24,12 @@ from plancast.testing.simulation.history import (
     Told,
     show_effect,
 )
+from plancast.testing.simulation.loop import START
 from plancast.testing.simulation.outcomes import wrong_with
 from plancast.testing.simulation.workload import PlanSpec, Workload
-from plancast_bus.codec import unpack
+from plancast_bus.codec import decode, unpack
 from plancast_bus.effects import Effect, Publish, Respond
+from plancast_bus.envelope import EventTopic
 
 HOSTS = "host"
 """Names of the nodes that hold plans begin so: what they send must be explained."""
@@ -69,6 +73,7 @@ def check_history(history: History, workload: Workload) -> list[Violation]:
     plans = _by_plan(history)
     begun = [plan for plan in plans.values() if plan.commits]
     found = [*_goals(history, plans), *_children(begun, workload), *_effects(history), *_calls(history)]
+    found += _timeouts(history)
     for plan in begun:
         found += _order(plan, history)
         found += _ending(plan)
@@ -156,6 +161,29 @@ def _calls(history: History) -> Iterator[Violation]:
             case Called(plan=plan, request=request) | Answered(plan=plan, request=request) if request not in asked:
                 said = f"request {request} reached a worker, and no committed turn has sent it"
                 yield Violation("effects are explained", plan, said)
+
+
+def _timeouts(history: History) -> Iterator[Violation]:
+    """An answer that is durable before its request is due is applied before the request's timer, wherever it is."""
+    answers: dict[str, list[tuple[float, str]]] = {}
+    applied: set[str] = set()
+    for entry in history.entries:
+        match entry.fact:
+            case Emitted(effect=Publish() as effect) if not entry.node.startswith(HOSTS):
+                event = decode(effect.payload, effect.content_type)
+                if event.topic == EventTopic.ACTION_RESULTS and event.parent_event_id:
+                    answers.setdefault(event.parent_event_id, []).append((entry.time, event.id))
+            case Committed(plan=plan, checkpoint=checkpoint) if checkpoint.timeline:
+                turn = unpack(checkpoint.timeline[-1])
+                applied.add(str(turn["event"]["id"]))
+                if not turn.get("timer"):
+                    continue
+                due = datetime.fromisoformat(turn["event"]["time"]).timestamp() - START
+                request = turn["event"].get("parent_event_id") or ""
+                for time, answer in answers.get(request, ()):
+                    if time < due and answer not in applied:
+                        said = f"turn {turn['revision']} took request {request} for unanswered; {answer} was there"
+                        yield Violation("answers come before timeouts", plan, said)
 
 
 def _order(plan: _Plan, history: History) -> Iterator[Violation]:

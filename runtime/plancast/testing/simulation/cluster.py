@@ -213,6 +213,12 @@ class Cluster:
             self.loop.spawn("network", _start_again(process))
         return process is not None
 
+    def crash_dispatchers(self) -> None:
+        """End the dispatchers, and start them again a little later."""
+        for process in self.dispatchers:
+            process.kill()
+            self.loop.spawn("network", _start_again(process))
+
     def stall(self, node: str, seconds: float) -> bool:
         """Freeze the life that a node is, and put another one in its place; False when there is none."""
         process = self._process_of(node)

@@ -129,7 +129,8 @@ class Misfortune:
             await asyncio.sleep(fault.seconds)
             cluster.adversary.away = False
             return
-        processes = {"host": cluster.hosts, "dispatcher": cluster.dispatchers, "worker": cluster.workers}[kind]
+        kinds = {"host": cluster.hosts, "dispatcher": cluster.dispatchers, "worker": cluster.workers}
+        processes = kinds.get(kind, cluster.hosts)
         process = processes[fault.target % len(processes)]
         life = process.life
         if life is None:
@@ -138,6 +139,8 @@ class Misfortune:
         if life is not process.life:
             return
         cluster.world.note(Struck(f"{deed} {life.node} for {fault.seconds:.3f} s"))
+        if kind == "both":
+            cluster.crash_dispatchers()
         await getattr(self, f"_{deed}")(process, life, fault.seconds)
 
     async def _step_reached(self, life: Life, steps: int) -> None:

@@ -92,7 +92,7 @@ def _step(random: Random, kind: PlanKind, key: str, depth: int) -> Step:
             return Step(chosen, seconds=random.uniform(0.3, 2.0))
         case "race":
             seconds = random.uniform(0.3, 2.0)
-            return Step("race", n, "slow", seconds=seconds)
+            return Step("race", n, "slow", times=random.randint(0, 3), seconds=seconds)
         case "child" if depth < DEEPEST:
             return Step("child", child=_plan(random, f"{key}-c", depth + 1))
         case "child":

@@ -105,7 +105,8 @@ def _states(plan: PlanSpec, number: int, step: Step, after: str) -> list[StateCo
             ]
         case "race":
             ways = [*to, StateTransition(on_event="work.timeout", to_state=after)]
-            action = _action(plan, name, step).model_copy(update={"timeout_seconds": step.seconds})
+            timeout = step.seconds + 0.25 * step.times
+            action = _action(plan, name, step).model_copy(update={"timeout_seconds": timeout})
             return [StateConfig(state_name=name, action=action, transitions=ways)]
         case "retry":
             policy = RetryPolicy(attempts=step.times + 2, backoff_seconds=0.3)

@@ -16,7 +16,7 @@ PlanKind = Literal["machine", "script", "tree"]
 FaultKind = Literal[
     "crash host", "crash dispatcher", "crash worker",
     "freeze host", "freeze dispatcher", "freeze worker",
-    "replace host", "replace dispatcher", "outage",
+    "replace host", "replace dispatcher", "outage", "crash both",
 ]  # fmt: skip
 
 
@@ -29,7 +29,8 @@ class Step:
     """What the answer is to say, or how many successes a join needs."""
     do: Do = "ok"
     times: int = 0
-    """Requests that fail before one succeeds (``retry``), or attempts (``flaky``)."""
+    """Requests that fail before one succeeds (``retry``), attempts (``flaky``), or quarters of a second that are left
+    between a worker's answer and its timeout (``race``)."""
     seconds: float = 0.0
     """Time that the worker takes, or that the plan gives it."""
     join: Join = "all"
@@ -81,7 +82,10 @@ class PlanSpec:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong at a time: with which process, after how many of its steps, and for how long."""
+    """Something that goes wrong at a time: with which process, after how many of its steps, and for how long.
+
+    ``crash both`` ends a plan host and the dispatcher at the same step.
+    """
 
     kind: FaultKind
     at: float
