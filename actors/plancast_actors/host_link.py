@@ -15,7 +15,9 @@ from plancast_bus.crash_points import CrashPoint
 
 logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.1
-"""First pause after a host was lost; it doubles up to 2 s."""
+"""First pause after a host was lost; it doubles up to LONGEST_RETRY."""
+LONGEST_RETRY = 0.5
+"""A longer one would be added to the time that plans stand still, since Ray has a process again after one or two."""
 TRIAL_TICK = 0.1
 """Seconds between two looks at what is suspected to bring hosts down."""
 LIFE_SECONDS = 5.0
@@ -114,7 +116,7 @@ class HostLink:
             self._wake.clear()
             if self._lost:
                 await asyncio.sleep(pause)
-                pause = min(2.0, pause * 2)
+                pause = min(LONGEST_RETRY, pause * 2)
             if (self._lost or not self._life) and not await self._meet():
                 self._wake.set()
                 continue
