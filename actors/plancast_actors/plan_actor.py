@@ -9,9 +9,11 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from plancast.app_code import contained
 from plancast.controls import CANCEL, cancel_reason
-from plancast.errors import RetryableError, TerminalError
+from plancast.errors import HandlerAborted, RetryableError, TerminalError
 from plancast.log_records import IN_HAND, about
+from plancast.reading import error_text
 from plancast.turn import Turn, Verdict
 from plancast_actors.activation import EXPIRED, Activation, Emitted, digest_of
 from plancast_actors.backlog import Backlog
@@ -195,7 +197,9 @@ class PlanActor:
                     self.state.unload()
                     self.mailbox.insert(1, (inbound, reports))
                     continue
-                except Exception as error:
+                except (asyncio.CancelledError, GeneratorExit):
+                    raise
+                except BaseException as error:
                     outcome = await self._crashed(inbound, error)
                 reports.add(outcome)
                 if crash_points.armed:
@@ -267,7 +271,8 @@ class PlanActor:
                     return again
                 turn, verdict = await self._failed(inbound, event, is_timer, error)
             except Exception as error:
-                logger.warning("turn failed: %s", error, exc_info=True, extra={"correlation_id": self.correlation_id})
+                why = error_text(error)
+                logger.warning("turn failed: %s", why, exc_info=True, extra={"correlation_id": self.correlation_id})
                 turn, verdict = await self._failed(inbound, event, is_timer, error)
             if verdict is Verdict.UNKNOWN:
                 return await self._unknown(inbound, event)
@@ -325,8 +330,8 @@ class PlanActor:
 
     async def _run(self, turn: Turn) -> Verdict:
         if not self.host.has_handlers:
-            return await turn.run()
-        self._handling, self._running = asyncio.get_running_loop().create_task(_without_exit(turn)), turn
+            return await contained(turn.run())
+        self._handling, self._running = asyncio.get_running_loop().create_task(contained(turn.run())), turn
         limit = self.host.settings.plans.turn_seconds or None
         try:
             await asyncio.wait((self._handling,), timeout=limit)
@@ -344,13 +349,13 @@ class PlanActor:
             if not self._handling.cancelled():
                 return self._handling.result()
             if self._stopped_by is None:
-                raise RuntimeError("the handler was cancelled, and not by plancast")
+                raise HandlerAborted("CancelledError: the handler was cancelled from within, and not by plancast")
             raise Interrupted(cancel_reason(self._stopped_by))
         finally:
             self._handling.cancel()
             self._handling = self._running = self._stopped_by = None
 
-    async def _crashed(self, inbound: Inbound, error: Exception) -> Outcome:
+    async def _crashed(self, inbound: Inbound, error: BaseException) -> Outcome:
         """A defect of ours: the event is not lost, and the plan starts from its checkpoint; but not for ever."""
         logger.error("turn crashed", exc_info=error, extra={"correlation_id": self.correlation_id})
         self.state.unload()
@@ -358,7 +363,7 @@ class PlanActor:
         again = self._again(inbound, attempts)
         if again is not None:
             return again
-        detail = f"the event could not be handled in {attempts} attempts: {type(error).__name__}: {error}"
+        detail = f"the event could not be handled in {attempts} attempts: {error_text(error)}"
         try:
             await self._put_aside(inbound, "crashes-turn", detail)
             await self._fail_without_running(inbound, detail)
@@ -499,11 +504,3 @@ class PlanActor:
 
     async def _reach(self, point: CrashPoint) -> None:
         await crash_points.reach(point, self.correlation_id)
-
-
-async def _without_exit(turn: Turn) -> Verdict:
-    """Run a turn; a handler that exits fails its plan, and does not end the host."""
-    try:
-        return await turn.run()
-    except SystemExit as error:
-        raise RuntimeError(f"a handler called sys.exit({error.code!r})") from error

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from plancast.app_code import aborted_by, contained
 from plancast.context import PlatformContext
 from plancast.errors import RetryableError, TerminalError
 from plancast.plain import plain
@@ -142,35 +143,33 @@ class TaskExecutor:
         Raises:
             RetryableError: the task is to be tried again, unless it was tried often enough.
         """
-        definition = self.definition
         failure: BaseException
         measured = self.samples is not None and not self.counts.answered & UNSAMPLED
         begun = time.perf_counter() if measured else None
         try:
-            if definition.schema is not None:
-                check_data(definition, request.data)
-            task = TaskContext(request, attempt)
-            context = self._context_factory(request)
-            if self._is_async:
-                returned = await definition.handler(task, context)
-            else:
-                returned = await self._call_in_thread(task, context)
-            event_type, data = task.answer or (expected_answer(request, definition), returned)
-            answer = None if event_type is None else make_answer(request, definition, event_type, _sendable(data))
+            answer = await contained(self._answered(request, attempt))
             self.counts.answered += 1
             if begun is not None and self.samples is not None:
                 self.samples.stage("task", time.perf_counter() - begun)
             return answer
         except RetryableError:
             raise
-        except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if current is not None and current.cancelling():
-                raise
-            failure = TerminalError("the handler was cancelled from within")
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             failure = error
         return self.failure(request, failure)
+
+    async def _answered(self, request: EventEnvelope, attempt: int) -> Answer | None:
+        definition = self.definition
+        if definition.schema is not None:
+            check_data(definition, request.data)
+        task = TaskContext(request, attempt)
+        context = self._context_factory(request)
+        if self._is_async:
+            returned = await definition.handler(task, context)
+        else:
+            returned = await self._call_in_thread(task, context)
+        event_type, data = task.answer or (expected_answer(request, definition), returned)
+        return None if event_type is None else make_answer(request, definition, event_type, _sendable(data))
 
     def is_given_up(self, lost: int) -> bool:
         """Whether processes have ended too often while they did a task."""
@@ -219,6 +218,10 @@ def _call_plain(handler: TaskHandler, task: TaskContext, context: PlatformContex
         return handler(task, context)
     except StopIteration as error:  # no future can carry it
         raise RuntimeError("the handler raised StopIteration") from error
+    except Exception:
+        raise
+    except BaseException as error:  # nor should one carry this: a GeneratorExit would end who waits for it
+        raise aborted_by(error) from error
 
 
 def _is_async(handler: TaskHandler) -> bool:

@@ -61,6 +61,7 @@ class TaskReader:
         self._clock = clock
         self._max_event_bytes = max_event_bytes
         self._consumer: Consumer = bus.consume(spec)
+        self._closing = False
         self._held: dict[int, _Held] = {}
         self.redelivered = 0
         self._settled: list[_Held] = []
@@ -83,6 +84,7 @@ class TaskReader:
     async def close(self) -> None:
         """Give back what is still in hand, and let the consumer go."""
         running = self.running
+        self._closing = True
         for task in (*running, *self._others):
             task.cancel()
         await asyncio.wait((*running, *self._others), timeout=CANCEL_SECONDS)
@@ -196,6 +198,10 @@ class TaskReader:
                 TRACE.set(delivery.trace)
                 request.trace_id = trace_id_of(delivery.trace)
             await self._do_task(held, request)
+        except asyncio.CancelledError:
+            if not self._closing:  # its handler has cancelled it: the place is free, and the task comes again
+                self._release(held)
+            raise
         except Exception:
             logger.exception("a task could not be handled, it is given back", extra={"task": self._event_type})
             await self._give_back(held, LONGEST_PAUSE)
@@ -238,7 +244,8 @@ class TaskReader:
         try:
             await self._do(held, request, record)
         except asyncio.CancelledError:
-            await record.interrupted()
+            if self._closing:
+                await record.interrupted()
             raise
 
     async def _do(self, held: _Held, request: EventEnvelope, record: TaskRecord) -> None:

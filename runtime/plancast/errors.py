@@ -24,6 +24,7 @@ PlancastError                  root of every error that plancast raises (it live
 │   ├── UnknownTask            there is no such task or group
 │   ├── IllegalTaskMove        a task or group cannot go there from where it stands
 │   └── IdempotencyConflict    a key was used before, for something else
+├── HandlerAborted             code of an app has raised what is no Exception
 ├── TerminalError              a handler's way to say: do not try again
 │   ├── BudgetExhausted        a plan has spent its actions, tokens, cost or time
 │   └── ModelUnavailable       a model has failed for good
@@ -43,6 +44,7 @@ __all__ = [
     "ConditionFailed",
     "DeterministicStepError",
     "ForeignPlan",
+    "HandlerAborted",
     "IdempotencyConflict",
     "IdentityRequired",
     "IllegalTaskMove",
@@ -222,6 +224,11 @@ class IllegalTaskMove(TaskError, ValueError):
 
 class IdempotencyConflict(TaskError, ValueError):
     """Raised when a key or an id is used again for another request than the first."""
+
+
+class HandlerAborted(PlancastError):
+    """Raised in place of what is no `Exception` and would pass every `except Exception`: a `SystemExit`, a panic of an
+    extension module, a `CancelledError` that nobody has asked for. The message names it; `__cause__` is it."""
 
 
 class TerminalError(PlancastError):

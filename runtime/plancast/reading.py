@@ -55,9 +55,17 @@ def event_view(event: Any) -> dict[str, Any]:
     return {"type": event_type_of(event), "data": event_data(event), "topic": _event_topic(event)}
 
 
+def words_of(error: Any) -> str:
+    """What an error says; also of one whose own words cannot be had."""
+    try:
+        return str(error)
+    except BaseException:  # as of a panic in `__str__`; the error is answered all the same
+        return "its text cannot be read"
+
+
 def error_text(error: Any) -> str:
     """An error as a plan keeps it and responds with it: without credentials, not longer than ``MAX_ERROR``."""
-    text = redact(str(error).encode("utf-8", "replace").decode())
+    text = redact(words_of(error).encode("utf-8", "replace").decode())
     if isinstance(error, BaseException):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR - 1]}…"

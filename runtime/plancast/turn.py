@@ -7,14 +7,14 @@ from typing import Any
 from plancast.context import PlatformContext
 from plancast.controls import FORK
 from plancast.deciding import Deciding
-from plancast.errors import ForeignPlan, InvalidApp, TerminalError
+from plancast.errors import ForeignPlan, InvalidApp, InvalidDecision, InvalidStateMachine, TerminalError
 from plancast.failed_requests import as_failure_of_child, ask_later, ends_request, explain, is_failure
 from plancast.goal import GoalContext, TransitionContext
 from plancast.machine import validate_state_machine
 from plancast.outbox import Outbox
 from plancast.plan import MAX_MOVES, WAITING_FOR, PlanContext
 from plancast.planner import Handler, Planner, call_handler, wants_four
-from plancast.reading import answered_request
+from plancast.reading import answered_request, error_text
 from plancast.recorded_answers import RecordedAnswers
 from plancast.requests import WAIT, Request
 from plancast.run import version_of
@@ -168,10 +168,14 @@ class Turn:
             begin(self, ForkedFrom.model_validate(self.event.data), {})
         if self.plan is None:
             if not self._is_goal:
-                return self.refused(f"a handler failed: {type(error).__name__}: {error}")
-            self.plan = await PlanContext.create_from_goal(self._read_goal(), {})
+                return self.refused(f"a handler failed: {error_text(error)}")
+            try:
+                self.plan = await PlanContext.create_from_goal(self._read_goal(), {})
+            except ValueError as fault:
+                return self.refused(f"the goal cannot be answered: {fault}")
         self.notes.append(f"the turn failed: {type(error).__name__}")
-        self.exchange = list(getattr(error, "exchange", ()))
+        if isinstance(error, (InvalidDecision, InvalidStateMachine)):
+            self.exchange = list(getattr(error, "exchange", ()))
         if isinstance(error, PayloadTooLarge):
             self._make_room(self.plan)
         await self.plan.fail(str(error) if isinstance(error, TerminalError) else error)
