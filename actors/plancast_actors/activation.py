@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from plancast.machine import Machine
 from plancast.plan import PlanContext
+from plancast.storable import packed_and_checked
 from plancast.turn import Turn
 from plancast_actors.samples import Laps
 from plancast_actors.unsent import still_unsent
@@ -154,7 +155,7 @@ class Activation:
         machine = _machine_of(turn)
         if machine is not None and not self._has_kept(machine, turn.now):
             await self._keep(machine)
-        checkpoint = self.stage(turn, digest)
+        checkpoint = self.stage(turn, digest, of_code=turn.has_run and self.host.has_handlers)
         if crash_points.armed:
             await self._reach(CrashPoint.TURN_COMMIT_BEFORE)
         version = await self.patiently(lambda: self.host.bus.checkpoints.commit(checkpoint))
@@ -187,13 +188,27 @@ class Activation:
             self._machine_hash, self._machine_put_at = machine.hash, put_at
         return put_at is not None
 
-    def stage(self, turn: Turn, digest: bytes) -> Checkpoint:
-        """The checkpoint that makes a turn durable; the turn's state machine is in the store."""
+    def stage(self, turn: Turn, digest: bytes, *, of_code: bool = False) -> Checkpoint:
+        """The checkpoint that makes a turn durable; the turn's state machine is in the store.
+
+        Args:
+            turn: The turn.
+            digest: Of its event.
+            of_code: Code of the app may have run in it.
+
+        Raises:
+            UnstorablePlan: that code has left in the plan what cannot be stored.
+        """
         plan = turn.plan
         assert plan is not None
         limits = self.host.settings.plans
         expires_after = limits.retention_seconds if plan.status.finished else 0.0
-        entry = turn.packed_entry()
+        machine = plan.machine if plan.state_machine else None
+        digest_of_machine = machine.hash if machine is not None else ""
+        if of_code:
+            state, entry = packed_and_checked(turn, digest_of_machine)
+        else:
+            state, entry = plan.packed_state(digest_of_machine), turn.packed_entry()
         tail, sealed = self._tail, self._sealed
         if tail and self._tail_bytes + len(entry) > limits.timeline_tail_bytes:
             first = self.revision + 1 - len(tail)
@@ -202,13 +217,12 @@ class Activation:
         if expires_after and (sealed or plan.aliases):
             turn.effects.append(self._expiry(plan, turn, expires_after))
             expires_after += EXPIRY_GRACE
-        machine = plan.machine if plan.state_machine else None
         remembered = self._remembered + digest
         return Checkpoint(  # by place, since arguments by name would cost more than all the rest
             self.correlation_id,
             turn.revision,
             self.host.next_epoch(),
-            plan.packed_state(machine.hash if machine is not None else ""),
+            state,
             _summary(plan, turn, machine),
             tuple(turn.effects),
             remembered[-DIGEST_BYTES * limits.max_processed_ids :],

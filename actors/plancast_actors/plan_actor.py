@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from plancast.app_code import contained
 from plancast.controls import CANCEL, cancel_reason
-from plancast.errors import HandlerAborted, RetryableError, TerminalError
+from plancast.errors import HandlerAborted, RetryableError, TerminalError, UnstorablePlan
 from plancast.log_records import IN_HAND, about
 from plancast.reading import error_text
 from plancast.turn import Turn, Verdict
@@ -219,7 +219,7 @@ class PlanActor:
         if early := self.host.retries.early(inbound, self.host.clock.time()):
             return Outcome(inbound.token, "retry", early)
         try:
-            event, is_timer, _ = self.host.decode(inbound)
+            event, is_timer, in_full = self.host.decode(inbound)
         except InvalidEnvelope as error:
             raise Unreadable(str(error)) from error
         digest = digest_of(event.id)
@@ -244,6 +244,8 @@ class PlanActor:
                 if (postponed := await self._take_backlog(backlog, event, inbound)) is not None:
                     return postponed
             turn = self.turn(inbound, event, is_timer)
+            if in_full and not turn.outbox.trace:  # else the event is noted with the trace of its turn
+                turn.packed_event = inbound.payload
             try:
                 if crash_points.armed:
                     await self._reach(CrashPoint.TURN_HANDLE_BEFORE)
@@ -304,7 +306,7 @@ class PlanActor:
                 await asyncio.sleep(min(1.0, random.random() * 0.01 * 2 ** min(self._conflicts, 7)))
                 await self.state.patiently(self.state.load)
                 continue
-            except (PayloadTooLarge, InvalidEnvelope) as error:
+            except (PayloadTooLarge, InvalidEnvelope, UnstorablePlan) as error:
                 turn, verdict = await self._failed(inbound, event, is_timer, error)
                 await self.state.commit(turn, digest)
             self._conflicts = 0
@@ -428,6 +430,7 @@ class PlanActor:
         self, inbound: Inbound, event: EventEnvelope, is_timer: bool, error: BaseException
     ) -> tuple[Turn, Verdict]:
         """A turn that fails the plan, from the checkpoint: nothing that the broken turn did remains."""
+        event, is_timer, _ = self.host.decode(inbound)  # handlers may have written into the one that they were given
         if not self.state.unload_turn():
             await self.state.patiently(self.state.load)
         turn = self.turn(inbound, event, is_timer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from typing import Any, Literal
 
@@ -24,6 +24,8 @@ CONTENT_TYPES: dict[WireFormat, str] = {"json": JSON_TYPE, "msgpack": MSGPACK_TY
 UNREADABLE = "application/cloudevents"
 """What stands for the content type of a CloudEvent that could not be read where it came in, with the reason."""
 
+_SUSPECTS = tuple((suspect[:1], suspect) for suspect in (b"\xcb\x7f", b"\xcb\xff", b"\xc4\x00", b"\xc7\x00"))
+"""How numbers that are not finite, and empty bytes, begin in msgpack. No text in UTF-8 holds any of them."""
 _pack = msgpack.Packer(use_bin_type=True).pack  # made once: it brings a buffer
 MAX_DEPTH = 64
 """Deepest nesting of lists and objects in an event."""
@@ -91,9 +93,13 @@ def encode(event: EventEnvelope | WireEvent, wire_format: WireFormat = "msgpack"
     Raises:
         InvalidEnvelope: its data or metadata are no JSON.
     """
-    fields = event.to_wire()
-    _check_json(event.data, event.metadata)  # the other fields are text, which the formats themselves check
-    return dump(fields, wire_format)
+    try:
+        payload = dump(event.to_wire(), wire_format)  # first: it ends on what contains itself
+        _check_json(event.data, event.metadata)  # the other fields are text, which the formats themselves check
+    except InvalidEnvelope as error:
+        fault = fault_of(event.data, path="data") or fault_of(event.metadata, path="metadata")
+        raise InvalidEnvelope(fault or str(error)) from error
+    return payload
 
 
 def decode(
@@ -166,6 +172,24 @@ def decode_packed(payload: bytes) -> tuple[EventEnvelope | None, bool]:
     return event, in_full and fields.get("metadata") != {}
 
 
+def is_json(packed: bytes) -> bool:
+    """Whether what :func:`pack` has written is JSON, and can be read again.
+
+    True is certain. False may be wrong, where the bytes of a number look like what is none;
+    :func:`fault_of` looks closer.
+    """
+    try:
+        msgpack.unpackb(packed, raw=False, strict_map_key=True, max_bin_len=0, max_ext_len=0)
+    except Exception:
+        return False
+    return not any(first in packed and suspect in packed for first, suspect in _SUSPECTS)  # one byte is found faster
+
+
+def fault_of(value: Any, *, depth: int = MAX_DEPTH, path: str = "") -> str:
+    """Why, and at which path (``results.found[3].url``), a value is no JSON; empty when it is."""
+    return _Fault(depth).visit(value, path, depth)
+
+
 def _with_defaults(fields: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     absent = {
         name: value
@@ -221,8 +245,55 @@ def _check_each(values: Iterable[Any], containers: list[Any]) -> None:
 
 def _check_key(key: Any) -> None:
     if not isinstance(key, str):
-        raise InvalidEnvelope(f"the keys of an object are strings, not {type(key).__name__}")
+        raise InvalidEnvelope(f"the key {key!r:.60} is of type {type(key).__name__}; keys must be strings")
     _check_text(key)
+
+
+class _Fault:
+    """Looks for what :func:`_check_json` has refused, to name its path: once more, slowly, and depth first."""
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._above: set[int] = set()
+        """Containers that the one that is looked at is in,"""
+        self._seen: set[int] = set()
+        """and those without a fault."""
+
+    def visit(self, value: Any, path: str, depth: int) -> str:
+        """The first fault, with its path; empty when none is found."""
+        if not isinstance(value, (dict, list, tuple)):
+            return self._refusal(path, _check_each, (value,), [])
+        if id(value) in self._above:
+            return f"{path or 'the value'} is nested within itself"
+        if id(value) in self._seen:
+            return ""
+        if not depth:
+            return f"{path[:200]}... is nested deeper than {self._depth} levels"
+        self._above.add(id(value))
+        items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            fault = self._refusal(path, _check_key, key) if isinstance(value, dict) else ""
+            if fault := fault or self.visit(item, _path(path, key, isinstance(value, dict)), depth - 1):
+                return fault
+        self._above.discard(id(value))
+        self._seen.add(id(value))
+        return ""
+
+    @staticmethod
+    def _refusal(path: str, check: Callable[..., None], *what: Any) -> str:
+        try:
+            check(*what)
+        except InvalidEnvelope as error:
+            return f"{path}: {error}" if path else str(error)
+        return ""
+
+
+def _path(path: str, key: Any, of_object: bool) -> str:
+    if not of_object:
+        return f"{path}[{key}]"
+    name = str(key)[:60]
+    name = name if name.isprintable() else ascii(name)
+    return f"{path}.{name}" if path else name
 
 
 def _check_rarer(value: Any, containers: list[Any]) -> None:

@@ -27,7 +27,8 @@ PlancastError                  root of every error that plancast raises (it live
 ├── HandlerAborted             code of an app has raised what is no Exception
 ├── TerminalError              a handler's way to say: do not try again
 │   ├── BudgetExhausted        a plan has spent its actions, tokens, cost or time
-│   └── ModelUnavailable       a model has failed for good
+│   ├── ModelUnavailable       a model has failed for good
+│   └── UnstorablePlan         what a turn has written into its plan cannot be stored
 └── RetryableError             a handler's way to say: try again, perhaps later
     └── ReasonerUnavailable    no reasoner can take the request now
 
@@ -68,6 +69,7 @@ __all__ = [
     "UnknownGoal",
     "UnknownRevision",
     "UnknownTask",
+    "UnstorablePlan",
 ]
 
 
@@ -268,6 +270,10 @@ class ModelUnavailable(TerminalError):
 
     def __str__(self) -> str:
         return f"model {self.model} is unavailable: {self.reason}"
+
+
+class UnstorablePlan(TerminalError):
+    """Raised when a turn has left in its plan what cannot be stored and read again; the message names plan and path."""
 
 
 class ReasonerUnavailable(RetryableError):

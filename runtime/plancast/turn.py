@@ -53,7 +53,7 @@ class Turn:
     """What models have answered handlers, where timelines are kept in full; None for a question without an answer."""
 
     packed_event: bytes = b""
-    """The event in msgpack, where it came so and no code of the app's can have changed it; empty: not known."""
+    """The event in msgpack, where it came so; empty: not known. Code of the app may change the event, and not this."""
 
     def __init__(
         self,
@@ -86,6 +86,8 @@ class Turn:
         """What was said and answered, when no decision came of it."""
         self.too_large = False
         """The plan did not fit into its checkpoint; the event's data is left out of the timeline, too."""
+        self.has_run = False
+        """Whether code of the app may have changed the plan."""
         self._saves = 0
         self.asked_before: dict[str, tuple[float | None, bool, int]] = {}
         """The requests that were open before, each as when it is due, whether it is a child, and its sequence."""
@@ -126,6 +128,7 @@ class Turn:
 
     async def run(self) -> Verdict:
         """Handle the event."""
+        self.has_run = True
         if self.plan is None:
             verdict = await self._without_plan()
         elif not self.same_tenant(self.event):

@@ -1,0 +1,55 @@
+"""What a turn in which code of the app has run leaves in its plan: packed, and sure to be read again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from plancast.errors import UnstorablePlan
+from plancast.reading import words_of
+from plancast_bus.codec import fault_of, is_json, unpack
+
+if TYPE_CHECKING:
+    from plancast.turn import Turn
+
+_DEPTH: Final = 256
+"""Nesting down to which a fault is looked for."""
+
+
+def packed_and_checked(turn: Turn, machine: str) -> tuple[bytes, bytes]:
+    """A turn's plan, and its entry of the timeline, in msgpack.
+
+    msgpack writes more than it reads again (keys that are no strings), and keeps what no event can carry (bytes, NaN).
+    Both are refused here, while the plan's last checkpoint is as it was.
+
+    Args:
+        turn: Its plan is packed as :meth:`plancast.plan.PlanContext.packed_state` does.
+        machine: The hash of the plan's state machine.
+
+    Raises:
+        UnstorablePlan: the message names the plan and the path.
+    """
+    plan = turn.plan
+    assert plan is not None
+    try:
+        for name, value in (("goal_data", plan.goal_data), ("results", plan.results)):
+            if not isinstance(value, dict):
+                raise TypeError(f"{name} is a {type(value).__name__}; it must be an object")
+        state, entry = plan.packed_state(machine), turn.packed_entry()
+        event_as_it_came = bool(turn.packed_event)  # else code may have written into it
+        if not (is_json(state) and (event_as_it_came or is_json(entry))):
+            if fault := _fault(turn):
+                raise ValueError(fault)
+            unpack(state), unpack(entry)
+    except BaseException as error:  # values of a class of the app's may panic when they are looked at
+        why = _fault(turn) or words_of(error)
+        raise UnstorablePlan(f"plan {turn.correlation_id} cannot be stored: {why}") from error
+    return state, entry
+
+
+def _fault(turn: Turn) -> str:
+    """The path of what is no JSON, and why it is none; empty when nothing is found."""
+    plan: Any = turn.plan
+    try:
+        return fault_of(plan.to_state(), depth=_DEPTH) or fault_of(turn.event.to_wire(), path="event")
+    except BaseException:  # it cannot even be put together
+        return ""
