@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from plancast.app_code import contained
 from plancast.controls import CANCEL, cancel_reason
 from plancast.errors import HandlerAborted, RetryableError, TerminalError, UnstorablePlan
+from plancast.goal import GoalContext
 from plancast.log_records import IN_HAND, about
 from plancast.reading import error_text
+from plancast.tree import KEPT_SECONDS, Place
 from plancast.turn import Turn, Verdict
 from plancast_actors.activation import EXPIRED, Activation, Emitted, digest_of
 from plancast_actors.backlog import Backlog
@@ -32,6 +34,7 @@ from plancast_bus.errors import (
     InvalidEnvelope,
     PayloadTooLarge,
 )
+from plancast_bus.trees import tree_name
 
 if TYPE_CHECKING:
     from plancast_actors.plan_host import PlanHost, Reports
@@ -246,6 +249,18 @@ class PlanActor:
             turn = self.turn(inbound, event, is_timer)
             if in_full and not turn.outbox.trace:  # else the event is noted with the trace of its turn
                 turn.packed_event = inbound.payload
+            if (place := turn.new_child) is not None and (refusal := await self._refusal(event, place)):
+                await self.state.patiently(self.state.load)
+                if self.state.plan is not None:
+                    continue  # it has begun, before the bounds were changed
+                logger.info("a child plan is refused: %s", refusal, extra={"correlation_id": self.correlation_id})
+                if await turn.fail(TerminalError(f"the plan was refused: {refusal}")) is Verdict.REFUSE:
+                    await self._put_aside(inbound, "refused", turn.reason)
+                else:
+                    await self.state.emit(tuple(turn.effects))
+                self.state.unload_turn()
+                turn.close()
+                return done
             try:
                 if crash_points.armed:
                     await self._reach(CrashPoint.TURN_HANDLE_BEFORE)
@@ -425,6 +440,20 @@ class PlanActor:
                 continue
             turn.close()
             return
+
+    async def _refusal(self, goal: EventEnvelope, place: Place) -> str:
+        """Why a child plan may not begin; empty when it may, and is in its tree from now on.
+
+        A tree is joined before anything of the plan is run or stored, and once however often its goal comes: a host
+        that dies in between leaves no plan behind that is not counted.
+        """
+        bounds = self.host.settings.plans
+        if too_deep := place.too_deep(bounds):
+            return too_deep
+        name = tree_name(GoalContext.from_event(goal, None).tenant_id, place.root)
+        ttl, others = KEPT_SECONDS + bounds.retention_seconds, bounds.max_tree - 1
+        joined = await self.state.patiently(lambda: self.host.bus.trees.join(name, self.correlation_id, others, ttl))
+        return "" if joined else place.too_many(bounds)
 
     async def _failed(
         self, inbound: Inbound, event: EventEnvelope, is_timer: bool, error: BaseException

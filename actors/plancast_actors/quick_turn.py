@@ -59,6 +59,9 @@ class QuickTurn:
         if is_timer or not host.environment.runs_itself(event, state.plan):
             return None
         turn = actor.turn(inbound, event, is_timer)
+        if turn.new_child is not None:  # it may be refused
+            turn.close()
+            return None
         if in_full and not turn.outbox.trace:  # else the event is noted with the trace of its turn
             turn.packed_event = inbound.payload
         try:

@@ -16,6 +16,7 @@ from plancast_bus.effects import Effect
 from plancast_bus.envelope import EventEnvelope, WireEvent
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.subjects import Subjects
+from plancast_bus.trees import Trees
 
 Source = Literal["results", "requests", "facts", "timers"]
 """What can be consumed: answers and signals for plans, requests (goals and tasks), facts, due timers."""
@@ -215,6 +216,9 @@ class Bus(Protocol):
 
     @property
     def registry(self) -> Registry: ...
+
+    @property
+    def trees(self) -> Trees: ...
 
     async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
         """Publish an event and wait until it is durable; its id makes a repetition harmless.

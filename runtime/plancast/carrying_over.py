@@ -9,8 +9,9 @@ from plancast.requests import Request
 from plancast.tasks import group_of_step
 
 _OWN: Final = frozenset(
-    ("aliases", "created_at", "goal_id", "machine", "notify", "parent_plan_id", "reply_to", "state_machine", "trace_id")
-)
+    ("aliases", "created_at", "depth", "goal_id", "machine", "notify", "parent_plan_id", "reply_to", "root",
+     "state_machine", "trace_id")
+)  # fmt: skip
 """Fields that are the other plan's alone: who asked for it, and when."""
 _NAMING: Final = ("group_id", "task_id")
 """Fields of an action that name tasks and groups."""

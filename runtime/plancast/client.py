@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel
 
+from plancast import tree
 from plancast.connecting import RUN_FILE, Connecting
 from plancast.errors import ForeignPlan, UnknownGoal
 from plancast.handle import PlanHandle
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RUN_FILE", "Client", "Connecting"]
 
-RESERVED_METADATA = frozenset({"notify", "parent_plan_id", "reply_to", "tenant_id"})
+RESERVED_METADATA = frozenset({"notify", "parent_plan_id", "reply_to", "tenant_id", *tree.METADATA})
 """What plancast itself says in a goal's metadata: nobody else may name a parent, a tenant, or where answers go."""
 GOALS_SECONDS = 3.0
 """How long the list of known goals is taken to be up to date."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from plancast.tree import TOP, Place, read_place
 from plancast_bus.envelope import EventEnvelope
 
 _READ = ("metadata", "response_event", "session_id", "user_id", "tenant_id", "response_topic", "id", "trace_id")
@@ -32,6 +33,8 @@ class GoalContext:
     """Correlation id for the final response, when not the goal's own."""
     notify: str | None = None
     """Where the client waits that submitted the goal."""
+    place: Place = TOP
+    """Where its plan stands in a tree of plans."""
     _raw_event: Any = field(default=None, repr=False, compare=False)
     _context: Any = field(default=None, repr=False, compare=False)
 
@@ -67,6 +70,7 @@ class GoalContext:
             # A plan may have its child's response come to it; nobody else chooses whose response it looks like.
             said("reply_to") if parent else None,
             said("notify"),
+            read_place(metadata) if metadata else TOP,
             event,
             context,
         )

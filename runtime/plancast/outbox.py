@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from plancast import tree
 from plancast.plan import PlanContext
 from plancast.requests import Request, effect_id
 from plancast.turn_environment import TurnEnvironment
@@ -76,6 +77,8 @@ class Outbox:
         said = self._inherited()
         said.update(fields)
         topic, correlation_id, event_type = str(said["topic"]), said["correlation_id"], said["type"]
+        if topic == REQUESTS and event_type in self._environment.goals:
+            said["metadata"] = self._placed(said.get("metadata"))
         said["topic"], said["id"], said["time"] = topic, event_id, self._time
         payload, content_type = self._environment.encode(WireEvent(said))
         if len(payload) > self._environment.max_event_bytes:
@@ -175,6 +178,16 @@ class Outbox:
         event_id = effect_id(owner, revision, self._index)
         self._index += 1
         return event_id
+
+    def _placed(self, metadata: Any) -> dict[str, Any]:
+        """The metadata of a goal: plans that a plan begins, with or without an answer, are of its tree."""
+        said = {name: value for name, value in dict(metadata or {}).items() if name not in tree.METADATA}
+        if self.plan is not None:
+            return said | tree.below(self.plan)
+        if not self.begun:
+            return said
+        place = tree.read_place(self._event.metadata)
+        return said | {tree.ROOT: place.root or self._correlation_id, tree.DEPTH: place.depth + 1}
 
     def _note_alias(self, plan: PlanContext | None, correlation_id: str) -> None:
         self.effects.append(NoteAlias(correlation_id, self._correlation_id))

@@ -72,6 +72,10 @@ class PlanContext(_Open):
     """Correlation id that the final response carries, for a child plan the parent's."""
     notify: str | None = None
     """Where the client that submitted the goal waits for the final response."""
+    root: str = ""
+    """Correlation id of the top-level plan that this one has come of; empty for a top-level plan."""
+    depth: int = 1
+    """1 for a top-level plan, one more for each plan above."""
     planner: str = ""
     """Name of the planner that runs the plan."""
     decider: str = ""
@@ -146,6 +150,8 @@ class PlanContext(_Open):
             parent_plan_id=goal.parent_plan_id,
             reply_to=goal.reply_to,
             notify=goal.notify,
+            root=goal.place.root,
+            depth=goal.place.depth,
             session_id=goal.session_id,
             user_id=goal.user_id,
             tenant_id=goal.tenant_id,

@@ -22,7 +22,8 @@ _ALWAYS = frozenset(
 """Stored even when they hold their default."""
 _ORIGIN = (
     "plan_id", "goal_event", "response_event", "parent_plan_id", "session_id", "user_id", "tenant_id",
-    "correlation_id", "goal_id", "trace_id", "notify", "planner", "planner_version", "created_at",
+    "correlation_id", "goal_id", "trace_id", "notify", "root", "depth", "planner", "planner_version",
+    "created_at",
 )  # fmt: skip
 """Where a plan comes from: fields that hardly ever change once it has begun, and are not packed anew at each turn."""
 _UNCHANGING = (str, float, int, type(None))
@@ -117,8 +118,8 @@ def _origin_of(plan: PlanContext) -> tuple[Any, ...]:
     """The values of :data:`_ORIGIN`."""
     return (  # read one by one: to take them from `__dict__` by a list of names costs twice as much
         plan.plan_id, plan.goal_event, plan.response_event, plan.parent_plan_id, plan.session_id, plan.user_id,
-        plan.tenant_id, plan.correlation_id, plan.goal_id, plan.trace_id, plan.notify, plan.planner,
-        plan.planner_version, plan.created_at,
+        plan.tenant_id, plan.correlation_id, plan.goal_id, plan.trace_id, plan.notify, plan.root,
+        plan.depth, plan.planner, plan.planner_version, plan.created_at,
     )  # fmt: skip
 
 

@@ -132,6 +132,12 @@ class PlanSettings(BaseModel):
 
     retention_seconds: float = Field(7 * 86400, ge=0)
     """Seconds that a finished plan can still be looked up; 0 keeps it for ever."""
+    max_depth: int = Field(8, ge=1)
+    """Longest chain of plans that begin each other, the top-level plan included. A child plan beyond it is refused: its
+    parent is answered as if the child had failed."""
+    max_tree: int = Field(1_000, ge=1, le=100_000)
+    """Plans that may come of one goal, its own plan included: children, their children, and so on, also those that have
+    ended. A child plan beyond it is refused in the same way."""
     max_kept_events: int = Field(100, ge=1)
     """Events that came early, or while paused; beyond it the oldest is dropped, with a warning in the timeline."""
     max_processed_ids: int = Field(512, ge=16)

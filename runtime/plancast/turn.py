@@ -23,6 +23,7 @@ from plancast.staging import StagedEvents
 from plancast.status import PAUSED, PENDING, RUNNING
 from plancast.steering import CONTROLS
 from plancast.timeline_entry import packed_entry, timeline_entry
+from plancast.tree import TOP, Place, read_place
 from plancast.turn_environment import TurnEnvironment
 from plancast.verdict import Verdict
 from plancast_bus.codec import pack
@@ -193,6 +194,13 @@ class Turn:
         if len(pack(plan.goal_data)) > self.environment.max_event_bytes // 4:
             plan.goal_data = {}
             self.notes.append("what the goal said was dropped, too")
+
+    @property
+    def new_child(self) -> Place | None:
+        """Where the plan stands that this turn begins; None for a top-level plan, and where there is a plan."""
+        event = self.event
+        place = read_place(event.metadata) if self.plan is None and event.metadata and self._is_goal else TOP
+        return place if place.root else None
 
     @property
     def _is_goal(self) -> bool:
@@ -490,6 +498,7 @@ class Turn:
             plan.response_event = plan.response_event or goal.response_event
             plan.trace_id = plan.trace_id or goal.trace_id or self.event.id
             plan.notify = plan.notify or goal.notify
+            plan.root, plan.depth = goal.place
             plan.goal_event = plan.goal_event or goal.event_type
             plan.tenant_id, plan.user_id = goal.tenant_id, goal.user_id
             plan.session_id = plan.session_id or goal.session_id

@@ -18,6 +18,7 @@ from plancast_actors.presence import register_app
 from plancast_actors.task_runner import TaskRunner
 from plancast_bus.jetstream import connect
 from plancast_bus.jetstream.bus import JetStreamBus
+from plancast_bus.jetstream.trees import JetStreamTrees
 from plancast_bus.server import NatsServer
 from plancast_bus.settings import NatsSettings
 
@@ -83,4 +84,5 @@ class OnNats:
 
     def new_host(self, name: str) -> PlanHost:
         bus = self._host_buses[int(name.rpartition("-")[2])]
+        bus.trees = JetStreamTrees(bus._api, bus._publisher, bus.subjects)  # what a new process remembers: nothing
         return PlanHost(self.app, bus, self.settings, name=name)

@@ -39,6 +39,7 @@ from plancast_bus.errors import (
 from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.sources import TOPICS
+from plancast_bus.trees import tree_name
 
 PATIENCE = 30.0
 SHORT = 1.0  # seconds by the world's clock
@@ -1424,3 +1425,49 @@ async def test_streams_can_be_ensured_by_many_at_once(world: World) -> None:
 async def test_health_says_something_json_able(bus: Bus) -> None:
     await bus.publish(event("a"))
     assert codec.dump(await bus.health(), "json")
+
+
+# Trees.
+
+LONG = 3_600.0
+
+
+async def test_a_tree_takes_as_many_plans_as_it_may_and_each_once(bus: Bus) -> None:
+    joined = [await bus.trees.join("t1", f"plan-{number % 5}", 3, LONG) for number in range(10)]
+    assert joined == [True, True, True, False, False] * 2
+    assert not await bus.trees.join("t2", "plan-0", 0, LONG)
+    assert await bus.trees.join("t1", "plan-4", 4, LONG), "a bound may be raised"
+    assert await bus.trees.join("t1", "plan-0", 1, LONG), "who is in a tree stays in it"
+
+
+async def test_plans_that_join_at_once_over_several_connections_are_exactly_as_many_as_may(world: World) -> None:
+    buses = [await world.connect() for _ in range(4)]
+    plans = [f"plan-{number}" for number in range(120)]
+    joins = [bus.trees.join("t", plan, 50, LONG) for plan in plans for bus in (buses[hash(plan) % 4], buses[0])]
+    joined = await asyncio.gather(*joins)
+    assert [*joined[::2]] == [*joined[1::2]], "every connection gives a plan the same answer"
+    assert sum(joined[::2]) == 50
+    again = await world.connect()
+    assert [await again.trees.join("t", plan, 50, LONG) for plan in plans] == [*joined[::2]]
+
+
+async def test_a_tree_of_many_plans_gives_each_its_answer_again(world: World) -> None:
+    bus, plans = await world.connect(), [f"plan-{number}" for number in range(3_000)]
+    for _ in range(2):
+        assert all(await asyncio.gather(*(bus.trees.join("t", plan, 3_000, LONG) for plan in plans)))
+        bus = await world.connect()
+    assert not await bus.trees.join("t", "another", 3_000, LONG)
+
+
+async def test_a_tree_that_no_plan_joins_is_forgotten(world: World) -> None:
+    bus = await world.connect()
+    assert await bus.trees.join("t", "a", 1, SHORT)
+    async with asyncio.timeout(PATIENCE):
+        while not await (await world.connect()).trees.join("t", "b", 1, SHORT):
+            await world.clock.sleep(SHORT / 2)
+    assert not await bus.trees.join("t", "c", 1, LONG), "a connection that knew the tree before reads it anew"
+
+
+def test_trees_of_two_tenants_are_two_trees() -> None:
+    names = [tree_name(tenant, root) for tenant in ("", "a", "b") for root in ("plan-1", "plan-2", "\ud800")]
+    assert len(set(names)) == len(names)

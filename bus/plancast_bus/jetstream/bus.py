@@ -31,6 +31,7 @@ from plancast_bus.jetstream.keeping import Keepers
 from plancast_bus.jetstream.publishing import TENANT, Publisher
 from plancast_bus.jetstream.reading import StreamReader
 from plancast_bus.jetstream.registry import JetStreamRegistry
+from plancast_bus.jetstream.trees import JetStreamTrees
 from plancast_bus.messages import as_cloud_event, read_message
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.sources import SOURCES
@@ -97,6 +98,7 @@ class JetStreamBus:
         )
         self.dead_letters = JetStreamDeadLetters(self._api, self._publisher, reader, self.subjects)
         self.registry = JetStreamRegistry(self._api, self._publisher, reader, self.subjects)
+        self.trees = JetStreamTrees(self._api, self._publisher, self.subjects)
 
     async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
         """Publish an event and wait until it is durable; its id makes a repetition harmless.

@@ -20,11 +20,13 @@ from plancast_bus.memory.faults import FaultPlan, Point
 from plancast_bus.memory.registry import MemoryRegistry
 from plancast_bus.memory.streams import MemoryStream
 from plancast_bus.memory.subscriptions import MemorySubscription
+from plancast_bus.memory.trees import MemoryTrees
 from plancast_bus.memory.world import MemoryWorld
 from plancast_bus.settings import BusSettings
 from plancast_bus.sources import SOURCES
 from plancast_bus.subjects import Subjects
 from plancast_bus.tenants import tenant_of
+from plancast_bus.trees import Trees
 
 
 class MemoryBus:
@@ -53,6 +55,7 @@ class MemoryBus:
         self.checkpoints: CheckpointStore = self._plans
         self.dead_letters: DeadLetters = MemoryDeadLetters(self)
         self.registry: Registry = MemoryRegistry(self)
+        self.trees: Trees = MemoryTrees(self)
         self.faults = faults
         self.closed = False
         self._consumers: set[MemoryConsumer] = set()

@@ -26,6 +26,7 @@ from plancast_bus.memory.dead_letters import KeptDeadLetters
 from plancast_bus.memory.registry import KeptRegistrations
 from plancast_bus.memory.streams import MemoryStream, TimerStream
 from plancast_bus.memory.subscriptions import Notices
+from plancast_bus.memory.trees import KeptTrees
 from plancast_bus.messages import read_message
 from plancast_bus.settings import BusSettings
 from plancast_bus.sources import SOURCES
@@ -72,6 +73,7 @@ class MemoryWorld:
         self.plans = KeptPlans(self.clock)
         self.dead_letters = KeptDeadLetters(self.clock, self.settings.dead_letters_max_age, max_payload)
         self.registrations = KeptRegistrations(self.clock)
+        self.trees = KeptTrees(self.clock)
         self._responses: OrderedDict[str, float] = OrderedDict()
 
     def carry_out(self, effect: Effect) -> int:
