@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
+from math import isfinite
 from typing import Any, NamedTuple, Protocol
 
 from pydantic_core import to_json
@@ -59,8 +61,26 @@ class PlanSummary:
 
     @classmethod
     def from_header(cls, line: str) -> PlanSummary:
-        """The summary that :meth:`to_header` made a line of."""
-        return cls(*json.loads(line))
+        """The summary that :meth:`to_header` made a line of.
+
+        Raises:
+            InvalidEnvelope: it is no such line.
+        """
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InvalidEnvelope(f"{line[:80]!r} is no summary of a plan: {error}") from error
+        if type(fields) is not list or tuple(map(type, fields)) not in _SHAPES or not isfinite(fields[10] + fields[11]):
+            raise InvalidEnvelope(f"{line[:80]!r} is no summary of a plan")
+        return cls(*fields)
+
+
+_SHAPES = frozenset(
+    (*[str] * 4, int, *[str] * 5, created_at, updated_at, *machine)
+    for created_at, updated_at in product((float, int), repeat=2)
+    for machine in ((str,), (type(None),), ())
+)
+"""Types of the fields of a summary; the last one was not always written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +95,11 @@ class PlanFilter:
     """A part of an id, a goal, a state or a planner's name, in upper or lower case."""
 
     def read(self, line: str) -> PlanSummary | None:
-        """The summary that :meth:`PlanSummary.to_header` made a line of; None when it is of another plan."""
+        """The summary that :meth:`PlanSummary.to_header` made a line of; None when it is of another plan.
+
+        Raises:
+            InvalidEnvelope: it is no such line.
+        """
         exactly = (self.status, self.session_id, self.tenant_id, self.goal_event)
         wanted = [each for each in exactly if each is not None]
         if not all(_one_line(each) in line for each in wanted):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plancast_bus.checkpoints import FORMAT, Checkpoint, PlanFilter, PlanSummary
@@ -72,6 +74,26 @@ def test_a_summary_is_one_line_of_ascii_and_comes_back(summary: PlanSummary) -> 
     assert line.isascii()
     assert line.isprintable()
     assert PlanSummary.from_header(line) == summary
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [None, 1, {}, [], ["p"], [*range(13)], ["p", "running", "g", "s", True, *[""] * 5, 0.0, 0.0, ""],
+     ["p", "running", "g", "s", 1, *[""] * 5, 0.0, 0.0, "", ""], ["p", "running", "g", "s", 1, *[""] * 5, "0", 0.0, ""],
+     ["p", "running", "g", "s", 1, *[""] * 5, float("inf"), 0.0, ""]],
+)  # fmt: skip
+def test_a_line_that_is_no_summary_is_refused(fields: object) -> None:
+    with pytest.raises(InvalidEnvelope):
+        PlanSummary.from_header(json.dumps(fields))
+
+
+@given(st.text())
+@example("")
+@example("[" * 100_000)
+@example("1" * 5_000)
+def test_no_text_is_taken_for_a_summary(line: str) -> None:
+    with pytest.raises(InvalidEnvelope):
+        PlanSummary.from_header(line)
 
 
 @pytest.mark.parametrize(
