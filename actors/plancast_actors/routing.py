@@ -13,7 +13,7 @@ from plancast_actors.host_link import HostLimits, HostLink
 from plancast_actors.inbound import HostPort, Outcome
 from plancast_bus.contracts import Bus, Delivery
 from plancast_bus.envelope import EventTopic
-from plancast_bus.errors import BusUnavailable, InvalidSubject
+from plancast_bus.errors import BusUnavailable, InvalidEnvelope, InvalidSubject
 
 MAX_KNOWN_PLACES = 100_000
 ANSWER_STALLS, START_STALLS = 3, 10
@@ -122,7 +122,7 @@ class Router:
             return address.event_type in self._options.dedicated_goals
         try:
             checkpoint = await self._bus.checkpoints.load(address.correlation_id)
-        except BusUnavailable:
+        except (BusUnavailable, InvalidEnvelope):  # any host finds out what is wrong with it
             return None
         return None if checkpoint is None else checkpoint.summary.goal_event in self._options.dedicated_goals
 

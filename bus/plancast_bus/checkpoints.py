@@ -221,7 +221,15 @@ class CheckpointStore(Protocol):
     """Where checkpoints rest. The compare-and-set in :meth:`commit` is the only fence between writers."""
 
     async def load(self, correlation_id: str) -> Checkpoint | None:
-        """The newest checkpoint of the plan, or None."""
+        """The newest checkpoint of the plan, or None.
+
+        A stored checkpoint that this deployment has not written is refused: it is put aside among the dead letters,
+        and the one before it takes its place, with the version of the refused one, so that the next commit replaces
+        it. Two checkpoints of each plan are kept for that.
+
+        Raises:
+            UnreadableCheckpoint: none that is stored can be used; nothing was put aside or removed.
+        """
         ...
 
     async def commit(self, checkpoint: Checkpoint) -> int:
@@ -262,6 +270,8 @@ class CheckpointStore(Protocol):
 
     def committed_after(self, version: int) -> AsyncGenerator[Committed]:
         """The plans whose newest commit came after the one with this version, in the order of commits.
+
+        A plan may come twice: at the commit before, as it was then, and at its newest.
 
         Made to be read a piece at a time: leave it at any plan, and go on behind its version another time.
         Read to its end, it has shown every plan that was stored and not committed meanwhile.

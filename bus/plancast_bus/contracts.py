@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 from plancast_bus.checkpoints import CheckpointStore
 from plancast_bus.effects import Effect
 from plancast_bus.envelope import EventEnvelope, WireEvent
-from plancast_bus.errors import PayloadTooLarge
+from plancast_bus.errors import InvalidSubject, PayloadTooLarge
 from plancast_bus.subjects import Subjects
 from plancast_bus.trees import Trees
 
@@ -128,11 +128,17 @@ CUT_BYTES = 65_536
 """Of a payload that is too large for a letter, this much is kept at most."""
 
 
-def refuse_cut(letter: DeadLetter) -> None:
+def refuse_replay(letter: DeadLetter, subjects: Subjects) -> None:
     """
     Raises:
+        InvalidSubject: it is no event: a refused checkpoint, or a letter that the runtime has not written.
         PayloadTooLarge: only the first part of the message was kept, so that it cannot be replayed.
     """
+    if not subjects.is_replayable(letter.subject):
+        raise InvalidSubject(
+            f"dead letter {letter.number} cannot be replayed: {letter.subject[:200]} is no event's subject. It is a "
+            "refused checkpoint, or was not written by plancast, and is kept to be looked at"
+        )
     if letter.cut_from is not None:
         raise PayloadTooLarge(
             f"dead letter {letter.number} cannot be replayed: it was too large to be kept whole, and only the first "
@@ -177,6 +183,7 @@ class DeadLetters(Protocol):
 
         Raises:
             DeadLetterNotFound: there is none of this number.
+            InvalidSubject: it is no event, but a refused checkpoint, say.
             PayloadTooLarge: only its first part was kept.
         """
         ...

@@ -7,6 +7,7 @@ PlancastError                 root of every error that plancast raises
     ├── BusUnavailable        no connection, or no answer in time
     │   └── AccessDenied      the server does not let this user do it
     ├── InvalidEnvelope       bytes or fields that are no event envelope
+    │   └── UnreadableCheckpoint  no stored checkpoint of a plan is one that plancast has written
     ├── InvalidSubject        a subject that is not `<prefix>.<topic>.<correlation id>.<event type>`
     ├── PayloadTooLarge       a message over the configured or the server's limit
     ├── PublishRefused        the stream refused a message (it is full, or no stream takes the subject)
@@ -41,6 +42,10 @@ class AccessDenied(BusUnavailable):
 
 class InvalidEnvelope(BusError, ValueError):
     """Raised when bytes or fields are no event envelope; the message names the field."""
+
+
+class UnreadableCheckpoint(InvalidEnvelope):
+    """Raised when a plan has stored checkpoints, and none of them is one that this deployment has written."""
 
 
 class InvalidSubject(BusError, ValueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
@@ -97,3 +97,7 @@ class BusSettings(BaseModel):
     duplicate_window: float = Field(120, gt=0)
     """Seconds in which a stream drops a repeated message id."""
     storage: Literal["file", "memory"] = "file"
+    checkpoint_keys: tuple[Annotated[SecretStr, Field(min_length=32)], ...] = ()
+    """Keys of the MACs of checkpoints, texts of at least 32 characters, the same for all of the runtime: the first one
+    makes them, all verify them. Without any the deployment makes one and keeps it in NATS. To change keys, give
+    every process the new one behind the old one, then before it; who lacks a key takes its checkpoints for forged."""

@@ -175,11 +175,13 @@ class Subjects:
         return _parse_stored(self.prefix, subject)
 
     def published_from_stored(self, subject: str) -> str:
-        """The subject as published, of a subject as stored (or of a due timer, without its shard).
+        """The subject as published, of a subject as stored (or of a due timer, without its shard, or a checkpoint).
 
         Raises:
             InvalidSubject: it is neither.
         """
+        if self.is_checkpoint(subject):
+            return subject
         for root in (self.prefix, f"{self.store}.timers"):
             topic, _, shard_and_rest = subject.removeprefix(f"{root}.").partition(".")
             _shard, _, rest = shard_and_rest.partition(".")
@@ -197,6 +199,18 @@ class Subjects:
     def checkpoint(self, plan: str) -> str:
         """Where the checkpoint of the plan with this correlation id rests."""
         return f"{self.store}.checkpoints.{encode_token(plan)}"
+
+    def is_checkpoint(self, subject: str) -> bool:
+        """Whether it is where a checkpoint rests."""
+        return subject.startswith(f"{self.store}.checkpoints.")
+
+    def is_replayable(self, subject: str) -> bool:
+        """Whether it is an event's or a due timer's, as published: all that a dead letter may be sent to again."""
+        return subject.startswith((f"{self.prefix}.", f"{self.store}.timers.due."))
+
+    def checkpoint_key(self) -> str:
+        """Where the key of the deployment's checkpoints rests."""
+        return f"{self.store}.keys.checkpoints"
 
     def history(self, plan: str, first_revision: int | str) -> str:
         """Where a sealed part of a plan's timeline rests."""

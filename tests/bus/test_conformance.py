@@ -1159,6 +1159,29 @@ async def test_commits_are_looked_through_a_piece_at_a_time(bus: Bus) -> None:
     assert [each async for each in store.committed_after(newest)] == []
 
 
+async def test_a_plan_that_moves_comes_with_the_commit_before_too_and_a_finished_one_alone(bus: Bus) -> None:
+    store = bus.checkpoints
+    versions = [0]
+    for revision in (1, 2, 3):
+        versions.append(await store.commit(checkpoint("a", revision=revision, version=versions[-1])))
+    first = await store.commit(checkpoint("b"))
+    last = await store.commit(
+        replace(checkpoint("b", revision=2, version=first, status="completed"), expires_after=100.0)
+    )
+
+    async def shown(after: int) -> list[tuple[str, int, int]]:
+        return [
+            (each.correlation_id, each.version, each.summary.revision) async for each in store.committed_after(after)
+        ]
+
+    assert await shown(0) == [("a", versions[2], 2), ("a", versions[3], 3), ("b", last, 2)]
+    assert await shown(versions[2]) == [("a", versions[3], 3), ("b", last, 2)]
+    assert [each.version async for each in store.newest()] == [last, versions[3]]
+    assert [each.revision async for each in store.summaries()] == [3, 2]
+    await store.forget("a")
+    assert await shown(0) == [("b", last, 2)]
+
+
 async def test_who_follows_sees_every_plan_that_is_stored_then_each_further_commit(world: World, bus: Bus) -> None:
     store = bus.checkpoints
     versions = {name: await store.commit(checkpoint(name)) for name in ("a", "b ü.*", "c")}

@@ -114,6 +114,7 @@ class Chaos:
         settings.workers.ack_wait = 3.0
         settings.reasoners.max = 1
         settings.plans.timeline_tail_bytes = 1024
+        settings.plans.retention_seconds = 0.0  # the last checkpoint of a plan that expires removes those before it
         # So many faults in a row would have healthy events and tasks taken for their cause; that has its own tests.
         settings.hosts.max_losses = settings.workers.max_lost = 1000
         settings.plans.sweep_seconds = 0.0  # a wake-up that is lost is to be seen, and not made good

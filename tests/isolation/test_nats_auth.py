@@ -329,7 +329,7 @@ async def test_a_prefix_for_each_tenant_keeps_them_apart_in_one_account(tmp_path
         upper = name.upper()
         streams = [f"{upper}_{kind}" for kind in
                    ("RESULTS", "REQUESTS", "FACTS", "TIMERS", "RESPONSES", "CHECKPOINTS", "HISTORY", "META",
-                    "DEADLETTERS")]  # fmt: skip
+                    "DEADLETTERS", "KEYS")]  # fmt: skip
         calls = [f"$JS.API.STREAM.{call}.{stream}" for call in ("INFO", "CREATE", "UPDATE") for stream in streams]
         calls += [
             f"$JS.API.CONSUMER.{call}.{stream}.>" for call in ("CREATE", "MSG.NEXT", "DELETE") for stream in streams

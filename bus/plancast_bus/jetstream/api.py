@@ -11,6 +11,7 @@ from typing import Any
 from nats.aio.msg import Msg
 
 from plancast_bus.errors import BusError, BusUnavailable
+from plancast_bus.jetstream.client import GuardedClient
 from plancast_bus.jetstream.exchange import Exchange, NoResponders, Reply
 
 # Error codes of the server.
@@ -113,7 +114,7 @@ class JetStreamApi:
             subject=message["subject"],
             sequence=message["seq"],
             time=_seconds(message["time"]),
-            headers=_parse_headers(b64decode(message.get("hdrs") or "")),
+            headers=_read_headers(b64decode(message.get("hdrs") or "")),
             payload=b64decode(message.get("data") or ""),
         )
 
@@ -152,10 +153,5 @@ def _seconds(timestamp: str) -> float:
     return datetime.fromisoformat(timestamp).timestamp()
 
 
-def _parse_headers(block: bytes) -> dict[str, str]:
-    headers = {}
-    for line in block.decode(errors="replace").split("\r\n")[1:]:
-        name, colon, value = line.partition(":")
-        if colon:
-            headers[name.strip()] = value.strip()
-    return headers
+def _read_headers(block: bytes) -> dict[str, str]:
+    return GuardedClient._parse_header_lines(block.partition(b"\r\n")[2])

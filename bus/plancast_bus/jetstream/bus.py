@@ -28,6 +28,7 @@ from plancast_bus.jetstream.emitting import Emitter
 from plancast_bus.jetstream.exchange import Exchange, NoResponders
 from plancast_bus.jetstream.health import examine
 from plancast_bus.jetstream.keeping import Keepers
+from plancast_bus.jetstream.key_store import KeyStore
 from plancast_bus.jetstream.publishing import TENANT, Publisher
 from plancast_bus.jetstream.reading import StreamReader
 from plancast_bus.jetstream.registry import JetStreamRegistry
@@ -93,10 +94,18 @@ class JetStreamBus:
         self._emitter = Emitter(
             connection.client, self._api, self._publisher, self.subjects, cloudevents=settings.cloudevents
         )
-        self.checkpoints = JetStreamCheckpoints(
-            self._api, self._publisher, reader, self.subjects, replicated=settings.replicas > 1
-        )
+        self._keys = KeyStore(self._api, self._publisher, self.subjects, settings.checkpoint_keys)
+        connection.on_reconnect(self._keys.forget)
         self.dead_letters = JetStreamDeadLetters(self._api, self._publisher, reader, self.subjects)
+        self.checkpoints = JetStreamCheckpoints(
+            self._api,
+            self._publisher,
+            reader,
+            self.subjects,
+            self._keys,
+            self.dead_letters,
+            replicated=settings.replicas > 1,
+        )
         self.registry = JetStreamRegistry(self._api, self._publisher, reader, self.subjects)
         self.trees = JetStreamTrees(self._api, self._publisher, self.subjects)
 
@@ -199,13 +208,13 @@ class JetStreamBus:
         return NoticeSubscription(subscription)
 
     async def ensure_streams(self) -> None:
-        """Create or update the streams; safe to call from many processes at once.
+        """Create or update the streams, and the key of checkpoints; safe to call from many processes at once.
 
         Raises:
             BusError: a stream that exists differs in what cannot be changed, such as the number of shards.
         """
         await streams.ensure_streams(self._api, self.subjects, self._settings)
-        await self._keepers.place()
+        await asyncio.gather(self._keys.make(), self._keepers.place())
 
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         """Have a callback called after each time that the connection came back."""

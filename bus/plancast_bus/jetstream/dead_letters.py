@@ -7,11 +7,12 @@ import hashlib
 import json
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 from plancast_bus.codec import pack, unpack
-from plancast_bus.contracts import CUT_BYTES, DeadLetter, Delivery, refuse_cut
+from plancast_bus.contracts import CUT_BYTES, DeadLetter, Delivery, refuse_replay
 from plancast_bus.envelope import MAX_NAME
 from plancast_bus.errors import DeadLetterNotFound, PayloadTooLarge
 from plancast_bus.jetstream.api import JetStreamApi, StoredMessage
@@ -165,11 +166,13 @@ class JetStreamDeadLetters:
         """Publish it again as it came, and forget it here."""
         message = await self._message(number)
         letter = _letter(message)
-        refuse_cut(letter)
+        refuse_replay(letter, self._subjects)
         if not letter.more:
             await self._publish(letter.subject, letter.content_type, letter.payload)
         else:
             entries = [dict(zip((*BUNDLED, "payload"), each, strict=True)) for each in unpack(message.payload)]
+            for each in entries:
+                refuse_replay(replace(letter, subject=each["subject"]), self._subjects)
             await asyncio.gather(
                 *(self._publish(each["subject"], each["content_type"], each["payload"]) for each in entries)
             )

@@ -34,6 +34,7 @@ class StreamNames:
     history: str
     meta: str
     dead_letters: str
+    keys: str
 
     @classmethod
     def of(cls, prefix: str) -> StreamNames:
@@ -48,8 +49,8 @@ class StreamNames:
         return name
 
     def all(self) -> list[str]:
-        """Every name."""
-        return [getattr(self, name) for name in self.__slots__]
+        """Every name but that of the keys, whose stream only the runtime may look at."""
+        return [getattr(self, name) for name in self.__slots__ if name != "keys"]
 
 
 def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any]]:
@@ -125,11 +126,25 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
             "republish": {"src": f"{store}.responses.>", "dest": f"{prefix}.>"},
         },
         {
+            # The newest checkpoint and the one before it, which a forged one does not displace. A finished plan's is
+            # alone, by its rollup header: the one before it would be the plan's state again once it has expired.
             **newest,
             "name": names.checkpoints,
             "subjects": [f"{store}.checkpoints.*"],
+            "max_msgs_per_subject": 2,
             "allow_msg_ttl": True,
+            "allow_rollup_hdrs": True,
             "allow_atomic": True,
+        },
+        {
+            # The first key stays: a second one is refused, and nothing is removed.
+            **newest,
+            "name": names.keys,
+            "subjects": [subjects.checkpoint_key()],
+            "discard_new_per_subject": True,
+            "deny_delete": True,
+            "deny_purge": True,
+            "allow_direct": False,
         },
         {**newest, "name": names.history, "subjects": [f"{store}.history.*.*"], "allow_msg_ttl": True},
         {

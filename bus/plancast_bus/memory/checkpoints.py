@@ -42,6 +42,8 @@ class KeptPlans:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._checkpoints: dict[str, KeptCheckpoint] = {}  # in the order of their commits
+        self._before: dict[str, KeptCheckpoint] = {}
+        """The checkpoint before the newest of each plan that is not finished."""
         self._history: dict[str, dict[int, bytes]] = {}
         self._last = 0
         self.machines: dict[str, tuple[KeptMachine, bytes]] = {}  # in the order of their puts
@@ -68,8 +70,12 @@ class KeptPlans:
         self._last += 1
         expires_at = self._clock.time() + ttl if ttl > 0 else float("inf")
         kept = KeptCheckpoint(correlation_id, self._last, body, header, expires_at)
-        self._checkpoints.pop(correlation_id, None)
+        before = self._checkpoints.pop(correlation_id, None)
         self._checkpoints[correlation_id] = kept
+        if ttl > 0 or before is None:
+            self._before.pop(correlation_id, None)
+        else:
+            self._before[correlation_id] = before
         for watcher in (*self.watchers.get(correlation_id, ()), *self.followers):
             watcher.put_nowait(kept)
         return kept.version
@@ -100,11 +106,17 @@ class KeptPlans:
         """All checkpoints, newest commit last."""
         return [kept for each in list(self._checkpoints) if (kept := self.find(each)) is not None]
 
+    def after(self, version: int) -> list[KeptCheckpoint]:
+        """The checkpoints behind a version, in the order of their commits, those before a newest one too."""
+        kept = [each for each in (*self.all(), *self._before.values()) if each.version > version]
+        return sorted(kept, key=lambda each: each.version)
+
     def count(self) -> int:
         return len(self.all())
 
     def forget(self, correlation_id: str) -> None:
         self._checkpoints.pop(correlation_id, None)
+        self._before.pop(correlation_id, None)
         self._history.pop(correlation_id, None)
         for alias in self._aliases_of.pop(correlation_id, ()):
             if self.aliases.get(alias) == correlation_id:
@@ -176,9 +188,8 @@ class MemoryCheckpoints:
                 yield summary
 
     async def committed_after(self, version: int) -> AsyncGenerator[Committed]:
-        for kept in (await self._kept()).all():
-            if kept.version > version:
-                yield kept.committed()
+        for kept in (await self._kept()).after(version):
+            yield kept.committed()
 
     async def follow(self, version: int = 0) -> AsyncGenerator[Committed]:
         plans = await self._kept()
@@ -186,9 +197,8 @@ class MemoryCheckpoints:
         plans.followers.add(queue)
         self._watching.add(queue)
         try:
-            for kept in plans.all():
-                if kept.version > version:
-                    yield kept.committed()
+            for kept in plans.after(version):
+                yield kept.committed()
             while (more := await queue.get()) is not None:
                 yield more.committed()
             self._bus.check_open()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 from plancast_bus.clock import Clock
-from plancast_bus.contracts import CUT_BYTES, DeadLetter, Delivery, refuse_cut
+from plancast_bus.contracts import CUT_BYTES, DeadLetter, Delivery, refuse_replay
 from plancast_bus.errors import DeadLetterNotFound
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class MemoryDeadLetters:
     async def replay(self, number: int) -> None:
         kept = await self._kept()
         letter = kept.get(number)
-        refuse_cut(letter)
+        refuse_replay(letter, self._bus.subjects)
         # Under its old id the stream would drop it as a duplicate.
         message_id = f"replay-{number}-{letter.message_id or ''}"
         world = self._bus.world

@@ -14,7 +14,7 @@ from plancast.console.auth import By
 from plancast.console.backend import Here
 from plancast.console.schemas import FullLetter, Letter, Letters, Replayed
 from plancast_bus.codec import load
-from plancast_bus.contracts import DeadLetter, refuse_cut
+from plancast_bus.contracts import DeadLetter, refuse_replay
 from plancast_bus.errors import InvalidEnvelope
 
 Number = Annotated[int, Path(ge=1, le=2**53)]
@@ -52,7 +52,7 @@ async def get_letter(backend: Here, number: Number) -> FullLetter:
 async def replay(backend: Here, by: By, number: Number) -> Replayed:
     """Publishes it as it came, and forgets it here; it comes back if it fails again. 413 when only a part was kept."""
     letter = await backend.bus.dead_letters.get(number)
-    refuse_cut(letter)
+    refuse_replay(letter, backend.bus.subjects)
     await note(backend, by, "dead letter replayed", f"{number} to {letter.subject}")  # first, or it might be lost
     await backend.bus.dead_letters.replay(number)
     return Replayed(id=number)
