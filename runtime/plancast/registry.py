@@ -249,13 +249,18 @@ class _Shelf(Generic[_D]):
                 "registrations of kind %s cannot be read, the last known ones are used: %s", self.kind, error
             )
         else:
-            self._known = {key: self._understood(key, fields) for key, fields in stored.items()}
+            known = {}
+            for key, fields in stored.items():
+                before = self._known.get(key)
+                if before is not None and before[0] == fields:
+                    known[key] = before
+                else:
+                    known[key] = self._understood(key, fields)
+                    await asyncio.sleep(0)  # checking a schema takes its time; there may be many, of whatever kind
+            self._known = known
         return [definition for _, definition in self._known.values() if definition is not None]
 
     def _understood(self, key: str, fields: Any) -> tuple[Any, _D | None]:
-        before = self._known.get(key)
-        if before is not None and before[0] == fields:
-            return before
         try:
             return fields, self._checked(key, fields)
         except Exception as error:  # whatever is wrong with this one, the others are of use

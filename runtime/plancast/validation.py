@@ -16,10 +16,11 @@ from plancast.actions import (
 )
 from plancast.bounds import freeze
 from plancast.decisions import PlannerDecision, check_decision, parse_decision, settled
-from plancast.definitions import EventDefinition, schema_faults
+from plancast.definitions import EventDefinition
 from plancast.errors import InvalidDecision
 from plancast.machine import failed_event
 from plancast.run import RunContext
+from plancast.schemas import Budget, schema_faults
 
 __all__ = ["RESERVED_PREFIX", "action_faults", "decision_faults", "read_decision", "settle_decision"]
 
@@ -56,7 +57,8 @@ def _object_in(text: str) -> dict[str, Any]:
 
 def settle_decision(decision: PlannerDecision, run: RunContext) -> PlannerDecision:
     """A valid decision as the run's own: its plan and state, topics as the events declare them, sound alternatives."""
-    alternatives = [each for each in decision.alternative_actions or () if not action_faults(each, run, "")]
+    with Budget():  # one for all: there may be many
+        alternatives = [each for each in decision.alternative_actions or () if not action_faults(each, run, "")]
     fields = {
         "plan_id": run.plan_id or decision.plan_id,
         "current_state": run.current_state or decision.current_state,
@@ -79,7 +81,8 @@ def _with_topic(action: PublishAction, run: RunContext) -> PublishAction:
 
 def decision_faults(decision: PlannerDecision, run: RunContext) -> list[str]:
     """What cannot be done of a decision in this run; empty when all of it can. Alternatives are not judged."""
-    return action_faults(decision.next_action, run, "next_action")
+    with Budget():  # one for all branches
+        return action_faults(decision.next_action, run, "next_action")
 
 
 def action_faults(action: PlannerAction, run: RunContext, where: str) -> list[str]:

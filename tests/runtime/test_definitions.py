@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from plancast.definitions import AgentDefinition, EventDefinition, schema_faults
+from plancast.definitions import AgentDefinition, EventDefinition
 from plancast.errors import InvalidApp
+from plancast.schemas import schema_faults
 from plancast_bus.envelope import EventTopic
 from plancast_bus.errors import InvalidSubject
 
