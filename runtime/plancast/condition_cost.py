@@ -1,29 +1,43 @@
-"""What evaluating a condition can cost at most, told before it is evaluated: the evaluator cannot be stopped.
+"""What evaluating a condition can cost at most, estimated before it is evaluated: the evaluator cannot be stopped.
 
-The evaluator bounds depth and iterations, but not what one iteration does: comparing, joining or searching all of
-a plan's data, ten thousand times over. The estimate errs on the side of more, and only conditions with macros,
-regular expressions or many `+` are estimated at all.
+The evaluator bounds depth and iterations, but not what one operation does: converting, comparing, joining or searching
+all of a plan's data, ten thousand times over. The estimate errs on the side of more, and only conditions that mention
+few values and neither loop, search nor join much are evaluated without one.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any, Final
 
-MAX_COST: Final = 100_000_000
-"""Characters, or sixteenths of other values, that an evaluation may have to look at."""
+MAX_COST: Final = 200_000_000
+"""Characters that an evaluation may have to look at; any other value counts as 128, about a nanosecond for each."""
 
 _ITERATIONS = 10_000  # of the evaluator, for all loops of an expression together
-_NODE = 16
+_NODE = 128
+_APPENDED = 64  # for each item already in a list that `map` or `filter` make: they copy it for each item that they add
 _FREE_JOINS = 8
-_LOOPS = re.compile(r"\b(?:all|exists|exists_one|filter|map)\b")
+_FREE_MENTIONS = 4
+_DURATION = 32  # of a character that is read as one
+_LOOP = r"\b(?:all|exists|exists_one|filter|map)\b"
+_LOOPS = re.compile(_LOOP)
 _MAPS = re.compile(r"\bmap\b")
+_BUILDS = re.compile(r"map|filter")
 _LOOPS_OVER = re.compile(r"\s*\.\s*(?:all|exists|exists_one|filter|map)\s*\(")
-_MATCHES = re.compile(r"\bmatches\b")
-_LITERAL_PATTERN = re.compile(r"\bmatches\s*\(\s*[rR]?['\"]")
+_OVER_PARTS = re.compile(rf"\w\s*\.\s*{_LOOP}\s*\(")
+_NESTING = re.compile(rf"({_LOOP})\s*\(|[()]")
+_SEARCHES = re.compile(r"\b(contains|matches)\b(?:\s*\(\s*(?:([A-Za-z_][\w\s.]*?)|(['\"]))\s*\))?")
 _REPEATS = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
+_CLASSES = re.compile(r"\\[pP]")
+_CLASS = 256  # instructions of a Unicode class
+# As CEL reads them: raw strings know no escapes.
+_LITERALS = re.compile(
+    r"""//[^\n]*|\b(?:[bB]?[rR]|[rR][bB])(?:\"{3}[\s\S]*?\"{3}|'{3}[\s\S]*?'{3}|"[^"]*"|'[^']*')"""
+    r"""|\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}(?:[^\\]|\\.)*?'{3}|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
+)
 
 
 class Cost:
@@ -34,52 +48,105 @@ class Cost:
         mentions: For each value that it mentions: its path, and where in the source the mention ends.
     """
 
-    __slots__ = ("_dynamic_pattern", "_growth", "_loops", "_matches", "_others", "_over", "_width", "free")
+    __slots__ = (
+        "_builds", "_direct", "_dynamic_needle", "_dynamic_pattern", "_growth", "_joins", "_literal", "_loops",
+        "_matches", "_needles", "_nested", "_others", "_over", "_scan", "_searches", "_width", "free",
+    )  # fmt: skip
 
     def __init__(self, source: str, mentions: Iterable[tuple[tuple[str, ...], int]]) -> None:
+        mentions = list(mentions)
+        literals = [each[0] for each in _LITERALS.finditer(source) if not each[0].startswith("//")]
+        bare = _LITERALS.sub(lambda each: " " if each[0].startswith("//") else "'", source)
         joins = source.count("+") + source.count(",")
         self._loops = len(_LOOPS.findall(source))
-        self._matches = _program(source) if _MATCHES.search(source) else 0
-        self._dynamic_pattern = len(_MATCHES.findall(source)) > len(_LITERAL_PATTERN.findall(source))
+        self._nested, self._builds = _nesting(bare)
+        self._literal = max(map(len, literals), default=0)
+        self._joins = bare.count("+")
         self._width = source.count(",") + 1
         self._growth: int = (1 + max(0, joins - self._loops)) ** max(1, min(8, len(_MAPS.findall(source))))
-        self.free = not self._loops and not self._matches and joins <= _FREE_JOINS
-        """Whether it costs no more than reading its values once or twice."""
         if not self._loops:
             self._growth = 1
+        self._scan = _DURATION if "duration" in source else 1
+        found = list(_SEARCHES.finditer(bare))
+        self._searches = len(found)
+        self._matches = sum(_program(each) for each in literals) if any(e[1] == "matches" for e in found) else 0
+        self._dynamic_pattern = any(each[1] == "matches" and not each[3] for each in found)
+        needles = [each for each in found if each[1] == "contains" and not each[3]]
+        named = [tuple(re.findall(r"\w+", each[2] or "")) for each in needles]
+        known = {path for path, _ in mentions}
+        self._needles = [path for path in named if path in known]
+        self._dynamic_needle = len(self._needles) < len(needles)
+        self.free = not self._loops and not found and joins <= _FREE_JOINS and len(mentions) <= _FREE_MENTIONS
+        """Whether it costs no more than reading its values a few times."""
         hidden = "//" in source
-        self._over: list[tuple[str, ...]] = []
-        self._others: list[tuple[str, ...]] = []
+        self._over: Counter[tuple[str, ...]] = Counter()
+        self._others: Counter[tuple[str, ...]] = Counter()
         for path, end in mentions:
             plain_loop = not hidden and _LOOPS_OVER.match(source, end)
-            (self._over if plain_loop else self._others).append(path)
+            (self._over if plain_loop else self._others)[path] += 1
+        # What loops then call by names of their own is a part of what they loop over.
+        self._direct = bool(self._over) and len(_OVER_PARTS.findall(bare)) == self._loops
 
     def of(self, roots: Mapping[str, Any]) -> int:
         """An upper bound, over ``MAX_COST`` when it is too much."""
-        looped = _Measure(_at(roots, path) for path in self._over)
-        others = _Measure(_at(roots, path) for path in self._others)
+        looped = _Measure((_at(roots, path), often) for path, often in self._over.items())
+        others = _Measure((_at(roots, path), often) for path, often in self._others.items())
         if looped.size > MAX_COST or others.size > MAX_COST:
             return MAX_COST + 1
         width = max(looped.width, others.width, self._width)
-        turns = min(_ITERATIONS, int(width ** min(4, self._loops))) if self._loops else 1
-        reach = others.size + looped.element + _NODE
-        cost = looped.size + turns * reach * self._growth
-        if self._matches:
-            program = self._matches
-            if self._dynamic_pattern:
-                program += sum(map(_program, chain(looped.strings(), others.strings())))
-            cost += turns * max(looped.longest, others.longest, 1) * program
+        turns = min(_ITERATIONS, self._loops * int(width ** min(4, self._nested))) if self._loops else 1
+        reach = (others.size + looped.element + _NODE) * self._scan
+        cost = looped.size * self._scan + turns * reach * self._growth
+        cost += sum(min(_ITERATIONS, int(width ** min(4, depth))) * width * _APPENDED for depth in self._builds)
+        if self._searches:
+            longest = max(looped.longest, others.longest, self._literal) * max(self._growth, 1 + self._joins)
+            cost += turns * self._searches * longest
+            needle = self._literal
+            if self._dynamic_needle:
+                needle = max(needle, looped.longest if self._direct else longest)
+            if self._needles:
+                needle = max(needle, _Measure((_at(roots, path), 1) for path in self._needles).longest)
+            cost += turns * self._searches * longest * min(needle, longest) // 16
+            if self._matches or self._dynamic_pattern:
+                program = self._matches
+                if self._dynamic_pattern:
+                    program += sum(map(_program, chain(looped.strings(), others.strings())))
+                cost += turns * self._searches * longest * program * 2
         return cost
 
 
-class _Measure:
-    """How large values are: in all, the largest element of one, its widest list, its longest string."""
+def _nesting(bare: str) -> tuple[int, list[int]]:
+    """How deeply loops are nested, and how deeply those that build lists are."""
+    deepest, builds = 0, []
+    opened: list[bool] = []
+    for each in _NESTING.finditer(bare):
+        if each[0] == ")":
+            if opened:
+                opened.pop()
+            continue
+        opened.append(each[1] is not None)
+        if each[1]:
+            deepest = max(deepest, sum(opened))
+            if _BUILDS.fullmatch(each[1]):
+                builds.append(sum(opened))
+    return deepest, builds
 
-    def __init__(self, values: Iterable[Any]) -> None:
+
+class _Measure:
+    """How large values are: in all, the largest element of one, its widest list, its longest string.
+
+    Args:
+        values: Each value, and how often it counts.
+    """
+
+    def __init__(self, values: Iterable[tuple[Any, int]]) -> None:
         self.size = self.element = self.width = self.longest = 0
-        self._values = list(values)
-        for value in self._values:
+        self._values = []
+        for value, often in values:
+            self._values.append(value)
+            before = self.size
             self._add(value)
+            self.size += (self.size - before) * (often - 1)
 
     def _add(self, value: Any) -> None:
         before = self.size
@@ -129,7 +196,7 @@ def _at(roots: Mapping[str, Any], path: tuple[str, ...]) -> Any:
 
 def _program(text: str) -> int:
     """How large regular expressions in a text become, their repetitions written out."""
-    size = len(text) + 1
+    size = len(text) + 1 + _CLASS * len(_CLASSES.findall(text))
     for repeat in _REPEATS.finditer(text):
         size *= max(1, int(f"0{(repeat[2] or repeat[1])[:6]}"))
         if size > MAX_COST:

@@ -66,10 +66,11 @@ class Condition:
         `has(event.data.x)` tests for a field.
         """
         roots = {"event": event, "goal_data": goal_data, "results": results, "plan": plan}
-        if not self._cost.free and self._cost.of(roots) > MAX_COST:
+        if not self._cost.free and (cost := self._cost.of(roots)) > MAX_COST:
             raise ConditionFailed(
-                f"condition {_shown(self.source)} failed: on so much data it could take too long. Compare fewer or "
-                "smaller values in its macros and regular expressions, or have a worker compute it"
+                f"condition {_shown(self.source)} failed: on so much data it could take too long (its cost is "
+                f"{cost:.2g}, at most {MAX_COST:.2g} is allowed). Compare fewer or smaller values in its macros, "
+                "searches and regular expressions, or have a worker compute it"
             )
         try:
             data = {root: _projected(roots[root], fields, 0) for root, fields in self._fields.items()}

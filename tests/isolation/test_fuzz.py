@@ -220,6 +220,10 @@ LARGE: dict[str, Any] = {
     "s": "a" * 100_000,
     "d": [[1, 2, 3]] * 20_000,
     "t": ["a" * 1_000] * 100,
+    "n": "a" * 50_000 + "b",
+    "p": "(a|b){900}x",
+    "f": [0] * 5,
+    "w": [0] * 1_900,
 }
 
 
@@ -262,9 +266,24 @@ EXPENSIVE = [
     "goal_data.l//\n.map(x, goal_data.s + goal_data.s).size() > 0",
     "goal_data.l . map (x, goal_data.s + goal_data.s).size() > 0",
     "r'\\' == '' || goal_data.l.map(x, goal_data.s + goal_data.s).size() > 0 || ''==''",
+    "goal_data.s.contains(goal_data.n)",
+    "goal_data.s.contains('' + goal_data.n)",
+    "goal_data.s.contains(r'\\' + goal_data.n + '')",
+    "[goal_data.n].exists(x, goal_data.s.contains(x))",
+    "goal_data.t.map(x, x + goal_data.n).exists(x, goal_data.s.contains(x))",
+    "goal_data.s . contains // 'a')\n (goal_data.n)",
+    "goal_data.s.matches('' + goal_data.p)",
+    "matches(goal_data.s, goal_data.p)",
+    r"goal_data.s.matches('(\\pL|a)*" + r"(\\pL|a)" * 20 + "b')",
+    "goal_data.l.map(x, x).size() > 0",
+    "goal_data.l.filter(x, true).size() > 0",
+    "goal_data.f.all(a, goal_data.w.map(b, b).size() > 0)",
+    " && ".join(["goal_data.d == goal_data.d"] * 100),
+    " && ".join(["duration(goal_data.s) == duration(goal_data.s)"] * 60),
 ]
 
 
+@pytest.mark.attack(who="app code", what="evaluate a condition that takes for ever on 1 MB", expected="refused")
 @pytest.mark.parametrize("source", EXPENSIVE)
 def test_expensive_expressions_are_refused_before_they_cost(source: str) -> None:
     with pytest.raises((ConditionFailed, InvalidCondition)):
@@ -282,6 +301,9 @@ def test_expensive_expressions_are_refused_before_they_cost(source: str) -> None
         "goal_data.hits.all(h, h.tags.exists(t, t == 'new'))",
         "goal_data.text.matches('^[A-Z]{2}[0-9]{4,8}$') || size(goal_data.hits) > 0",
         "goal_data.hits.exists(h, h.text.matches('(?i)needle'))",
+        "goal_data.long.contains('needle') && !goal_data.long.contains(goal_data.wanted)",
+        "goal_data.words.exists(w, goal_data.long.contains(w))",
+        "goal_data.hits.exists(h, h.tags.exists(t, goal_data.page.contains(t)))",
     ],
 )
 def test_expressions_as_people_write_them_are_not(source: str) -> None:
@@ -290,6 +312,9 @@ def test_expressions_as_people_write_them_are_not(source: str) -> None:
         "hits": [*hits, {"id": "x", "score": 1, "tags": ["new"], "text": "Needle"}],
         "wanted": "x",
         "text": "hay",
+        "long": "hay " * 250_000 + "needle",
+        "page": "hay " * 100 + "new",
+        "words": ["straw", "needle"],
     }
 
     event = {"type": "t", "data": {}, "topic": ""}
@@ -301,6 +326,47 @@ def test_the_cost_grows_with_what_is_looked_at() -> None:
     small, large = ({"goal_data": {"l": [0] * n, "s": "a" * n}} for n in (100, 100_000))
 
     assert cost.of(small) < 1_000_000 < MAX_COST < cost.of(large)
+
+
+SIZES = st.integers(1, 2_000)
+SEARCHED = st.builds(
+    lambda n, m, way: (way, {"s": "a" * n, "n": "a" * m, "l": ["a" * m] * 3}, n * min(n, m) // 32),
+    SIZES,
+    SIZES,
+    st.sampled_from(["G.s.contains(G.n)", "G.s.contains(G . n )", "G.s.contains(G.n + '')",
+                     "G.l.exists(x, G.s.contains(x))", "G.s.contains(G.l[0])", "(G.s + '').contains(G.l[0] + G.n)", "G['s'].contains(G['n'])"]),
+)  # fmt: skip
+BUILT = st.builds(
+    lambda n, way: (way, {"l": [0] * n}, 32 * n * n),
+    SIZES,
+    st.sampled_from(["G.l.map(x, x) == []", "G.l.filter(x, true) == []", "size((G.l).map(x, 0)) == 0",
+                     "G.l.filter(x, G.l.size() > 0).size() == 1", "[1].all(y, G.l.map(x, y) == [])"]),
+)  # fmt: skip
+LOOPED = st.builds(
+    lambda n, m, way: (way, {"l": list(range(n)), "d": [0] * m}, min(10_000, n) * m),
+    SIZES,
+    SIZES,
+    st.sampled_from(["G.l.all(x, G.d != [x])", "G.l.exists(x, x in G.d)", "G.l.all(x, [0].all(y, G.d != [x]))"]),
+)  # fmt: skip
+MATCHED = st.builds(
+    lambda n, m, way: (way, {"s": "a" * n, "p": f"(a|b){{{min(m, 900)}}}c"}, n * min(m, 900)),
+    SIZES,
+    SIZES,
+    st.sampled_from(["G.s.matches(G.p)", "matches(G.s, G.p)", "G.s.matches('' + G.p)",
+                     "[G.p].exists(p, G.s.matches(p))"]),
+)  # fmt: skip
+
+
+@FUZZ
+@given(st.lists(st.one_of(SEARCHED, BUILT, LOOPED, MATCHED), min_size=1, max_size=3), st.sampled_from(["&&", "||"]))
+def test_the_estimate_is_never_less_than_the_work(parts: list[tuple[str, dict[str, Any], int]], operator: str) -> None:
+    sources = [source.replace("G", f"goal_data.k{number}") for number, (source, _, _) in enumerate(parts)]
+    goal_data = {f"k{number}": data for number, (_, data, _) in enumerate(parts)}
+    condition = compile_condition(f" {operator} ".join(sources))
+    roots: dict[str, Any] = {"event": {}, "goal_data": goal_data, "results": {}, "plan": {}}
+
+    assert not condition._cost.free
+    assert condition._cost.of(roots) >= max(work for _, _, work in parts)
 
 
 @pytest.mark.parametrize("source", ["1" * (MAX_LENGTH + 1), "(" * 2_000 + "1" + ")" * 2_000, "a" + ".a" * 2_000])
