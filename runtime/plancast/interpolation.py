@@ -10,10 +10,11 @@ bools are inserted as `str()` gives them, everything else as JSON. What was inse
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from plancast import plain
 from plancast.errors import InterpolationError
 
 __all__ = ["ROOTS", "Placeholder", "Template", "compile_template"]
@@ -24,8 +25,8 @@ ROOTS: Final = frozenset(("goal_data", "results", "plan_id", "correlation_id", "
 MAX_DEPTH: Final = 100
 """Deepest nesting of an action's data."""
 
-MAX_TEXT: Final = 4_000_000
-"""Longest text that placeholders are inserted into, in characters."""
+MAX_INSERTED: Final = 4_000_000
+"""Most bytes that placeholders insert into an action's data in all, as JSON without escapes; an event takes less."""
 
 MAX_PLACEHOLDERS: Final = 1_000
 """Most placeholders in an action's data."""
@@ -45,6 +46,8 @@ class Placeholder:
     """What it stands for, such as `goal_data.topic`."""
     where: str
     """Where in the data it is, such as `data.filters[0].query`."""
+    depth: int = field(default=0, compare=False)
+    """How many lists and objects it is in."""
 
     @property
     def root(self) -> str:
@@ -55,10 +58,11 @@ class Placeholder:
 class Template:
     """Data with its placeholders found. Immutable, and independent of the data it was compiled from."""
 
-    __slots__ = ("_render", "placeholders", "unknown_roots")
+    __slots__ = ("_lookups", "_render", "placeholders", "unknown_roots")
 
     def __init__(self, render: _Render, placeholders: tuple[Placeholder, ...]) -> None:
         self._render = render
+        self._lookups = {each.path: _lookup(each) for each in placeholders}
         self.placeholders: Final = placeholders
         self.unknown_roots: Final = tuple(sorted({p.root for p in placeholders} - ROOTS))
         """Roots in use that do not exist; a template that has some cannot be rendered."""
@@ -68,9 +72,29 @@ class Template:
 
         Containers of the template are made anew, so that a result may be changed freely; a value that
         takes the place of a whole string is the scope's own object, not a copy.
-        Raises InterpolationError, naming the path and where it stands, when a path leads nowhere.
+        Raises InterpolationError, naming the path and where it stands, when a path leads nowhere, or when the
+        result would be too large or too deep; nothing has been made of it by then.
         """
+        if self.placeholders:
+            self._check_size(scope)
         return self._render(scope)
+
+    def _check_size(self, scope: _Scope) -> None:
+        measured = {path: _measured(value_of(scope), MAX_INSERTED) for path, value_of in self._lookups.items()}
+        inserted = 0
+        for each in self.placeholders:
+            size, depth = measured[each.path]
+            inserted += size
+            if inserted > MAX_INSERTED:
+                raise InterpolationError(
+                    f"{each.where} asks for {each.path!r}, and with it more than {MAX_INSERTED} bytes would be "
+                    "inserted into the data; pass on less, or a reference to where it is"
+                )
+            if depth and each.depth + depth > plain.MAX_DEPTH:
+                raise InterpolationError(
+                    f"{each.where} asks for {each.path!r}, and with it the data would be nested more than "
+                    f"{plain.MAX_DEPTH} levels deep"
+                )
 
 
 def compile_template(data: Any) -> Template:
@@ -91,7 +115,7 @@ def compile_template(data: Any) -> Template:
 def _compile(data: Any, where: str, depth: int, found: list[Placeholder]) -> tuple[bool, Any]:
     """Either (True, the constant) or (False, a function that renders it)."""
     if isinstance(data, str):
-        return _compile_text(data, where, found)
+        return _compile_text(data, where, depth, found)
     if not isinstance(data, (dict, list, tuple)):
         return True, data
     if depth >= MAX_DEPTH:
@@ -109,13 +133,13 @@ def _compile(data: Any, where: str, depth: int, found: list[Placeholder]) -> tup
     return False, lambda scope: [render(scope) for render in each]
 
 
-def _compile_text(text: str, where: str, found: list[Placeholder]) -> tuple[bool, Any]:
+def _compile_text(text: str, where: str, depth: int, found: list[Placeholder]) -> tuple[bool, Any]:
     if "{" not in text or not (matches := list(_PLACEHOLDER.finditer(text))):
         return True, text
     pieces: list[str | _Render] = []
     end = 0
     for match in matches:
-        placeholder = Placeholder(match[1] or match[2], where)
+        placeholder = Placeholder(match[1] or match[2], where, depth)
         found.append(placeholder)
         value_of = _lookup(placeholder)
         if match[0] == text:
@@ -125,19 +149,30 @@ def _compile_text(text: str, where: str, found: list[Placeholder]) -> tuple[bool
         pieces.append(_as_text(value_of, placeholder))
         end = match.end()
     pieces.append(text[end:])
-    return False, lambda scope: _joined(pieces, scope, where)
+    return False, lambda scope: "".join([piece if isinstance(piece, str) else piece(scope) for piece in pieces])
 
 
-def _joined(pieces: list[str | _Render], scope: _Scope, where: str) -> str:
-    texts: list[str] = []
-    length = 0
-    for piece in pieces:
-        text = piece if isinstance(piece, str) else piece(scope)
-        length += len(text)
-        if length > MAX_TEXT:
-            raise InterpolationError(f"{where} would be a text of more than {MAX_TEXT} characters")
-        texts.append(text)
-    return "".join(texts)
+def _measured(value: Any, most: int) -> tuple[int, int]:
+    """Bytes of JSON, a little more than ``most`` where they are more, and levels of lists and objects."""
+    size = depth = 0
+    level: Sequence[Any] = [value]
+    while level and size <= most and depth <= MAX_DEPTH:
+        inner: list[Any] = []
+        for each in level:
+            size += 2
+            if isinstance(each, str):
+                size += len(each) if len(each) > most or each.isascii() else len(each.encode("utf-8", "surrogatepass"))
+            elif isinstance(each, Mapping):
+                inner += [*each.keys(), *each.values()]
+            elif isinstance(each, (list, tuple)):
+                inner += each
+            else:
+                size += each.bit_length() // 3 if isinstance(each, int) else 16
+            if size + 2 * len(inner) > most:
+                return most + 1, depth
+        depth += any(isinstance(each, (Mapping, list, tuple)) for each in level)
+        level = inner
+    return size, depth
 
 
 def _lookup(placeholder: Placeholder) -> _Render:

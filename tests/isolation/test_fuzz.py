@@ -6,6 +6,7 @@ import asyncio
 import json
 import struct
 import sys
+import tracemalloc
 from typing import Any
 
 import msgpack
@@ -334,7 +335,8 @@ SEARCHED = st.builds(
     SIZES,
     SIZES,
     st.sampled_from(["G.s.contains(G.n)", "G.s.contains(G . n )", "G.s.contains(G.n + '')",
-                     "G.l.exists(x, G.s.contains(x))", "G.s.contains(G.l[0])", "(G.s + '').contains(G.l[0] + G.n)", "G['s'].contains(G['n'])"]),
+                     "G.l.exists(x, G.s.contains(x))", "G.s.contains(G.l[0])",
+                     "(G.s + '').contains(G.l[0] + G.n)", "G['s'].contains(G['n'])"]),
 )  # fmt: skip
 BUILT = st.builds(
     lambda n, way: (way, {"l": [0] * n}, 32 * n * n),
@@ -447,10 +449,32 @@ def test_what_was_inserted_is_never_read_again() -> None:
     assert compile_template("{{goal_data.a}}!").render(scope) == "{{plan_id}} {results}!"
 
 
-def test_a_template_that_multiplies_its_values_is_stopped() -> None:
-    scope = dict.fromkeys(ROOTS, "v") | {"goal_data": {"a": "x" * 1_000_000}}
-    with pytest.raises(InterpolationError, match="text of more than"):
-        compile_template("{{goal_data.a}} " * 900).render(scope)
+@pytest.mark.attack(who="client", what="goal data that a template inserts a thousand times", expected="refused unbuilt")
+def test_a_template_that_multiplies_its_values_is_stopped_before_it_renders() -> None:
+    text, many, deep = "x" * 1_000_000, [0] * 400_000, [0]
+    for _ in range(55):
+        deep = [deep]
+    scope = dict.fromkeys(ROOTS, "v") | {"goal_data": {"a": text, "l": many, "d": deep}}
+    templates = [
+        "{{goal_data.a}} " * 900,
+        {f"k{n}": "{{goal_data.a}}" for n in range(1_000)},
+        [["{{goal_data.l}}"] for _ in range(1_000)],
+        ["an {{goal_data.l}}"] * 1_000,
+        {"all": "{{goal_data}}", "again": "{{ goal_data }}", "more": ["{goal_data}"] * 10},
+    ]
+    tracemalloc.start()
+    try:
+        for template in templates:
+            compiled = compile_template(template)
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            with pytest.raises(InterpolationError, match=r"goal_data.*more than 4000000 bytes would be inserted"):
+                compiled.render(scope)
+            assert tracemalloc.get_traced_memory()[1] - before < 20_000_000
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(InterpolationError, match=r"data\.a\.b.* asks for 'goal_data\.d', .* more than 60 levels deep"):
+        compile_template({"a": {"b": [[[[[["x {{plan_id}}", ["{{goal_data.d}}"]]]]]]]}}).render(scope)
     with pytest.raises(InterpolationError, match="placeholders"):
         compile_template(["{{goal_data.a}}"] * (MAX_PLACEHOLDERS + 1))
     nested: Any = "x"
