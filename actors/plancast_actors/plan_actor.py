@@ -15,6 +15,7 @@ from plancast.errors import HandlerAborted, RetryableError, TerminalError, Unsto
 from plancast.goal import GoalContext
 from plancast.log_records import IN_HAND, about
 from plancast.reading import error_text
+from plancast.redaction import redact
 from plancast.tree import KEPT_SECONDS, Place
 from plancast.turn import Turn, Verdict
 from plancast_actors.activation import EXPIRED, Activation, Emitted, digest_of
@@ -513,7 +514,7 @@ class PlanActor:
         )
         self._note_aside(reason)
         delivery = self._delivery(inbound)
-        await self.state.patiently(lambda: self.host.bus.dead_letters.put(delivery, reason, detail))
+        await self.state.patiently(lambda: self.host.bus.dead_letters.put(delivery, reason, redact(detail)))
 
     def _place(self, inbound: Inbound) -> dict[str, Any]:
         return {"correlation_id": self.correlation_id, "stream": inbound.stream}

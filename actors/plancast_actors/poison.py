@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from plancast.log_records import IN_HAND
+from plancast.redaction import redact
 from plancast_bus.contracts import Bus, Delivery
 from plancast_bus.patience import patiently
 
@@ -64,7 +65,8 @@ class Poison:
             self._task = None
 
     async def _put(self, entries: list[Entry]) -> None:
-        messages = [(delivery, detail) for delivery, detail, _, _ in entries]
+        redacted = {detail: redact(detail) for detail in {entry[1] for entry in entries}}  # a flood says one thing
+        messages = [(delivery, redacted[detail]) for delivery, detail, _, _ in entries]
         try:
             await patiently(lambda: self._bus.dead_letters.put_all(self._reason, messages), self._logger)
         except Exception as error:

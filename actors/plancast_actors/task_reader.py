@@ -11,6 +11,7 @@ from functools import partial
 
 from plancast.errors import RetryableError, TerminalError
 from plancast.log_records import IN_HAND
+from plancast.redaction import redact
 from plancast.trace_scope import TRACE
 from plancast_actors.answers import Answer, RequestTooLarge, read_request
 from plancast_actors.poison import Poison
@@ -298,7 +299,7 @@ class TaskReader:
         logger.warning(
             "a request becomes a dead letter: %s", detail, extra={"task": self._event_type, "reason": reason}
         )
-        await self._patiently(lambda: self._bus.dead_letters.put(delivery, reason, detail))
+        await self._patiently(lambda: self._bus.dead_letters.put(delivery, reason, redact(detail)))
         self._counts.put_aside += 1
 
     async def _is_tried_again(
