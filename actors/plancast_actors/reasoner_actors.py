@@ -90,7 +90,9 @@ class ReasonerProcess(Process):
         os.nice(NICENESS)
         settings = self.blueprint.settings
         limits = {model: PooledLimit(model, settings.ray.namespace) for model in settings.reasoners.limits}
-        self.reasoner = Reasoner(timeout=settings.reasoners.timeout, limits=limits, cache_size=KEYS)
+        self.reasoner = Reasoner(
+            timeout=settings.reasoners.timeout, limits=limits, cache_size=KEYS, secrets=settings.secrets()
+        )
         self.reasoner.tracing = trace_export.open_tracing(settings, self.name)
         await load_litellm()  # now, and not at the expense of the first plan
         self._offer = await listen_where_ray_does(self.questions, settings, self.name, "questions")

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from plancast.model_failures import Failure, judge, refused, timed_out
 from plancast.reasoning import ReasonRequest, Usage
+from plancast.redaction import without
 
 Level: TypeAlias = Literal["json_schema", "json_object", "text"]
 """How strictly a model can be held to a format; see `LEVELS`."""
@@ -36,12 +37,22 @@ class ModelCall:
         model: The request's model, or one of its fallbacks.
         timeout: Seconds for a call, where the request does not say.
         level: What the model supports, as far as is known.
+        secrets: What neither answers nor errors may tell, beside the request's own and the environment's.
     """
 
-    def __init__(self, litellm: Any, request: ReasonRequest, model: str, timeout: float, level: Level) -> None:
+    def __init__(
+        self,
+        litellm: Any,
+        request: ReasonRequest,
+        model: str,
+        timeout: float,
+        level: Level,
+        secrets: Iterable[str] = (),
+    ) -> None:
         self._litellm = litellm
         self._request = request
         self._timeout = request.timeout or timeout
+        self._known = tuple(secrets)
         self.provider = provider_of(litellm, model, request.api_base)
         # A key, and an address, are for one provider. No other one gets to see them.
         at_home = model == request.model or self.provider == provider_of(litellm, request.model, request.api_base)
@@ -70,7 +81,10 @@ class ModelCall:
         except Exception as error:  # whatever litellm, and the clients below it, may raise
             return None, judge(error, self._secrets(), key_hint=self._key_hint())
         failure = _fault_of(answer, self._secrets)
-        return (None, failure) if failure else (answer, None)
+        if failure:
+            return None, failure
+        self._scrub(answer)
+        return answer, None
 
     def lower(self, failure: Failure) -> bool:
         """After a complaint about the response format, ask for less. False when there is nothing to lower."""
@@ -133,13 +147,22 @@ class ModelCall:
         anything = "; any text will do if the server at api_base asks for none" if self.api_base else ""
         return f"set the environment {variables}, or give an api_key{anything}"
 
+    def _scrub(self, answer: Any) -> None:
+        """Take keys that a model echoes out of its answer, before anything is made of it, kept, traced or logged."""
+        secrets = self._secrets()
+        choice = answer.choices[0]
+        for said, field in ((choice.message, "content"), (choice, "finish_reason"), (answer, "model"), (answer, "id")):
+            value = getattr(said, field, None)
+            if isinstance(value, str) and (clean := without(value, secrets)) != value:
+                setattr(said, field, clean)
+
     def _secrets(self) -> list[str]:
         given = [str(value) for name, value in self._parameters.items() if _is_secret(name)]
         for name in _HEADERS:
             headers = self._parameters.get(name)
             given += map(str, headers.values()) if isinstance(headers, Mapping) else ()
         around = [value for name, value in os.environ.items() if _is_secret(name) and len(value) >= 8]
-        return [self._key or "", *given, *around]
+        return [self._key or "", *given, *around, *self._known]
 
 
 def provider_of(litellm: Any, model: str, api_base: str | None = None) -> str:

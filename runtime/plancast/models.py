@@ -15,7 +15,7 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from plancast.answers import AnswerCache
@@ -56,6 +56,7 @@ class Reasoner:
         structured_output: What models support that litellm does not know, or knows wrongly.
         cache_size: Answers kept.
         cache_seconds: How long they are kept.
+        secrets: What answers and errors are kept without, beside the keys of requests and of the environment.
         sleep: Waits between attempts.
         chance: A number from 0 to 1, for the jitter of those waits.
     """
@@ -69,11 +70,13 @@ class Reasoner:
         structured_output: Mapping[str, Level] | None = None,
         cache_size: int = 1024,
         cache_seconds: float = 600.0,
+        secrets: Iterable[str] = (),
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._retry = retry or ReasonRetry()
         self._timeout = timeout
+        self._secrets = tuple(secrets)
         self._limits = dict(limits or {})
         self._levels = dict(structured_output or {})
         self._learned: dict[tuple[str, str | None], Level] = {}
@@ -103,7 +106,8 @@ class Reasoner:
             share = math.ceil(tries / (len(models) - position))
             if share < 1:
                 break
-            call = ModelCall(litellm, request, model, self._timeout, self._level(litellm, model, request.api_base))
+            level = self._level(litellm, model, request.api_base)
+            call = ModelCall(litellm, request, model, self._timeout, level, self._secrets)
             answer, failure, failed = await self._persist(call, share, request)
             calls, tries = calls + call.made, tries - failed
             if failure is None:

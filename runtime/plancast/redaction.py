@@ -15,6 +15,8 @@ import re2
 HIDDEN: Final = "[hidden]"
 MIN_SECRET: Final = 8
 """Shorter secrets are not looked for by value: they are parts of ordinary words and numbers."""
+_MAX_WORD: Final = 16
+"""Nor are shorter ones without a digit: names, and what is given as a key where a server wants none."""
 
 # Recognized by themselves. A word of prose is never one: all have a separator, a fixed length or digits.
 _TOKENS: Final = (
@@ -50,12 +52,16 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def without(text: str, secrets: Iterable[str]) -> str:
-    """The text without these secrets, as they are and as JSON may spell them; those under ``MIN_SECRET`` stay."""
-    for secret in sorted({each for each in secrets if len(each) >= MIN_SECRET}, key=len, reverse=True):
+    """The text without these secrets, as they are and as JSON may spell them; short ones and words stay."""
+    for secret in sorted(filter(_telling, set(secrets)), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
         if "\\u" in text or not secret.isalnum():
             text = _spelled(secret).sub(HIDDEN, text)
     return text
+
+
+def _telling(secret: str) -> bool:
+    return len(secret) >= _MAX_WORD or (len(secret) >= MIN_SECRET and any(map(str.isdigit, secret)))
 
 
 @lru_cache(maxsize=256)

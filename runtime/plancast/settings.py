@@ -223,6 +223,11 @@ class Settings(BaseSettings):
     data_dir: Path = Path(".plancast")
     """Where ``run`` keeps the embedded nats-server's data, and notes the URL of what runs."""
 
+    def secrets(self) -> list[str]:
+        """The values of all that is secret among the settings."""
+        held = [self.nats.token, self.nats.password, *self.console.tokens.values()]
+        return [each.get_secret_value() for each in held if each is not None]
+
     @classmethod
     def load(cls, base: Settings | None = None) -> Settings:
         """The environment over an app's settings; ``NATS_URL`` and ``RAY_ADDRESS`` count where nothing is said."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -12,8 +13,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
 import pytest_asyncio
+import ray
+from nats.js.errors import NotFoundError
 
 from plancast import Client, PlanFailed
 from plancast.testing import Answer, ModelRequest, ModelServer
@@ -22,6 +26,7 @@ from plancast_actors.local import LocalRuntime
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(150)]
 PATIENCE = 90.0
+KEY = "sk-very-secret-key"
 APP = """
 from plancast import App, ChoreographyPlanner, Worker
 
@@ -58,6 +63,8 @@ def decide(request: ModelRequest) -> Any:
         return Answer("I would rather write a poem.")
     if '"endless"' in prompt:
         return publish(0)
+    if '"echoing"' in prompt:
+        return echo("add.completed" in prompt.partition("Trigger")[2] or '"n": 3' in prompt)
     answers = [int(each) for each in re.findall(r'"add\.completed":\s*\{\s*"n":\s*(\d+)', prompt)]
     n = max(answers, default=0)
     if n >= 3:
@@ -67,6 +74,17 @@ def decide(request: ModelRequest) -> Any:
             {"next_action": {"action": "publish", "event_type": "substract.requested"}, "reasoning": "?"}
         )
     return publish(n)
+
+
+def echo(done: bool) -> Answer:
+    """Says its key wherever it can, also as JSON escapes."""
+    spelled = "".join(f"\\u{ord(each):04x}" for each in KEY)
+    if done:
+        action: dict[str, Any] = {"action": "complete", "result": {"n": 3, "key": KEY}}
+    else:
+        action = {"action": "publish", "event_type": "add.requested", "data": {"n": 2, "key": KEY}}
+    answer = json.dumps({"next_action": action, "reasoning": f"my key is {KEY}, ESCAPED"}).replace("ESCAPED", spelled)
+    return Answer(answer)
 
 
 def publish(n: int) -> Answer:
@@ -139,6 +157,41 @@ async def test_a_model_that_never_decides_fails_the_plan_with_the_whole_exchange
     history = await handle.history()
     assert "I would rather write a poem." in json.dumps(history[-1]["exchange"])
     assert "sk-very-secret-key" not in json.dumps(history)
+
+
+@pytest.mark.attack(who="model", what="echo its API key in reasoning, data and result", expected="stored nowhere")
+async def test_a_key_that_a_model_echoes_is_stored_nowhere(
+    deployed: tuple[Deployment, Client], runtime: LocalRuntime
+) -> None:
+    _, client = deployed
+    handle = await client.submit("count.goal", {"mood": "echoing"})
+    assert await handle.result(timeout=PATIENCE) == {"n": 3, "key": "[hidden]"}
+    history = json.dumps(await handle.history())
+    assert "my key is [hidden], [hidden]" in history
+
+    stored = [message async for message in _stored(runtime.nats_url)]
+    assert any("my key is [hidden]" in each for each in stored)  # what is searched can be read
+    logs = [file.read_text("latin-1") for file in _ray_logs().rglob("*") if file.is_file()]
+    told = [history, json.dumps(await handle.state()), *stored, *logs]
+    assert [each[:200] for each in told if KEY in each] == []
+
+
+async def _stored(url: str) -> AsyncIterator[str]:
+    """All messages of all streams, as they rest."""
+    connection = await nats.connect(url)
+    try:
+        stream_api = connection.jetstream()
+        for stream in await stream_api.streams_info():
+            for sequence in range(max(1, stream.state.first_seq), stream.state.last_seq + 1):
+                with contextlib.suppress(NotFoundError):
+                    message = await stream_api.get_msg(str(stream.config.name), sequence)
+                    yield f"{message.subject} {message.headers} {(message.data or b'').decode('latin-1')}"
+    finally:
+        await connection.close()
+
+
+def _ray_logs() -> Path:
+    return Path(ray.worker._global_node.get_logs_dir_path())
 
 
 async def test_a_plan_that_goes_on_for_ever_is_stopped(deployed: tuple[Deployment, Client]) -> None:

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import SecretStr, ValidationError
 
 from plancast import (
@@ -32,6 +35,7 @@ from plancast.models import Reasoner
 from plancast.reasoning import ReasonRequest, ReasonRetry
 from plancast.settings import Settings
 from plancast.testing import Answer, ModelServer, PlancastTest
+from plancast.tracing import Tracing
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.jetstream import connect
 from plancast_bus.server import NatsServer, ServerOptions
@@ -304,6 +308,59 @@ async def test_a_model_that_echoes_its_credentials_is_not_quoted(
         ]  # fmt: skip
     assert _leaks(*written) == []
     assert _leaks(logged_raw()) == []
+
+
+@pytest.mark.attack(who="model", what="echo the key and header of a request in its answer", expected="kept nowhere")
+async def test_what_a_model_echoes_in_a_good_answer_is_not_kept(
+    model: ModelServer, logged_raw: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_PROVIDER_API_KEY", TOKEN)
+    spelled = "".join(f"\\u{ord(each):04x}" for each in KEY)
+    said = {"key": KEY, "header": HEADER, "of another": TOKEN, "of the server": PASSWORD, "short": "k3y"}
+    answer = {"next_action": {"action": "complete", "result": said}, "reasoning": f"{KEY} and SPELLED"}
+    model.add(Answer(json.dumps(answer).replace("SPELLED", spelled)))
+    advisor = ChoreographyPlanner(
+        "advisor", "openai/test-model", api_key=KEY, api_base=model.url, goals=["x.goal"],
+        extra_headers={"x-extra": HEADER},
+    )  # fmt: skip
+    settings = Settings(nats=NatsSettings(password=SecretStr(PASSWORD)))
+    reasoner = Reasoner(secrets=settings.secrets())
+
+    async with PlancastTest(App("app", planners=[advisor])) as env:
+        for host in env.hosts:
+            object.__setattr__(host.start().environment, "reasoner", reasoner)
+        handle = await env.submit("x.goal", {"topic": "tides"})
+        result = await handle.result(timeout=60)
+        checkpoint = await env.bus.checkpoints.load(handle.plan_id)
+        assert checkpoint is not None
+        history = json.dumps(await handle.history())
+        written = [checkpoint.encode(), repr(checkpoint), history, json.dumps(await handle.state()), logged_raw()]
+    assert result == dict.fromkeys(said, "[hidden]") | {"short": "k3y"}
+    assert "[hidden] and [hidden]" in history
+    assert _leaks(result, *written) == []
+
+
+async def test_a_key_in_what_a_model_tells_of_itself_is_not_kept(model: ModelServer) -> None:
+    body = {
+        "id": f"id-{KEY}", "object": "chat.completion", "created": 1, "model": f"model-{KEY}",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": f"see {KEY}"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+    }  # fmt: skip
+    model.add(Answer.raw(json.dumps(body), "application/json"))
+    request = ReasonRequest(
+        model="openai/test-model", messages=[{"role": "user", "content": "x"}], api_key=SecretStr(KEY),
+        api_base=model.url,
+    )  # fmt: skip
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    reasoner = Reasoner()
+    reasoner.tracing = Tracing(provider)
+    reply = await reasoner.complete(request)
+    spans = [span.to_json() for span in exporter.get_finished_spans()]
+
+    assert reply.text == "see [hidden]"
+    assert spans
+    assert _leaks(reply, reply.to_dict(), *spans) == []
 
 
 async def _no(_seconds: float) -> None:
