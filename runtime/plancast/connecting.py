@@ -10,13 +10,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from plancast.settings import Settings
+from plancast_bus import private_files
 from plancast_bus.errors import BusUnavailable
 
 if TYPE_CHECKING:
     from plancast.client import Client
 
 RUN_FILE = "run.json"
-"""In the data folder: what ``plancast run`` notes of itself, ``{"nats_url": ...}``."""
+"""In the data folder: what ``plancast run`` notes of itself for its owner, ``{"nats_url": ...}`` with the token."""
 
 
 class Connecting:
@@ -75,8 +76,10 @@ class Connecting:
 
 def _noted_url(run_file: Path) -> str:
     try:
-        noted = json.loads(run_file.read_bytes())
-        return str(noted["nats_url"])
+        with open(run_file, "rb") as file:
+            if private_files.is_ours(file.fileno()):
+                return str(json.load(file)["nats_url"])
+        why = f"{run_file} belongs to another user"
     except FileNotFoundError:
         why = f"{run_file} does not exist"
     except (OSError, ValueError, KeyError, TypeError) as error:

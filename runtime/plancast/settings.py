@@ -19,6 +19,9 @@ class RaySettings(BaseModel):
     """Address of a Ray cluster; empty takes ``RAY_ADDRESS`` or starts Ray on this machine."""
     namespace: str = "plancast"
     """Ray namespace of all actors."""
+    auth_token_path: Path | None = None
+    """File with the token that the cluster at `address` asks for; empty takes what Ray itself finds (``RAY_AUTH_MODE``,
+    ``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH``). A Ray that ``run`` starts has a token of its own."""
 
 
 class HostSettings(BaseModel):

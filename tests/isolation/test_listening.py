@@ -28,7 +28,7 @@ class Actor:
 
 actor = Actor.remote()
 ray.get(actor.ready.remote())
-print("ready", ray.get_runtime_context().gcs_address, flush=True)
+print("ready", ray.get_runtime_context().gcs_address, cluster.own_token_path(), flush=True)
 input()
 cluster.disconnect()
 """
@@ -39,7 +39,7 @@ import ray
 from plancast.settings import RaySettings
 from plancast_actors import cluster
 
-cluster.connect(RaySettings(namespace="listening", address=sys.argv[1]))
+cluster.connect(RaySettings(namespace="listening", address=sys.argv[1], auth_token_path=sys.argv[2]))
 
 @ray.remote(num_cpus=0)
 def run():
@@ -74,7 +74,7 @@ def test_ray_as_run_starts_it_listens_on_the_loopback_alone_and_is_found_there(
             assert said[:1] == ["ready"]
             found = addresses_of(process.pid)
             joined = subprocess.run(
-                [sys.executable, "-c", JOIN, said[1]],
+                [sys.executable, "-c", JOIN, *said[1:]],
                 env=environment,
                 capture_output=True,
                 text=True,

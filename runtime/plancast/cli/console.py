@@ -50,8 +50,8 @@ def console(
     settings.console.host = host if host is not None else settings.console.host
     settings.console.port = port if port is not None else settings.console.port
     running = find_running(settings.data_dir)
-    if running is not None and running.nats_url == settings.nats.url and not settings.ray.address:
-        settings.ray.address, settings.ray.namespace = running.ray_address, running.namespace
+    if running is not None and running.is_on(settings) and not settings.ray.address:
+        running.lead_to_ray(settings)
     check_exposure(settings)
     return run_in_foreground(_serve(settings, open_browser, as_json))
 

@@ -38,8 +38,7 @@ def status(
     running = None if address else find_running(settings.data_dir)
     if running is not None:
         settings.nats.url = settings.nats.url or running.nats_url
-        settings.ray.address = running.ray_address
-        settings.ray.namespace = running.namespace
+        running.lead_to_ray(settings)
     elif not settings.ray.address and not settings.nats.url:
         raise _nothing_runs(settings.data_dir)
     if is_dashboard(settings.ray.address):

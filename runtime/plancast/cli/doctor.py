@@ -39,8 +39,8 @@ def doctor(
     running = find_running(settings.data_dir)
     if address:
         settings.ray.address = address
-    elif not settings.ray.address and running is not None and running.nats_url == settings.nats.url:
-        settings.ray.address, settings.ray.namespace = running.ray_address, running.namespace
+    elif not settings.ray.address and running is not None and running.is_on(settings):
+        running.lead_to_ray(settings)
     try:
         with working("looking"):
             findings = examine(asyncio.run(gather(settings, with_ray=not no_ray)))

@@ -210,7 +210,7 @@ def embedded_data(settings: Settings) -> Path | None:
     """Where the server keeps its data when it is the one that `plancast run` has started in the data folder."""
     running = find_running(settings.data_dir)
     folder = settings.data_dir / "nats"
-    return folder if running is not None and running.nats_url == settings.nats.url and folder.is_dir() else None
+    return folder if running is not None and running.is_on(settings) and folder.is_dir() else None
 
 
 def _sync_interval(data: Path) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plancast.cli.apps import load_valid
-from plancast.cli.connection import load_settings, open_bus, reachable_settings
+from plancast.cli.connection import load_settings, noted_url, open_bus
 from plancast.cli.failures import DONE, usage_error
 from plancast.cli.foreground import Foreground, run_in_foreground
 from plancast.cli.options import AppAddress, AsJson, DataDir, LogFormat, NatsUrl, OwnNatsUrl, RayAddress, Verbose
@@ -103,6 +103,7 @@ async def _run(
                     pid=os.getpid(),
                     app=runtime.app_address,
                     ray_address=runtime.ray_address or "auto",
+                    ray_auth_token_path=str(runtime.ray_auth_token_path or ""),
                     started_at=time.time(),
                     console_url=console_url,
                 )
@@ -133,12 +134,12 @@ async def _console(runtime: LocalRuntime, wanted: bool, foreground: Foreground) 
 
 def _announce_run(nats_url: str, namespace: str, console_url: str, as_json: bool) -> None:
     if as_json:
-        said = {"ready": True, "nats": public_url(nats_url), "namespace": namespace, "console": console_url or None}
+        said = {"ready": True, "nats": nats_url, "namespace": namespace, "console": console_url or None}
         print_json(said, compact=True)
     else:
         if console_url:
             note(f"console at {console_url}")
-        print_line(f"ready nats={public_url(nats_url)} namespace={namespace}")
+        print_line(f"ready nats={nats_url} namespace={namespace}")
 
 
 def worker(
@@ -157,7 +158,7 @@ def worker(
     if not loaded.workers:
         raise usage_error(f"the app {loaded.name!r} has no workers", "Give it some: App(..., workers=[...]).")
     settings = load_settings(base=loaded.settings, nats_url=nats_url, data_dir=data_dir)
-    settings.nats.url = settings.nats.url or reachable_settings(None, settings.data_dir).nats.url
+    settings.nats.url = settings.nats.url or noted_url(settings.data_dir)
     return run_in_foreground(_work(loaded, settings, as_json))
 
 

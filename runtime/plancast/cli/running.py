@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import fcntl
 import json
-import os
 import time
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import BinaryIO
 
 from plancast.cli.failures import CommandFailed
+from plancast.cli.output import public_url
+from plancast.settings import Settings
+from plancast_bus import private_files
 
 NOTE, LOCK = "run.json", "run.lock"
 _LOCK_PATIENCE = 0.5  # somebody who only looks holds the lock for a moment
@@ -21,17 +23,29 @@ _POLL = 0.1
 
 @dataclass(frozen=True)
 class Running:
-    """What `plancast run` notes of itself in its data folder."""
+    """What `plancast run` notes of itself in its data folder, for its owner alone."""
 
     nats_url: str
+    """Where NATS is; with the token when it is the embedded server."""
     namespace: str
     pid: int
     app: str = ""
     ray_address: str = "auto"
+    ray_auth_token_path: str = ""
+    """The file with Ray's token; empty when Ray has to find one itself."""
     started_at: float = 0.0
     """Seconds since the epoch, UTC."""
     console_url: str = ""
-    """Where its console is; empty when it has none."""
+    """The link to its console, which carries a token where none are configured; empty when it has none."""
+
+    def is_on(self, settings: Settings) -> bool:
+        """Whether it runs on the nats-server that the settings name."""
+        return public_url(self.nats_url) == public_url(settings.nats.url)
+
+    def lead_to_ray(self, settings: Settings) -> None:
+        """Have the settings name the Ray that it runs on."""
+        settings.ray.address, settings.ray.namespace = self.ray_address, self.namespace
+        settings.ray.auth_token_path = Path(self.ray_auth_token_path) if self.ray_auth_token_path else None
 
 
 class DataFolder:
@@ -43,8 +57,9 @@ class DataFolder:
 
     def __enter__(self) -> DataFolder:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = open(self.folder / LOCK, "ab")
+            # A folder that is there may be shared: what is put into it is private, and it is left as it is.
+            self.folder.mkdir(mode=private_files.FOLDER, parents=True, exist_ok=True)
+            lock = open(self.folder / LOCK, "ab", opener=private_files.opener)
         except OSError as error:
             raise CommandFailed(f"the data folder {self.folder} cannot be written: {error.strerror}") from error
         give_up = time.monotonic() + _LOCK_PATIENCE
@@ -58,13 +73,8 @@ class DataFolder:
         return self
 
     def write(self, running: Running) -> None:
-        """Note what runs; only the owner can read it, since the URL may hold a password."""
-        draft = self.folder / f"{NOTE}.{running.pid}"
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            json.dump(asdict(running), file, indent=2)
-            file.write("\n")
-        draft.replace(self.folder / NOTE)
+        """Note what runs; only the owner can read it, since the URLs hold tokens."""
+        private_files.write(self.folder / NOTE, json.dumps(asdict(running), indent=2) + "\n")
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
@@ -74,7 +84,11 @@ class DataFolder:
 
 
 def find_running(folder: Path) -> Running | None:
-    """What runs on a data folder; None when nothing does, or it is not ready yet."""
+    """What runs on a data folder; None when nothing does, or it is not ready yet.
+
+    Raises:
+        CommandFailed: another user has noted it, to whose NATS and Ray it would lead.
+    """
     if not is_held(folder):
         return None
     return _read(folder)
@@ -101,7 +115,13 @@ async def wait_until_released(folder: Path, timeout: float) -> bool:
 
 def _read(folder: Path) -> Running | None:
     try:
-        said = json.loads((folder / NOTE).read_bytes())
+        with open(folder / NOTE, "rb") as note:
+            if not private_files.is_ours(note.fileno()):
+                raise CommandFailed(
+                    f"another user runs plancast on the data folder {folder}",
+                    hint="Take one of your own with --data-dir.",
+                )
+            said = json.load(note)
         return Running(**{each.name: said[each.name] for each in fields(Running) if each.name in said})
     except (OSError, ValueError, TypeError):
         return None

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from plancast.cli.output import out, plural, print_json
+from plancast.cli.output import out, plural, print_json, public_url
 from plancast.client import Client
 from plancast.demo import offline_model, order_display
 from plancast.demo.decided import Spent
@@ -39,7 +39,7 @@ async def process_orders(plans: int, seed: int | None, *, model: str | None, jso
         ):
             drive = OrderDrive(client, choose_orders(plans, seed), board)
             board.watch(drive)
-            board.note(f"NATS is at {runtime.nats_url}; submitting {plural(plans, 'order')}")
+            board.note(f"NATS is at {public_url(runtime.nats_url)}; submitting {plural(plans, 'order')}")
             begun = time.monotonic()
             await drive.run()
             seconds = time.monotonic() - begun

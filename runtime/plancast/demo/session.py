@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from plancast.cli.output import err, out, plural, print_json
+from plancast.cli.output import err, out, plural, print_json, public_url
 from plancast.client import Client
 from plancast.demo import display
 from plancast.demo.cases import choose
@@ -43,7 +43,7 @@ async def demonstrate(plans: int, seed: int | None, *, kill: bool, json_output: 
         async with deployed(APP) as runtime, Client.connect(runtime.nats_url) as client:
             drive = Drive(client, choose(plans, seed), board)
             board.follow(drive)
-            board.note(f"NATS is at {runtime.nats_url}; submitting {plural(plans, 'plan')}")
+            board.note(f"NATS is at {public_url(runtime.nats_url)}; submitting {plural(plans, 'plan')}")
             executioner = Executioner(runtime, board)
             await drive.run(executioner.kill if kill else None)
             cost = await executioner.cost(drive.runs) if kill else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from plancast.cli.output import cell, duration, out, plural, print_json, table
+from plancast.cli.output import cell, duration, out, plural, print_json, public_url, table
 from plancast.client import Client
 from plancast.demo import PlannerKind, display, offline_model, order_display
 from plancast.demo.decided import Spent
@@ -52,7 +52,7 @@ async def triage_tickets(
         async with _deployed(planner, model) as runtime, Client.connect(runtime.nats_url) as client:
             drive = TriageDrive(client, choose_tickets(plans, seed), board)
             board.follow(drive)
-            board.note(f"NATS is at {runtime.nats_url}; submitting {plural(plans, 'ticket')}")
+            board.note(f"NATS is at {public_url(runtime.nats_url)}; submitting {plural(plans, 'ticket')}")
             executioner = Executioner(runtime, board)
             begun = time.monotonic()
             await drive.run(executioner.kill if kill else None)

@@ -1,0 +1,72 @@
+"""Files and folders that only their owner can read, from the moment they exist."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+FILE, FOLDER, OTHERS = 0o600, 0o700, 0o077
+TOKEN_BYTES = 32
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder that nobody else can enter; one that exists is closed to others.
+
+    Raises:
+        OSError: it cannot be made, is no folder but a link to one, or belongs to somebody else.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=FOLDER)
+    except FileExistsError:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            raise NotADirectoryError(f"{folder} is not a folder") from None
+        if found.st_uid != os.geteuid():
+            raise PermissionError(
+                f"{folder} belongs to another user, who could read and replace what is in it"
+            ) from None
+        if found.st_mode & OTHERS:
+            folder.chmod(FOLDER)
+
+
+def opener(path: str, flags: int) -> int:
+    """Open a file for :func:`open`, for its owner alone, also when it was there before with a wider mode."""
+    descriptor = os.open(path, flags, FILE)
+    os.fchmod(descriptor, FILE)
+    return descriptor
+
+
+def write(file: Path, text: str) -> None:
+    """Replace a file as a whole. Who had it open before sees nothing of the new one."""
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE)
+        with open(descriptor, "w", encoding="utf-8") as opened:
+            opened.write(text)
+        draft.replace(file)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def is_ours(descriptor: int) -> bool:
+    """Whether an open file belongs to this process' user."""
+    return os.fstat(descriptor).st_uid == os.geteuid()
+
+
+def kept_token(file: Path) -> str:
+    """The random token in a file of a private folder; a new one where there is none, or others could have read it."""
+    try:
+        with open(file, encoding="ascii") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            token = opened.read().strip()
+            if token and is_ours(opened.fileno()) and not mode & OTHERS:
+                return token
+    except (FileNotFoundError, UnicodeDecodeError):
+        pass
+    token = secrets.token_hex(TOKEN_BYTES)
+    write(file, token)
+    return token
