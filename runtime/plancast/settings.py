@@ -177,7 +177,8 @@ class ConsoleSettings(BaseModel):
     port: int = Field(7878, ge=0, le=65535)
     """Port that it listens on; 0 takes a free one."""
     tokens: dict[str, SecretStr] = Field(default_factory=dict)
-    """Who may use it, and the token of each: ``{"ada": "..."}``. Empty: whoever is on this machine."""
+    """Who may use it, and the token of each: ``{"ada": "..."}``. Empty: a random one, in the link that is printed at
+    the start."""
     max_streams: int = Field(200, ge=1)
     """Streams and long polls at a time; where several have tokens, half of them for one."""
 

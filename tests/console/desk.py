@@ -139,5 +139,7 @@ class Api:
 
 @contextlib.asynccontextmanager
 async def served(desk: Desk, settings: Settings, **options: Any) -> AsyncIterator[Api]:
-    async with ConsoleServer(desk.bus, settings, **options) as server, httpx.AsyncClient(base_url=server.url) as http:
-        yield Api(http, server.url, desk, server.end)
+    async with ConsoleServer(desk.bus, settings, **options) as server:
+        headers = {"Authorization": f"Bearer {server.token}"} if server.token else {}
+        async with httpx.AsyncClient(base_url=server.url, headers=headers) as http:
+            yield Api(http, server.url, desk, server.end)

@@ -69,7 +69,9 @@ def test_a_run_has_a_console_that_knows_its_actors(tmp_path: Path) -> None:
         arguments = ("run", "examples.research:app", "--data-dir", tmp_path / "data", "--json")
         with command(*arguments, **environment) as process:
             ready = json.loads(first_line(process))
-            with httpx.Client(base_url=ready["console"], timeout=PATIENCE) as http:
+            url, _, token = ready["console"].partition("/#token=")
+            headers = {"Authorization": f"Bearer {token}"}
+            with httpx.Client(base_url=url, headers=headers, timeout=PATIENCE) as http:
                 goal = {"event_type": "research.goal", "data": {"topic": "coroutines"}}
                 plan = http.post("/api/v1/plans", json=goal).json()["plan_id"]
                 ended = http.get(f"/api/v1/plans/{plan}/result", params={"wait": 30})

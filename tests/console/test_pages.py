@@ -124,6 +124,7 @@ class Deployed:
     bus: JetStreamBus
     url: str
     settings: Settings
+    link: str
 
     async def plan(self, amount: int, customer: str = "Grace", **options: Any) -> str:
         """A refund's plan, which waits for a person (over 100) or has ended."""
@@ -167,7 +168,7 @@ async def deployed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[De
         await dispatcher.start()
         stack.push_async_callback(dispatcher.stop)
         console = await stack.enter_async_context(ConsoleServer(await connection(), settings))
-        yield Deployed(Client(bus), bus, console.url, settings)
+        yield Deployed(Client(bus), bus, console.url, settings, console.link)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -193,7 +194,7 @@ async def page(context: BrowserContext, deployed: Deployed) -> AsyncIterator[Pag
     faults: list[str] = []
     made.on("pageerror", lambda error: faults.append(str(error)))
     made.on("console", lambda said: faults.append(said.text) if "Content Security Policy" in said.text else None)
-    await made.goto(deployed.url)
+    await made.goto(deployed.link)
     await expect(made.get_by_role("heading", name="Plans")).to_be_visible()
     yield made
     assert faults == []
@@ -558,13 +559,15 @@ async def test_a_page_outlives_its_server_and_shows_what_it_missed(context: Brow
     settings = deployed.settings.model_copy(deep=True)
     page = await context.new_page()
     async with ConsoleServer(deployed.bus, settings) as console:
+        await page.goto(console.link)
+        await expect(page.get_by_role("heading", name="Plans")).to_be_visible()
         await page.goto(f"{console.url}/#/plans?session_id=missed")
         await expect(page.locator("#liveness")).to_have_text("Live")
         await expect(page.get_by_text("No plan is like that")).to_be_visible()
         settings.console.port = urlsplit(console.url).port or 0
     await expect(page.locator("#liveness")).to_have_text("Reconnecting")
     plan_id = await deployed.plan(8, session_id="missed")
-    async with ConsoleServer(deployed.bus, settings):
+    async with ConsoleServer(deployed.bus, settings, own_token=console.token):
         await expect(row(page, plan_id)).to_be_visible(timeout=15_000)
         await expect(page.locator("#liveness")).to_have_text("Live")
         await page.close()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import tempfile
 import webbrowser
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -44,7 +47,7 @@ def console(
 ) -> int:
     """Serve the console and the HTTP API in the foreground. SIGINT and SIGTERM end it.
 
-    Tokens: PLANCAST_CONSOLE__TOKENS='{"ada": "..."}'. Without any, whoever is on this machine may use it.
+    Tokens: PLANCAST_CONSOLE__TOKENS='{"ada": "..."}'. Without any, the printed link carries one.
     """
     settings = reachable_settings(nats_url, data_dir)
     settings.console.host = host if host is not None else settings.console.host
@@ -67,17 +70,27 @@ async def _serve(settings: Settings, open_browser: bool, as_json: bool) -> int:
             foreground.depend_on(bus)
             nats = public_url(settings.nats.url)
             if as_json:
-                print_json({"ready": True, "console": server.url, "nats": nats}, compact=True)
+                print_json({"ready": True, "console": server.link, "nats": nats}, compact=True)
             else:
-                print_line(f"ready console={server.url} nats={nats}")
-            if open_browser:
-                webbrowser.open(server.url)
-            await foreground.until_asked()
+                print_line(f"ready console={server.link} nats={nats}")
+            with page_that_leads_to(server.link) as page:
+                if open_browser:
+                    webbrowser.open(page.as_uri())
+                await foreground.until_asked()
     except asyncio.CancelledError:
         if not foreground.asked_to_end:
             raise
     note("ended")
     return DONE
+
+
+@contextlib.contextmanager
+def page_that_leads_to(link: str) -> Iterator[Path]:
+    """A file for the browser to open: a link on its command line could be read by other users of the machine."""
+    with tempfile.TemporaryDirectory(prefix="plancast-console-") as folder:  # no other user can enter it
+        page = Path(folder) / "open.html"
+        page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(link)}">', encoding="utf-8")
+        yield page
 
 
 @contextlib.asynccontextmanager

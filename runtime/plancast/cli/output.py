@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urldefrag, urlsplit
 
 from rich.console import Console
 from rich.table import Table
@@ -53,6 +53,11 @@ def note(text: str) -> None:
         logs.tell(logging.INFO, plain(text))
         return
     err().print(Text(plain(text), style="dim"), soft_wrap=True)
+
+
+def note_link(text: str, link: str) -> None:
+    """A remark with a link that may carry a token: whole for people, without it where remarks are log records."""
+    note(f"{text} {urldefrag(link).url if logs.in_json() else link}")
 
 
 def report_line(text: str, *, good: bool) -> None:

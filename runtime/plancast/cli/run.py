@@ -17,9 +17,12 @@ from plancast.cli.connection import load_settings, noted_url, open_bus
 from plancast.cli.failures import DONE, usage_error
 from plancast.cli.foreground import Foreground, run_in_foreground
 from plancast.cli.options import AppAddress, AsJson, DataDir, LogFormat, NatsUrl, OwnNatsUrl, RayAddress, Verbose
-from plancast.cli.output import note, plural, print_json, print_line, public_url
+from plancast.cli.output import note, note_link, plural, print_json, print_line, public_url
 from plancast.cli.running import DataFolder, Running
 from plancast.console.exposure import check_exposure
+from plancast_bus import private_files
+
+CONSOLE_TOKEN = "console.token"
 
 if TYPE_CHECKING:
     from plancast.app import App
@@ -119,7 +122,7 @@ async def _run(
 
 @contextlib.asynccontextmanager
 async def _console(runtime: LocalRuntime, wanted: bool, foreground: Foreground) -> AsyncIterator[str]:
-    """The console beside what runs; its URL, empty when it is not wanted."""
+    """The console beside what runs; the link to it, empty when it is not wanted."""
     if not wanted:
         yield ""
         return
@@ -128,8 +131,10 @@ async def _console(runtime: LocalRuntime, wanted: bool, foreground: Foreground) 
     async with open_bus(runtime.settings) as bus:
         foreground.depend_on(bus)
         settings, status = runtime.settings, runtime.deployment.status
-        async with ConsoleServer(bus, settings, actors=status, any_port=True) as server:
-            yield server.url
+        # Kept with the data: pages that are open go on when the app is run again.
+        token = "" if settings.console.tokens else private_files.kept_token(settings.data_dir / CONSOLE_TOKEN)
+        async with ConsoleServer(bus, settings, actors=status, any_port=True, own_token=token) as server:
+            yield server.link
 
 
 def _announce_run(nats_url: str, namespace: str, console_url: str, as_json: bool) -> None:
@@ -138,7 +143,7 @@ def _announce_run(nats_url: str, namespace: str, console_url: str, as_json: bool
         print_json(said, compact=True)
     else:
         if console_url:
-            note(f"console at {console_url}")
+            note_link("console at", console_url)
         print_line(f"ready nats={nats_url} namespace={namespace}")
 
 

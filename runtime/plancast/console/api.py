@@ -55,7 +55,9 @@ _PROBLEM: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_api(bus: Bus, settings: Settings, *, actors: Actors | None = None, static: Path = STATIC) -> FastAPI:
+def create_api(
+    bus: Bus, settings: Settings, *, actors: Actors | None = None, static: Path = STATIC, own_token: str = ""
+) -> FastAPI:
     """The HTTP API over a deployment, with the console's pages at ``/``.
 
     Args:
@@ -63,9 +65,10 @@ def create_api(bus: Bus, settings: Settings, *, actors: Actors | None = None, st
         settings: Of the deployment; ``settings.console`` says who may use the API.
         actors: Asks what runs in Ray; without it only what NATS knows is told.
         static: Folder of the pages.
+        own_token: What is asked for when the settings have no tokens; a random one when it is empty.
     """
     backend = Backend(bus, settings, actors)
-    keyring = Keyring(settings.console.tokens)
+    keyring = Keyring(settings.console.tokens, own_token)
     max_bytes = 2 * settings.bus.max_event_bytes  # JSON may be twice as long as what is made of it
 
     @asynccontextmanager
@@ -102,11 +105,11 @@ def create_api(bus: Bus, settings: Settings, *, actors: Actors | None = None, st
     app.add_middleware(Guard, keyring=keyring, max_bytes=max_bytes, most=most)
     app.add_middleware(SlashesInIds)
     app.add_middleware(Headers)
-    _describe(app, secured=bool(settings.console.tokens))
+    _describe(app)
     return app
 
 
-def _describe(app: FastAPI, *, secured: bool) -> None:
+def _describe(app: FastAPI) -> None:
     """Have the schema tell of problems, and of tokens."""
     make = app.openapi
 
@@ -120,9 +123,8 @@ def _describe(app: FastAPI, *, secured: bool) -> None:
             described = problems.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
             described.pop("$defs", None)
             components["schemas"]["Problem"] = described
-            if secured:
-                components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-                schema["security"] = [{"token": []}]
+            components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            schema["security"] = [{"token": []}]
             for operations in schema["paths"].values():
                 for operation in operations.values():
                     operation["responses"].pop("422", None)  # it is a problem like others

@@ -32,14 +32,17 @@ class Keyring:
     """The tokens, and the sessions that were opened with them. Sessions end with the process.
 
     Args:
-        tokens: By the name of who has it; none: whoever is on this machine may do everything.
+        tokens: By the name of who has it; none: there is one, of who has started the console.
+        own_token: The one that there is then; a random one when it is empty.
     """
 
-    def __init__(self, tokens: dict[str, SecretStr]) -> None:
-        self._digests = {name: _digest(token.get_secret_value()) for name, token in tokens.items()}
+    def __init__(self, tokens: dict[str, SecretStr], own_token: str = "") -> None:
+        self.own_token = "" if tokens else own_token or secrets.token_urlsafe(32)
+        """The token of who has started the console; empty when there are others."""
+        known = {name: token.get_secret_value() for name, token in tokens.items()}
+        known |= {f"local:{_os_user()}": self.own_token} if self.own_token else {}
+        self._digests = {name: _digest(token) for name, token in known.items()}
         self._sessions: OrderedDict[str, tuple[str, float]] = OrderedDict()
-        self.nobody_asked = "" if tokens else f"local:{_os_user()}"
-        """Who everybody is when there are no tokens; empty when there are."""
 
     def owner(self, token: str) -> str | None:
         """Whose token it is. All are compared, and each in constant time."""
@@ -63,8 +66,6 @@ class Keyring:
 
     def user_of(self, connection: HTTPConnection, now: float) -> str | None:
         """Who asks; None when nobody knows."""
-        if self.nobody_asked:
-            return self.nobody_asked
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
         if scheme.casefold() == "bearer" and token:
             return self.owner(token.strip())
@@ -118,9 +119,9 @@ class Guard:
     def _refusal(self, connection: HTTPConnection, scope: Scope) -> tuple[int, str] | None:
         path, user = scope["path"], self._keyring.user_of(connection, time.time())
         scope.setdefault("state", {})["user"] = user
-        if self._keyring.nobody_asked and not is_loopback(_host_of(connection.headers.get("host", ""))):
+        if self._keyring.own_token and not is_loopback(_host_of(connection.headers.get("host", ""))):
             # A page of another site could have its own name lead to this machine.
-            return 403, "without tokens, the console is asked for at localhost or 127.0.0.1 only"
+            return 403, "without tokens of its own, the console is asked for at localhost or 127.0.0.1 only"
         if scope["method"] not in SAFE and not _same_site(connection):
             return 403, "a page of another site may not change anything here"
         if user is None and path.startswith("/api") and path not in PUBLIC:
@@ -171,18 +172,15 @@ routes = APIRouter(tags=["session"])
 
 
 @routes.get("/session", summary="Who I am")
-async def get_session(request: Request, by: By) -> Session:
+async def get_session(by: By) -> Session:
     """Who the token or the session is of; 401 without one."""
-    keyring: Keyring = request.app.state.keyring
-    return Session(user=by, auth="none" if keyring.nobody_asked else "token", writable=True)
+    return Session(user=by, auth="token", writable=True)
 
 
 @routes.post("/session", summary="Log a browser in")
 async def post_session(request: Request, response: Response, login: Login) -> Session:
     """Sets the cookie of a session, for 12 hours, when the token is somebody's."""
     keyring: Keyring = request.app.state.keyring
-    if keyring.nobody_asked:
-        return Session(user=keyring.nobody_asked, auth="none", writable=True)
     user = keyring.owner(login.token)
     if user is None:
         raise Refused(401, "that token is nobody's", headers={"WWW-Authenticate": 'Bearer realm="plancast"'})

@@ -11,12 +11,12 @@ from plancast.settings import Settings
 def check_exposure(settings: Settings) -> None:
     """
     Raises:
-        InvalidApp: others could reach the console, and it asks nobody for a token.
+        InvalidApp: others could reach the console, and nobody has a token but who starts it.
     """
     console = settings.console
     if not console.tokens and not is_loopback(console.host):
         raise InvalidApp(
-            f"the console may not listen on {console.host!r} without tokens: anybody who reaches it could steer plans. "
+            f"the console may not listen on {console.host!r} without tokens that say who may use it. "
             'Set PLANCAST_CONSOLE__TOKENS=\'{"ada": "a long random text"}\', or listen on 127.0.0.1'
         )
 

@@ -11,7 +11,7 @@ from plancast.console.said import Asked, Moment, Said
 
 class Session(Said):
     user: str
-    auth: Literal["token", "none"]
+    auth: Literal["token"]
     writable: bool
 
 

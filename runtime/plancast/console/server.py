@@ -13,6 +13,7 @@ from typing import Self
 import uvicorn
 
 from plancast.console.api import create_api
+from plancast.console.auth import Keyring
 from plancast.console.backend import Actors, Backend
 from plancast.console.exposure import check_exposure
 from plancast.settings import Settings
@@ -39,20 +40,43 @@ class ConsoleServer:
         settings: ``settings.console`` says where it listens and who may use it.
         actors: Asks what runs in Ray.
         any_port: Whether a free port will do where the one of the settings is taken.
+        own_token: What is asked for when the settings have no tokens; a random one when it is empty.
 
     Raises:
         InvalidApp: it is to listen off the loopback without tokens.
         OSError: the port is taken.
     """
 
-    def __init__(self, bus: Bus, settings: Settings, *, actors: Actors | None = None, any_port: bool = False) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        settings: Settings,
+        *,
+        actors: Actors | None = None,
+        any_port: bool = False,
+        own_token: str = "",
+    ) -> None:
         check_exposure(settings)
         self._any_port = any_port
         self._settings = settings.console
-        self.app = create_api(bus, settings, actors=actors)
+        self.app = create_api(bus, settings, actors=actors, own_token=own_token)
         self._server: _Uvicorn
         self._serving: asyncio.Task[None]
         self.url = ""
+
+    @property
+    def token(self) -> str:
+        """What is asked for since the settings have no tokens; empty when they have."""
+        keyring: Keyring = self.app.state.keyring
+        return keyring.own_token
+
+    @property
+    def link(self) -> str:
+        """Where people open it: the URL, with the token when it is not one of the settings: a secret then.
+
+        The token is in the fragment, which browsers send to nobody; the page takes it from there and opens a session.
+        """
+        return f"{self.url}/#token={self.token}" if self.token else self.url
 
     async def __aenter__(self) -> Self:
         listening = self._bind()

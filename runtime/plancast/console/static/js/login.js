@@ -44,7 +44,7 @@ export function showLogin(place, done) {
         { onsubmit: send },
         h("label", { for: "token" }, "Your token"),
         token,
-        h("p", { class: "hint", id: "token-hint" }, "Whoever runs this deployment has given you one. It stands for your name in all that you do here."),
+        h("p", { class: "hint", id: "token-hint" }, "Whoever runs this deployment has given you one, or the link printed at its start carries it. It stands for your name in all that you do here."),
         fault,
         button,
       ),

@@ -12,7 +12,7 @@ import { soon } from "./live.js";
 import { showPlan } from "./plan.js";
 import { showPlans } from "./plans.js";
 import * as router from "./router.js";
-import { know, session, signOut } from "./session.js";
+import { isLink, keepsToken, session, signInByLink, signOut } from "./session.js";
 import { toast } from "./toast.js";
 import { showUsage } from "./usage.js";
 
@@ -34,7 +34,7 @@ let counting = 0;
 async function begin() {
   put(alone);
   try {
-    await know();
+    await signInByLink();
   } catch (error) {
     app.hidden = true;
     if (error.status === 401) showLogin(alone, begin);
@@ -103,10 +103,15 @@ async function leave() {
   } catch (error) {
     return toast(error.message, { bad: true });
   }
-  return signedOut();
+  return signedOutForGood();
 }
 
 function signedOut() {
+  if (keepsToken()) return soonAgain(); // the server was started anew: its sessions have ended, the token has not
+  return signedOutForGood();
+}
+
+function signedOutForGood() {
   clearTimeout(counting);
   routes?.stop();
   app.hidden = true;
@@ -172,7 +177,9 @@ addEventListener("plancast:page", ({ detail }) => {
 });
 const again = soon(500, badges);
 addEventListener("plancast:wrote", again);
+const soonAgain = soon(100, begin);
 api.calls.addEventListener("signedout", signedOut);
+addEventListener("hashchange", () => isLink() && begin());
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   main.focus();
