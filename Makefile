@@ -123,6 +123,7 @@ scale: setup ## Plan for 10 million plans from the figures in benchmarks/results
 lock: setup ## Pin requirements/*.txt anew from pyproject.toml (LOCK_FLAGS=--upgrade for newer ones)
 	$(LOCK) pyproject.toml -o requirements/runtime.txt >/dev/null
 	$(LOCK) pyproject.toml --group dev -c requirements/runtime.txt -o requirements/dev.txt >/dev/null
+	$(LOCK) pyproject.toml --extra telemetry --group image -c requirements/dev.txt -o requirements/image.txt >/dev/null
 	$(LOCK) --group bench -c requirements/dev.txt -o requirements/bench.txt >/dev/null
 	$(LOCK) --group docs -c requirements/dev.txt -o requirements/docs.txt >/dev/null
 

@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-LOCKS = [ROOT / "requirements" / name for name in ("runtime.txt", "dev.txt", "bench.txt")]
+LOCKS = [ROOT / "requirements" / name for name in ("runtime.txt", "dev.txt", "bench.txt", "image.txt")]
 PEERS = ROOT / "benchmarks" / "peers"
 """Each peer has an environment of its own, so its lock agrees with no other."""
 PIP_AUDIT = "pip-audit==2.10.1"
@@ -38,14 +38,17 @@ def locks() -> int:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = {"runtime.txt": project["project"]["dependencies"], "bench.txt": project["dependency-groups"]["bench"]}
     wanted["dev.txt"] = [*wanted["runtime.txt"], *project["dependency-groups"]["dev"]]
+    telemetry = project["project"]["optional-dependencies"]["telemetry"]
+    wanted["image.txt"] = [*wanted["runtime.txt"], *telemetry, *project["dependency-groups"]["image"]]
     for name, requirements in wanted.items():
         faults += _unmet(name, locked[name][0], requirements)
     for package, version in locked["runtime.txt"][0].items():
         if locked["dev.txt"][0].get(package) != version:
             faults.append(f"{package} is {version} in runtime.txt and not in dev.txt; run `make lock`")
-    for package, version in locked["bench.txt"][0].items():
-        if locked["dev.txt"][0].get(package, version) != version:
-            faults.append(f"{package} is {version} in bench.txt and not in dev.txt; run `make lock`")
+    for name in ("bench.txt", "image.txt"):
+        for package, version in locked[name][0].items():
+            if locked["dev.txt"][0].get(package, version) != version:
+                faults.append(f"{package} is {version} in {name} and not in dev.txt; run `make lock`")
     for file in _of_peers("requirements.txt"):
         pins, found = _locked(file)
         faults += found if pins or found else [f"{_name(file)} pins nothing"]

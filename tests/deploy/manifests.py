@@ -89,6 +89,7 @@ class Service(Strict):
     image: str
     command: list[str]
     environment: dict[str, str] = {}
+    secrets: list[str] = []
     volumes: list[str] = []
     ports: list[str] = []
     healthcheck: Healthcheck | None = None
@@ -107,6 +108,7 @@ class Compose(Strict):
     name: str
     services: dict[str, Service]
     volumes: dict[str, dict[str, Any]]
+    secrets: dict[str, dict[str, str]]
 
 
 def documents() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -152,6 +154,16 @@ def environments() -> Iterator[str]:
             yield from found["data"]
     for service in compose()["services"].values():
         yield from service.get("environment", {})
+
+
+def images() -> Iterator[str]:
+    """Every image that deploy/ has run, or builds upon."""
+    yield from re.findall(r"^FROM (\S+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    yield from (container["image"] for _, container in containers())
+    yield from (service["image"] for service in compose()["services"].values())
+    values = yaml.safe_load(VALUES.read_text())
+    for part in ("container", "reloader"):
+        yield f"{values[part]['image']['repository']}:{values[part]['image']['tag']}"
 
 
 def roles() -> dict[str, Any]:

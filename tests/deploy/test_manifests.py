@@ -14,7 +14,6 @@ import ray
 import yaml
 from pydantic import BaseModel
 from tests.deploy.manifests import (
-    DEPLOY,
     VALUES,
     Compose,
     RayCluster,
@@ -23,6 +22,7 @@ from tests.deploy.manifests import (
     containers,
     documents,
     environments,
+    images,
     rendered_nats_config,
     roles,
 )
@@ -34,6 +34,7 @@ from plancast.settings import Settings
 from plancast_bus.server import find_binary
 
 KUBERNETES_VERSION = "1.31"
+RAY_TOKEN = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")
 DOCUMENTS = list(documents())
 
 
@@ -64,6 +65,67 @@ def test_the_compose_file_is_one() -> None:
         assert all(port.startswith("127.0.0.1:") for port in service.ports), "nothing listens beyond the machine"
 
 
+def test_images_of_others_are_named_by_their_digest() -> None:
+    found = [image for image in images() if image.partition(":")[0] != "plancast"]
+    assert len(found) == 4
+    assert [image for image in found if not re.fullmatch(r"[a-z]+:[\w.-]+@sha256:[0-9a-f]{64}", image)] == []
+    values = yaml.safe_load(VALUES.read_text())
+    assert not values["natsBox"]["enabled"]
+
+
+def test_a_renewed_certificate_is_taken_up(tmp_path: Path) -> None:
+    reloader = yaml.safe_load(VALUES.read_text())["reloader"]["merge"]["command"]
+    for name in ("nats-config/nats.conf", "nats-certs/nats/tls.crt", "nats-certs/cluster/tls.crt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("old")
+    script = reloader[-1].replace("/etc/", f"{tmp_path}/").replace("/var/run/nats/", f"{tmp_path}/")
+    server = subprocess.Popen(["sh", "-c", "trap 'echo reloaded; exit' HUP; echo up; while :; do sleep 0.05; done"],
+                              stdout=subprocess.PIPE, text=True)  # fmt: skip
+    (tmp_path / "nats.pid").write_text(str(server.pid))
+    assert server.stdout is not None
+    assert server.stdout.readline() == "up\n"
+    sidecar = subprocess.Popen([*reloader[:-1], f"PS4=; set -x; {script.replace('sleep 15', 'sleep 0.05')}"],
+                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    try:
+        assert sidecar.stderr is not None
+        while not sidecar.stderr.readline().startswith("sleep"):
+            pass  # until it has seen what there is
+        (tmp_path / "nats-certs/cluster/tls.crt").write_text("new")
+        assert server.stdout.readline() == "reloaded\n"
+    finally:
+        for process in (sidecar, server):
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.attack(
+    who="neighbour", what="reach Ray's job server or join Ray in a cluster", expected="it asks for a token"
+)
+def test_all_that_runs_or_joins_ray_does_so_with_a_token() -> None:
+    seen = 0
+    for where, container in containers():
+        if container["name"].startswith("ray-") or container["name"] in ("deploy", "upgrade"):
+            seen += 1
+            said = {each["name"]: each["value"] for each in container["env"]}
+            assert said == dict(zip(RAY_TOKEN, ("token", "/etc/plancast/ray/auth_token"), strict=True)), where
+            assert "/etc/plancast/ray" in [each["mountPath"] for each in container["volumeMounts"]], where
+    assert seen == 4
+    services = compose()["services"]
+    asked = {name for name, each in services.items() if each.get("environment", {}).get(RAY_TOKEN[0]) == "token"}
+    assert asked == {"ray", "deploy", "upgrade"}
+    for name in asked:
+        assert services[name]["environment"][RAY_TOKEN[1]] == "/run/secrets/ray_token"
+        assert services[name]["secrets"] == ["ray_token"]
+    assert compose()["secrets"] == {"ray_token": {"environment": "PLANCAST_RAY_TOKEN"}}
+
+
+def test_what_is_published_asks_who_it_is() -> None:
+    published = {name: each["ports"] for name, each in compose()["services"].items() if each.get("ports")}
+    # Ray's dashboard and the console ask for tokens; monitoring pages and metrics, which ask nobody, stay inside.
+    assert set(published) <= {"nats", "ray", "console"}
+    assert [port for ports in published.values() for port in ports if port.rpartition(":")[2] in ("8222", "8080")] == []
+
+
 def test_ray_is_the_one_that_is_tested() -> None:
     cluster = next(found for _, found in DOCUMENTS if found["kind"] == "RayCluster")
     assert cluster["spec"]["rayVersion"] == ray.__version__
@@ -81,7 +143,7 @@ def test_every_command_is_one_of_the_command_line() -> None:
 def test_every_variable_is_a_setting() -> None:
     names = set(environments())
     assert "PLANCAST_NATS__NKEY" in names
-    assert {name for name in names if not is_setting(name)} == set()
+    assert {name for name in names if not is_setting(name)} == set(RAY_TOKEN)
 
 
 def test_every_pod_has_limits_no_root_and_no_token() -> None:
@@ -120,12 +182,6 @@ def test_three_servers_keep_three_replicas() -> None:
     cluster = yaml.safe_load(VALUES.read_text())["config"]["cluster"]
     settings = next(found for _, found in DOCUMENTS if found["kind"] == "ConfigMap")["data"]
     assert (cluster["replicas"], settings["PLANCAST_BUS__REPLICAS"]) == (3, "3")
-
-
-def test_the_image_is_made_of_what_is_there() -> None:
-    copied = re.findall(r"^COPY (.+) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
-    for name in " ".join(copied).split():
-        assert (DEPLOY.parent / name).exists(), name
 
 
 def is_setting(name: str) -> bool:
