@@ -65,7 +65,7 @@ def connect(
         _refuse_dead(settings.address)
         with contextlib.ExitStack() as session:
             if settings.auth_token_path is not None:
-                session.enter_context(_authenticated(settings.auth_token_path))
+                session.enter_context(authenticated(settings.auth_token_path))
             elif settings.address.startswith(f"{LOOPBACK}:"):
                 _use_token()
             try:
@@ -81,7 +81,7 @@ def connect(
         folder = session.enter_context(_private_folder())
         token = folder / "token"
         private_files.write(token, secrets.token_hex(private_files.TOKEN_BYTES))
-        session.enter_context(_authenticated(token))
+        session.enter_context(authenticated(token))
         with _start_on_loopback():
             ray.init(
                 address="local",  # not whatever cluster happens to run here
@@ -189,7 +189,7 @@ def _private_folder() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _authenticated(token: Path) -> Iterator[None]:
+def authenticated(token: Path) -> Iterator[None]:
     """Show Ray's processes, and what they start, the token in this file and no other. In files, `ps` cannot show it."""
     wanted = {AUTH_MODE: "token", AUTH_TOKEN_PATH: str(token.absolute()), AUTH_TOKEN: None}
     before = {name: os.environ.get(name) for name in wanted}

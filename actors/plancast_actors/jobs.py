@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from plancast_actors import cluster
 from plancast_bus.errors import BusUnavailable
 
 POLL_SECONDS = 0.5
@@ -31,7 +34,11 @@ class JobOutcome:
 
 
 def run(
-    address: str, command: Sequence[str], runtime_env: dict[str, Any], follow: Callable[[str], None] = lambda _: None
+    address: str,
+    command: Sequence[str],
+    runtime_env: dict[str, Any],
+    follow: Callable[[str], None] = lambda _: None,
+    token: Path | None = None,
 ) -> JobOutcome:
     """Run a command on the cluster's head and wait until it has ended; blocks.
 
@@ -40,10 +47,19 @@ def run(
         command: Its words.
         runtime_env: Ray's; a local archive in it is uploaded.
         follow: Is given each line that the command writes.
+        token: File with the token that the cluster asks for; None takes what Ray itself finds.
 
     Raises:
         BusUnavailable: the dashboard does not answer, or does not take the job.
     """
+    with cluster.authenticated(token) if token is not None else contextlib.nullcontext():
+        return _run(address, command, runtime_env, follow)
+
+
+def _run(
+    address: str, command: Sequence[str], runtime_env: dict[str, Any], follow: Callable[[str], None]
+) -> JobOutcome:
+    from ray.exceptions import RayError
     from ray.job_submission import JobSubmissionClient
 
     try:
@@ -62,7 +78,7 @@ def run(
                 break
             time.sleep(POLL_SECONDS)
         info = client.get_job_info(job_id)
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+    except (ConnectionError, OSError, RuntimeError, ValueError, RayError) as error:
         raise BusUnavailable(f"cannot run a job on the Ray cluster at {address}: {error}") from error
     return JobOutcome(
         job_id, str(status.value) == "SUCCEEDED", info.driver_exit_code, "".join(lines), str(info.message or "")

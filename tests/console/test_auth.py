@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
+import httpx
 import pytest
 import pytest_asyncio
 from pydantic import SecretStr, ValidationError
@@ -45,6 +47,25 @@ async def test_without_a_token_nothing_is_told_but_that_it_lives(guarded: Api) -
     for path in ("/healthz", "/docs", "/api/v1/openapi.json"):
         assert (await guarded.http.get(path)).status_code == 200
     assert (await guarded.http.get("/api/v1/openapi.json")).json()["security"] == [{"token": []}]
+
+
+@pytest.mark.attack(
+    who="other user", what="use a console that has no tokens configured", expected="401 but with the link's"
+)
+async def test_without_tokens_there_is_one_for_who_has_started_it(desk: Desk) -> None:
+    async with ConsoleServer(desk.bus, desk.settings) as server, httpx.AsyncClient(base_url=server.url) as http:
+        assert len(server.token) >= 32
+        assert server.link == f"{server.url}/#token={server.token}"
+        for method, path in (("GET", "/plans"), ("GET", "/session"), ("POST", "/plans"), ("GET", "/dead-letters")):
+            for headers in ({}, bearer(server.token[:-1]), {"Cookie": f"{COOKIE}=x"}):
+                answer = await http.request(method, f"/api/v1{path}", headers=headers)
+                assert answer.status_code == 401
+                assert server.token not in answer.text + str(answer.headers)
+        assert (await http.get("/healthz")).status_code == 200
+        session = (await http.get("/api/v1/session", headers=bearer(server.token))).json()
+        assert session == {"user": f"local:{getpass.getuser()}", "auth": "token", "writable": True}
+        async with ConsoleServer(desk.bus, desk.settings) as other:
+            assert other.token != server.token
 
 
 async def test_what_is_done_with_a_token_is_done_by_its_owner(guarded: Api) -> None:

@@ -17,6 +17,8 @@ import httpx
 import pytest
 
 from plancast.cli import main
+from plancast.cli.console import page_that_leads_to
+from plancast.cli.output import note_link
 from plancast_bus.server import NatsServer
 
 ROOT = Path(__file__).parent.parent.parent
@@ -82,6 +84,26 @@ def test_a_run_has_a_console_that_knows_its_actors(tmp_path: Path) -> None:
                 assert sum(host["turns"] for host in runs["hosts"]) >= 3
                 assert runs["dispatchers"][0]["dispatched"] >= 3
                 assert http.get("/readyz").status_code == 200
+
+
+def test_the_browser_is_handed_a_file_that_others_cannot_read() -> None:
+    link = "http://127.0.0.1:7878/#token=abc"  # on the browser's command line, others could
+    with page_that_leads_to(link) as page:
+        assert f'content="0; url={link}"' in page.read_text()
+        assert page.parent.stat().st_mode & 0o077 == 0
+    assert not page.parent.exists()
+
+
+def test_a_link_is_a_log_record_without_its_token(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note_link("console at", "http://127.0.0.1:7878/#token=abc")
+    assert capsys.readouterr().err == "console at http://127.0.0.1:7878/#token=abc\n"
+    told: list[str] = []
+    monkeypatch.setattr("plancast.cli.logs.in_json", lambda: True)
+    monkeypatch.setattr("plancast.cli.logs.tell", lambda _level, text: told.append(text))
+    note_link("console at", "http://127.0.0.1:7878/#token=abc")
+    assert told == ["console at http://127.0.0.1:7878/"]
 
 
 def test_off_the_loopback_without_tokens_is_wrong_usage(

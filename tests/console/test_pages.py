@@ -196,6 +196,7 @@ async def page(context: BrowserContext, deployed: Deployed) -> AsyncIterator[Pag
     made.on("console", lambda said: faults.append(said.text) if "Content Security Policy" in said.text else None)
     await made.goto(deployed.link)
     await expect(made.get_by_role("heading", name="Plans")).to_be_visible()
+    assert "token" not in made.url  # what the address has is kept by the browser, and shown to who looks on
     yield made
     assert faults == []
 

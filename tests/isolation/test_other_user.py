@@ -23,6 +23,8 @@ import nats
 import pytest
 from tests.isolation.listening import addresses_of
 
+from plancast import Client
+
 ROOT = Path(__file__).parents[2]
 PLANCAST = Path(sys.executable).with_name("plancast")
 NOBODY = 65534
@@ -323,8 +325,26 @@ def test_what_another_user_has_noted_is_not_followed(words: tuple[str, ...], run
     assert "another user runs plancast on the data folder" in done.stderr
 
 
-def test_the_owner_finds_what_runs_and_no_log_has_a_token(run: Run) -> None:
+def test_the_owner_finds_what_runs_and_no_log_has_a_token(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     others = {key: value for key, value in os.environ.items() if not key.startswith(("PLANCAST_", "NATS_", "RAY_"))}
+    monkeypatch.delenv("NATS_URL", raising=False)
+
+    async def submit() -> None:
+        async with Client.connect(data_dir=run.data) as client:
+            await client.submit("research.goal", {"topic": "coroutines"})
+
+    asyncio.run(submit())
+    worker = subprocess.Popen(
+        [PLANCAST, "worker", "examples.research:app", "--json"],
+        env=others | {"PLANCAST_DATA_DIR": str(run.data), "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert worker.stdout is not None
+    said = worker.stdout.readline()
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+    worker.stdout.close()
+    assert json.loads(said)["ready"]
+    assert run.secrets[0] not in said
     for words in (("status", "--json"), ("plans", "list", "--json"), ("doctor", "--json"), ("probe", "ready")):
         done = subprocess.run(
             [PLANCAST, *words],

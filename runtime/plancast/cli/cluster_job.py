@@ -16,7 +16,7 @@ from plancast.cli.shipping import Code
 if TYPE_CHECKING:
     from plancast.settings import Settings
 
-_OWN = ("PLANCAST_RAY__ADDRESS", "PLANCAST_DATA_DIR")
+_OWN = ("PLANCAST_RAY__ADDRESS", "PLANCAST_RAY__AUTH_TOKEN_PATH", "PLANCAST_DATA_DIR")
 """What means this machine alone."""
 _NOISE = ("Running entrypoint for job", "INFO job_manager", "INFO worker.py", "INFO packaging.py")
 
@@ -48,7 +48,13 @@ def run_in_cluster(arguments: Sequence[str], settings: Settings, code: Code | No
             note(f"  {line}")
 
     note(f"submitting a job to {settings.ray.address}")
-    outcome = jobs.run(settings.ray.address, ["python", "-m", "plancast", *arguments, "--json"], env, follow)
+    outcome = jobs.run(
+        settings.ray.address,
+        ["python", "-m", "plancast", *arguments, "--json"],
+        env,
+        follow,
+        settings.ray.auth_token_path,
+    )
     lines = outcome.output.splitlines()
     document = _document(said)
     if document is None or not (outcome.succeeded or outcome.exit_code == FAILED):

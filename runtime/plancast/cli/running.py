@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from plancast.cli.failures import CommandFailed
-from plancast.cli.output import public_url
+from plancast.cli.output import note, public_url
 from plancast.settings import Settings
 from plancast_bus import private_files
 
@@ -69,6 +69,8 @@ class DataFolder:
                 raise _taken(self.folder)
             time.sleep(_POLL)
         self._lock = lock
+        if self.folder.stat().st_mode & 0o022:
+            note(f"other users can write to the data folder {self.folder}: what they cannot read, they could remove")
         (self.folder / NOTE).unlink(missing_ok=True)
         return self
 
