@@ -24,6 +24,7 @@ from plancast_actors.presence import deregister_app, register_app
 from plancast_actors.ray_actors import Blueprint, names_of, restarts_of
 from plancast_actors.ray_reasoner import POOL, wants_reasoners
 from plancast_actors.release import RECORD, Release
+from plancast_actors.task_runner import task_consumer
 from plancast_bus.contracts import Bus, Source
 from plancast_bus.errors import BusError, BusUnavailable
 from plancast_bus.jetstream import connect
@@ -100,6 +101,7 @@ class Deployment:
     async def converge(self, bus: Bus, app: App, blueprint: Blueprint, *, workers: bool) -> None:
         """Bring everything to what a blueprint says, and note which release runs."""
         await bus.ensure_streams()
+        await self._create_task_consumers(bus, app)
         await self._converge_reasoners(blueprint, wants_reasoners(app, self.settings))
         processes = self.settings.workers.processes if workers and app.workers else 0
         await self._converge(bus, blueprint, processes)
@@ -107,6 +109,12 @@ class Deployment:
         counts = {"dispatchers": blueprint.options.count, "hosts": len(blueprint.shared_hosts), "workers": processes}
         record = blueprint.release.to_record(app.name, blueprint.app_address)
         await bus.registry.put(RECORD, self.namespace, {**record, **counts})
+
+    async def _create_task_consumers(self, bus: Bus, app: App) -> None:
+        """Create what workers read, also those elsewhere, whose logins may create no consumer."""
+        settings = self.settings.workers
+        for task in sorted({*app.tasks, *settings.tasks}):
+            await bus.ensure_consumer(task_consumer(task, bus.subjects, settings.ack_wait))
 
     async def _converge(self, bus: Bus, blueprint: Blueprint, workers: int) -> None:
         """Start what is missing, replace dispatchers that are set up otherwise, and let go of what is too many."""

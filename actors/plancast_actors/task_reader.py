@@ -274,7 +274,7 @@ class TaskReader:
         self._settle(held)
 
     def _record(self, delivery: Delivery, request: EventEnvelope) -> TaskRecord:
-        return TaskRecord(self._bus.registry, delivery, request.id, self._executor.trusted)
+        return TaskRecord(self._bus.registry, self._event_type, delivery, request.id, self._executor.trusted)
 
     async def _run(self, request: EventEnvelope, record: TaskRecord, attempt: int) -> Answer | None:
         await self._room.places.wait()

@@ -9,10 +9,11 @@ from contextlib import suppress
 from plancast_bus.contracts import Delivery, Registry
 from plancast_bus.errors import AccessDenied, BusError, InvalidEnvelope
 from plancast_bus.patience import patiently
+from plancast_bus.subjects import name_of_type
 
 logger = logging.getLogger(__name__)
 KIND = "task"
-"""Of the registrations that records are kept as."""
+"""Of the registrations that records are kept as. The task follows, so that a worker's login is held to its own."""
 TRUSTED = 3
 """Deliveries of a task of which nothing is noted, so that what goes well costs nothing."""
 KEPT_SECONDS = 86_400.0
@@ -28,17 +29,22 @@ class TaskRecord:
 
     Args:
         registry: Where records are kept.
+        task: The task's event type.
         delivery: Of the task.
         request_id: Of the request.
         trusted: Deliveries of which nothing is noted.
     """
 
     __slots__ = (
-        "_begun", "_delivery", "_known", "_registry", "_request_id", "_trusted", "answered", "lost", "tried", "watched",
+        "_begun", "_delivery", "_kind", "_known", "_registry", "_request_id", "_trusted",
+        "answered", "lost", "tried", "watched",
     )  # fmt: skip
 
-    def __init__(self, registry: Registry, delivery: Delivery, request_id: str, trusted: int = TRUSTED) -> None:
+    def __init__(
+        self, registry: Registry, task: str, delivery: Delivery, request_id: str, trusted: int = TRUSTED
+    ) -> None:
         self._registry = registry
+        self._kind = f"{KIND}.{name_of_type(task)}"
         self._delivery = delivery
         self._request_id = request_id
         self._trusted = trusted
@@ -59,7 +65,7 @@ class TaskRecord:
             return
         try:
             said = await patiently(
-                lambda: self._registry.get(KIND, self._key()), logger, final=(AccessDenied, InvalidEnvelope)
+                lambda: self._registry.get(self._kind, self._key()), logger, final=(AccessDenied, InvalidEnvelope)
             )
         except BusError as error:
             logger.warning("the record of a task cannot be read, its deliveries are counted: %s", error)
@@ -80,7 +86,7 @@ class TaskRecord:
         """The task is given back unfinished, by a process that ends in order."""
         if self._begun:
             with suppress(BusError):
-                await self._registry.put(KIND, self._key(), self._fields(self.lost), ttl=KEPT_SECONDS)
+                await self._registry.put(self._kind, self._key(), self._fields(self.lost), ttl=KEPT_SECONDS)
 
     async def may_try_again(self, max_attempts: int) -> bool:
         """Whether the task that was just tried may be tried once more."""
@@ -106,7 +112,7 @@ class TaskRecord:
         fields = self._fields(lost)
         try:
             await patiently(
-                lambda: self._registry.put(KIND, self._key(), fields, ttl=seconds),
+                lambda: self._registry.put(self._kind, self._key(), fields, ttl=seconds),
                 logger,
                 final=(AccessDenied, InvalidEnvelope),
             )

@@ -24,7 +24,7 @@ from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.contracts import Bus, ConsumerSpec
 from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.settings import BusSettings
-from plancast_bus.subjects import Subjects, name_of_type
+from plancast_bus.subjects import Subjects, task_consumer_name
 
 if TYPE_CHECKING:
     from plancast.tracing import Tracing
@@ -35,7 +35,7 @@ MAX_EVENT_BYTES: int = BusSettings().max_event_bytes
 
 def task_consumer(event_type: str, subjects: Subjects, ack_wait: float) -> ConsumerSpec:
     """The durable consumer that all workers of a kind of task share."""
-    name = f"task-{name_of_type(event_type)}"
+    name = task_consumer_name(event_type)
     subject = subjects.stored(EventTopic.ACTION_REQUESTS, "*", "*", event_type)
     return ConsumerSpec(name=name, source="requests", filters=(subject,), ack_wait=ack_wait, prefetch=False)
 

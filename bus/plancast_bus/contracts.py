@@ -283,6 +283,10 @@ class Bus(Protocol):
         """Read a durable consumer, created when it is not there."""
         ...
 
+    async def ensure_consumer(self, spec: ConsumerSpec) -> None:
+        """Create a durable consumer for readers whose login cannot; what its stream holds by then is read too."""
+        ...
+
     async def delete_consumer(self, source: Source, name: str) -> None: ...
 
     def new_inbox(self) -> str:

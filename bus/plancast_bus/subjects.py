@@ -22,6 +22,8 @@ _PREFIX = re.compile(r"[A-Za-z0-9_-]+")
 _PLAIN = re.compile(r"[A-Za-z0-9_:-]+")
 _NAME = re.compile(r"[!-)+\-/-=?-~]+(\.[!-)+\-/-=?-~]+)*")  # printable ASCII but `.`, `*` and `>`
 _STORE = "-store"
+_LISTED = frozenset({"agent", "app", "event"})
+"""Kinds of registrations that clients, workers and observers may list."""
 KEEPERS = "*.keepers.*"
 """Filter for :meth:`Subjects.keeper`, of whatever deployment and work queue."""
 MAX_TOKEN = 400
@@ -112,6 +114,11 @@ def _check_name(name: str) -> str:
     if len(name) > MAX_TOKEN or not _NAME.fullmatch(name):
         raise InvalidSubject(f"{name[:80]!r} cannot be part of a subject: no blanks, wildcards or empty tokens")
     return name
+
+
+def task_consumer_name(event_type: str) -> str:
+    """Name of the durable consumer that all workers of a kind of task share."""
+    return f"task-{name_of_type(event_type)}"
 
 
 class EventAddress(NamedTuple):
@@ -253,5 +260,17 @@ class Subjects:
         return f"{self.store}.deadletters.{reason}"
 
     def registry(self, kind: str, key: str) -> str:
-        """Where a registration (an app, an agent, an event) rests."""
-        return f"{self.store}.registry.{kind}.{encode_token(key)}"
+        """Where a registration rests."""
+        return f"{self._registrations(kind)}.{encode_token(key)}"
+
+    def registered(self, kind: str) -> str:
+        """Filter for all registrations of a kind."""
+        return f"{self._registrations(kind)}.*"
+
+    @staticmethod
+    def is_listed(kind: str) -> bool:
+        """Whether registrations of a kind (apps, agents, events) may be listed by every login."""
+        return kind in _LISTED
+
+    def _registrations(self, kind: str) -> str:
+        return f"{self.store}.{'registrations' if self.is_listed(kind) else 'registry'}.{kind}"

@@ -85,6 +85,9 @@ class WorkerSettings(BaseModel):
 
     processes: int = Field(1, ge=0)
     """Worker actors that ``run`` and ``deploy`` start."""
+    tasks: tuple[str, ...] = ()
+    """Tasks that are not in the app: ``run`` and ``deploy`` create their consumers too, for workers whose logins may
+    not; see ``plancast nats-config``."""
     ack_wait: float = Field(15.0, gt=0)
     """Seconds after which the task of a worker that died is given to another."""
     max_lost: int = Field(10, ge=0)

@@ -1,4 +1,4 @@
-"""A nats-server on the example configuration of deploy/nats, with keys and certificates of its own."""
+"""A nats-server on what `plancast nats-config` writes, with certificates of its own."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from urllib.parse import urlsplit
 import nkeys
 import pytest
 
+from plancast.cli import main
 from plancast_bus.server import find_binary
 from plancast_bus.settings import NatsSettings
 
-EXAMPLE = Path(__file__).parents[2] / "deploy" / "nats" / "nats-server.conf"
-ROLES = ("client", "worker", "runtime", "observer")
+LOGINS = (
+    "--client=client", "--client=rival", "--operator=operator", "--worker=worker=work.requested",
+    "--worker=painter=image.render",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,33 +96,55 @@ def _port(process: subprocess.Popen[bytes], folder: Path) -> int:
 
 @dataclass(frozen=True)
 class RoleServer:
-    """The example, running."""
+    """A server with a login for each role, running."""
 
     where: str
     folder: Path
     certificates: Certificates
 
     def settings(self, role: str, **changes: object) -> NatsSettings:
-        """How a role connects."""
+        """How a login connects; that of a tenant is ``tenant/login``."""
         said = {
             "url": f"tls://{self.where}",
-            "nkey": self.folder / f"{role}.nk",
+            "nkey": self.seed(role),
             "tls_ca": self.certificates.ca,
-            "inbox_prefix": f"_INBOX.{role}",
+            "inbox_prefix": f"_INBOX.{role.rpartition('/')[2]}",
             "publish_timeout": 5.0,
         }
         return NatsSettings.model_validate(said | changes)
 
+    def seed(self, role: str) -> Path:
+        """The file with the seed of a login."""
+        return self.folder / "seeds" / f"{role}.nk"
+
+    def environment(self, role: str) -> dict[str, str]:
+        """How a command connects as a login."""
+        return {
+            "NATS_URL": f"tls://{self.where}",
+            "PLANCAST_NATS__NKEY": str(self.seed(role)),
+            "PLANCAST_NATS__TLS_CA": str(self.certificates.ca),
+            "PLANCAST_NATS__INBOX_PREFIX": f"_INBOX.{role.rpartition('/')[2]}",
+        }
+
 
 @contextmanager
-def example_server(folder: Path) -> Iterator[RoleServer]:
-    """deploy/nats/nats-server.conf as it is."""
+def role_server(folder: Path, *options: str, alone: bool = False) -> Iterator[RoleServer]:
+    """A server with the accounts that ``plancast nats-config`` writes; ``options`` of the command, or LOGINS.
+
+    With ``alone`` the users have no permissions: nothing but the accounts holds them back.
+    """
     certificates = make_certificates(folder)
-    environment = {f"{role.upper()}_NKEY": make_nkey(folder / f"{role}.nk") for role in ROLES}
-    environment |= {
+    assert main(["nats-config", "--output", str(folder), *(options or LOGINS)]) == 0
+    if alone:
+        config = folder / "accounts.conf"
+        accounts = json.loads(config.read_text().split("accounts: ", 1)[1])
+        for user in (user for account in accounts.values() for user in account["users"]):
+            user.pop("permissions", None)
+        config.write_text("accounts: " + json.dumps(accounts))
+    environment = {
         "NATS_CERT": str(certificates.server[0]),
         "NATS_KEY": str(certificates.server[1]),
         "NATS_STORE": str(folder / "store"),
     }
-    with running(EXAMPLE, folder, environment) as where:
+    with running(folder / "nats-server.conf", folder, environment) as where:
         yield RoleServer(where, folder, certificates)

@@ -1,4 +1,4 @@
-"""Who may fork: on the server and the roles of deploy/nats, the runtime's login alone."""
+"""Who may fork: on the server and the roles of plancast nats-config, the runtime's login alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from tests.isolation.nats_with_roles import RoleServer, example_server
+from tests.isolation.nats_with_roles import RoleServer, role_server
 from tests.isolation.test_nats_auth import bus_of, deployed
 
 from plancast.client import Client
@@ -15,7 +15,7 @@ from plancast_bus.errors import AccessDenied
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RoleServer]:
-    with example_server(tmp_path_factory.mktemp("nats-roles")) as server:
+    with role_server(tmp_path_factory.mktemp("nats-roles")) as server:
         yield server
 
 

@@ -15,6 +15,8 @@ from plancast_bus.jetstream.client import GuardedClient
 from plancast_bus.jetstream.exchange import Exchange, NoResponders, Reply
 
 # Error codes of the server.
+NO_JETSTREAM = 10039
+"""The account has none of its own, though the server may have."""
 STREAM_NOT_FOUND = 10059
 STREAM_NAME_IN_USE = 10058
 CONSUMER_NOT_FOUND = 10014
@@ -94,6 +96,10 @@ class JetStreamApi:
         """The message of this sequence, or None."""
         return await self._direct(f"$JS.API.DIRECT.GET.{stream}", json.dumps({"seq": sequence}).encode())
 
+    async def newest(self, stream: str, filter_subject: str) -> StoredMessage | None:
+        """The newest message under a subject, which may be a filter, or None."""
+        return await self._direct(f"$JS.API.DIRECT.GET.{stream}", json.dumps({"last_by_subj": filter_subject}).encode())
+
     async def last_from_leader(self, stream: str, subject: str) -> StoredMessage | None:
         """The newest message of a subject as the stream's leader knows it, or None."""
         return await self._from_leader(stream, {"last_by_subj": subject})
@@ -129,10 +135,15 @@ class JetStreamApi:
             raise BusUnavailable(
                 f"nobody answers to {subject[:200]}: its stream is not there, or has no leader"
             ) from error
-        return _stored(message, subject)
+        return read_direct(message, subject)
 
 
-def _stored(message: Msg, subject: str) -> StoredMessage | None:
+def read_direct(message: Msg, subject: str) -> StoredMessage | None:
+    """The stored message in an answer to a direct get; None when there is none.
+
+    Raises:
+        BusError: the server refuses the request that was sent to ``subject``.
+    """
     headers = message.headers or {}
     if "Nats-Sequence" not in headers:
         status = headers.get("Status", "")

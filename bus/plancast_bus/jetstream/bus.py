@@ -19,16 +19,18 @@ from plancast_bus.envelope import EventEnvelope, EventTopic, WireEvent
 from plancast_bus.errors import AccessDenied, BusUnavailable, PayloadTooLarge, UnsupportedServer
 from plancast_bus.jetstream import streams
 from plancast_bus.jetstream.admitting import Admission
-from plancast_bus.jetstream.api import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, ApiError, JetStreamApi
+from plancast_bus.jetstream.api import CONSUMER_NOT_FOUND, NO_JETSTREAM, STREAM_NOT_FOUND, ApiError, JetStreamApi
 from plancast_bus.jetstream.checkpoints import JetStreamCheckpoints
 from plancast_bus.jetstream.connection import Connection
-from plancast_bus.jetstream.consuming import PullConsumer, as_delivery
+from plancast_bus.jetstream.consuming import PullConsumer, as_delivery, create_consumer
 from plancast_bus.jetstream.dead_letters import JetStreamDeadLetters
+from plancast_bus.jetstream.direct import DirectReader
 from plancast_bus.jetstream.emitting import Emitter
 from plancast_bus.jetstream.exchange import Exchange, NoResponders
 from plancast_bus.jetstream.health import examine
 from plancast_bus.jetstream.keeping import Keepers
 from plancast_bus.jetstream.key_store import KeyStore
+from plancast_bus.jetstream.login import Login, read_login
 from plancast_bus.jetstream.publishing import TENANT, Publisher
 from plancast_bus.jetstream.reading import StreamReader
 from plancast_bus.jetstream.registry import JetStreamRegistry
@@ -55,46 +57,69 @@ async def connect(nats: NatsSettings, bus: BusSettings) -> JetStreamBus:
     try:
         exchange = Exchange(connection)
         await exchange.open()
-        await _check_jetstream(connection, JetStreamApi(exchange))
-        return JetStreamBus(connection, exchange, bus)
+        restricted = not await _has_jetstream(connection, JetStreamApi(exchange))
+        return JetStreamBus(connection, exchange, bus, restricted=restricted)
     except BaseException:
         await connection.close()
         raise
 
 
-async def _check_jetstream(connection: Connection, api: JetStreamApi) -> None:
+async def _has_jetstream(connection: Connection, api: JetStreamApi) -> bool:
+    """Whether the login's own account has JetStream; False where only the server has.
+
+    Raises:
+        UnsupportedServer: the server has none.
+    """
     try:
         await api.call("INFO")
+        return True
     except AccessDenied:
         raise
     except (ApiError, BusUnavailable) as error:
+        if isinstance(error, ApiError) and error.code == NO_JETSTREAM:
+            return False
         # A cluster that is electing its leader does not answer, or says so; that is no lack of JetStream.
         electing = isinstance(error, BusUnavailable) and not isinstance(error.__cause__, NoResponders)
         if electing or not connection.alive:
             raise
         raise UnsupportedServer(
-            f"the nats-server at {connection.where} runs without JetStream, or not for this account: "
-            f"{error}. Start it with -js, or enable JetStream in its config."
+            f"the nats-server at {connection.where} runs without JetStream: {error}. Start it with -js, or enable "
+            "JetStream in its config."
         ) from error
 
 
 class JetStreamBus:
-    """A connection to where events travel and checkpoints rest."""
+    """A connection to where events travel and checkpoints rest.
 
-    def __init__(self, connection: Connection, exchange: Exchange, settings: BusSettings) -> None:
+    Args:
+        connection: To the server.
+        exchange: The connection's.
+        settings: Of streams and events.
+        restricted: The login's account has no JetStream: what it may publish, read and hear is imported from the
+            account of the runtime, which owns the streams.
+    """
+
+    def __init__(
+        self, connection: Connection, exchange: Exchange, settings: BusSettings, *, restricted: bool = False
+    ) -> None:
         self.subjects = Subjects(settings.prefix)
+        self.restricted = restricted
         self._settings = settings
         self._connection = connection
         self._names = streams.StreamNames.of(settings.prefix)
+        self._exchange = exchange
         self._api = JetStreamApi(exchange)
         self._publisher = Publisher(exchange, self.subjects, settings.group_commit)
         self._keepers = Keepers(self._api, self._publisher, self._names, self.subjects)
-        self._admission = Admission(self._api, self._names.requests)
-        reader = StreamReader(connection, self._api)
+        # A stream of another account does not tell how full it is. It refuses what is over its bound.
+        self._admission = None if restricted else Admission(self._api, self._names.requests)
+        reader = (DirectReader if restricted else StreamReader)(connection, self._api)
         self._emitter = Emitter(
             connection.client, self._api, self._publisher, self.subjects, cloudevents=settings.cloudevents
         )
-        self._keys = KeyStore(self._api, self._publisher, self.subjects, settings.checkpoint_keys)
+        self._keys = KeyStore(
+            self._api, self._publisher, self.subjects, settings.checkpoint_keys, restricted=restricted
+        )
         connection.on_reconnect(self._keys.forget)
         self.dead_letters = JetStreamDeadLetters(self._api, self._publisher, reader, self.subjects)
         self.checkpoints = JetStreamCheckpoints(
@@ -104,7 +129,7 @@ class JetStreamBus:
             self.subjects,
             self._keys,
             self.dead_letters,
-            replicated=settings.replicas > 1,
+            replicated=settings.replicas > 1 and not restricted,
         )
         self.registry = JetStreamRegistry(self._api, self._publisher, reader, self.subjects)
         self.trees = JetStreamTrees(self._api, self._publisher, self.subjects)
@@ -122,7 +147,7 @@ class JetStreamBus:
             )
         subject = self.subjects.event(event.topic, event.correlation_id, event.type)
         headers = {"Nats-Msg-Id": message_id_of(event.id), "Content-Type": content_type}
-        if event.topic == EventTopic.ACTION_REQUESTS:
+        if self._admission is not None and event.topic == EventTopic.ACTION_REQUESTS:
             await self._admission.admit(len(payload))
         if tenant := tenant_of(event):
             headers[TENANT] = tenant
@@ -166,10 +191,16 @@ class JetStreamBus:
         return found
 
     def consume(self, spec: ConsumerSpec) -> PullConsumer:
-        """Read a durable consumer, created when it is not there."""
+        """Read a durable consumer, created when it is not there; one of another account is waited for."""
         stream = self._names.of_source(spec.source)
         taken = self._keepers.note if spec.source == "results" else None
-        return PullConsumer(self._connection, self._api, stream, spec, self._names.responses, taken)
+        return PullConsumer(
+            self._connection, self._api, stream, spec, self._names.responses, taken, creates=not self.restricted
+        )
+
+    async def ensure_consumer(self, spec: ConsumerSpec) -> None:
+        """Create a durable consumer, or update it, for readers that cannot."""
+        await create_consumer(self._api, self._names.of_source(spec.source), spec)
 
     def consume_responses(self, name: str) -> PullConsumer:
         """Read the final responses of plans, for a program that hands them on; created when it is not there.
@@ -212,7 +243,9 @@ class JetStreamBus:
 
         Raises:
             BusError: a stream that exists differs in what cannot be changed, such as the number of shards.
+            AccessDenied: the login's account has no JetStream.
         """
+        self._require_jetstream("creates no streams")
         await streams.ensure_streams(self._api, self.subjects, self._settings)
         await asyncio.gather(self._keys.make(), self._keepers.place())
 
@@ -225,9 +258,51 @@ class JetStreamBus:
         self._connection.on_lost(callback)
 
     async def health(self) -> dict[str, Any]:
-        """What the server and the streams are: for people and for doctors."""
+        """What the server and the streams are: for people and for doctors.
+
+        Raises:
+            AccessDenied: the login's account has no JetStream.
+        """
+        self._require_jetstream("does not see streams and consumers")
         wanted = streams.definitions(self.subjects, self._settings)
         return await examine(self._connection, self._api, self._names, wanted)
+
+    async def is_deployed(self) -> bool:
+        """Whether the streams were ever made, where this login can see it.
+
+        Raises:
+            AccessDenied: the login may not look.
+            BusUnavailable: the server does not answer.
+        """
+        try:
+            if self.restricted:
+                await self._api.newest(self._names.registry, ">")
+            else:
+                await self._api.call(f"STREAM.INFO.{self._names.dead_letters}")
+        except ApiError as error:
+            if error.code != STREAM_NOT_FOUND:
+                raise
+            return False
+        except BusUnavailable as error:
+            if not isinstance(error.__cause__, NoResponders):
+                raise
+            return False
+        return True
+
+    async def login(self) -> Login:
+        """Who this connection is to the server, and what it may do.
+
+        Raises:
+            BusUnavailable: the server does not say.
+        """
+        return await read_login(self._exchange)
+
+    def _require_jetstream(self, what: str) -> None:
+        if self.restricted:
+            raise AccessDenied(
+                f"this login {what}: its account on the nats-server at {self._connection.where} has no JetStream. Use "
+                "the runtime's login, or enable JetStream for the account"
+            )
 
     async def close(self) -> None:
         """End the connection, after what waits to be sent."""

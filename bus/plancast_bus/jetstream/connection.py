@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from nats import errors as nats_errors
@@ -26,6 +27,7 @@ PENDING_BYTES = 8 * 1024 * 1024
 """Bytes that are kept to be sent while the connection is down or slow."""
 PING_INTERVAL = 10
 """Seconds between pings; two unanswered ones end a connection that is only half open."""
+_Callback = TypeVar("_Callback", bound=Callable[..., None])
 _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
 
 
@@ -81,9 +83,12 @@ class Connection:
             asyncio.get_running_loop().call_soon(callback, self._lost_because())
         self._lost.append(callback)
 
-    def on_denied(self, callback: Callable[[str], None]) -> None:
-        """Have a callback called with each subject that the server does not let this user use, in lower case."""
-        self._denied.append(callback)
+    def on_denied(self, callback: Callable[[str], None]) -> Callable[[], None]:
+        """Have a callback called with each subject that the server does not let this user use, in lower case.
+
+        What is returned takes that back.
+        """
+        return _add(self._denied, callback)
 
     def unavailable(self, what: str) -> BusUnavailable:
         """The error for something that could not be done for want of a connection or an answer."""
@@ -185,7 +190,7 @@ class Connection:
         if denied is not None:
             what = "publish on" if denied[1].lower() == "publish" else "listen to"
             logger.warning("the nats-server does not let this user %s %s", what, denied[2][:200])
-            for callback in self._denied:
+            for callback in list(self._denied):
                 callback(denied[2].lower())
             return
         logger.debug("nats: %s", _describe(error))
@@ -222,7 +227,7 @@ class Connection:
         return f"the connection to NATS at {self.where} is closed for good: {reason}"
 
 
-def _add(callbacks: list[Callable[[], None]], callback: Callable[[], None]) -> Callable[[], None]:
+def _add(callbacks: list[_Callback], callback: _Callback) -> Callable[[], None]:
     callbacks.append(callback)
 
     def forget() -> None:

@@ -18,7 +18,7 @@ from nats import errors as nats_errors
 from nats.aio.msg import Msg
 
 from plancast_bus.contracts import ConsumerSpec, Delivery
-from plancast_bus.errors import BusError, BusUnavailable
+from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
 from plancast_bus.jetstream.api import STREAM_NOT_FOUND, ApiError, JetStreamApi, StoredMessage
 from plancast_bus.jetstream.connection import Connection
 from plancast_bus.jetstream.inbox import Inbox
@@ -34,6 +34,9 @@ HEARTBEAT = 5.0
 """Seconds between signs of life of an idle pull."""
 SILENCE = 2 * HEARTBEAT + 1.0
 """Seconds without any sign of life after which the pulls are taken for lost."""
+ABSENT_WAIT = 1.0
+"""Seconds between two looks for a consumer that somebody else creates."""
+NO_RESPONDERS = "503"
 RESTART_WAIT = 0.2
 """Seconds between two attempts to begin anew."""
 RECLAIM_BATCH = 50_000
@@ -52,6 +55,8 @@ class PullConsumer:
         spec: What to read.
         responses: Name of the stream that final responses are republished from.
         taken: Called with the number of messages that a fetch returns.
+        creates: Whether the consumer is created where it is missing. A login whose account has no JetStream cannot, and
+            waits until the runtime has created it.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class PullConsumer:
         spec: ConsumerSpec,
         responses: str,
         taken: Callable[[int], None] | None = None,
+        creates: bool = True,
     ) -> None:
         self._connection = connection
         self._client = connection.client
@@ -70,23 +76,36 @@ class PullConsumer:
         self._spec = spec
         self._responses = responses
         self._count = taken
+        self._creates = creates
+        self._pulls = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{spec.name}"
+        self._absent = self._denied = False
         self._inbox: Inbox | None = None
         self._credit = 0
         self._stale = True
         self._closed = False
-        self._forget = (connection.on_reconnect(self._begin_anew), connection.on_closed(self._begin_anew))
+        self._forget = (
+            connection.on_reconnect(self._begin_anew),
+            connection.on_closed(self._begin_anew),
+            connection.on_denied(self._on_denied),
+        )
 
     async def fetch(self, limit: int) -> list[Delivery]:
         """At least one and at most ``limit`` messages; waits until there is one, also for a lost connection.
 
         Raises:
             BusUnavailable: the connection or the consumer is closed, or the consumer cannot be created.
+            AccessDenied: the login may not read the consumer.
         """
         if limit < 1:
             raise ValueError("limit must be at least 1")
         while True:
             if self._closed or self._connection.ended:
                 raise self._connection.unavailable(f"consumer {self._spec.name} cannot read on")
+            if self._denied:
+                self._denied, self._stale = False, True
+                raise AccessDenied(
+                    f"the nats-server at {self._connection.where} does not let this user publish on {self._pulls}"
+                )
             if self._inbox is None or (self._stale and self._connection.alive):
                 await self._restart()
             inbox = self._inbox
@@ -164,15 +183,24 @@ class PullConsumer:
         if self._inbox is not None:
             self._inbox.wake()
 
+    def _on_denied(self, subject: str) -> None:
+        if subject == self._pulls.lower():
+            self._denied = True
+            self._begin_anew()
+
     async def _restart(self) -> None:
         """Create the consumer where it is missing, and go on with a fresh inbox: it ends the old pulls."""
+        if self._absent:
+            await asyncio.sleep(ABSENT_WAIT)
         old = self._inbox
         if old is not None:
             await old.close()  # before it is asked what is out: nothing more goes there
+        info: dict[str, Any] = {}
         while True:
             self._stale = False
             try:
-                info = await self._create()
+                if self._creates:
+                    info = await create_consumer(self._api, self._stream, self._spec)
                 break
             except BusUnavailable:
                 self._stale = True
@@ -180,7 +208,7 @@ class PullConsumer:
                     raise
                 logger.warning("consumer cannot be reached yet", extra={"consumer": self._spec.name})
                 await asyncio.sleep(RESTART_WAIT)
-        if self._spec.reclaim and info["num_ack_pending"]:
+        if self._spec.reclaim and info.get("num_ack_pending"):
             await self._reclaim(info)
         inbox = Inbox(self._client, self._on_status)
         await inbox.open()
@@ -206,33 +234,6 @@ class PullConsumer:
             sequences = range(begin, min(begin + RECLAIM_BATCH, last + 1))
             await self._send((f"{prefix}.{sequence}.{place}.0.0" for sequence in sequences), b"-NAK")
 
-    async def _create(self) -> dict[str, Any]:
-        spec = self._spec
-        config: dict[str, Any] = {
-            "name": spec.name,
-            "durable_name": spec.name,
-            "deliver_policy": "new" if spec.source == "facts" else "all",
-            "ack_policy": "explicit",
-            "ack_wait": round(spec.ack_wait * 1_000_000_000),
-            "max_deliver": -1,
-            "max_ack_pending": spec.max_ack_pending,
-            "replay_policy": "instant",
-        }
-        operation = f"CONSUMER.CREATE.{self._stream}.{spec.name}"
-        if len(spec.filters) == 1:  # a single filter stands in the subject of the call, for permissions to go by
-            config["filter_subject"] = spec.filters[0]
-            operation += f".{spec.filters[0]}"
-        else:
-            config["filter_subjects"] = list(spec.filters)
-        try:
-            return await self._api.call(operation, {"stream_name": self._stream, "config": config})
-        except ApiError as error:
-            if error.code == STREAM_NOT_FOUND:
-                raise BusError(
-                    f"consumer {spec.name} has no stream {self._stream} to read: it is not created yet"
-                ) from error
-            raise
-
     async def _top_up(self, inbox: Inbox, limit: int) -> None:
         """Ask for more, when less than half of what is allowed is still to come."""
         coming = self._credit - len(inbox.messages)
@@ -243,14 +244,13 @@ class PullConsumer:
         self._credit += wanted
         inbox.heard = asyncio.get_running_loop().time()
         try:
-            await self._client.publish(
-                f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._spec.name}", pull.encode(), inbox.subject
-            )
+            await self._client.publish(self._pulls, pull.encode(), inbox.subject)
         except nats_errors.Error:
             self._stale = True
 
     def _on_status(self, status: str, headers: dict[str, str]) -> None:
         if status == "100":
+            self._absent = False
             return
         pending = 0
         with suppress(ValueError):
@@ -258,17 +258,27 @@ class PullConsumer:
         self._credit = max(0, self._credit - pending)
         if status not in ("404", "408"):
             # The consumer is gone, its leader has moved, or the server shuts down.
-            logger.info(
-                "pull ended by the server: %s %s",
-                status,
-                headers.get("Description", ""),
-                extra={"consumer": self._spec.name},
-            )
+            if status != NO_RESPONDERS or self._creates:
+                logger.info(
+                    "pull ended by the server: %s %s",
+                    status,
+                    headers.get("Description", ""),
+                    extra={"consumer": self._spec.name},
+                )
+            elif not self._absent:
+                self._absent = True
+                logger.warning(
+                    "the stream %s has no consumer %s yet, waiting for it: deploying an app that has this task, or "
+                    "names it in workers.tasks, creates it",
+                    self._stream,
+                    self._spec.name,
+                )
             self._stale = True
         if self._inbox is not None:
             self._inbox.wake()
 
     def _take(self, inbox: Inbox, limit: int) -> list[Delivery]:
+        self._absent = False
         waiting = inbox.messages
         if len(waiting) <= limit:
             taken = [self._delivery(message) for message in waiting]
@@ -332,3 +342,33 @@ def as_delivery(message: StoredMessage, stream: str, responses: str) -> Delivery
 def _at(tokens: list[str]) -> int:
     """Where the number of deliveries stands; sequences and time follow it."""
     return 6 if len(tokens) >= 11 else 4  # the newer form has domain and account before the stream
+
+
+async def create_consumer(api: JetStreamApi, stream: str, spec: ConsumerSpec) -> dict[str, Any]:
+    """Create a durable consumer of a stream, or update it; returns what the server says of it.
+
+    Raises:
+        BusError: there is no such stream, or it refuses the consumer.
+    """
+    config: dict[str, Any] = {
+        "name": spec.name,
+        "durable_name": spec.name,
+        "deliver_policy": "new" if spec.source == "facts" else "all",
+        "ack_policy": "explicit",
+        "ack_wait": round(spec.ack_wait * 1_000_000_000),
+        "max_deliver": -1,
+        "max_ack_pending": spec.max_ack_pending,
+        "replay_policy": "instant",
+    }
+    operation = f"CONSUMER.CREATE.{stream}.{spec.name}"
+    if len(spec.filters) == 1:  # a single filter stands in the subject of the call, for permissions to go by
+        config["filter_subject"] = spec.filters[0]
+        operation += f".{spec.filters[0]}"
+    else:
+        config["filter_subjects"] = list(spec.filters)
+    try:
+        return await api.call(operation, {"stream_name": stream, "config": config})
+    except ApiError as error:
+        if error.code == STREAM_NOT_FOUND:
+            raise BusError(f"consumer {spec.name} has no stream {stream} to read: it is not created yet") from error
+        raise

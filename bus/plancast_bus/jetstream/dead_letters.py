@@ -14,7 +14,7 @@ from uuid import uuid4
 from plancast_bus.codec import pack, unpack
 from plancast_bus.contracts import CUT_BYTES, DeadLetter, Delivery, refuse_replay
 from plancast_bus.envelope import MAX_NAME
-from plancast_bus.errors import DeadLetterNotFound, PayloadTooLarge
+from plancast_bus.errors import DeadLetterNotFound, InvalidEnvelope, PayloadTooLarge
 from plancast_bus.jetstream.api import JetStreamApi, StoredMessage
 from plancast_bus.jetstream.publishing import Publisher
 from plancast_bus.jetstream.reading import StreamReader
@@ -126,11 +126,8 @@ class JetStreamDeadLetters:
 
     async def count(self) -> int:
         """How many messages there are."""
-        wanted = {"subjects_filter": self._subjects.dead_letter("*")}
-        state = (await self._api.call(f"STREAM.INFO.{self._stream}", wanted))["state"]
-        return sum(
-            count * int(subject.partition(BUNDLE)[2] or 1) for subject, count in (state.get("subjects") or {}).items()
-        )
+        counts = await self._reader.subjects(self._stream, self._subjects.dead_letter("*"))
+        return sum(count * _messages_of(subject) for subject, count in counts.items())
 
     async def list(self, *, limit: int | None = None, after: int = 0) -> AsyncGenerator[DeadLetter]:
         """Oldest first; those behind a number."""
@@ -166,31 +163,54 @@ class JetStreamDeadLetters:
         """Publish it again as it came, and forget it here."""
         message = await self._message(number)
         letter = _letter(message)
-        refuse_replay(letter, self._subjects)
-        if not letter.more:
-            await self._publish(letter.subject, letter.content_type, letter.payload)
-        else:
-            entries = [dict(zip((*BUNDLED, "payload"), each, strict=True)) for each in unpack(message.payload)]
-            for each in entries:
-                refuse_replay(replace(letter, subject=each["subject"]), self._subjects)
-            await asyncio.gather(
-                *(self._publish(each["subject"], each["content_type"], each["payload"]) for each in entries)
-            )
+        entries = [letter] if not letter.more else _bundled(letter, message.payload)
+        for each in entries:
+            refuse_replay(each, self._subjects)
+        await asyncio.gather(*(self._publish(each.subject, each.content_type, each.payload) for each in entries))
         await self._api.call(f"STREAM.MSG.DELETE.{self._stream}", {"seq": number, "no_erase": True})
 
 
+def _messages_of(subject: str) -> int:
+    """How many messages a letter of this subject holds."""
+    size = subject.partition(BUNDLE)[2]
+    return int(size) if size.isdecimal() else 1
+
+
 def _letter(message: StoredMessage) -> DeadLetter:
-    said = json.loads(message.headers[LETTER])
-    more = said.get("more", 0)
-    return DeadLetter(
-        number=message.sequence,
-        reason=said["reason"],
-        detail=said["detail"],
-        subject=said["subject"],
-        payload=unpack(message.payload)[0][-1] if more else message.payload,
-        content_type=said["content_type"],
-        message_id=said["message_id"],
-        time=message.time,
-        cut_from=said.get("cut_from"),
-        more=more,
-    )
+    """A stored message as a letter; one that is none, which a worker's login can store, says so."""
+    number, payload, time = message.sequence, message.payload, message.time
+    try:
+        said = json.loads(message.headers[LETTER])
+        cut_from, more = said.get("cut_from"), said.get("more", 0)
+        if not isinstance(cut_from, int | None) or not isinstance(more, int):
+            raise TypeError("a number is no number")
+        letter = DeadLetter(
+            number, said["reason"], said["detail"], said["subject"], payload, said["content_type"], said["message_id"],
+            time, cut_from, more,
+        )  # fmt: skip
+        texts = (letter.reason, letter.detail, letter.subject, letter.content_type or "", letter.message_id or "")
+        if not all(isinstance(each, str) for each in texts):
+            raise TypeError("a text is no text")
+        return _bundled(letter, payload)[0] if more else letter
+    except (LookupError, ValueError, TypeError, AttributeError, InvalidEnvelope):
+        detail = "not written by plancast: what describes the message is missing or malformed"
+        return DeadLetter(number, "foreign", detail, "", payload, None, None, time)
+
+
+def _bundled(letter: DeadLetter, payload: bytes) -> list[DeadLetter]:
+    """What a letter of several messages holds, each as a letter of its own.
+
+    Raises:
+        InvalidEnvelope, LookupError, TypeError, ValueError: the payload is no bundle.
+    """
+    found = []
+    for subject, content_type, message_id, detail, each in unpack(payload):
+        texts = (subject, detail, content_type or "", message_id or "")
+        if not isinstance(each, bytes) or not all(isinstance(text, str) for text in texts):
+            raise TypeError("an entry of a bundle is none")
+        found.append(
+            replace(
+                letter, subject=subject, content_type=content_type, message_id=message_id, detail=detail, payload=each
+            )
+        )
+    return found

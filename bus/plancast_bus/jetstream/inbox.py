@@ -50,8 +50,11 @@ class Inbox:
 
     async def wait(self, timeout: float) -> None:
         """Wait until there is a message or somebody calls :meth:`wake`, but at most ``timeout`` seconds."""
-        if self.messages:
-            return
+        if not self.messages:
+            await self.wait_for_word(timeout)
+
+    async def wait_for_word(self, timeout: float) -> None:
+        """Wait until a further message comes or somebody calls :meth:`wake`, but at most ``timeout`` seconds."""
         self._waiter = self._loop.create_future()
         try:
             await asyncio.wait((self._waiter,), timeout=timeout)
@@ -60,7 +63,9 @@ class Inbox:
 
     def _receive(self, subject: str, reply: str, data: bytes, headers: dict[str, str] | None) -> None:
         self.heard = self._loop.time()
-        if headers is not None and "Status" in headers and not reply.startswith("$JS.ACK."):
+        # A stored message may have any header; the server adds its sequence, or a reply to acknowledge it on.
+        stored = reply.startswith("$JS.ACK.") or (headers is not None and "Nats-Sequence" in headers)
+        if headers is not None and "Status" in headers and not stored:
             self._on_status(headers["Status"], headers)
             return
         self.messages.append(Received(subject, reply, data, headers))

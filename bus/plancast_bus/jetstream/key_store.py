@@ -13,7 +13,6 @@ from pydantic import SecretStr
 from plancast_bus.checkpoint_keys import CheckpointKeys
 from plancast_bus.errors import AccessDenied, BusUnavailable
 from plancast_bus.jetstream.api import STREAM_NOT_FOUND, ApiError, JetStreamApi
-from plancast_bus.jetstream.exchange import NoResponders
 from plancast_bus.jetstream.publishing import Publisher
 from plancast_bus.jetstream.replies import SubjectTaken
 from plancast_bus.jetstream.streams import StreamNames
@@ -30,24 +29,32 @@ class KeyStore:
 
     Args:
         configured: Keys that take the place of the stored one.
+        restricted: The login's account has no JetStream, and so no access to the stored key.
     """
 
     def __init__(
-        self, api: JetStreamApi, publisher: Publisher, subjects: Subjects, configured: Sequence[SecretStr] = ()
+        self,
+        api: JetStreamApi,
+        publisher: Publisher,
+        subjects: Subjects,
+        configured: Sequence[SecretStr] = (),
+        *,
+        restricted: bool = False,
     ) -> None:
         self._api = api
         self._publisher = publisher
         self._stream, self._subject = StreamNames.of(subjects.prefix).keys, subjects.checkpoint_key()
         self._configured = [key.get_secret_value().encode() for key in configured]
+        self._restricted = restricted
         self._reading = asyncio.Lock()
-        self._denied = False
+        self._denied = restricted
         self.keys: CheckpointKeys | None = None
         """The keys, once they are read."""
         self.forget()
 
     def forget(self) -> None:
         """Read the stored key anew when it is next needed: another server, or other permissions, may be there."""
-        self.keys, self._denied = CheckpointKeys(self._configured) if self._configured else None, False
+        self.keys, self._denied = CheckpointKeys(self._configured) if self._configured else None, self._restricted
 
     async def make(self) -> None:
         """Store a key, unless there is one."""
@@ -74,7 +81,6 @@ class KeyStore:
             AccessDenied: this user may not read them.
             BusUnavailable: no key is stored, or it cannot be read now.
         """
-        self._denied = False  # who writes asks again: nobody may have answered for a moment
         keys = await self.read()
         if keys is None:
             raise AccessDenied(
@@ -90,10 +96,7 @@ class KeyStore:
         stored = None
         try:
             stored = await self._api.last_from_leader(self._stream, self._subject)
-        except BusUnavailable as error:
-            # An account without the import of this stream's API hears nothing.
-            if not isinstance(error, AccessDenied) and not isinstance(error.__cause__, NoResponders):
-                raise
+        except AccessDenied:
             self._denied = True
             logger.info("checkpoints are read without being verified: this user may not read %s", self._stream)
             return

@@ -131,9 +131,8 @@ class StreamReader:
         Raises:
             BusUnavailable: the connection broke meanwhile.
         """
-        state = (await self._api.call(f"STREAM.INFO.{stream}"))["state"]
-        end, first = state["last_seq"] + 1, max(1, state["first_seq"])
-        end = min(before, end) if before else end
+        first, last = await self._bounds(stream, subject)
+        end = min(before, last + 1) if before else last + 1
         span = FIRST_SPAN
         while end > first:
             start = max(first, end - span)
@@ -146,6 +145,16 @@ class StreamReader:
             end = start
             if len(piece) <= BATCH // 4:
                 span *= 4
+
+    async def subjects(self, stream: str, subject: str) -> dict[str, int]:
+        """The subjects under a filter that a stream holds messages of, and how many of each."""
+        state = (await self._api.call(f"STREAM.INFO.{stream}", {"subjects_filter": subject}))["state"]
+        return state.get("subjects") or {}
+
+    async def _bounds(self, stream: str, subject: str) -> tuple[int, int]:
+        """Sequences between which the messages of a subject are."""
+        state = (await self._api.call(f"STREAM.INFO.{stream}"))["state"]
+        return max(1, state["first_seq"]), state["last_seq"]
 
     async def _between(self, stream: str, subject: str, start: int, end: int) -> list[StoredMessage] | None:
         """The headers of what is there from one sequence to before another; None when it is more than a batch."""

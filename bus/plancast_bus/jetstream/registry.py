@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from plancast_bus.codec import pack, unpack
-from plancast_bus.errors import InvalidEnvelope
+from plancast_bus.errors import InvalidEnvelope, InvalidSubject
 from plancast_bus.jetstream.api import JetStreamApi
 from plancast_bus.jetstream.checkpoints import TTL, ttl_header
 from plancast_bus.jetstream.publishing import Publisher
@@ -16,6 +16,9 @@ from plancast_bus.jetstream.streams import StreamNames
 from plancast_bus.subjects import Subjects, decode_token
 
 logger = logging.getLogger(__name__)
+
+DELETED = "KV-Operation"
+"""Header of a message that says that there is nothing any more; see :attr:`StoredMessage.is_marker`."""
 
 
 class JetStreamRegistry:
@@ -26,7 +29,7 @@ class JetStreamRegistry:
         self._publisher = publisher
         self._reader = reader
         self._subjects = subjects
-        self._stream = StreamNames.of(subjects.prefix).meta
+        self._names = StreamNames.of(subjects.prefix)
 
     async def put(self, kind: str, key: str, value: dict[str, Any], *, ttl: float | None = None) -> None:
         """Register; it is gone ``ttl`` seconds after its last put, rounded up to whole ones."""
@@ -35,7 +38,7 @@ class JetStreamRegistry:
 
     async def get(self, kind: str, key: str) -> dict[str, Any] | None:
         """A registration, or None."""
-        message = await self._api.last(self._stream, self._subjects.registry(kind, key))
+        message = await self._api.last(self._stream(kind), self._subjects.registry(kind, key))
         if message is None or message.is_marker:
             return None
         value: dict[str, Any] = unpack(message.payload)
@@ -44,20 +47,24 @@ class JetStreamRegistry:
     async def list(self, kind: str) -> dict[str, dict[str, Any]]:
         """All registrations of a kind, by key."""
         registrations: dict[str, dict[str, Any]] = {}
-        # A wildcard is no key, so the filter is not made by `Subjects.registry`, which would encode it.
-        subject = f"{self._subjects.store}.registry.{kind}.*"
-        reading = self._reader.read(self._stream, subject, "last_per_subject")
+        reading = self._reader.read(self._stream(kind), self._subjects.registered(kind), "last_per_subject")
         async with aclosing(reading):
             async for message in reading:
                 if message.is_marker:
                     continue
-                key = decode_token(message.subject.rpartition(".")[2])
+                token = message.subject.rpartition(".")[2]
                 try:
-                    registrations[key] = unpack(message.payload)
-                except InvalidEnvelope:
-                    logger.warning("a registration cannot be read and is passed over", extra={"kind": kind, "key": key})
+                    registrations[decode_token(token)] = unpack(message.payload)
+                except (InvalidEnvelope, InvalidSubject):
+                    logger.warning(
+                        "a registration cannot be read and is passed over", extra={"kind": kind, "key": token}
+                    )
         return registrations
 
     async def delete(self, kind: str, key: str) -> None:
         """Remove a registration; harmless when there is none."""
-        await self._api.purge(self._stream, self._subjects.registry(kind, key))
+        # A marker, and no purge: a worker whose account has no JetStream may publish registrations, and cannot purge.
+        await self._publisher.publish_acked(self._subjects.registry(kind, key), b"", {TTL: "1", DELETED: "DEL"})
+
+    def _stream(self, kind: str) -> str:
+        return self._names.registry if self._subjects.is_listed(kind) else self._names.meta

@@ -33,6 +33,7 @@ class StreamNames:
     checkpoints: str
     history: str
     meta: str
+    registry: str
     dead_letters: str
     keys: str
 
@@ -151,6 +152,14 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
             **newest,
             "name": names.meta,
             "subjects": [f"{store}.machines.*", f"{store}.aliases.*", f"{store}.registry.>"],
+            "allow_msg_ttl": True,
+        },
+        {
+            # Apart from what is in `meta`: a batched direct get, by which other accounts list registrations, reads any
+            # message of its stream.
+            **newest,
+            "name": names.registry,
+            "subjects": [f"{store}.registrations.*.*"],
             "allow_msg_ttl": True,
         },
         {

@@ -126,6 +126,9 @@ class MemoryBus:
         self._consumers.add(consumer)
         return consumer
 
+    async def ensure_consumer(self, spec: ConsumerSpec) -> None:
+        await self.turn()
+
     async def delete_consumer(self, source: Source, name: str) -> None:
         await self.turn()
         self.world.streams[source].drop_durable(name)

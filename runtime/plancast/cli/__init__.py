@@ -19,6 +19,7 @@ from plancast.cli import (
     deployment,
     doctor,
     logs,
+    nats_config,
     new,
     plans,
     probe,
@@ -66,7 +67,7 @@ def plancast(
 
 for _panel, _commands in (
     ("Run an app", (new.new, apps.validate, run.run, run.worker, deployment.status, deployment.stop)),
-    ("On a cluster", (deploying.deploy, deploying.upgrade, deploying.drain, probe.probe)),
+    ("On a cluster", (nats_config.nats_config, deploying.deploy, deploying.upgrade, deploying.drain, probe.probe)),
     ("Plans", (submit.submit,)),
     ("Look after it", (console.console, doctor.doctor, demo.demo)),
 ):

@@ -91,20 +91,14 @@ async def open_deployed(nats_url: str | None) -> AsyncIterator[JetStreamBus]:
         BusUnavailable, UnsupportedServer: it cannot be used.
         CommandFailed: nothing was ever deployed there.
     """
-    from plancast_bus.jetstream.api import STREAM_NOT_FOUND, ApiError
-
     settings = reachable_settings(nats_url)
     async with open_bus(settings) as bus:
-        try:
-            await bus.dead_letters.count()
-        except ApiError as error:
-            if error.code != STREAM_NOT_FOUND:
-                raise
+        if not await bus.is_deployed():
             raise CommandFailed(
                 f"nothing was ever deployed on {public_url(settings.nats.url)} under {settings.bus.prefix!r}: "
                 "the streams are missing",
                 hint="`plancast run` and `plancast deploy` make them; PLANCAST_BUS__PREFIX names another prefix.",
-            ) from error
+            )
         yield bus
 
 

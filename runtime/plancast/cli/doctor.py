@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plancast.cli.connection import reachable_settings
+from plancast.cli.connection import open_bus, reachable_settings
 from plancast.cli.doctor_checks import LAG, Finding, examine
 from plancast.cli.doctor_evidence import Evidence, gather
 from plancast.cli.failures import DONE, FAILED, NO_CONNECTION
@@ -17,6 +17,10 @@ from plancast.cli.output import cell, out, plural, print_json
 from plancast.cli.progress import working
 from plancast.cli.running import find_running
 from plancast_bus.errors import BusUnavailable, UnsupportedServer
+
+if TYPE_CHECKING:
+    from plancast.settings import Settings
+    from plancast_bus.jetstream import JetStreamBus
 
 __all__ = ["LAG", "Evidence", "Finding", "doctor", "examine", "gather"]
 
@@ -43,7 +47,7 @@ def doctor(
         running.lead_to_ray(settings)
     try:
         with working("looking"):
-            findings = examine(asyncio.run(gather(settings, with_ray=not no_ray)))
+            findings = asyncio.run(_look(settings, with_ray=not no_ray))
         code = FAILED if any(each.level == "fault" for each in findings) else DONE
     except (BusUnavailable, UnsupportedServer) as error:
         advice = "Start one with `plancast run MODULE:APP`, or name another with --nats-url."
@@ -53,6 +57,28 @@ def doctor(
     else:
         _show(findings)
     return code
+
+
+async def _look(settings: Settings, *, with_ray: bool) -> list[Finding]:
+    async with open_bus(settings) as bus:
+        if bus.restricted:
+            return await _restricted(bus)
+    return examine(await gather(settings, with_ray=with_ray))
+
+
+async def _restricted(bus: JetStreamBus) -> list[Finding]:
+    """What can be known through a login whose account has no JetStream."""
+    login = await bus.login()
+    publishes = ", ".join(each for each in login.publishes if not each.startswith("$SYS."))
+    detail = f"this login has the account {login.account!r}, without JetStream; it may publish on {publishes}"
+    advice = "Streams, consumers, Ray and plans are examined with the runtime's login."
+    findings = [Finding("login", "ok", detail, advice)]
+    if await bus.is_deployed():
+        findings.append(Finding("streams", "ok", "the account is joined to that of a deployment"))
+    else:
+        advice = "`plancast deploy` makes them; PLANCAST_BUS__PREFIX names another prefix."
+        findings.append(Finding("streams", "fault", "nothing answers for the streams of a deployment", advice))
+    return findings
 
 
 def _show(findings: list[Finding]) -> None:

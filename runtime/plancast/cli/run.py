@@ -27,6 +27,7 @@ CONSOLE_TOKEN = "console.token"
 if TYPE_CHECKING:
     from plancast.app import App
     from plancast.settings import Settings
+    from plancast.worker import Worker
     from plancast_actors.local import LocalRuntime
 
 
@@ -151,6 +152,9 @@ def worker(
     app: AppAddress,
     nats_url: NatsUrl = None,
     data_dir: DataDir = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="WORKER", help="Only this of the app's workers.")
+    ] = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
     log_format: LogFormat = None,
@@ -162,23 +166,34 @@ def worker(
     loaded = load_valid(app)
     if not loaded.workers:
         raise usage_error(f"the app {loaded.name!r} has no workers", "Give it some: App(..., workers=[...]).")
+    workers = _chosen(loaded, only)
     settings = load_settings(base=loaded.settings, nats_url=nats_url, data_dir=data_dir)
     settings.nats.url = settings.nats.url or noted_url(settings.data_dir)
-    return run_in_foreground(_work(loaded, settings, as_json))
+    return run_in_foreground(_work(loaded, workers, settings, as_json))
 
 
-async def _work(app: App, settings: Settings, as_json: bool) -> int:
+def _chosen(app: App, only: list[str] | None) -> tuple[Worker, ...]:
+    """The app's workers, or those that are named."""
+    names = [each.name for each in app.workers]
+    for name in only or ():
+        if name not in names:
+            raise usage_error(f"the app {app.name!r} has no worker {name!r}", f"It has {', '.join(sorted(names))}.")
+    return tuple(each for each in app.workers if only is None or each.name in only)
+
+
+async def _work(app: App, workers: tuple[Worker, ...], settings: Settings, as_json: bool) -> int:
     foreground = Foreground()
-    note(f"starting {plural(len(app.workers), 'worker')} of {app.name} on {public_url(settings.nats.url)} …")
+    note(f"starting {plural(len(workers), 'worker')} of {app.name} on {public_url(settings.nats.url)} …")
     from plancast.trace_export import open_tracing
     from plancast_actors.task_runner import TaskRunner
 
     try:
         async with open_bus(settings) as bus:
             foreground.depend_on(bus)
-            await bus.ensure_streams()
+            if not bus.restricted:
+                await bus.ensure_streams()
             runner = TaskRunner(
-                app,
+                workers,
                 bus,
                 settings.workers,
                 max_event_bytes=settings.bus.max_event_bytes,
@@ -186,7 +201,7 @@ async def _work(app: App, settings: Settings, as_json: bool) -> int:
             )
             await runner.start()
             try:
-                _announce_worker(app, settings, as_json)
+                _announce_worker(workers, settings, as_json)
                 await foreground.until_asked()
             finally:
                 await runner.stop()
@@ -197,9 +212,10 @@ async def _work(app: App, settings: Settings, as_json: bool) -> int:
     return DONE
 
 
-def _announce_worker(app: App, settings: Settings, as_json: bool) -> None:
+def _announce_worker(workers: tuple[Worker, ...], settings: Settings, as_json: bool) -> None:
     nats = public_url(settings.nats.url)
+    tasks = sorted(task for worker in workers for task in worker.tasks)
     if as_json:
-        print_json({"ready": True, "nats": nats, "tasks": sorted(app.tasks)}, compact=True)
+        print_json({"ready": True, "nats": nats, "tasks": tasks}, compact=True)
     else:
-        print_line(f"ready nats={nats} tasks={','.join(sorted(app.tasks))}")
+        print_line(f"ready nats={nats} tasks={','.join(tasks)}")
