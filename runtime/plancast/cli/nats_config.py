@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SEEDS = "seeds"
 ACCOUNTS, SERVER = "accounts.conf", "nats-server.conf"
-HELM_ACCOUNTS, HELM_SECRETS = "nats-accounts.yaml", "secrets.yaml"
+HELM_ACCOUNTS, HELM_SECRETS = "nats-accounts.yaml", "nats-secrets.yaml"
 _MADE = "# Written by `plancast nats-config`, which writes it anew; what is changed here is lost.\n"
 
 
