@@ -102,13 +102,20 @@ class Service(Strict):
     cap_drop: list[str] = []
 
 
+class Secret(Strict):
+    """Of a compose file: from a file, or from a variable of the environment."""
+
+    file: str = ""
+    environment: str = ""
+
+
 class Compose(Strict):
     """A compose file."""
 
     name: str
     services: dict[str, Service]
     volumes: dict[str, dict[str, Any]]
-    secrets: dict[str, dict[str, str]]
+    secrets: dict[str, Secret] = {}
 
 
 def documents() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -166,22 +173,12 @@ def images() -> Iterator[str]:
         yield f"{values[part]['image']['repository']}:{values[part]['image']['tag']}"
 
 
-def roles() -> dict[str, Any]:
-    """deploy/nats/roles.conf as JSON: the part of the format that it uses."""
-    text = re.sub(r"(?m)(^|\s)#.*$", "", (DEPLOY / "nats" / "roles.conf").read_text())
-    text = re.sub(r"(?m)^\s*([A-Z]+|publish|subscribe):|\b(allow):", lambda m: f'"{m[1] or m[2]}":', text)
-    text = re.sub(r'"\s*\n(\s*")', r'",\n\1', text)
-    text = re.sub(r'([}\]])\s*\n(\s*")', r"\1,\n\2", text)
-    found: dict[str, Any] = json.loads("{" + text + "}")
-    return found
-
-
-def rendered_nats_config(environment: dict[str, str], folder: Path) -> str:
-    """What the chart makes of ``config.merge``: JSON, in which ``<< x >>`` is taken out of its quotes."""
-    merge = yaml.safe_load(VALUES.read_text())["config"]["merge"]
-    made = {"server_name": "n", "jetstream": {"store_dir": str(folder)}, "listen": "127.0.0.1:-1", **merge}
-    text = re.sub(r'"<< (.*?) >>"', r"\1", json.dumps(made, indent=2))
-    return re.sub(r"\$([A-Z]+_NKEY)", lambda found: f'"{environment[found[1]]}"', text)
+def rendered_nats_config(folder: Path, *further: Path) -> str:
+    """What the chart makes of ``config.merge`` of all values: JSON, in which ``<< x >>`` is taken out of its quotes."""
+    made = {"server_name": "n", "jetstream": {"store_dir": str(folder / "store")}, "listen": "127.0.0.1:-1"}
+    for file in (VALUES, *further):
+        made |= yaml.safe_load(file.read_text())["config"]["merge"]
+    return re.sub(r'"<< (.*?) >>"', r"\1", json.dumps(made, indent=2))
 
 
 def _templates(found: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -14,6 +14,8 @@ import ray
 import yaml
 from pydantic import BaseModel
 from tests.deploy.manifests import (
+    DEPLOY,
+    KUBERNETES,
     VALUES,
     Compose,
     RayCluster,
@@ -24,12 +26,10 @@ from tests.deploy.manifests import (
     environments,
     images,
     rendered_nats_config,
-    roles,
 )
-from tests.isolation.nats_with_roles import ROLES, make_nkey
 from typer.main import get_command
 
-from plancast.cli import app
+from plancast.cli import app, main
 from plancast.settings import Settings
 from plancast_bus.server import find_binary
 
@@ -115,8 +115,8 @@ def test_all_that_runs_or_joins_ray_does_so_with_a_token() -> None:
     assert asked == {"ray", "deploy", "upgrade"}
     for name in asked:
         assert services[name]["environment"][RAY_TOKEN[1]] == "/run/secrets/ray_token"
-        assert services[name]["secrets"] == ["ray_token"]
-    assert compose()["secrets"] == {"ray_token": {"environment": "PLANCAST_RAY_TOKEN"}}
+        assert "ray_token" in services[name]["secrets"]
+    assert compose()["secrets"]["ray_token"] == {"environment": "PLANCAST_RAY_TOKEN"}
 
 
 def test_what_is_published_asks_who_it_is() -> None:
@@ -163,19 +163,50 @@ def test_probes_of_a_pod_ask_ray_and_plancast() -> None:
             assert ready.endswith("plancast probe ready --role nats"), where
 
 
-def test_the_roles_in_kubernetes_are_those_that_are_tested() -> None:
-    users = yaml.safe_load(VALUES.read_text())["config"]["merge"]["accounts"]["PLANCAST"]["users"]
-    theirs = {re.fullmatch(r"<< \$([A-Z]+)_NKEY >>", each["nkey"])[1]: each["permissions"] for each in users}  # type: ignore[index]
-    assert theirs == roles()
-    assert set(theirs) == {role.upper() for role in ROLES}
-
-
-def test_nats_takes_the_configuration(tmp_path: Path) -> None:
-    keys = {f"{role.upper()}_NKEY": make_nkey(tmp_path / f"{role}.nk") for role in ROLES}
+def test_nats_takes_the_configuration_and_none_without_accounts(tmp_path: Path) -> None:
+    assert main(["nats-config", "examples.research:app", "--format", "helm", "--output", str(tmp_path)]) == 0
     config = tmp_path / "nats.conf"
-    config.write_text(rendered_nats_config(keys, tmp_path / "store"))
+    config.write_text(rendered_nats_config(tmp_path, tmp_path / "nats-accounts.yaml"))
     done = subprocess.run([find_binary(), "-t", "-c", config], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
+
+    config.write_text(rendered_nats_config(tmp_path))
+    done = subprocess.run([find_binary(), "-t", "-c", config], capture_output=True, text=True, timeout=30, check=False)
+    assert "ACCOUNTS_OF_PLANCAST_NATS_CONFIG" in done.stderr
+    assert done.returncode != 0
+
+
+def test_the_secrets_that_are_made_are_those_that_pods_use(tmp_path: Path) -> None:
+    assert main(["nats-config", "--format", "helm", "--output", str(tmp_path)]) == 0
+    made = list(yaml.safe_load_all((tmp_path / "nats-secrets.yaml").read_text()))
+    for each in made:
+        kubernetes_validate.validate(each, KUBERNETES_VERSION, strict=True)
+        assert each["stringData"]["user.nk"].startswith("SU")
+    names = {each["metadata"]["name"] for each in made}
+    used = set(
+        re.findall(r"secretName: (plancast-\w+-nkey)", "".join(f.read_text() for f in KUBERNETES.glob("*.yaml")))
+    )
+    assert used == {"plancast-runtime-nkey", "plancast-console-nkey"} <= names
+
+
+def test_the_server_in_deploy_is_the_one_that_is_written(tmp_path: Path) -> None:
+    assert main(["nats-config", "--output", str(tmp_path)]) == 0
+    assert (DEPLOY / "nats" / "nats-server.conf").read_text() == (tmp_path / "nats-server.conf").read_text()
+
+
+def test_the_containers_of_compose_have_their_own_seeds(tmp_path: Path) -> None:
+    assert main(["nats-config", "--output", str(tmp_path)]) == 0
+    made = Compose.model_validate(compose())
+    seeds = {name: secret.file for name, secret in made.secrets.items() if name != "ray_token"}
+    for file in seeds.values():
+        assert (tmp_path / file.removeprefix("${PLANCAST_NATS_CONFIG:-./nats}/")).is_file()
+    for name, service in made.services.items():
+        wanted = [] if name == "nats" else ["console" if name == "console" else "runtime"]
+        assert [each for each in service.secrets if each in seeds] == wanted
+        assert service.environment.get("PLANCAST_NATS__NKEY", "") == "".join(f"/run/secrets/{each}" for each in wanted)
+    config = (DEPLOY / "compose" / "nats-server.conf").read_text().replace("/data", str(tmp_path / "store"))
+    (tmp_path / "compose.conf").write_text(config)
+    subprocess.run([find_binary(), "-t", "-c", tmp_path / "compose.conf"], check=True, timeout=30)
 
 
 def test_three_servers_keep_three_replicas() -> None:
