@@ -84,7 +84,7 @@ def test_decisions_and_files_that_pages_link_to_are_in_it(site: Path) -> None:
     listed = (site / "decisions" / "index.html").read_text()
     for decision in (DOCS / "decisions").glob("0*.md"):
         assert decision.stem in listed
-    assert (site / "files" / "deploy" / "nats" / "roles.conf").is_file()
+    assert (site / "files" / "deploy" / "nats" / "nats-server.conf").is_file()
     assert "plans/s" in (site / "comparison.html").read_text(), "the measured figures are missing"
 
 
