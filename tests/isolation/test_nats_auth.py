@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,6 +18,7 @@ from nats.aio.client import Client as NatsClient
 from tests.isolation.nats_with_roles import RoleServer, make_certificates, make_nkey, role_server, running
 
 from plancast import App, Client, Planner, StateAction, StateConfig, StateTransition, Worker
+from plancast.cli import main
 from plancast.errors import PlanNotFound
 from plancast.settings import Settings
 from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
@@ -73,9 +76,9 @@ class _OneHost:
 
 
 @asynccontextmanager
-async def deployed(server: RoleServer, of: str = "") -> AsyncIterator[App]:
+async def deployed(server: RoleServer, of: str = "", replicas: int = 1) -> AsyncIterator[App]:
     """An app: dispatcher and host as the runtime's user (``of`` a tenant: ``acme/``), its worker as the worker's."""
-    app, settings = an_app(), Settings(bus=BusSettings(shards=2))
+    app, settings = an_app(), Settings(bus=BusSettings(shards=2, replicas=replicas))
     async with AsyncExitStack() as stack:
         runtime = await connect(server.settings(f"{of}runtime"), settings.bus)
         stack.push_async_callback(runtime.close)
@@ -142,7 +145,7 @@ async def test_every_role_can_do_its_work(server: RoleServer) -> None:
         await observer_bus.subscribe("plancast.>", notice)
         handle = await client.submit("x.goal", {"n": 1})
         seen = observer.plan(handle.plan_id)
-        while (await _states(seen))[-1] != "wait":
+        while (await states(seen))[-1] != "wait":
             await asyncio.sleep(0.02)
         await handle.signal("go", {"by": "hand"})  # without a look at the plan, which is not the client's to read
 
@@ -163,7 +166,7 @@ async def test_every_role_can_do_its_work(server: RoleServer) -> None:
             await client.submit("y.goal", {})
 
 
-async def _states(handle: Any) -> list[str]:
+async def states(handle: Any) -> list[str]:
     try:
         return [(await handle.state())["current_state"]]
     except PlanNotFound:
@@ -196,6 +199,25 @@ async def test_a_worker_may_note_what_becomes_of_its_tasks(server: RoleServer) -
             await bus.registry.put(other, "x", {"lost": 1}, ttl=60.0)
         with pytest.raises(AccessDenied):
             await bus.registry.get(other, "x")
+
+
+async def test_a_new_login_is_taken_up_by_two_reloads_while_others_go_on(tmp_path: Path) -> None:
+    worker = "--worker=worker=work.requested"
+    with role_server(tmp_path, worker) as server:
+        async with deployed(server), bus_of(server, "client") as bus, Client(bus) as client:
+            before = await client.submit("x.goal", {})
+            assert main(["nats-config", "--output", str(tmp_path), "--client=client", "--client=new", worker]) == 0
+            (ports,) = await asyncio.to_thread(lambda: list(tmp_path.glob("*.ports")))
+            for times in (1, 2):
+                os.kill(int(ports.stem.rpartition("_")[2]), signal.SIGHUP)
+                async with asyncio.timeout(30):
+                    while (tmp_path / "server.log").read_text().count("Reloaded server configuration") < times:
+                        await asyncio.sleep(0.02)
+            async with bus_of(server, "new") as new_bus, Client(new_bus) as new:
+                after = await new.submit("x.goal", {})
+                for handle in (before, after):
+                    await handle.signal("go", {"by": "hand"})
+                    assert (await handle.result(30))["wait"] == {"by": "hand"}
 
 
 CHECKPOINT = "plancast-store.checkpoints.p"

@@ -294,6 +294,8 @@ def _show(output: Path, written: Sequence[str], seats: Sequence[Seat], made: Seq
         login = seat.login
         about = f" ({', '.join(login.tasks)})" if login.tasks else ""
         print_line(f"{login.role}{about}: PLANCAST_NATS__NKEY={seat.seed} PLANCAST_NATS__INBOX_PREFIX={login.inbox}")
+    if 0 < len(made) < len(seats):
+        note("a nats-server that runs needs two reloads: it sets up the imports of new accounts with the second")
     known = {seat.seed for seat in seats}
     for seed in sorted((output / SEEDS).rglob("*.nk")):
         if seed not in known:
