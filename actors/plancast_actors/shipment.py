@@ -18,7 +18,8 @@ LEFT_OUT = (
     *(".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".plancast", ".tox", ".nox"),
     *(".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".import_linter_cache", ".ipynb_checkpoints"),
     *("*.pyc", "*.egg-info", ".DS_Store"),
-    *(".env", ".env.*", "*.pem", "*.key", "*.nk", "*.creds", "nats-secrets.yaml"),  # secrets have no place in an archive
+    # Secrets have no place in an archive.
+    *(".env", ".env.*", "*.pem", "*.key", "*.nk", "*.creds", "nats-secrets.yaml"),
 )
 """Names of files and folders that are never shipped."""
 MAX_FILE_BYTES = 20 * 1024**2

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from plancast_bus.settings import BusSettings, NatsSettings
+from plancast_bus.subjects import check_event_type
 
 
 class RaySettings(BaseModel):
@@ -85,7 +86,7 @@ class WorkerSettings(BaseModel):
 
     processes: int = Field(1, ge=0)
     """Worker actors that ``run`` and ``deploy`` start."""
-    tasks: tuple[str, ...] = ()
+    tasks: tuple[Annotated[str, AfterValidator(check_event_type)], ...] = ()
     """Tasks that are not in the app: ``run`` and ``deploy`` create their consumers too, for workers whose logins may
     not; see ``plancast nats-config``."""
     ack_wait: float = Field(15.0, gt=0)

@@ -152,7 +152,7 @@ async def test_a_worker_waits_for_its_consumer_and_says_so(
         consumer = worker.consume(spec)
         fetching = asyncio.create_task(consumer.fetch(4))
         async with asyncio.timeout(20):
-            while "no consumer task-work-requested yet" not in caplog.text:
+            while "no consumer task-work-requested" not in caplog.text:
                 await asyncio.sleep(0.02)
             await owner.ensure_consumer(spec)
             event = EventEnvelope(source="s", type="work.requested", topic=EventTopic.ACTION_REQUESTS)

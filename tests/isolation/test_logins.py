@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.isolation.nats_with_roles import RoleServer, role_server
+from tests.isolation.test_nats_auth import bus_of
 
 ROOT = Path(__file__).parents[2]
 APP = "tests.apps.signed_app:app"
@@ -78,10 +80,20 @@ def test_each_command_works_with_its_login(tmp_path: Path, tmp_path_factory: pyt
         with foreground(server, "draft-writer", "worker", APP, "--only", "Draft Writer") as worker:
             assert worker["tasks"] == ["draft.write"]
             data = str(tmp_path / "data")
-            with foreground(server, "runtime", "run", APP, "--no-workers", "--no-console", "--data-dir", data, **ray):
+            elsewhere = {"PLANCAST_WORKERS__TASKS": '["image.render"]'}
+            options = ("--no-workers", "--no-console", "--data-dir", data)
+            with foreground(server, "runtime", "run", APP, *options, **ray, **elsewhere):
+                assert asyncio.run(_consumers(server)) >= {
+                    "task-draft-write", "task-draft-print", "task-image-render"
+                }  # fmt: skip
                 _a_plan(server)
                 _what_is_seen(server)
-        assert "no consumer task-draft-write yet" in worker["log"].read_text()
+        assert "no consumer task-draft-write" in worker["log"].read_text()
+
+
+async def _consumers(server: RoleServer) -> set[str]:
+    async with bus_of(server, "console") as bus:
+        return set((await bus.health())["streams"]["PLANCAST_REQUESTS"]["consumers"])
 
 
 def _a_plan(server: RoleServer) -> None:

@@ -153,6 +153,8 @@ def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
 
 def test_a_task_of_a_worker_elsewhere_is_named_in_the_settings(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Did you mean 'draft.print'?" in run(APP, "--worker", "p=draft.prin", code=2)
+    monkeypatch.setenv("PLANCAST_WORKERS__TASKS", '["image.*"]')
+    assert "is no event type" in " ".join(run(APP, code=2).split())
     monkeypatch.setenv("PLANCAST_WORKERS__TASKS", '["image.render"]')
     assert "worker (image.render)" in run(APP, "--worker", "p=image.render")
 

@@ -268,8 +268,8 @@ class PullConsumer:
             elif not self._absent:
                 self._absent = True
                 logger.warning(
-                    "the stream %s has no consumer %s yet, waiting for it: deploying an app that has this task, or "
-                    "names it in workers.tasks, creates it",
+                    "the stream %s has no consumer %s, or it has no leader; waiting for it. Deploying an app that has "
+                    "this task, or names it in workers.tasks, creates it",
                     self._stream,
                     self._spec.name,
                 )

@@ -63,12 +63,15 @@ class Inbox:
 
     def _receive(self, subject: str, reply: str, data: bytes, headers: dict[str, str] | None) -> None:
         self.heard = self._loop.time()
-        # A stored message may have any header; the server adds its sequence, or a reply to acknowledge it on.
-        stored = reply.startswith("$JS.ACK.") or (headers is not None and "Nats-Sequence" in headers)
-        if headers is not None and "Status" in headers and not stored:
+        if headers is not None and "Status" in headers and not _is_stored(reply, headers):
             self._on_status(headers["Status"], headers)
             return
         self.messages.append(Received(subject, reply, data, headers))
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+def _is_stored(reply: str, headers: dict[str, str]) -> bool:
+    """Whether a message is from a stream, and may have any header: the server adds its sequence, or an ack subject."""
+    return "Nats-Sequence" in headers or reply.startswith("$JS.ACK.")
