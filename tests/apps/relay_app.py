@@ -7,13 +7,13 @@ from typing import Any
 
 from plancast import App, PlanContext, Planner, StateAction, StateConfig, StateTransition, Worker
 
-STEPS = 20
+STEPS = 12
 STEP_SECONDS = 0.25
 TIMEOUT = 30.0
 """Seconds, as the README and the template of a new project have it."""
 
 
-def a_relay(steps: int = STEPS) -> dict[str, StateConfig]:
+def a_relay(timeout: float | None, steps: int = STEPS) -> dict[str, StateConfig]:
     """A machine that asks its worker so many times, one after the other."""
     states = {"start": StateConfig(state_name="start", default_next="leg0")}
     for leg in range(steps):
@@ -23,7 +23,7 @@ def a_relay(steps: int = STEPS) -> dict[str, StateConfig]:
                 event_type="relay.run.requested",
                 response_event="relay.run.completed",
                 data={"leg": leg},
-                timeout_seconds=TIMEOUT,
+                timeout_seconds=timeout,
             ),
             transitions=[
                 StateTransition(
@@ -36,15 +36,15 @@ def a_relay(steps: int = STEPS) -> dict[str, StateConfig]:
 
 
 planner = Planner("relay")
-planner.add_goal("relay.goal", a_relay())
+planner.add_goal("relay.goal", a_relay(TIMEOUT))
 
 handled = Planner("handled-relay")
 
 
 @handled.on_goal("handled.relay.goal")
 async def on_goal(goal: Any, context: Any) -> None:
-    """Begins the same relay by hand."""
-    plan = await PlanContext.create_from_goal(goal, a_relay())
+    """Begins a relay by hand; its requests have no timeout that could look for their answers."""
+    plan = await PlanContext.create_from_goal(goal, a_relay(None))
     await plan.save()
     await plan.execute_next()
 
