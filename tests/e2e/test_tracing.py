@@ -143,11 +143,11 @@ async def test_client_host_worker_and_reasoner_tell_a_collector_of_one_trace(
 
 
 async def test_a_cloud_event_of_any_client_runs_a_plan_in_its_trace_and_is_answered_by_one(
-    deployed: tuple[Settings, Collector],
+    deployed: tuple[Settings, Collector], runtime: LocalRuntime
 ) -> None:
-    settings, collector = deployed
+    _settings, collector = deployed
     collector.spans.clear()
-    plain = await nats.connect(settings.nats.url)
+    plain = await nats.connect(runtime.nats_url)
     answers = await plain.subscribe("traced.action-results.any-plan.>")
     headers = {
         "ce-specversion": "1.0",
