@@ -64,6 +64,8 @@ class AttackTable:
         for attack, outcome in sorted(by_attack.items(), key=lambda pair: (pair[0].who, pair[0].what)):
             table.add_row(attack.who, attack.what, attack.expected, OUTCOMES[outcome])
         console = Console()
+        if not console.is_terminal:
+            console = Console(width=140)
         console.print(table)
         counts = Counter(by_attack.values())
         console.print(f"{counts['passed']} held, {counts['failed']} broken, {counts['skipped']} not run")
