@@ -28,16 +28,21 @@ from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.settings import BusSettings
 
 MANY = 1_500
-TOKENS = {"ada": uuid4().hex, "bob": uuid4().hex}
+TOKENS = {"ada": uuid4().hex, "bob": uuid4().hex, "": uuid4().hex}
+"""Of users, and the one that there is where the settings have none."""
 
 
 @contextlib.asynccontextmanager
 async def served(settings: Settings) -> AsyncIterator[tuple[ConsoleServer, Backend]]:
     settings.console.port = 0
-    async with ConsoleServer(MemoryBus(MemoryWorld(BusSettings())), settings) as server:
+    async with ConsoleServer(MemoryBus(MemoryWorld(BusSettings())), settings, own_token=TOKENS[""]) as server:
         backend: Backend = server.app.state.backend
         await backend.plans()
         yield server, backend
+
+
+def asking(server: ConsoleServer, **options: float) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=server.url, headers={"Authorization": f"Bearer {TOKENS['']}"}, **options)
 
 
 def fill(index: PlanIndex, count: int, first: int = 1, key_of: Callable[[int], int] = int) -> None:
@@ -60,7 +65,7 @@ class Stream:
     async def opened(cls, url: str, path: str, user: str = "") -> Stream:
         where = urlsplit(url)
         stream = cls(*await asyncio.open_connection(where.hostname, where.port))
-        token = f"Authorization: Bearer {TOKENS[user]}\r\n" if user else ""
+        token = f"Authorization: Bearer {TOKENS[user]}\r\n"
         stream.writer.write(f"GET /api/v1{path} HTTP/1.1\r\nHost: {where.netloc}\r\n{token}\r\n".encode())
         head = (await stream.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         stream.status = int(head[0].split()[1])
@@ -73,7 +78,7 @@ class Stream:
 )
 async def test_streams_are_bounded() -> None:
     settings = Settings()
-    async with served(settings) as (server, backend), httpx.AsyncClient(base_url=server.url) as http:
+    async with served(settings) as (server, backend), asking(server) as http:
         fill(backend.index, 1_000)
         opened: list[Stream] = []
         try:
@@ -103,7 +108,7 @@ async def test_streams_are_bounded() -> None:
 async def test_a_user_has_half_of_the_streams() -> None:
     settings = Settings()
     settings.console.max_streams = 10
-    settings.console.tokens = TOKENS  # type: ignore[assignment]
+    settings.console.tokens = {name: TOKENS[name] for name in ("ada", "bob")}  # type: ignore[misc]
     settings.console = type(settings.console).model_validate(settings.console.model_dump())
     async with served(settings) as (server, _):
         of_ada = [await Stream.opened(server.url, "/plans/stream", "ada") for _ in range(12)]
@@ -129,7 +134,7 @@ async def test_searches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         return await found(self, wanted)
 
     monkeypatch.setattr(PlanIndex, "found", slow)
-    async with served(Settings()) as (server, backend), httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+    async with served(Settings()) as (server, backend), asking(server, timeout=60) as http:
         fill(backend.index, 100)
 
         def search() -> asyncio.Future[httpx.Response]:
@@ -151,7 +156,7 @@ async def test_searches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.attack(who="client", what="a search for 200 words", expected="refused")
 async def test_a_search_has_few_words() -> None:
-    async with served(Settings()) as (server, _), httpx.AsyncClient(base_url=server.url) as http:
+    async with served(Settings()) as (server, _), asking(server) as http:
         for path in ("/plans", "/plans/stream"):
             assert (await http.get(f"/api/v1{path}", params={"text": "a " * 17})).status_code == 422
             assert (await http.get(f"/api/v1{path}", params={"text": "a" * 401})).status_code == 422
@@ -242,7 +247,7 @@ async def test_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     settings = Settings()
     settings.console.max_streams = 1
-    async with served(settings) as (server, backend), httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+    async with served(settings) as (server, backend), asking(server, timeout=60) as http:
         monkeypatch.setattr(Backend, "plans", slow)
         asked = [asyncio.ensure_future(http.get("/api/v1/plans")) for _ in range(4)]
         async with asyncio.timeout(PATIENCE):

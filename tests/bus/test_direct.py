@@ -60,7 +60,7 @@ async def test_both_readers_read_the_same(owner: JetStreamBus, observer: JetStre
     by_consumer, direct = readers(owner, observer)
     for policy in ("all", "last_per_subject"):
         for bounds in ({}, {"after": stored // 2}, {"after": 1, "before": last}, {"before": 2}):
-            if bounds.get("after", 0) + 1 >= bounds.get("before", last + 2) or ("after" in bounds and policy != "all"):
+            if bounds.get("after", 0) + 1 >= bounds.get("before", last + 2) or (bounds and policy != "all"):
                 continue  # nothing to ask for, or nothing that is asked for
             found = [
                 [
@@ -76,7 +76,8 @@ async def test_both_readers_read_the_same(owner: JetStreamBus, observer: JetStre
             for reader in (by_consumer, direct)
         ]
         assert back[0] == back[1]
-    assert await direct.count(STREAM, EVERY) == await by_consumer.count(STREAM, EVERY) == stored
+    assert await direct.subjects(STREAM, EVERY) == await by_consumer.subjects(STREAM, EVERY)
+    assert len(await direct.subjects(STREAM, EVERY)) == stored
 
 
 async def test_large_messages_come_one_request_at_a_time(owner: JetStreamBus, observer: JetStreamBus) -> None:
@@ -125,7 +126,7 @@ async def test_reading_what_is_not_exported_is_refused_at_once(owner: JetStreamB
         with pytest.raises(AccessDenied):
             await anext(reading)
     with pytest.raises(AccessDenied):
-        await direct.count("PLANCAST_TIMERS", ">")
+        await direct.subjects("PLANCAST_TIMERS", ">")
 
 
 async def test_before_a_deployment_it_is_said_that_there_is_none(server: RoleServer) -> None:

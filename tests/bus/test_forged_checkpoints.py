@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -16,6 +17,7 @@ import nats
 import pytest
 from nats.aio.client import Client as NatsClient
 from pydantic import SecretStr, ValidationError
+from tests.isolation.nats_with_roles import role_server, running
 
 from plancast_bus.checkpoint_keys import CheckpointKeys
 from plancast_bus.checkpoints import FORMAT, Checkpoint, Committed, PlanFilter, PlanSummary
@@ -31,7 +33,7 @@ from plancast_bus.errors import (
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.jetstream.api import StoredMessage
 from plancast_bus.jetstream.checkpoints import COVERED, EXPECTED, MAC, SUMMARY, _beside
-from plancast_bus.server import NatsServer, find_binary
+from plancast_bus.server import NatsServer
 from plancast_bus.settings import BusSettings, NatsSettings
 
 PATIENCE = 30.0
@@ -534,61 +536,26 @@ authorization: { users: [
 ] }
 jetstream: { store_dir: "%s" }
 """
-ACCOUNTS = """
-accounts: {
-  RUNTIME: {
-    jetstream: enabled
-    users: [{ user: runtime, password: pw }]
-    exports: [
-      { service: "$JS.API.INFO" }
-      { service: "$JS.API.STREAM.INFO.PLANCAST_CHECKPOINTS" }
-      { service: "$JS.API.DIRECT.GET.PLANCAST_CHECKPOINTS.>" }
-      { service: "$JS.API.CONSUMER.CREATE.PLANCAST_CHECKPOINTS.>" }
-      { service: "$JS.API.CONSUMER.DELETE.PLANCAST_CHECKPOINTS.>" }
-      { service: "$JS.API.CONSUMER.MSG.NEXT.PLANCAST_CHECKPOINTS.>", response_type: stream }
-    ]
-  }
-  OBSERVER: {
-    users: [{ user: observer, password: pw }]
-    imports: [
-      { service: { account: RUNTIME, subject: "$JS.API.INFO" } }
-      { service: { account: RUNTIME, subject: "$JS.API.STREAM.INFO.PLANCAST_CHECKPOINTS" } }
-      { service: { account: RUNTIME, subject: "$JS.API.DIRECT.GET.PLANCAST_CHECKPOINTS.>" } }
-      { service: { account: RUNTIME, subject: "$JS.API.CONSUMER.CREATE.PLANCAST_CHECKPOINTS.>" } }
-      { service: { account: RUNTIME, subject: "$JS.API.CONSUMER.DELETE.PLANCAST_CHECKPOINTS.>" } }
-      { service: { account: RUNTIME, subject: "$JS.API.CONSUMER.MSG.NEXT.PLANCAST_CHECKPOINTS.>" } }
-    ]
-  }
-}
-jetstream: { store_dir: "%s" }
-"""
 
 
-@pytest.fixture(params=[PERMISSIONS, ACCOUNTS], ids=["permissions", "accounts"])
+@pytest.fixture(params=["permissions", "accounts"])
 async def roles(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[JetStreamBus, JetStreamBus]]:
     """A connection of the runtime, and one of an observer, who may not read the key."""
-    config, ports = tmp_path / "nats.conf", tmp_path / "ports"
-    ports.mkdir()
-    config.write_text(f'host: "127.0.0.1"\nport: -1\nports_file_dir: "{ports}"\n{request.param % tmp_path}\n')
-    process = await asyncio.create_subprocess_exec(
-        str(find_binary()), "-c", str(config), stderr=asyncio.subprocess.DEVNULL
-    )
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not (notes := list(ports.glob("*.ports"))) or not notes[0].stat().st_size:
-                await asyncio.sleep(0.02)
-        url = json.loads(notes[0].read_text())["nats"][0]
-        runtime, observer = [
-            await connect(NatsSettings(url=url, user=user, password=SecretStr("pw")), BusSettings())
-            for user in ("runtime", "observer")
-        ]
-        await runtime.ensure_streams()
-        yield runtime, observer
-        await observer.close()
-        await runtime.close()
-    finally:
-        process.kill()
-        await process.wait()
+    with contextlib.ExitStack() as stack:
+        if request.param == "accounts":
+            server = stack.enter_context(role_server(tmp_path))
+            logins = [server.settings(role) for role in ("runtime", "observer")]
+        else:
+            (tmp_path / "nats.conf").write_text(PERMISSIONS % tmp_path)
+            where = stack.enter_context(running(tmp_path / "nats.conf", tmp_path, {}))
+            logins = [NatsSettings(url=where, user=user, password=SecretStr("pw")) for user in ("runtime", "observer")]
+        runtime, observer = [await connect(login, BusSettings()) for login in logins]
+        try:
+            await runtime.ensure_streams()
+            yield runtime, observer
+        finally:
+            await observer.close()
+            await runtime.close()
 
 
 @pytest.mark.attack(who="observer", what="read the key, and write a checkpoint", expected="refused in words")

@@ -49,7 +49,7 @@ def cases(operation: Any) -> st.SearchStrategy[Any]:
     return asked | operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)
 
 
-def fuzz(operation: Any, plans: list[str]) -> Counter[int]:
+def fuzz(operation: Any, plans: list[str], headers: dict[str, str]) -> Counter[int]:
     """Sends requests to unknown plans and to those that there are; how often each status was answered."""
     sent: Counter[int] = Counter()
 
@@ -65,13 +65,15 @@ def fuzz(operation: Any, plans: list[str]) -> Counter[int]:
     def attempt(case: Any, plan: str) -> None:
         if operation.path == "/api/v1/plans" and plan and isinstance(case.body, dict):
             case.body["event_type"] = "order.goal"
-        if operation.path.endswith("/stream"):
-            plan = plan and plans[0]  # that of a plan under way would not end
+        if operation.path == "/api/v1/session" and plan and isinstance(case.body, dict):
+            case.body["token"] = headers["Authorization"].removeprefix("Bearer ")
+        if operation.path.endswith(("/stream", "/retry")):
+            plan = plan and plans[0]  # a plan under way has a stream without an end, and nothing to try again
         if plan and "plan_id" in (case.path_parameters or {}):
             case.path_parameters["plan_id"] = plan
         if "wait" in (case.query or {}):
             case.query["wait"] = 0
-        sent[case.call_and_validate(checks=CHECKS, timeout=20).status_code] += 1
+        sent[case.call_and_validate(checks=CHECKS, timeout=20, headers=headers).status_code] += 1
 
     attempt()
     return sent
@@ -84,9 +86,12 @@ async def test_whatever_is_sent_is_answered_as_the_schema_says(api: Api) -> None
     for plan in waiting:
         await api.until(plan, lambda found: found["status"] == "paused")
 
+    token = {"Authorization": api.http.headers["Authorization"]}
+
     def run() -> dict[str, Counter[int]]:
         return {
-            f"{each.method} {each.path}": fuzz(each, [ended, plan]) for each, plan in zip(asked, waiting, strict=True)
+            f"{each.method} {each.path}": fuzz(each, [ended, plan], token)
+            for each, plan in zip(asked, waiting, strict=True)
         }
 
     answered = await asyncio.to_thread(run)
