@@ -418,8 +418,12 @@ async def test_what_another_reader_has_in_hand_stays_there_unless_it_is_reclaime
     assert ids(await take(bus.consume(spec(bus, ack_wait=3600.0)), 1)) == ["b"]
 
 
-async def test_a_reader_that_reclaims_comes_to_what_lies_far_apart(world: World) -> None:
+@pytest.mark.parametrize("at_once", [1_000_000, 100], ids=["all refused", "looked up"])
+async def test_a_reader_that_reclaims_comes_to_what_lies_far_apart(
+    world: World, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ten thousand messages of others between two that are held: no limit of a call or of a write is in the way."""
+    monkeypatch.setattr("plancast_bus.jetstream.consuming.RECLAIM_RANGE", at_once)
     bus = await world.connect()
     reading = spec(bus, ack_wait=3600.0, max_ack_pending=20_000, filters=(bus.subjects.stored("action-results"),))
     reading = replace(reading, reclaim=True)

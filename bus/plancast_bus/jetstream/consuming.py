@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +21,7 @@ from plancast_bus.contracts import ConsumerSpec, Delivery
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
 from plancast_bus.jetstream.api import STREAM_NOT_FOUND, ApiError, JetStreamApi, StoredMessage
 from plancast_bus.jetstream.connection import Connection
+from plancast_bus.jetstream.direct import DirectReader
 from plancast_bus.jetstream.inbox import Inbox
 from plancast_bus.jetstream.publishing import TENANT
 from plancast_bus.messages import read_message
@@ -41,6 +42,9 @@ RESTART_WAIT = 0.2
 """Seconds between two attempts to begin anew."""
 RECLAIM_BATCH = 50_000
 """Refusals in one write."""
+RECLAIM_RANGE = 1_000_000
+"""Sequences that are refused without a look at which of them a stream still holds: a second of the server's time. Of
+facts, which stay when they are acknowledged, the newest are; older ones come again after their acknowledgement time."""
 _EXPIRES = round(PULL_EXPIRES * 1_000_000_000)
 _HEARTBEAT = round(HEARTBEAT * 1_000_000_000)
 
@@ -230,9 +234,24 @@ class PullConsumer:
             info["num_ack_pending"],
             extra={"consumer": self._spec.name},
         )
-        for begin in range(first, last + 1, RECLAIM_BATCH):
-            sequences = range(begin, min(begin + RECLAIM_BATCH, last + 1))
-            await self._send((f"{prefix}.{sequence}.{place}.0.0" for sequence in sequences), b"-NAK")
+        sequences: Sequence[int] = range(max(first, last + 1 - RECLAIM_RANGE), last + 1)
+        if sequences[0] > first and self._spec.source != "facts":
+            sequences = await self._kept(first, last)
+        for begin in range(0, len(sequences), RECLAIM_BATCH):
+            batch = sequences[begin : begin + RECLAIM_BATCH]
+            await self._send((f"{prefix}.{sequence}.{place}.0.0" for sequence in batch), b"-NAK")
+
+    async def _kept(self, first: int, last: int) -> list[int]:
+        """The messages of this consumer that its stream holds between two sequences: in a work queue, those that are
+        not acknowledged."""
+        reader = DirectReader(self._connection, self._api)
+        found: list[int] = []
+        for each in self._spec.filters:
+            async for message in reader.read(
+                self._stream, each, "all", headers_only=True, after=first - 1, before=last + 1
+            ):
+                found.append(message.sequence)
+        return sorted(found)
 
     async def _top_up(self, inbox: Inbox, limit: int) -> None:
         """Ask for more, when less than half of what is allowed is still to come."""
