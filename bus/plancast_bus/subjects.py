@@ -213,7 +213,13 @@ class Subjects:
 
     def is_replayable(self, subject: str) -> bool:
         """Whether it is an event's or a due timer's, as published: all that a dead letter may be sent to again."""
-        return subject.startswith((f"{self.prefix}.", f"{self.store}.timers.due."))
+        if subject.startswith(f"{self.store}.timers.due."):
+            return True
+        try:
+            self.parse_event(subject)
+        except InvalidSubject:
+            return False
+        return True
 
     def checkpoint_key(self) -> str:
         """Where the key of the deployment's checkpoints rests."""

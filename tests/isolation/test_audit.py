@@ -14,7 +14,17 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SERVER = {"version": "1.0.0", "integrity": "sha512-abc"}
 HASH = "--hash=sha256:" + "0" * 64
-PROJECT = '[project]\ndependencies = ["a>=1,<2"]\n[dependency-groups]\ndev = ["b[x]>=2"]\nbench = ["p>=3"]\n'
+PROJECT = """
+[project]
+dependencies = ["a>=1,<2"]
+[project.optional-dependencies]
+telemetry = ["t>=1"]
+[dependency-groups]
+dev = ["b[x]>=2"]
+bench = ["p>=3"]
+image = ["i>=1"]
+"""
+NAMES = ("runtime.txt", "dev.txt", "bench.txt", "image.txt")
 
 
 @pytest.fixture
@@ -25,12 +35,13 @@ def audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setattr(module, "LOCKS", [tmp_path / name for name in ("runtime.txt", "dev.txt", "bench.txt")])
+    monkeypatch.setattr(module, "LOCKS", [tmp_path / name for name in NAMES])
     monkeypatch.setattr(module, "PEERS", tmp_path / "peers")
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     (tmp_path / "runtime.txt").write_text(f"a==1.5 \\\n    {HASH} \\\n    {HASH}\n")
     (tmp_path / "dev.txt").write_text(f"a==1.5 {HASH}\nb[x]==2.0 ; python_version > '3' \\\n    {HASH}\n")
     (tmp_path / "bench.txt").write_text(f"a==1.5 {HASH}\np==3.1 {HASH}\n")
+    (tmp_path / "image.txt").write_text(f"a==1.5 {HASH}\nt==1.0 {HASH}\ni==1.2 {HASH}\n")
     peer = tmp_path / "peers" / "rival"
     peer.mkdir(parents=True)
     (peer / "requirements.in").write_text("rival==7\n")
@@ -69,6 +80,7 @@ def test_what_is_not_pinned_is_named(
     [
         ("bench.txt", f"p==3.1 {HASH}\na==1.6 {HASH}", "a is 1.6 in bench.txt"),
         ("bench.txt", f"p==2.9 {HASH}", "bench.txt: p>=3 is locked at 2.9"),
+        ("image.txt", f"a==1.5 {HASH}\ni==1.2 {HASH}", "image.txt: t>=1 is locked at no version"),
         ("peers/rival/requirements.txt", "rival==7", "rival/requirements.txt: 'rival==7' is not pinned"),
         ("peers/rival/requirements.txt", f"rival==8 {HASH}", "rival/requirements.txt: rival==7 is locked at 8"),
         ("peers/rival/requirements.txt", "", "rival/requirements.txt pins nothing"),
@@ -102,7 +114,7 @@ def test_each_environment_is_asked_about_on_its_own(audit: ModuleType, monkeypat
 
         assert audit.advisories(strict=False) == 1
 
-    assert asked == [["runtime.txt", "dev.txt", "bench.txt"], ["requirements.txt"]]
+    assert asked == [[*NAMES], ["requirements.txt"]]
 
 
 def test_that_nobody_could_be_asked_is_said(audit: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
