@@ -348,8 +348,8 @@ class PlanActor:
 
     async def _run(self, turn: Turn) -> Verdict:
         if not self.host.has_handlers:
-            return await contained(turn.run())
-        self._handling, self._running = asyncio.get_running_loop().create_task(contained(turn.run())), turn
+            return await contained(turn.run)
+        self._handling, self._running = asyncio.get_running_loop().create_task(contained(turn.run)), turn
         limit = self.host.settings.plans.turn_seconds or None
         try:
             await asyncio.wait((self._handling,), timeout=limit)

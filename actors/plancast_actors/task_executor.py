@@ -147,7 +147,7 @@ class TaskExecutor:
         measured = self.samples is not None and not self.counts.answered & UNSAMPLED
         begun = time.perf_counter() if measured else None
         try:
-            answer = await contained(self._answered(request, attempt))
+            answer = await contained(partial(self._answered, request, attempt))
             self.counts.answered += 1
             if begun is not None and self.samples is not None:
                 self.samples.stage("task", time.perf_counter() - begun)

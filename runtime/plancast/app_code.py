@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from plancast.errors import HandlerAborted
@@ -14,8 +14,8 @@ __all__ = ["aborted_by", "contained"]
 _T = TypeVar("_T")
 
 
-async def contained(work: Awaitable[_T]) -> _T:
-    """Await what runs code of an app; what that raises is an ``Exception`` for the caller.
+async def contained(work: Callable[[], Awaitable[_T]]) -> _T:
+    """Run code of an app; what that raises is an ``Exception`` for the caller.
 
     A ``SystemExit`` would end the process, and the panic of an extension module would pass every ``except Exception``
     on its way, so that nobody would answer for the task or plan. A cancellation of the running task passes as it is;
@@ -27,7 +27,7 @@ async def contained(work: Awaitable[_T]) -> _T:
     task = asyncio.current_task()
     before = task.cancelling() if task is not None else 0
     try:
-        result = await work
+        result = await work()
         if task is not None and task.cancelling() > before:
             await asyncio.sleep(0)  # a cancellation that the code has not met yet is raised here, and not later
         return result

@@ -194,6 +194,13 @@ class PullConsumer:
 
     async def _restart(self) -> None:
         """Create the consumer where it is missing, and go on with a fresh inbox: it ends the old pulls."""
+        try:
+            await self._replace_inbox()
+        except BaseException:
+            self._stale = True  # also a fetch that is cancelled here: the inbox that there is hears nothing any more
+            raise
+
+    async def _replace_inbox(self) -> None:
         if self._absent:
             await asyncio.sleep(ABSENT_WAIT)
         old = self._inbox
@@ -207,7 +214,6 @@ class PullConsumer:
                     info = await create_consumer(self._api, self._stream, self._spec)
                 break
             except BusUnavailable:
-                self._stale = True
                 if old is None or self._closed or self._connection.ended:
                     raise
                 logger.warning("consumer cannot be reached yet", extra={"consumer": self._spec.name})
