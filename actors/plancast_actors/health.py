@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from plancast_actors.heartbeat import FRESH_SECONDS, KIND, clear, folder_of
+from plancast_actors.heartbeat import FRESH_SECONDS, KIND, clear, folder_of, foreign_part
 from plancast_actors.release import RECORD
 from plancast_bus.contracts import Bus
 from plancast_bus.errors import BusError
@@ -55,7 +55,10 @@ def liveness(namespace: str, now: float | None = None) -> Health:
         now: Seconds since the epoch.
     """
     now = time.time() if now is None else now
-    signs = list(_signs(folder_of(namespace)))
+    folder = folder_of(namespace)
+    if (foreign := foreign_part(folder)) is not None:
+        return Health((Check("processes", False, f"{foreign} is not this user's alone: what is in it says nothing"),))
+    signs = list(_signs(folder))
     checks = [
         Check(name, now - at < FRESH_SECONDS, f"its event loop turned {max(0.0, now - at):.0f} s ago")
         for name, at in signs

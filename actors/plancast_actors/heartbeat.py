@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
+import stat
 import tempfile
 import time
 from pathlib import Path
 
+from plancast_bus import private_files
 from plancast_bus.contracts import Registry
 from plancast_bus.errors import BusError
 
+logger = logging.getLogger(__name__)
 KIND = "process"
 """Of the registrations: one for each process, named ``<namespace>/<actor>``."""
 SECONDS = 5.0
@@ -28,8 +32,26 @@ def folder_of(namespace: str) -> Path:
     return Path(tempfile.gettempdir()) / f"plancast-{os.getuid()}" / namespace.replace("/", "_")
 
 
+def foreign_part(folder: Path) -> Path | None:
+    """The part of a folder of signs that another user has made, or could replace; None when there is none.
+
+    The folder's name is known to all users of the machine, and all can write where it is: what another one has put
+    there may lead to any file of this user.
+    """
+    for part in (folder.parent, folder):
+        try:
+            found = part.lstat()
+        except OSError:
+            return None  # it is not there
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            return part
+    return None
+
+
 def clear(folder: Path) -> None:
     """Take away the signs of processes that are gone, which were killed; and the folder, when nothing is left in it."""
+    if foreign_part(folder) is not None:
+        return
     with contextlib.suppress(OSError):
         for file in folder.glob("*.*"):
             pid = file.name.rpartition(".")[2]
@@ -55,6 +77,8 @@ class Heartbeat:
         self._file = folder_of(namespace) / f"{name}.{os.getpid()}"
         self._registry = registry
         self._code = code
+        self._refused = ""
+        """Why no file can be left on this machine, as far as it was logged."""
         self._registering: asyncio.Task[None] | None = None
         self._beating = asyncio.get_running_loop().create_task(self._beat())
 
@@ -64,8 +88,9 @@ class Heartbeat:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        with contextlib.suppress(OSError):
-            self._file.unlink(missing_ok=True)
+        if foreign_part(self._file.parent) is None:
+            with contextlib.suppress(OSError):
+                self._file.unlink(missing_ok=True)
         if self._registry is not None:
             with contextlib.suppress(BusError, TimeoutError):
                 async with asyncio.timeout(LEAVE_SECONDS):
@@ -85,9 +110,14 @@ class Heartbeat:
 
     def _leave_sign(self) -> None:
         # A few bytes to a folder of this machine: quicker than to hand it to a thread.
-        with contextlib.suppress(OSError):
-            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            for folder in (self._file.parent.parent, self._file.parent):
+                private_files.make_folder(folder)
             self._file.write_text(json.dumps({"pid": os.getpid(), "at": time.time()}))
+        except OSError as error:
+            if str(error) != self._refused:
+                self._refused = str(error)
+                logger.warning("probes cannot see on this machine that the process lives: %s", error)
 
     async def _register(self, registry: Registry, lag: float) -> None:
         sign = {"at": time.time(), "pid": os.getpid(), "lag": lag, "code": self._code}

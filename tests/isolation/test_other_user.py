@@ -325,6 +325,58 @@ def test_what_another_user_has_noted_is_not_followed(words: tuple[str, ...], run
     assert "another user runs plancast on the data folder" in done.stderr
 
 
+PLANT = """
+folder, target = Path(sys.argv[1]), sys.argv[2]
+os.umask(0)
+folder.mkdir()
+(folder / "elsewhere").symlink_to(target)  # where files of processes that are gone are cleared away
+(folder / "plancast").mkdir()
+for pid in sys.argv[3:]:
+    (folder / "plancast" / f"host-0.{pid}").symlink_to(target + "/precious")
+print("null")
+"""
+BEAT = """
+import asyncio, sys
+from plancast_actors import heartbeat
+from plancast_actors.health import liveness
+heartbeat.SECONDS = 0.05
+async def main():
+    sys.stdin.readline()
+    beating = heartbeat.Heartbeat("plancast", "host-0", None)
+    await asyncio.sleep(1.0)
+    await beating.leave()
+    print(liveness("plancast").checks[0].detail)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.attack(
+    who="other user",
+    what="make the folder of signs of life in /tmp, full of links",
+    expected="no file of the owner is written or removed",
+)
+def test_signs_of_life_follow_no_link_of_another_user() -> None:
+    folder = Path(tempfile.mkdtemp(prefix="pu"))
+    folder.chmod(0o1777)
+    own = folder / "own"
+    own.mkdir()
+    for name in ("precious", "libc.so.4194305", "app.log.4194306"):  # as if of processes: their ids are never so high
+        (own / name).write_text(name)
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-c", BEAT], env=os.environ | {"TMPDIR": str(folder)}, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        ) as beating:  # fmt: skip
+            as_other_user(PLANT, str(folder / f"plancast-{os.getuid()}"), str(own), str(beating.pid))
+            said, _ = beating.communicate("\n", timeout=PATIENCE)
+        assert {each.name: each.read_text() for each in own.iterdir()} == {
+            name: name for name in ("precious", "libc.so.4194305", "app.log.4194306")
+        }
+        assert "is not this user's alone" in said
+    finally:
+        shutil.rmtree(folder)
+
+
 def test_the_owner_finds_what_runs_and_no_log_has_a_token(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     others = {key: value for key, value in os.environ.items() if not key.startswith(("PLANCAST_", "NATS_", "RAY_"))}
     monkeypatch.delenv("NATS_URL", raising=False)
