@@ -183,8 +183,12 @@ class HostLink:
         if suspect is not None:
             self._handed[suspect.token] = suspect
             self._call([suspect], wait=self._waiting is None)
-        if self._nudge is None or self._nudge.when() <= loop.time():
-            self._nudge = loop.call_later(TRIAL_TICK, self._wake.set)
+        if self._nudge is None:
+            self._nudge = loop.call_later(TRIAL_TICK, self._look_again)
+
+    def _look_again(self) -> None:
+        self._nudge = None  # loops call a moment before the time that a timer tells
+        self._wake.set()
 
     def _call(self, batch: list[Inbound], *, wait: bool) -> None:
         loop = asyncio.get_running_loop()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import uvloop
 
 from plancast import (
     App,
@@ -21,8 +23,9 @@ from plancast import (
     Worker,
 )
 from plancast.testing import PlancastTest
-from plancast_actors import quarantine, task_reader
-from plancast_actors.inbound import Inbound, Outcome
+from plancast_actors import host_link, quarantine, task_reader
+from plancast_actors.host_link import HostLimits, HostLink
+from plancast_actors.inbound import HostLost, Inbound, Outcome
 from plancast_actors.plan_actor import PlanActor
 from plancast_actors.quarantine import PHASE, Quarantine
 from plancast_actors.task_record import TRUSTED
@@ -173,6 +176,54 @@ def test_dispatchers_that_share_hosts_try_their_suspects_in_turn() -> None:
     assert not courts[0].holds_back(20.0)  # adjourned: what is lost now does not speak against it
     courts[0].lost([an_inbound(1)], 20.0)
     assert [each.convicted for each in courts[0].suspects] == [""]
+
+
+class Frail:
+    """A host that is lost in each of its first two lives; see :class:`plancast_actors.inbound.HostPort`."""
+
+    def __init__(self) -> None:
+        self.lives = 0
+        self.taken: list[int] = []
+
+    async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
+        if self.lives < 3:
+            raise HostLost("it is lost")
+        self.taken += tokens(batch)
+        return [Outcome(each.token, "done", 0.0) for each in batch]
+
+    async def incarnation(self) -> str:
+        self.lives += 1
+        return str(self.lives)
+
+    async def recycle(self) -> None:
+        pass
+
+
+@pytest.mark.attack(
+    who="app code",
+    what="bring hosts down while several dispatchers run",
+    expected="what was in hand is tried when it is the dispatcher's turn, though nothing else comes",
+)
+def test_suspects_are_tried_also_where_timers_are_called_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    # One in eight timers of uvloop, on which Ray runs, is called before the time that it tells.
+    monkeypatch.setattr(host_link, "TRIAL_TICK", 0.002)
+    monkeypatch.setattr(quarantine, "SLOT", 0.5)
+
+    async def try_them() -> list[int]:
+        host, settled = Frail(), list[Outcome]()
+        link = HostLink("d", host, 100, settled.extend, HostLimits(index=0, count=2))
+        while time.time() // 0.5 % 2 == 0:
+            await asyncio.sleep(0.01)
+        for token in range(3):
+            link.put(an_inbound(token))
+        async with asyncio.timeout(PATIENCE / 3):
+            while len(settled) < 3:
+                await asyncio.sleep(0.01)
+        await link.close()
+        return sorted(host.taken)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(try_them()) == [0, 1, 2]
 
 
 def test_phases_are_seconds() -> None:
