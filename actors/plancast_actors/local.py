@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,8 @@ from plancast_bus.errors import NatsServerError
 from plancast_bus.server import NatsServer, ServerOptions
 
 DRAIN_SECONDS = 10.0
+PORT = "port"
+"""The file beside the data of the embedded nats-server with the port that it had last."""
 
 
 class LocalRuntime:
@@ -28,7 +31,7 @@ class LocalRuntime:
             ``ray.address`` is empty, Ray is started on this machine.
         workers: Whether the app's workers run too.
         import_paths: Folders that the actors search for the app's modules.
-        nats_port: Port of the embedded nats-server; 0 takes a free one.
+        nats_port: Port of the embedded nats-server; 0 takes the one of the last run on the data, or a free one.
         sync_interval: Of the embedded nats-server; ``always`` syncs every write to disk.
 
     Raises:
@@ -107,13 +110,29 @@ class LocalRuntime:
             token = private_files.kept_token(folder / "token")
         except OSError as error:
             raise NatsServerError(f"The data folder {folder} cannot be used: {error}") from error
-        options = ServerOptions(port=self._nats_port, sync_interval=self._sync_interval or None, token=token)
+        kept = folder / PORT
+        port = self._nats_port or _kept_port(kept)
+        options = ServerOptions(port=port, sync_interval=self._sync_interval or None, token=token)
         server = NatsServer(folder, options)
         await asyncio.to_thread(server.start)
         exit_stack.push_async_callback(asyncio.to_thread, server.stop)
+        with contextlib.suppress(OSError):
+            private_files.write(kept, server.url.rpartition(":")[2])
         self.server = server
         self.settings.nats.url = server.login_url
 
     async def _wind_down(self) -> None:
         await self.deployment.drain(DRAIN_SECONDS)
         await self.deployment.down()
+
+
+def _kept_port(file: Path) -> int:
+    """The port of the last run on the data, where workers and clients of then look for it; 0 when it is not free."""
+    try:
+        port = int(file.read_text(encoding="ascii"))
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(("127.0.0.1", port))
+    except (OSError, ValueError, OverflowError):
+        return 0
+    return port

@@ -37,7 +37,12 @@ def run(
     address: RayAddress = None,
     data_dir: DataDir = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the embedded nats-server; 0 takes a free one.")
+        int,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port of the embedded nats-server; 0 takes the one it had last on this data, or a free one.",
+        ),
     ] = 0,
     sync_always: Annotated[
         bool,
