@@ -9,10 +9,26 @@ from plancast.reading import words_of
 from plancast_bus.codec import fault_of, is_json, unpack
 
 if TYPE_CHECKING:
+    from plancast.plan import PlanContext
     from plancast.turn import Turn
 
 _DEPTH: Final = 256
 """Nesting down to which a fault is looked for."""
+_TYPES: Final = (
+    (
+        str, "a string",
+        ("plan_id", "goal_event", "response_event", "current_state", "user_id", "tenant_id", "correlation_id", "root",
+         "planner", "decider", "awaiting", "unmoved"),
+    ),
+    (
+        (str, type(None)), "a string or None",
+        ("parent_plan_id", "session_id", "goal_id", "response_topic", "trace_id", "reply_to", "notify"),
+    ),
+    (dict, "an object", ("goal_data", "results", "spent", "earlier", "control")),
+    (list, "a list", ("trajectory", "aliases", "kept")),
+    ((int, float), "a number", ("created_at", "depth")),
+)  # fmt: skip
+"""What a plan is listed, found, told of and gone on with by, and of which types it is read."""
 
 
 def packed_and_checked(turn: Turn, machine: str) -> tuple[bytes, bytes]:
@@ -31,9 +47,7 @@ def packed_and_checked(turn: Turn, machine: str) -> tuple[bytes, bytes]:
     plan = turn.plan
     assert plan is not None
     try:
-        for name, value in (("goal_data", plan.goal_data), ("results", plan.results)):
-            if not isinstance(value, dict):
-                raise TypeError(f"{name} is a {type(value).__name__}; it must be an object")
+        _check_types(plan)
         state, entry = plan.packed_state(machine), turn.packed_entry()
         event_as_it_came = bool(turn.packed_event)  # else code may have written into it
         if not (is_json(state) and (event_as_it_came or is_json(entry))):
@@ -44,6 +58,16 @@ def packed_and_checked(turn: Turn, machine: str) -> tuple[bytes, bytes]:
         why = _fault(turn) or words_of(error)
         raise UnstorablePlan(f"plan {turn.correlation_id} cannot be stored: {why}") from error
     return state, entry
+
+
+def _check_types(plan: PlanContext) -> None:
+    for wanted, said, names in _TYPES:
+        for name in names:
+            if not isinstance(value := getattr(plan, name), wanted):
+                raise TypeError(f"{name} is a {type(value).__name__}; it must be {said}")
+    for alias in plan.aliases:
+        if not isinstance(alias, str):
+            raise TypeError(f"aliases: {alias!r:.40} is of type {type(alias).__name__}; all must be strings")
 
 
 def _fault(turn: Turn) -> str:

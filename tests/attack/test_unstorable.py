@@ -169,3 +169,36 @@ async def test_what_a_worker_returns_is_refused_with_its_path(nats_server: NatsS
             with pytest.raises(PlanFailed) as failed:
                 await (await env.client.submit("x.goal")).result(timeout=AT_ONCE)
             assert said in str(failed.value)
+
+
+OF_ANOTHER_TYPE: dict[str, Any] = {
+    "plan_id": 7, "goal_event": 7, "current_state": None, "user_id": 7, "tenant_id": 7, "session_id": 7,
+    "parent_plan_id": 7, "planner": None, "goal_id": {}, "trace_id": 7, "reply_to": 7, "response_event": 7,
+    "response_topic": 7, "notify": [], "created_at": "yesterday", "depth": "deep", "aliases": [7], "kept": 7,
+    "trajectory": None, "spent": [], "control": None, "root": 7, "decider": None, "unmoved": None,
+}  # fmt: skip
+
+
+@pytest.mark.attack(
+    who="app code",
+    what="set a plan's user, session or other fields to what is no text",
+    expected="plan fails at once, names the field, is readable",
+)
+async def test_fields_of_another_type_fail_the_plan_at_once_and_leave_it_readable(nats_server: NatsServer) -> None:
+    planner = Planner("p")
+
+    @planner.on_goal("x.goal")
+    async def on_goal(goal: Any, context: Any) -> None:
+        plan = await PlanContext.create_from_goal(goal, {})
+        await context.bus.request("work.requested", {}, "work.completed")
+        setattr(plan, goal.data["field"], OF_ANOTHER_TYPE[goal.data["field"]])
+        await plan.save()
+
+    async with OnNats(nats_server, App("app", planners=[planner])) as env:
+        for field in OF_ANOTHER_TYPE:
+            handle = await env.client.submit("x.goal", {"field": field})
+            with pytest.raises(PlanFailed, match=rf"\b{field}\b|there is no state"):
+                await handle.result(timeout=AT_ONCE)
+            assert (await handle.state())["status"] == "failed"
+        listed = [each async for each in env.bus.checkpoints.summaries()]
+        assert [each.status for each in listed] == ["failed"] * len(OF_ANOTHER_TYPE)
