@@ -286,6 +286,17 @@ async def test_a_registration_with_forged_headers_hides_nothing(server: RoleServ
         assert (await bus.registry.list("app")).keys() == {"app"}
 
 
+@pytest.mark.attack(who="worker", what="a dead letter that is nested too deeply to read", expected="all are listed")
+async def test_a_dead_letter_that_is_nested_deeply_hides_no_other(server: RoleServer, runtime: NatsClient) -> None:
+    async with raw(server, "worker") as (client, _):
+        headers = {"Plancast-Dead-Letter": "[" * 60_000}
+        await client.request("plancast-store.deadletters.x", b"{}", headers=headers, timeout=5)
+    for role in ("runtime", "observer"):
+        async with bus_of(server, role) as bus:
+            letters = [each async for each in bus.dead_letters.list()]
+            assert letters[-1].reason == "foreign"
+
+
 @pytest.mark.attack(who="tenant", what="cross to a tenant with the same prefix and the same ids", expected="not there")
 async def test_tenants_with_accounts_do_not_meet(tmp_path: Path) -> None:
     with role_server(tmp_path, *TENANTS) as server:

@@ -192,7 +192,7 @@ def _letter(message: StoredMessage) -> DeadLetter:
         if not all(isinstance(each, str) for each in texts):
             raise TypeError("a text is no text")
         return _bundled(letter, payload)[0] if more else letter
-    except (LookupError, ValueError, TypeError, AttributeError, InvalidEnvelope):
+    except (LookupError, ValueError, TypeError, AttributeError, RecursionError, InvalidEnvelope):
         detail = "not written by plancast: what describes the message is missing or malformed"
         return DeadLetter(number, "foreign", detail, "", payload, None, None, time)
 
