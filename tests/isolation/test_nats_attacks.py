@@ -297,6 +297,21 @@ async def test_a_dead_letter_that_is_nested_deeply_hides_no_other(server: RoleSe
             assert letters[-1].reason == "foreign"
 
 
+@pytest.mark.attack(
+    who="worker", what="store what reads as the server's word that nobody answers", expected="all are listed"
+)
+async def test_a_stored_message_is_no_word_of_the_server(server: RoleServer, runtime: NatsClient) -> None:
+    async with raw(server, "worker") as (client, _):
+        for subject in ("plancast-store.registrations.agent.said", "plancast-store.deadletters.x"):
+            await client.request(subject, b"", headers={"Status": "503"}, timeout=5)
+    async with bus_of(server, "observer") as bus:
+        await bus.registry.list("agent")
+        letters = [each async for each in bus.dead_letters.list()]
+        assert letters[-1].reason == "foreign"
+        assert await bus.dead_letters.count() >= 1
+        assert (await bus.dead_letters.get(letters[-1].number)).payload == b""
+
+
 @pytest.mark.attack(who="tenant", what="cross to a tenant with the same prefix and the same ids", expected="not there")
 async def test_tenants_with_accounts_do_not_meet(tmp_path: Path) -> None:
     with role_server(tmp_path, *TENANTS) as server:

@@ -202,8 +202,7 @@ class Exchange:
         request = self._requests.pop(token, None)
         if request is None or request.reply.done():
             return
-        unanswered = not data and headers and headers.get("Status") == "503"
-        if unanswered or (data.startswith(b'{"error"') and IN_PROCESS in data):
+        if _is_unanswered(data, headers) or (data.startswith(b'{"error"') and IN_PROCESS in data):
             self._refused(token, request)
             return
         if request.finish is None:
@@ -313,6 +312,12 @@ class Exchange:
         if isinstance(error, nats_errors.MaxPayloadError):
             return PayloadTooLarge(f"a message for {subject[:200]} is over the limit of the nats-server")
         return self._connection.unavailable(f"{subject[:200]} cannot be sent")
+
+
+def _is_unanswered(data: bytes, headers: dict[str, str] | None) -> bool:
+    """Whether the server says that nobody takes a subject. A stored message may have any header; the server adds its
+    sequence to it."""
+    return not data and headers is not None and headers.get("Status") == "503" and "Nats-Sequence" not in headers
 
 
 def _fail(reply: asyncio.Future[Any], error: Exception) -> None:
