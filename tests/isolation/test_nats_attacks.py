@@ -312,6 +312,25 @@ async def test_a_stored_message_is_no_word_of_the_server(server: RoleServer, run
         assert (await bus.dead_letters.get(letters[-1].number)).payload == b""
 
 
+@pytest.mark.attack(who="client", what="tasks without payload, which end a worker's pull", expected="others go on")
+async def test_an_empty_task_holds_up_no_other(server: RoleServer, runtime: NatsClient) -> None:
+    await api(runtime, "STREAM.PURGE.PLANCAST_REQUESTS")
+    async with (
+        deployed(server),
+        bus_of(server, "operator") as bus,
+        Client(bus) as client,
+        raw(server, "client") as (evil, _),
+    ):
+        async with asyncio.timeout(10):  # less than `workers.ack_wait`
+            for number in range(5):
+                for headers in (None, {"Nats-Msg-Id": f"empty-{number}"}):
+                    await evil.publish("plancast.action-requests.p.work.requested", b"", headers=headers)
+                await evil.flush()
+                handle = await client.submit("x.goal", {})
+                await handle.signal("go", {"by": number})
+                assert (await handle.result(10))["wait"] == {"by": number}
+
+
 @pytest.mark.attack(who="tenant", what="cross to a tenant with the same prefix and the same ids", expected="not there")
 async def test_tenants_with_accounts_do_not_meet(tmp_path: Path) -> None:
     with role_server(tmp_path, *TENANTS) as server:

@@ -40,6 +40,8 @@ ABSENT_WAIT = 1.0
 NO_RESPONDERS = "503"
 RESTART_WAIT = 0.2
 """Seconds between two attempts to begin anew."""
+SINGLE_PULLS = 8
+"""Pulls that a login whose account has no JetStream keeps under way, each for one message."""
 RECLAIM_BATCH = 50_000
 """Refusals in one write."""
 RECLAIM_RANGE = 1_000_000
@@ -260,16 +262,24 @@ class PullConsumer:
         return sorted(found)
 
     async def _top_up(self, inbox: Inbox, limit: int) -> None:
-        """Ask for more, when less than half of what is allowed is still to come."""
+        """Ask for more, when less than half of what is allowed is still to come.
+
+        The server passes answers on to another account until one is empty, and a message without payload and headers
+        ends that pull: what the pull still takes from the stream is lost until ``ack_wait`` is over. So it asks for one
+        message at a time there.
+        """
+        limit = limit if self._creates else min(limit, SINGLE_PULLS)
         coming = self._credit - len(inbox.messages)
         if coming >= (limit + 1) // 2 or not self._connection.alive:
             return
         wanted = limit - coming
-        pull = json.dumps({"batch": wanted, "expires": _EXPIRES, "idle_heartbeat": _HEARTBEAT})
+        batch = wanted if self._creates else 1
+        pull = json.dumps({"batch": batch, "expires": _EXPIRES, "idle_heartbeat": _HEARTBEAT}).encode()
         self._credit += wanted
         inbox.heard = asyncio.get_running_loop().time()
         try:
-            await self._client.publish(self._pulls, pull.encode(), inbox.subject)
+            for _ in range(0, wanted, batch):
+                await self._client.publish(self._pulls, pull, inbox.subject)
         except nats_errors.Error:
             self._stale = True
 
