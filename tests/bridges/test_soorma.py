@@ -29,7 +29,7 @@ from plancast_actors.inbound import HostPort
 from plancast_actors.plan_host import PlanHost
 from plancast_actors.presence import register_app
 from plancast_actors.task_runner import TaskRunner
-from plancast_bus.envelope import EventEnvelope
+from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import PublishRefused
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.jetstream.plain import connect_plain
@@ -318,6 +318,33 @@ async def test_a_goal_that_is_too_large_is_answered_as_failed(deployed: Deployed
     assert answer["data"]["status"] == "failed"
     assert "max_event_bytes" in answer["data"]["error"]
     assert bridge.counts.refused == 1
+
+
+@pytest.mark.attack(
+    who="client", what="a goal whose response the bridge cannot hand back", expected="it goes on with the others"
+)
+@pytest.mark.parametrize(
+    ("event_id", "name"), [("soorma:%FF", "Ada"), ("soorma:large", "\x01" * 200_000)], ids=["no text", "too large"]
+)
+async def test_a_response_that_cannot_be_handed_back_holds_up_no_other(
+    deployed: Deployed, event_id: str, name: str
+) -> None:
+    bridge = await deployed.bridge()
+    bridge._theirs._connection.client._max_payload = 1_000_000  # type: ignore[attr-defined]  # that of a server of theirs
+    shop = await deployed.publisher("action-results")
+    evil = EventEnvelope(
+        id=event_id, source="c", type="greet.goal", topic=EventTopic.ACTION_REQUESTS, data={"name": name},
+        correlation_id="evil", response_event="hello.done",
+    )  # fmt: skip
+    await deployed.bus.publish(evil)
+    assert (await deployed.client.plan("evil").result(timeout=SECONDS))["greeting"]
+    goal = await shop.send("action-requests", "greet.goal", {"name": "Bo"}, response_event="hello.done")
+    assert (await shop.answer_to(goal))["data"]["status"] == "completed"
+    if event_id == "soorma:large":
+        said = await shop.hear(lambda each: each["correlation_id"] == "evil")
+        assert "over the limit" in said["data"]["error"]
+    else:
+        assert bridge.counts.refused == 1, "it would be tried for ever"
 
 
 async def test_two_bridges_share_the_work_and_send_nothing_round(deployed: Deployed) -> None:

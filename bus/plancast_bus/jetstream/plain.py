@@ -10,6 +10,7 @@ from nats import errors as nats_errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.jetstream.connection import Connection
 from plancast_bus.settings import NatsSettings
 
@@ -60,11 +61,16 @@ class PlainNats:
 
         Raises:
             BusUnavailable: it was not sent. What is buffered while the connection is down may be sent later, or never.
+            PayloadTooLarge: it is over the server's limit.
         """
         if not self._connection.alive:
             raise self._connection.unavailable(f"{subject[:200]} cannot be published")
         try:
             await self._connection.client.publish(subject, payload, headers=dict(headers))
+        except nats_errors.MaxPayloadError as error:
+            raise PayloadTooLarge(
+                f"{len(payload)} bytes for {subject[:200]} are over the limit of the nats-server"
+            ) from error
         except nats_errors.Error as error:
             raise self._connection.unavailable(f"{subject[:200]} cannot be published") from error
 

@@ -275,7 +275,7 @@ class SoormaBridge:
                 for delivery in deliveries:
                     event = _readable(delivery)
                     if event is not None and (event.goal_id or "").startswith(FROM_SOORMA):
-                        await turn(event)
+                        await self._turn_back(event, delivery.subject, turn)
                 await self._theirs.flush()
                 await consumer.ack(deliveries)
                 pause = FIRST_PAUSE
@@ -287,8 +287,22 @@ class SoormaBridge:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
 
+    async def _turn_back(
+        self, event: EventEnvelope, subject: str, turn: Callable[[EventEnvelope], Awaitable[None]]
+    ) -> None:
+        """Hand one event back; what can never be is passed over, or it would hold up all others for ever."""
+        try:
+            await turn(event)
+        except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
+            self._refuse(subject, error)
+
     async def _response(self, event: EventEnvelope) -> None:
-        await self._publish(event)
+        try:
+            await self._publish(event)
+        except PayloadTooLarge as error:  # as JSON, or there, it is larger than here
+            data = {"plan_id": event.plan_id, "status": "failed", "result": None, "error": f"the response: {error}"}
+            event = event.model_copy(update={"data": data})
+            await self._publish(event)
         event_type, data = lifecycle_of(event)
         await self._publish(event, id=f"{event.id}:told", type=event_type, topic=_SYSTEM, data=data)
         self.counts.responses += 1
