@@ -56,6 +56,33 @@ def unpack(payload: bytes) -> Any:
         raise InvalidEnvelope(f"not decodable as msgpack: {type(error).__name__}") from error
 
 
+def unpack_rows(payload: bytes, width: int, most: int) -> list[list[Any]]:
+    """Rows of values in msgpack bytes, at most ``most`` of ``width`` values, none of which is a list or an object.
+
+    It is refused before it is built: 8 MB of empty lists would take half a gigabyte.
+
+    Raises:
+        InvalidEnvelope: the bytes are no such rows.
+    """
+    reader = msgpack.Unpacker(raw=False, max_buffer_size=len(payload), max_array_len=0, max_map_len=0, max_ext_len=0)
+    try:
+        reader.feed(payload)
+        count = reader.read_array_header()
+        if count > most:
+            raise ValueError("too many rows")
+        rows = []
+        for _ in range(count):
+            if reader.read_array_header() != width:
+                raise ValueError("a row of another width")
+            row = [reader.unpack() for _ in range(width)]
+            if any(isinstance(each, (list, dict)) for each in row):
+                raise ValueError("a list in a row")
+            rows.append(row)
+    except Exception as error:
+        raise InvalidEnvelope(f"not decodable as rows: {type(error).__name__}") from error
+    return rows
+
+
 def dump(value: Any, wire_format: WireFormat) -> bytes:
     """JSON-able values as bytes in a wire format."""
     if wire_format == "msgpack":

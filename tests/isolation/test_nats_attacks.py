@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -310,6 +311,28 @@ async def test_a_stored_message_is_no_word_of_the_server(server: RoleServer, run
         assert letters[-1].reason == "foreign"
         assert await bus.dead_letters.count() >= 1
         assert (await bus.dead_letters.get(letters[-1].number)).payload == b""
+
+
+@pytest.mark.attack(
+    who="worker", what="a dead letter of 8 MB that takes half a gigabyte to read", expected="it is not read"
+)
+async def test_a_bundle_of_dead_letters_takes_no_more_memory_than_it_has_bytes(
+    server: RoleServer, runtime: NatsClient
+) -> None:
+    count = 7_000_000
+    letter = {"reason": "x", "detail": "", "subject": "plancast.a.b.c", "content_type": None, "message_id": None}
+    headers = {"Plancast-Dead-Letter": json.dumps(letter | {"more": 5})}
+    async with raw(server, "worker") as (client, _):
+        for begin in (b"\xdd" + count.to_bytes(4, "big"), b"\x91\xdd" + count.to_bytes(4, "big")):
+            await client.request("plancast-store.deadletters.x", begin + b"\x90" * count, headers=headers, timeout=5)
+    async with bus_of(server, "observer") as bus:
+        tracemalloc.start()
+        try:
+            letters = [each async for each in bus.dead_letters.list()]
+            assert tracemalloc.get_traced_memory()[1] < 100_000_000
+        finally:
+            tracemalloc.stop()
+    assert [each.reason for each in letters[-2:]] == ["foreign", "foreign"]
 
 
 @pytest.mark.attack(who="client", what="tasks without payload, which end a worker's pull", expected="others go on")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from plancast_bus.codec import pack, unpack
+from plancast_bus.codec import pack, unpack_rows
 from plancast_bus.contracts import CUT_BYTES, DeadLetter, Delivery, refuse_replay
 from plancast_bus.envelope import MAX_NAME
 from plancast_bus.errors import DeadLetterNotFound, InvalidEnvelope, PayloadTooLarge
@@ -204,7 +204,7 @@ def _bundled(letter: DeadLetter, payload: bytes) -> list[DeadLetter]:
         InvalidEnvelope, LookupError, TypeError, ValueError: the payload is no bundle.
     """
     found = []
-    for subject, content_type, message_id, detail, each in unpack(payload):
+    for subject, content_type, message_id, detail, each in unpack_rows(payload, len(BUNDLED) + 1, MOST):
         texts = (subject, detail, content_type or "", message_id or "")
         if not isinstance(each, bytes) or not all(isinstance(text, str) for text in texts):
             raise TypeError("an entry of a bundle is none")
