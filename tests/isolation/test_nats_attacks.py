@@ -27,7 +27,7 @@ from plancast.errors import PlanNotFound
 from plancast_actors.task_runner import task_consumer
 from plancast_bus.codec import pack
 from plancast_bus.envelope import EventEnvelope, EventTopic
-from plancast_bus.errors import InvalidSubject
+from plancast_bus.errors import InvalidSubject, PayloadTooLarge
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.settings import BusSettings, NatsSettings
 
@@ -333,6 +333,29 @@ async def test_a_bundle_of_dead_letters_takes_no_more_memory_than_it_has_bytes(
         finally:
             tracemalloc.stop()
     assert [each.reason for each in letters[-2:]] == ["foreign", "foreign"]
+
+
+@pytest.mark.attack(
+    who="worker", what="a registration of 7 MB that takes half a gigabyte to read", expected="passed over"
+)
+async def test_a_registration_takes_no_more_memory_than_an_agent_needs(server: RoleServer, runtime: NatsClient) -> None:
+    count = 7_000_000
+    payload = b"\x81\xa4name\xdd" + count.to_bytes(4, "big") + b"\x90" * count
+    async with raw(server, "worker") as (client, _):
+        await client.request("plancast-store.registrations.agent.large", payload, headers={"Nats-TTL": "30"}, timeout=5)
+    async with bus_of(server, "runtime") as bus:
+        await bus.registry.put("agent", "small", {"n": 1}, ttl=30)
+        tracemalloc.start()
+        try:
+            listed = await bus.registry.list("agent")
+            assert tracemalloc.get_traced_memory()[1] < 100_000_000
+        finally:
+            tracemalloc.stop()
+        assert "small" in listed
+        assert "large" not in listed
+        with pytest.raises(PayloadTooLarge):
+            await bus.registry.put("agent", "too large", {"description": "x" * 600_000})
+        await api(runtime, "STREAM.PURGE.PLANCAST_REGISTRY", {"filter": "plancast-store.registrations.agent.large"})
 
 
 @pytest.mark.attack(who="client", what="tasks without payload, which end a worker's pull", expected="others go on")

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from plancast_bus.codec import pack, unpack
-from plancast_bus.errors import InvalidEnvelope, InvalidSubject
+from plancast_bus.errors import InvalidEnvelope, InvalidSubject, PayloadTooLarge
 from plancast_bus.jetstream.api import JetStreamApi
 from plancast_bus.jetstream.checkpoints import TTL, ttl_header
 from plancast_bus.jetstream.publishing import Publisher
@@ -21,6 +21,11 @@ DELETED = "KV-Operation"
 """Header of a message that says that there is nothing any more; see :attr:`StoredMessage.is_marker`."""
 
 
+MAX_LISTED = 512 * 1024
+"""Bytes of a registration that is listed. Workers' logins write some of them, and small values take many times their
+bytes in memory: two schemas of 64 KiB are the most of what belongs there."""
+
+
 class JetStreamRegistry:
     """Registrations with a lifetime: apps, agents, events."""
 
@@ -32,9 +37,16 @@ class JetStreamRegistry:
         self._names = StreamNames.of(subjects.prefix)
 
     async def put(self, kind: str, key: str, value: dict[str, Any], *, ttl: float | None = None) -> None:
-        """Register; it is gone ``ttl`` seconds after its last put, rounded up to whole ones."""
+        """Register; it is gone ``ttl`` seconds after its last put, rounded up to whole ones.
+
+        Raises:
+            PayloadTooLarge: an app, agent or event has more than 512 KiB.
+        """
         headers = {TTL: ttl_header(ttl)} if ttl is not None else {}
-        await self._publisher.publish_acked(self._subjects.registry(kind, key), pack(value), headers)
+        payload = pack(value)
+        if self._subjects.is_listed(kind) and len(payload) > MAX_LISTED:
+            raise PayloadTooLarge(f"the {kind} {key[:80]!r} has {len(payload)} bytes to register, at most {MAX_LISTED}")
+        await self._publisher.publish_acked(self._subjects.registry(kind, key), payload, headers)
 
     async def get(self, kind: str, key: str) -> dict[str, Any] | None:
         """A registration, or None."""
@@ -54,6 +66,8 @@ class JetStreamRegistry:
                     continue
                 token = message.subject.rpartition(".")[2]
                 try:
+                    if self._subjects.is_listed(kind) and len(message.payload) > MAX_LISTED:
+                        raise InvalidEnvelope(f"it has more than {MAX_LISTED} bytes")
                     registrations[decode_token(token)] = unpack(message.payload)
                 except (InvalidEnvelope, InvalidSubject):
                     logger.warning(
