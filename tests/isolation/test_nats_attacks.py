@@ -361,6 +361,7 @@ async def test_a_registration_takes_no_more_memory_than_an_agent_needs(server: R
 @pytest.mark.attack(who="client", what="tasks without payload, which end a worker's pull", expected="others go on")
 async def test_an_empty_task_holds_up_no_other(server: RoleServer, runtime: NatsClient) -> None:
     await api(runtime, "STREAM.PURGE.PLANCAST_REQUESTS")
+    await api(runtime, "CONSUMER.DELETE.PLANCAST_REQUESTS.task-work-requested")  # and the pulls of other tests
     async with (
         deployed(server),
         bus_of(server, "operator") as bus,
