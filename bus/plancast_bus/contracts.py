@@ -15,7 +15,7 @@ from plancast_bus.checkpoints import CheckpointStore
 from plancast_bus.effects import Effect
 from plancast_bus.envelope import EventEnvelope, WireEvent
 from plancast_bus.errors import InvalidSubject, PayloadTooLarge
-from plancast_bus.subjects import Subjects
+from plancast_bus.subjects import LetterWriter, Subjects
 from plancast_bus.trees import Trees
 
 Source = Literal["results", "requests", "facts", "timers"]
@@ -119,6 +119,8 @@ class DeadLetter:
     cut_from: int | None = None
     """Bytes of the payload as it came, when it was too large for a letter and only its first part was kept; such a
     letter cannot be replayed."""
+    writer: LetterWriter = "runtime"
+    """Who has put it aside. What a worker's login says of it may not be so: replayed, it is a request or nothing."""
     more: int = 0
     """Further messages in the letter, put aside for the same reason in the same flood: the fields above are those of
     the first one, and replaying the letter replays all."""
@@ -134,10 +136,13 @@ def refuse_replay(letter: DeadLetter, subjects: Subjects) -> None:
         InvalidSubject: it is no event: a refused checkpoint, or a letter that the runtime has not written.
         PayloadTooLarge: only the first part of the message was kept, so that it cannot be replayed.
     """
-    if not subjects.is_replayable(letter.subject):
+    if not subjects.is_replayable(letter.subject, letter.writer):
+        allowed = (
+            "no event's subject" if letter.writer == "runtime" else "no request's, and a worker's login has written it"
+        )
         raise InvalidSubject(
-            f"dead letter {letter.number} cannot be replayed: {letter.subject[:200]} is no event's subject. It is a "
-            "refused checkpoint, or was not written by plancast, and is kept to be looked at"
+            f"dead letter {letter.number} cannot be replayed: {letter.subject[:200]!r} is {allowed}. It is a refused "
+            "checkpoint, or was not written by plancast, and is kept to be looked at"
         )
     if letter.cut_from is not None:
         raise PayloadTooLarge(

@@ -12,7 +12,7 @@ import re
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import quote, unquote
 
 from plancast_bus.errors import InvalidSubject
@@ -26,6 +26,8 @@ _LISTED = frozenset({"agent", "app", "event"})
 """Kinds of registrations that clients, workers and observers may list."""
 KEEPERS = "*.keepers.*"
 """Filter for :meth:`Subjects.keeper`, of whatever deployment and work queue."""
+LetterWriter = Literal["runtime", "login"]
+"""Who has put a message aside: the runtime, or a worker with a login of its own, whose word it is."""
 MAX_TOKEN = 400
 """Longest encoded correlation id, in characters."""
 MAX_TYPE = 200
@@ -211,8 +213,13 @@ class Subjects:
         """Whether it is where a checkpoint rests."""
         return subject.startswith(f"{self.store}.checkpoints.")
 
-    def is_replayable(self, subject: str) -> bool:
-        """Whether it is an event's or a due timer's, as published: all that a dead letter may be sent to again."""
+    def is_replayable(self, subject: str, writer: LetterWriter = "runtime") -> bool:
+        """Whether a dead letter may be sent again on a subject: an event's or a due timer's, as published.
+
+        One that a worker's login has written may be a request alone: nothing but tasks comes to workers.
+        """
+        if writer == "login" and not subject.startswith(f"{self.prefix}.action-requests."):
+            return False
         if subject.startswith(f"{self.store}.timers.due."):
             return True
         try:
@@ -261,9 +268,9 @@ class Subjects:
         """Where the message rests that keeps a work queue from being empty."""
         return f"{self.store}.keepers.{source}"
 
-    def dead_letter(self, reason: str) -> str:
+    def dead_letter(self, reason: str, writer: LetterWriter | Literal["*"] = "runtime") -> str:
         """Where a message that could not be processed rests."""
-        return f"{self.store}.deadletters.{reason}"
+        return f"{self.store}.deadletters.{writer}.{reason}"
 
     def registry(self, kind: str, key: str) -> str:
         """Where a registration rests."""

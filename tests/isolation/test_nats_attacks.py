@@ -254,16 +254,19 @@ async def test_batches_that_never_end_stop_nobody(server: RoleServer, runtime: N
 @pytest.mark.attack(who="worker", what="have an operator replay a letter onto any subject", expected="refused")
 async def test_a_dead_letter_is_replayed_as_an_event_or_not_at_all(server: RoleServer, runtime: NatsClient) -> None:
     async with raw(server, "worker") as (client, _):
-        for target in ("$JS.API.STREAM.DELETE.PLANCAST_CHECKPOINTS", VICTIM, "plancast.", "_INBOX.client.x"):
+        for target in (
+            "$JS.API.STREAM.DELETE.PLANCAST_CHECKPOINTS", VICTIM, "plancast.", "_INBOX.client.x",
+            "plancast-store.timers.due.p.retry", "plancast.plan-events.p.plan.cancel", "plancast.action-results.p.x.y",
+        ):  # fmt: skip
             letter = {"reason": "x", "detail": "", "subject": target, "content_type": None, "message_id": None}
             headers = {"Plancast-Dead-Letter": json.dumps(letter)}
-            await client.request("plancast-store.deadletters.x", b"{}", headers=headers, timeout=5)
+            await client.request("plancast-store.deadletters.login.x", b"{}", headers=headers, timeout=5)
         for headers in ({}, {"Plancast-Dead-Letter": "[]"}, {"Plancast-Dead-Letter": '{"reason": 1}'}):
-            await client.request("plancast-store.deadletters.x", b"{}", headers=headers, timeout=5)
+            await client.request("plancast-store.deadletters.login.x", b"{}", headers=headers, timeout=5)
     before = await held(runtime)
     async with bus_of(server, "runtime") as operator:
         letters = [each async for each in operator.dead_letters.list()]
-        assert len(letters) == await operator.dead_letters.count() >= 7
+        assert len(letters) == await operator.dead_letters.count() >= 10
         for each in letters:
             with pytest.raises(InvalidSubject, match="cannot be replayed"):
                 await operator.dead_letters.replay(each.number)
@@ -291,7 +294,7 @@ async def test_a_registration_with_forged_headers_hides_nothing(server: RoleServ
 async def test_a_dead_letter_that_is_nested_deeply_hides_no_other(server: RoleServer, runtime: NatsClient) -> None:
     async with raw(server, "worker") as (client, _):
         headers = {"Plancast-Dead-Letter": "[" * 60_000}
-        await client.request("plancast-store.deadletters.x", b"{}", headers=headers, timeout=5)
+        await client.request("plancast-store.deadletters.login.x", b"{}", headers=headers, timeout=5)
     for role in ("runtime", "observer"):
         async with bus_of(server, role) as bus:
             letters = [each async for each in bus.dead_letters.list()]
@@ -303,7 +306,7 @@ async def test_a_dead_letter_that_is_nested_deeply_hides_no_other(server: RoleSe
 )
 async def test_a_stored_message_is_no_word_of_the_server(server: RoleServer, runtime: NatsClient) -> None:
     async with raw(server, "worker") as (client, _):
-        for subject in ("plancast-store.registrations.agent.said", "plancast-store.deadletters.x"):
+        for subject in ("plancast-store.registrations.agent.said", "plancast-store.deadletters.login.x"):
             await client.request(subject, b"", headers={"Status": "503"}, timeout=5)
     async with bus_of(server, "observer") as bus:
         await bus.registry.list("agent")
@@ -324,7 +327,9 @@ async def test_a_bundle_of_dead_letters_takes_no_more_memory_than_it_has_bytes(
     headers = {"Plancast-Dead-Letter": json.dumps(letter | {"more": 5})}
     async with raw(server, "worker") as (client, _):
         for begin in (b"\xdd" + count.to_bytes(4, "big"), b"\x91\xdd" + count.to_bytes(4, "big")):
-            await client.request("plancast-store.deadletters.x", begin + b"\x90" * count, headers=headers, timeout=5)
+            await client.request(
+                "plancast-store.deadletters.login.x", begin + b"\x90" * count, headers=headers, timeout=5
+            )
     async with bus_of(server, "observer") as bus:
         tracemalloc.start()
         try:

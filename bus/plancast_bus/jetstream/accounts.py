@@ -145,7 +145,7 @@ def _worker(login: Login, subjects: Subjects) -> Access:
             f"{prefix}.{EventTopic.BUSINESS_FACTS}.*.>",
             subjects.registered("agent"),
             subjects.registered("event"),
-            subjects.dead_letter("*"),
+            subjects.dead_letter("*", "login"),
             *records,
             *(f"{_get(names.meta)}.{record}" for record in records),
             *(f"$JS.ACK.{names.requests}.{consumer}.>" for consumer in consumers),

@@ -121,7 +121,9 @@ class JetStreamBus:
             self._api, self._publisher, self.subjects, settings.checkpoint_keys, restricted=restricted
         )
         connection.on_reconnect(self._keys.forget)
-        self.dead_letters = JetStreamDeadLetters(self._api, self._publisher, reader, self.subjects)
+        self.dead_letters = JetStreamDeadLetters(
+            self._api, self._publisher, reader, self.subjects, "login" if restricted else "runtime"
+        )
         self.checkpoints = JetStreamCheckpoints(
             self._api,
             self._publisher,

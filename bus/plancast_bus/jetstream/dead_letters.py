@@ -19,7 +19,7 @@ from plancast_bus.jetstream.api import JetStreamApi, StoredMessage
 from plancast_bus.jetstream.publishing import Publisher
 from plancast_bus.jetstream.reading import StreamReader
 from plancast_bus.jetstream.streams import StreamNames
-from plancast_bus.subjects import Subjects, encode_token
+from plancast_bus.subjects import LetterWriter, Subjects, encode_token
 
 LETTER = "Plancast-Dead-Letter"
 """Header that says what the message was and why it is here: JSON, ASCII."""
@@ -46,8 +46,16 @@ Letter = dict[str, str | int | None]
 class JetStreamDeadLetters:
     """The messages that could not be processed. A letter's number is its sequence in the stream."""
 
-    def __init__(self, api: JetStreamApi, publisher: Publisher, reader: StreamReader, subjects: Subjects) -> None:
+    def __init__(
+        self,
+        api: JetStreamApi,
+        publisher: Publisher,
+        reader: StreamReader,
+        subjects: Subjects,
+        writer: LetterWriter = "runtime",
+    ) -> None:
         self._api = api
+        self._writer = writer
         self._publisher = publisher
         self._reader = reader
         self._subjects = subjects
@@ -84,7 +92,7 @@ class JetStreamDeadLetters:
 
     async def _keep(self, token: str, message_id: str, letter: Letter, payload: bytes) -> None:
         headers = {"Nats-Msg-Id": message_id, LETTER: json.dumps(letter, separators=(",", ":"))}
-        await self._publisher.publish_acked(self._subjects.dead_letter(token), payload, headers)
+        await self._publisher.publish_acked(self._subjects.dead_letter(token, self._writer), payload, headers)
 
     async def put_all(self, reason: str, messages: Sequence[tuple[Delivery, str]]) -> None:
         """Keep messages, each with its detail, in few letters where they are many."""
@@ -126,13 +134,13 @@ class JetStreamDeadLetters:
 
     async def count(self) -> int:
         """How many messages there are."""
-        counts = await self._reader.subjects(self._stream, self._subjects.dead_letter("*"))
+        counts = await self._reader.subjects(self._stream, self._subjects.dead_letter("*", "*"))
         return sum(count * _messages_of(subject) for subject, count in counts.items())
 
     async def list(self, *, limit: int | None = None, after: int = 0) -> AsyncGenerator[DeadLetter]:
         """Oldest first; those behind a number."""
         shown = 0
-        reading = self._reader.read(self._stream, self._subjects.dead_letter("*"), "all", after=after)
+        reading = self._reader.read(self._stream, self._subjects.dead_letter("*", "*"), "all", after=after)
         async with aclosing(reading):
             async for message in reading:
                 if limit is not None and shown >= limit:
@@ -179,6 +187,7 @@ def _messages_of(subject: str) -> int:
 def _letter(message: StoredMessage) -> DeadLetter:
     """A stored message as a letter; one that is none, which a worker's login can store, says so."""
     number, payload, time = message.sequence, message.payload, message.time
+    writer: LetterWriter = "runtime" if message.subject.split(".")[-2] == "runtime" else "login"
     try:
         said = json.loads(message.headers[LETTER])
         cut_from, more = said.get("cut_from"), said.get("more", 0)
@@ -186,7 +195,7 @@ def _letter(message: StoredMessage) -> DeadLetter:
             raise TypeError("a number is no number")
         letter = DeadLetter(
             number, said["reason"], said["detail"], said["subject"], payload, said["content_type"], said["message_id"],
-            time, cut_from, more,
+            time, cut_from, writer, more,
         )  # fmt: skip
         texts = (letter.reason, letter.detail, letter.subject, letter.content_type or "", letter.message_id or "")
         if not all(isinstance(each, str) for each in texts):
@@ -194,7 +203,7 @@ def _letter(message: StoredMessage) -> DeadLetter:
         return _bundled(letter, payload)[0] if more else letter
     except (LookupError, ValueError, TypeError, AttributeError, RecursionError, InvalidEnvelope):
         detail = "not written by plancast: what describes the message is missing or malformed"
-        return DeadLetter(number, "foreign", detail, "", payload, None, None, time)
+        return DeadLetter(number, "foreign", detail, "", payload, None, None, time, writer=writer)
 
 
 def _bundled(letter: DeadLetter, payload: bytes) -> list[DeadLetter]:

@@ -164,7 +164,7 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
         },
         {
             **kept(names.dead_letters, settings.dead_letters_max_age, DEAD_LETTER_WINDOW),
-            "subjects": [f"{store}.deadletters.*"],
+            "subjects": [f"{store}.deadletters.*.*"],
             "max_msgs": settings.max_dead_letters,
             "max_bytes": settings.max_dead_letter_bytes,
         },
