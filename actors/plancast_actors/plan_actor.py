@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 CANCEL_SECONDS = 5.0
 """How long a handler may take to end once its time is over."""
+MOST_DELIVERIES = 1_000
+"""Deliveries after which an event for an unknown plan is put aside, however long it has waited."""
 
 
 class Interrupted(Exception):
@@ -482,9 +484,10 @@ class PlanActor:
             return Outcome(inbound.token, "done", 0.0)
         if self.host.is_fact(event.topic) or self._is_own_timer(inbound):
             return Outcome(inbound.token, "done", 0.0)
-        delay, waited = 0.1 * 2 ** min(inbound.attempt - 1, 6), 0.1 * (2 ** min(inbound.attempt, 7) - 1)
-        waited += max(0, inbound.attempt - 7) * 6.4
-        if waited < self.host.settings.dispatchers.unknown_plan_seconds:
+        times, waited = self.host.retries.wait(inbound, self.host.clock.time())
+        delay = 0.1 * 2 ** min(times - 1, 6)
+        # A flood of such events is more than a host remembers: then the stream's count ends it.
+        if waited + delay <= self.host.settings.dispatchers.unknown_plan_seconds and inbound.attempt < MOST_DELIVERIES:
             return Outcome(inbound.token, "retry", delay)
         await self._put_aside(inbound, "no-plan", f"no plan has the correlation id {self.correlation_id!r}")
         return Outcome(inbound.token, "done", 0.0)

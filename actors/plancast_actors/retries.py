@@ -19,6 +19,8 @@ class Retries:
     def __init__(self) -> None:
         self._events: OrderedDict[tuple[str, int], tuple[int, float]] = OrderedDict()
         """Attempts, and the time of the next one."""
+        self._waiting: OrderedDict[tuple[str, int], tuple[int, float]] = OrderedDict()
+        """How often an event came in vain, and when it came first."""
 
     def count(self, inbound: Inbound) -> int:
         """Note that an attempt has failed; returns how many have."""
@@ -28,6 +30,15 @@ class Retries:
         if len(self._events) > _MOST_REMEMBERED:
             self._events.popitem(last=False)
         return times + 1
+
+    def wait(self, inbound: Inbound, now: float) -> tuple[int, float]:
+        """Note that an event came in vain; returns how often it has, and seconds since the first time."""
+        key = inbound.stream, inbound.sequence
+        times, since = self._waiting.pop(key, (0, now))
+        self._waiting[key] = times + 1, since
+        if len(self._waiting) > _MOST_REMEMBERED:
+            self._waiting.popitem(last=False)
+        return times + 1, now - since
 
     def hold(self, inbound: Inbound, until: float) -> None:
         """Let no attempt begin before a time."""
