@@ -42,7 +42,7 @@ def test_projects_are_valid_and_pass_their_own_tests(folder: Path) -> None:
         assert main(["new", "my-agents", "--template", template, "--directory", template]) == 0
         project = folder / template
         made = {str(each.relative_to(project)) for each in project.rglob("*") if each.is_file()}
-        assert made == {".gitignore", "README.md", "app.py", "pyproject.toml", "tests/test_app.py"}
+        assert made == {".dockerignore", ".gitignore", "README.md", "app.py", "pyproject.toml", "tests/test_app.py"}
         assert not any("${" in (project / each).read_text() for each in made)
         started[template] = [
             subprocess.Popen(
@@ -144,4 +144,4 @@ def test_the_wheel_holds_the_templates(folder: Path) -> None:
     names = zipfile.ZipFile(folder / built.stdout.split()[-1]).namelist()
     for template in TEMPLATES:
         assert f"plancast/templates/{template}/app.py.tmpl" in names
-    assert "plancast/templates/common/gitignore.tmpl" in names
+    assert {f"plancast/templates/common/{name}.tmpl" for name in ("gitignore", "dockerignore")} <= set(names)

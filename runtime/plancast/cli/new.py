@@ -138,6 +138,7 @@ def _read(folder: Traversable, path: str) -> list[tuple[str, str]]:
             found += _read(each, f"{path}{each.name}/")
         elif each.name.endswith(_SUFFIX):
             name = each.name.removesuffix(_SUFFIX)
-            name = ".gitignore" if name == "gitignore" else name  # a package's own would hide files from its wheel
+            if name in ("gitignore", "dockerignore"):  # a package's own would hide files from its wheel
+                name = f".{name}"
             found.append((f"{path}{name}", each.read_text(encoding="utf-8")))
     return found
