@@ -18,7 +18,7 @@ MIN_SECRET: Final = 8
 _MAX_WORD: Final = 16
 """Nor are shorter ones without a digit: names, and what is given as a key where a server wants none."""
 
-# Recognized by themselves. A word of prose is never one: all have a separator, a fixed length or digits.
+# Recognized by themselves. All have a separator, a fixed length or digits; hyphenated words of prose are kept.
 _TOKENS: Final = (
     r"-----BEGIN (?:[A-Z0-9 ]*PRIVATE KEY[A-Z ]*|USER NKEY SEED|NATS USER JWT)-----"
     r"(?s:.*?)(?:-----END [A-Z0-9 ]*-----|\z)",
@@ -33,10 +33,17 @@ _TOKENS: Final = (
     r"\b(?:AKIA|ASIA)[A-Z0-9*]{12,}",
     r"\bAIza[A-Za-z0-9_\-*]{8,}|\bya29\.[A-Za-z0-9_-]{16,}|\bGOCSPX-[A-Za-z0-9_-]{16,}",
     r"\bSG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
-    r"\b[0-9]{8,10}:AA[A-Za-z0-9_-]{33}\b",  # Telegram
+    r"\b(?:AGE-SECRET-KEY-1|ATATT|figd_|lin_api_|sq0[a-z]{3}-)[A-Za-z0-9_=-]{16,}|\bdapi[0-9a-f]{32}",
+    r"\bT[A-Z0-9]{7,}/B[A-Z0-9]{7,}/[A-Za-z0-9]{16,}",  # webhooks of Slack
+    r"\b(?:bot)?[0-9]{6,12}:AA[A-Za-z0-9_-]{30,}",  # Telegram
 )
+_MIN_MIXED: Final = 6
+"""Shorter values are not taken for credentials where prose may stand: "token: v2"."""
+_COUNT: Final = re.compile(rb"(?i).?token|_?pass")
 _NO_SECRET: Final = re.compile(rb"(?i)none|null|true|false|required|basic|bearer|digest")
 _PROSE: Final = re.compile(rb"[a-z]+[.,]?")
+_HYPHENATED: Final = re.compile(rb"[a-z0-9]+(?:[-_](?:[a-z]{1,15}|v?[0-9]{1,3}))+")
+_UNMIXED: Final = re.compile(rb"[A-Z]?[a-z]*|[A-Z]+")
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
@@ -45,7 +52,7 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
         text = text.replace(secret, HIDDEN)
     tokens, named = _compiled()
     raw: bytes = text.encode("utf-8", "surrogatepass")
-    raw = tokens.sub(HIDDEN.encode(), raw)
+    raw = tokens.sub(_hide_token, raw)
     for pattern, hide in named:
         raw = pattern.sub(hide, raw)
     return raw.decode("utf-8", "surrogatepass")
@@ -84,14 +91,19 @@ def _compiled() -> Any:
     return tokens, [(re2.compile(pattern.encode(), options), hide) for pattern, hide in _NAMED]
 
 
+def _hide_token(found: Any) -> bytes:
+    return bytes(found[0]) if _HYPHENATED.fullmatch(found[0]) else HIDDEN.encode()
+
+
 def _hide_value(found: Any) -> bytes:
-    before, said = found[1], found[2]
+    pair = 1 if found[1] is not None else 3 if found[3] is not None else 5
+    before, said = found[pair], found[pair + 1]
     value = said.lstrip(b"\\\"'")
     plain = value.rstrip(b",.:)]}")
-    counts = before[:5].lower() == b"token" and plain.isdigit() and len(plain) < MIN_SECRET
-    if counts or _NO_SECRET.fullmatch(plain):
+    counts = _COUNT.match(before) and plain.isdigit() and len(plain) < MIN_SECRET
+    if counts or _NO_SECRET.fullmatch(plain) or (pair == 3 and len(plain) < _MIN_MIXED):
         return bytes(found[0])
-    return bytes(before + said[: len(said) - len(value)] + HIDDEN.encode() + found[0][len(before) + len(said) :])
+    return bytes(before + said[: len(said) - len(value)] + HIDDEN.encode())
 
 
 def _hide_bearer(found: Any) -> bytes:
@@ -99,19 +111,48 @@ def _hide_bearer(found: Any) -> bytes:
     return bytes(found[0]) if _PROSE.fullmatch(found[2]) else bytes(found[1] + HIDDEN.encode())
 
 
-# Recognized by what stands before, which is kept, as is what follows.
-_SCHEME: Final = r"(?:(?:apikey|basic|bearer|digest|token)\s+)?"
-_NAMES: Final = (
-    r"access[_-]?key|account[_-]?key|api[_-]?key|authorization|credentials?|passphrase|passw(?:or)?d|private[_-]?key|pwd"
-    r"|secret|shared[_-]?key|signing[_-]?key|token|x-amz-signature"
+def _hide_user(found: Any) -> bytes:
+    """User and password, or a token. A user alone is kept, but for one in HTTP that does not look like a name."""
+    user, scheme = found[2], found.string[max(0, found.start() - 5) : found.start()]
+    named = not scheme.endswith((b"http", b"https")) or _UNMIXED.fullmatch(user)
+    if b":" not in user and len(user) < _MAX_WORD and named:
+        return bytes(found[0])
+    return bytes(found[1] + HIDDEN.encode() + b"@")
+
+
+_SCHEME: Final = r"(?:apikey|basic|bearer|digest|token)\s+"
+_IS: Final = r"(?:=>|[:=])"
+# Recognized by what stands before, which is kept, as is what follows. The weak names are also words of prose, where a
+# colon and a blank may follow them: what comes then has to look like a credential. So has what follows a blank alone.
+_WEAK: Final = r"authorization|credentials?|secret|token"
+_STRONG: Final = (
+    r"access[_-]?key|account[_-]?key|api[_-]?key|passphrase|passw(?:or)?d|private[_-]?key|pwd"
+    r"|secret[_-]?key(?:[_-]base)?|sess(?:ion)?id|shared[_-]?key|signing[_-]?key|x-amz-signature"
 )
+_STRICT: Final = (
+    rf"(?:[\w-](?:{_WEAK})|{_STRONG})\\*[\"']?\s*{_IS}\s*(?:{_SCHEME})?"
+    rf"|(?:{_WEAK})(?:\\*[\"']\s*{_IS}\s*|\s*=>?\s*|\s*:)(?:{_SCHEME})?"
+    rf"|(?:{_WEAK})\s*:\s*{_SCHEME}"
+    rf"|-(?:{_WEAK}|{_STRONG})[\"'],\s*"  # arguments in a list
+    r"|(?:\b|_)pass\s*=\s*|[?&;](?:auth|key|sig|signature)="
+)
+_VALUE: Final = (
+    r"\"(?:[^\"\\]|\\(?s:.))+|\\\"(?:[^\"\\]|\\\\\\\"|\\+[^\"\\])+|\\{2,}\"(?:[^\"\\]|\\+[^\"\\])+"
+    r"|'(?:[^'\\]|\\(?s:.))+|[^\s\"'\\&;{\[][^\s\"'\\&;]*"
+)
+_LOOSE: Final = rf"(?:{_WEAK})\s*:\s+|-(?:{_WEAK}|{_STRONG})\s+|api[\s_-]?key(?:\s+provided)?:?\s+"
+_MIXED: Final = r"\\*[\"']?[^\s\"'\\&;{\[]*(?:[0-9]|(?-i:[a-z][A-Z]))[^\s\"'\\&;]*"
+_COOKIE: Final = r"[\w.-]+=[^\s;\"'\\]+(?:;\s*[\w.-]+=[^\s;\"'\\]+)*"
 _NAMED: Final = (
-    (r"(?i)([?&;](?:auth|key|pass|sig|signature)=)([^\s&\"'\\]+)", _hide_value),
-    (
-        rf"(?i)((?:{_NAMES})\\*[\"']?\s*(?:=>|[:=])\s*{_SCHEME})"
-        r"(\\*\"(?:[^\"\\]|\\+[^\"\\])+|'[^']+|[^\s\"'\\&;{\[][^\s\"'\\&;]*)",
+    (  # the second pair of groups is the loose one
+        rf"(?i)({_STRICT})({_VALUE})|({_LOOSE})({_MIXED})"
+        rf"|(cookie\\*[\"']?\s*{_IS}\s*\\*[\"']?)({_COOKIE})",
         _hide_value,
     ),
     (r"(?i)(\b(?:basic|bearer)\s+)([A-Za-z0-9._~+/=-]{4,})", _hide_bearer),
-    (r"(://)([^\s/@:\"']*:[^\s/@\"']+|[^\s/@:\"']{16,})@", _hide_value),  # user:password@host, token@host
+    (r"(://)([^\s/@:\"']*:[^\s/\"']+|[^\s/@:\"']+)@", _hide_user),  # user:password@host, token@host
+    (
+        r"(curl[\"']?,?\s(?:(?:[^\n]|\\\n)*?\s)?[\"']?-(?:-user|[A-Za-z]*u)[\"',=\s]*[^\s:\"',-][^\s:\"',]*:)([^\s\"'\\]+)",
+        _hide_value,
+    ),
 )
