@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -120,6 +121,7 @@ class LocalRuntime:
             private_files.write(kept, server.url.rpartition(":")[2])
         self.server = server
         self.settings.nats.url = server.login_url
+        self.settings.nats.server_uid = os.geteuid()
 
     async def _wind_down(self) -> None:
         await self.deployment.drain(DRAIN_SECONDS)

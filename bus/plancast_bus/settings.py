@@ -38,6 +38,11 @@ class NatsSettings(BaseModel):
     """Seconds until a first connection must stand."""
     publish_timeout: float = Field(10.0, gt=0)
     """Seconds until a publish must be acknowledged."""
+    server_uid: int | None = None
+    """The user that the server must run as on this machine, unless it is root: the login is sent to no other.
+
+    Set for an embedded server, whose port another user could take when it is gone. It is checked on Linux; without
+    ``/proc/net/tcp``, as on macOS, nothing is."""
     inbox_prefix: str = Field("_INBOX", max_length=150, pattern=r"^_INBOX(\.[A-Za-z0-9_-]+)*$")
     """Answers come to inboxes under it: ``_INBOX.<user>`` where each user may listen to its own inboxes alone."""
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from plancast.client import Client
 
 RUN_FILE = "run.json"
-"""In the data folder: what ``plancast run`` notes of itself for its owner, ``{"nats_url": ...}`` with the token."""
+"""In the data folder: what ``plancast run`` notes of itself for its owner, ``{"nats_url": ...}`` with the token of
+an embedded server."""
 
 
 class Connecting:
@@ -56,12 +57,16 @@ class Connecting:
 
         settings = self._settings or Settings.load()
         url, hint = self._url or settings.nats.url or os.environ.get("NATS_URL", ""), ""
+        embedded = False
         if not url:
             run_file = Path(self._data_dir or settings.data_dir) / RUN_FILE
-            url, hint = _noted_url(run_file), f" (the URL is from {run_file}: does `plancast run` still run?)"
+            url, embedded = _noted_url(run_file)
+            hint = f" (the URL is from {run_file}: does `plancast run` still run?)"
         try:
             nats = settings.nats.model_copy()
             nats.url = url
+            if embedded:
+                nats.server_uid = os.geteuid()
             bus = await connect(nats, settings.bus)
         except BusUnavailable as error:
             raise BusUnavailable(f"{error}{hint}") from error
@@ -74,11 +79,13 @@ class Connecting:
         return client
 
 
-def _noted_url(run_file: Path) -> str:
+def _noted_url(run_file: Path) -> tuple[str, bool]:
+    """Read the URL of what runs, and whether it is that of an embedded server."""
     try:
         with open(run_file, "rb") as file:
             if private_files.is_ours(file.fileno()):
-                return str(json.load(file)["nats_url"])
+                noted = json.load(file)
+                return str(noted["nats_url"]), noted.get("nats_embedded") is True
         why = f"{run_file} belongs to another user"
     except FileNotFoundError:
         why = f"{run_file} does not exist"

@@ -12,6 +12,7 @@ from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 
+from plancast_bus import peer_owner
 from plancast_bus.jetstream.receiving import TapParser
 
 CONGESTED = 4 << 20
@@ -53,6 +54,8 @@ _TRANSIENT = re.compile(
 as they are by then."""
 _GOES_ON = re.compile("permissions violation|maximum subscriptions|invalid subject|invalid publish subject").search
 """What it refuses without ending the connection."""
+_ROOT = 0
+_ACCEPT_POLL = 0.01
 _BLANKS = " \t\n\r\x0b\x0c"
 
 
@@ -60,10 +63,15 @@ class ForeignHeaders(dict[str, str]):
     """Headers among which are some that messages of ours do not have, or one of them twice."""
 
 
+class OtherOwner(nats_errors.Error):
+    """Another user's process listens where the server of this user should."""
+
+
 class GuardedClient(Client):
-    """A client that says nothing of itself in clear where TLS is asked for."""
+    """A client that sends no login in clear where TLS is required, and none to a server of the wrong user."""
 
     require_tls = False
+    server_uid: int | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,6 +91,19 @@ class GuardedClient(Client):
         if not self._transport and s.uri.scheme not in ("ws", "wss"):
             self._transport = _Socket()  # type: ignore[no-untyped-call]
         await super()._connect_to_server(s)
+        transport = self._transport
+        if self.server_uid is None or not peer_owner.is_known():
+            return
+        assert isinstance(transport, TcpTransport)  # an embedded server has no WebSockets
+        try:
+            async with asyncio.timeout(self.options["connect_timeout"]):
+                owner = await _owner_of_peer(transport)
+            # Before anything is read: what another user sends could end the connection, or name servers.
+            if owner not in (self.server_uid, _ROOT):
+                raise OtherOwner(f"nats: a process of another user (uid {owner}) listens there, and gets no login")
+        except BaseException:
+            transport.close()  # type: ignore[no-untyped-call]  # the client would leave it open
+            raise
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
@@ -202,6 +223,20 @@ class _Socket(TcpTransport):
         """Write messages, of which there may be hundreds: to copy them costs less than a buffer for each."""
         if self._io_writer is not None:
             self._io_writer.write(b"".join(payload))
+
+
+async def _owner_of_peer(transport: TcpTransport) -> int:
+    """Wait until the connection is accepted, and return the uid of the process that has accepted it."""
+    reader, writer = transport._io_reader, transport._io_writer
+    assert reader is not None
+    assert writer is not None
+    ends = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
+    while None not in ends and not writer.is_closing() and not reader.at_eof():
+        owner = peer_owner.find_peer_owner(*ends)
+        if owner is not None:
+            return owner
+        await asyncio.sleep(_ACCEPT_POLL)
+    raise ConnectionResetError("the server has closed the connection")
 
 
 def _check_line(subject: str, reply: str) -> None:

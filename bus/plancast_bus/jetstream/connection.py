@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from nats import errors as nats_errors
 
 from plancast_bus.errors import BusUnavailable, UnsupportedServer
-from plancast_bus.jetstream.client import GuardedClient
+from plancast_bus.jetstream.client import GuardedClient, OtherOwner
 from plancast_bus.probing import MINIMUM_VERSION
 from plancast_bus.settings import NatsSettings
 
@@ -44,7 +44,7 @@ class Connection:
         self._closed: list[Callable[[], None]] = []
         self._lost: list[Callable[[str], None]] = []
         self._refused = False
-        """Whether it was said that the server does not take the credentials any more."""
+        """Whether it was logged that the server does not take the credentials any more, or is another user's."""
         self._denied: list[Callable[[str], None]] = []
         self._refusal: asyncio.Future[None] | None = None
         self._closing = False
@@ -133,6 +133,7 @@ class Connection:
         settings = self._settings
         tls = _tls_context(settings, self.servers)
         self.client.require_tls = tls is not None
+        self.client.server_uid = settings.server_uid
         await self.client.connect(
             servers=self.servers,
             name="plancast",
@@ -200,11 +201,8 @@ class Connection:
             self._refusal.set_result(None)
         elif self._refusal is None and not self._refused:
             self._refused = True
-            logger.warning(
-                "the nats-server does not take the credentials any more, trying on: %s",
-                _describe(error),
-                extra={"server": self.where},
-            )
+            what = "is not ours" if isinstance(error, OtherOwner) else "does not take the credentials any more"
+            logger.warning("the nats-server %s, trying on: %s", what, _describe(error), extra={"server": self.where})
 
     async def _on_disconnected(self) -> None:
         if not (self._closing or self.ended):
@@ -262,7 +260,7 @@ def _is_refusal(error: Exception) -> bool:
     """Whether trying again cannot help."""
     text = str(error).lower()
     words = ("authorization", "authentication", "tls is asked for")
-    return any(each in text for each in words) or isinstance(error, ssl.SSLCertVerificationError)
+    return any(each in text for each in words) or isinstance(error, ssl.SSLCertVerificationError | OtherOwner)
 
 
 def _describe(error: BaseException) -> str:

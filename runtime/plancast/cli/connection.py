@@ -47,24 +47,26 @@ def reachable_settings(nats_url: str | None, data_dir: Path | None = None) -> Se
         CommandFailed: none of them names one.
     """
     settings = load_settings(nats_url=nats_url, data_dir=data_dir)
-    settings.nats.url = settings.nats.url or noted_url(settings.data_dir)
+    lead_to_nats(settings)
     return settings
 
 
-def noted_url(data_dir: Path) -> str:
-    """Where the NATS of what runs on a data folder is, with the token that it asks for.
+def lead_to_nats(settings: Settings) -> None:
+    """Have settings that name no nats-server name that of what runs on the data folder.
 
     Raises:
         CommandFailed: nothing runs there.
     """
-    running = find_running(data_dir)
+    if settings.nats.url:
+        return
+    running = find_running(settings.data_dir)
     if running is None:
         raise CommandFailed(
-            f"no nats-server is named, and nothing runs on the data folder {data_dir}",
+            f"no nats-server is named, and nothing runs on the data folder {settings.data_dir}",
             hint="Start something with `plancast run MODULE:APP`, or name a server with --nats-url or NATS_URL.",
             code=NO_CONNECTION,
         )
-    return running.nats_url
+    running.lead_to_nats(settings)
 
 
 @asynccontextmanager

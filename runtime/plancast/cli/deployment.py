@@ -37,7 +37,7 @@ def status(
     settings = load_settings(nats_url=nats_url, address=address, data_dir=data_dir)
     running = None if address else find_running(settings.data_dir)
     if running is not None:
-        settings.nats.url = settings.nats.url or running.nats_url
+        running.lead_to_nats(settings)
         running.lead_to_ray(settings)
     elif not settings.ray.address and not settings.nats.url:
         raise _nothing_runs(settings.data_dir)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plancast.cli.apps import load_valid
-from plancast.cli.connection import load_settings, noted_url, open_bus
+from plancast.cli.connection import lead_to_nats, load_settings, open_bus
 from plancast.cli.failures import DONE, usage_error
 from plancast.cli.foreground import Foreground, run_in_foreground
 from plancast.cli.options import AppAddress, AsJson, DataDir, LogFormat, NatsUrl, OwnNatsUrl, RayAddress, Verbose
@@ -110,6 +110,7 @@ async def _run(
                     nats_url=runtime.nats_url,
                     namespace=runtime.namespace,
                     pid=os.getpid(),
+                    nats_embedded=runtime.server is not None,
                     app=runtime.app_address,
                     ray_address=runtime.ray_address or "auto",
                     ray_auth_token_path=str(runtime.ray_auth_token_path or ""),
@@ -173,7 +174,7 @@ def worker(
         raise usage_error(f"the app {loaded.name!r} has no workers", "Give it some: App(..., workers=[...]).")
     workers = _chosen(loaded, only)
     settings = load_settings(base=loaded.settings, nats_url=nats_url, data_dir=data_dir)
-    settings.nats.url = settings.nats.url or noted_url(settings.data_dir)
+    lead_to_nats(settings)
     return run_in_foreground(_work(loaded, workers, settings, as_json))
 
 

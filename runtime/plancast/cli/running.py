@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import os
 import time
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -37,10 +38,18 @@ class Running:
     """Seconds since the epoch, UTC."""
     console_url: str = ""
     """The link to its console, which carries a token where none are configured; empty when it has none."""
+    nats_embedded: bool = False
+    """Whether NATS is the embedded server, which runs as the user of this note."""
 
     def is_on(self, settings: Settings) -> bool:
         """Whether it runs on the nats-server that the settings name."""
         return public_url(self.nats_url) == public_url(settings.nats.url)
+
+    def lead_to_nats(self, settings: Settings) -> None:
+        """Have settings that name no nats-server name the one that it runs on."""
+        if not settings.nats.url:
+            settings.nats.url = self.nats_url
+            settings.nats.server_uid = os.geteuid() if self.nats_embedded else None
 
     def lead_to_ray(self, settings: Settings) -> None:
         """Have the settings name the Ray that it runs on."""
