@@ -223,7 +223,10 @@ class PullConsumer:
         if self._spec.reclaim and info.get("num_ack_pending"):
             await self._reclaim(info)
         inbox = Inbox(self._client, self._on_status)
-        await inbox.open()
+        try:
+            await inbox.open()
+        except nats_errors.Error as error:  # the connection was closed meanwhile
+            raise self._connection.unavailable(f"consumer {self._spec.name} cannot read on") from error
         if old is not None:
             inbox.messages.extend(old.messages)
         self._credit = len(inbox.messages)
