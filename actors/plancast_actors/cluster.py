@@ -241,6 +241,11 @@ def _answers(address: str) -> bool:
         return False
 
 
+def is_connected() -> bool:
+    """Whether this process has joined or started a cluster."""
+    return bool(ray.is_initialized())
+
+
 def disconnect() -> None:
     """Leave the cluster, and stop it and remove its folder when this process has started it."""
     if ray.is_initialized():

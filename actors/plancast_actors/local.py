@@ -87,8 +87,9 @@ class LocalRuntime:
             if not self.settings.nats.url:
                 await self._start_server(exit_stack)
             metrics_port = self.settings.telemetry.metrics_port
-            await asyncio.to_thread(cluster.connect, self.settings.ray, metrics_port=metrics_port)
-            exit_stack.push_async_callback(asyncio.to_thread, cluster.disconnect)
+            if not cluster.is_connected():  # else this process uses Ray already, and goes on to when this has ended
+                await asyncio.to_thread(cluster.connect, self.settings.ray, metrics_port=metrics_port)
+                exit_stack.push_async_callback(asyncio.to_thread, cluster.disconnect)
             self.deployment = await Deployment.up(
                 self.app_address, self.settings, workers=self._workers, import_paths=self.import_paths
             )
