@@ -80,7 +80,7 @@ class OnNats:
         return list(self.hosts)
 
     def dedicated(self, plan: str) -> HostPort:
-        raise NotImplementedError("plans of these tests are placed on shared hosts")
+        raise AssertionError("plans of these tests are placed on shared hosts")
 
     def new_host(self, name: str) -> PlanHost:
         bus = self._host_buses[int(name.rpartition("-")[2])]
