@@ -422,6 +422,19 @@ async def test_fetching_and_committing_go_on_when_the_server_is_killed_and_resta
         await asyncio.to_thread(server.stop)
 
 
+async def test_closing_succeeds_where_the_reconnection_was_waiting_for_the_old_socket(
+    fresh_nats: NatsServer,
+) -> None:
+    bus = await connect(NatsSettings(url=fresh_nats.url), BusSettings())
+    transport = bus._connection.client._transport
+    reconnecting = asyncio.ensure_future(transport.wait_closed())
+    await asyncio.sleep(0)
+    reconnecting.cancel()
+    await asyncio.gather(reconnecting, return_exceptions=True)
+    await bus.close()
+    assert bus._connection.client.is_closed
+
+
 async def test_a_watch_outlives_a_restart_of_the_server(tmp_path: Path, connected: Connect) -> None:
     async with NatsServer(tmp_path / "nats") as server:
         bus = await connected(server.url)

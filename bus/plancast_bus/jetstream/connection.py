@@ -124,10 +124,19 @@ class Connection:
             self._refusal = None
 
     async def close(self) -> None:
-        """Send what waits to be sent, and end it."""
+        """Flush what is buffered and close the connection.
+
+        nats-py cancels its own reconnection while that waits for the old socket to close, and is then itself
+        told that the wait was cancelled; only a cancellation of the caller is passed on.
+        """
         self._closing = True
-        with suppress(Exception):
-            await self.client.close()
+        try:
+            with suppress(Exception):
+                await self.client.close()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
 
     async def _connect(self) -> None:
         settings = self._settings
