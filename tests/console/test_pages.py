@@ -46,6 +46,7 @@ OPTIONS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+expect.set_options(timeout=60_000)
 TOKEN = "the-token-of-ada"
 HOSTILE = "<img src=x onerror=\"document.title='taken over'\"><script>document.title='taken over'</script>"
 PHONE = {"width": 360, "height": 740}
@@ -182,7 +183,7 @@ async def browser() -> AsyncIterator[Browser]:
 @pytest_asyncio.fixture(loop_scope="module")
 async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
     made = await browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
-    made.set_default_timeout(15_000)
+    made.set_default_timeout(60_000)
     yield made
     await made.close()
 
@@ -569,7 +570,7 @@ async def test_a_page_outlives_its_server_and_shows_what_it_missed(context: Brow
     await expect(page.locator("#liveness")).to_have_text("Reconnecting")
     plan_id = await deployed.plan(8, session_id="missed")
     async with ConsoleServer(deployed.bus, settings, own_token=console.token):
-        await expect(row(page, plan_id)).to_be_visible(timeout=15_000)
+        await expect(row(page, plan_id)).to_be_visible()
         await expect(page.locator("#liveness")).to_have_text("Live")
         await page.close()
 
