@@ -41,15 +41,15 @@ import uvloop
 
 from benchmarks.ending import die_with_parent
 from benchmarks.script import Script
-from plancast_bus.contracts import ConsumerSpec, Delivery
-from plancast_bus.envelope import EventTopic
-from plancast_bus.jetstream.api import JetStreamApi
-from plancast_bus.jetstream.checkpoints import EXPECTED, SUMMARY, TTL, ttl_header
-from plancast_bus.jetstream.connection import Connection
-from plancast_bus.jetstream.consuming import PullConsumer
-from plancast_bus.jetstream.exchange import Exchange
-from plancast_bus.jetstream.publishing import Publisher, as_it_is
-from plancast_bus.jetstream.streams import StreamNames
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.jetstream.client.api import JetStreamApi
+from plancast_bus.jetstream.client.connection import Connection
+from plancast_bus.jetstream.client.request_reply import Exchange
+from plancast_bus.jetstream.messaging.consumer import PullConsumer
+from plancast_bus.jetstream.messaging.publisher import Publisher, as_it_is
+from plancast_bus.jetstream.stores.checkpoints import EXPECTED, SUMMARY, TTL, ttl_header
+from plancast_bus.jetstream.streams.definitions import StreamNames
+from plancast_bus.ports.bus import ConsumerSpec, Delivery
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.subjects import Subjects
 

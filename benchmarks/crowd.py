@@ -22,11 +22,11 @@ from benchmarks.ending import die_with_parent
 from benchmarks.outcome import BenchmarkFailed
 from benchmarks.submitting import publication
 from plancast.settings import Settings
-from plancast_bus.codec import load
-from plancast_bus.contracts import Bus
-from plancast_bus.effects import Publish
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.codec import load
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
+from plancast_bus.ports.bus import Bus
+from plancast_bus.ports.effects import Publish
 
 CHUNK = 100
 """Goals in one emission."""

@@ -18,9 +18,9 @@ from benchmarks.outcome import BenchmarkFailed, Outcome
 from benchmarks.script import W1, Words, goal
 from benchmarks.submitting import publication, submit
 from plancast import Client
-from plancast_bus.codec import load
-from plancast_bus.contracts import Bus, Subscription
-from plancast_bus.effects import Publish
+from plancast_bus.events.codec import load
+from plancast_bus.ports.bus import Bus, Subscription
+from plancast_bus.ports.effects import Publish
 
 CLIENT_SUBMITS = 500
 """Submits of a client at once."""

@@ -14,17 +14,17 @@ from benchmarks.outcome import BenchmarkFailed, Outcome
 from benchmarks.script import goal
 from benchmarks.submitting import publication, submit
 from benchmarks.systems import Running
-from plancast_bus.checkpoints import Checkpoint, PlanSummary
-from plancast_bus.codec import load
-from plancast_bus.contracts import Bus
-from plancast_bus.effects import Publish
+from plancast_bus.events.codec import load
 from plancast_bus.jetstream import connect
-from plancast_bus.jetstream.api import JetStreamApi
-from plancast_bus.jetstream.checkpoints import SUMMARY
-from plancast_bus.jetstream.connection import Connection
-from plancast_bus.jetstream.exchange import Exchange
-from plancast_bus.jetstream.reading import StreamReader
-from plancast_bus.jetstream.streams import StreamNames
+from plancast_bus.jetstream.client.api import JetStreamApi
+from plancast_bus.jetstream.client.connection import Connection
+from plancast_bus.jetstream.client.request_reply import Exchange
+from plancast_bus.jetstream.messaging.stream_reader import StreamReader
+from plancast_bus.jetstream.stores.checkpoints import SUMMARY
+from plancast_bus.jetstream.streams.definitions import StreamNames
+from plancast_bus.ports.bus import Bus
+from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.ports.effects import Publish
 
 LOOK_SECONDS = 0.02
 

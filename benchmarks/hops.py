@@ -19,7 +19,7 @@ from benchmarks import w1
 from benchmarks.measuring import WARM_UP, driven
 from benchmarks.rows import Sync
 from benchmarks.systems import SYSTEMS, SystemName
-from plancast_bus.jetstream.connection import Connection
+from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.subjects import Subjects
 
 PLANS = 100

@@ -20,10 +20,10 @@ from benchmarks.script import goal
 from benchmarks.submitting import publication, submit
 from benchmarks.systems import NAMESPACE, Running, plancast
 from plancast.settings import Settings
-from plancast_bus.codec import load
-from plancast_bus.contracts import Bus
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.codec import load
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
+from plancast_bus.ports.bus import Bus
 
 LIVE_PLANS = 1_000
 """Plans that a host keeps in memory."""

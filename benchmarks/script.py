@@ -11,10 +11,10 @@ from plancast.settings import Settings
 from plancast_actors.answers import answer_of
 from plancast_actors.inbound import Inbound
 from plancast_actors.plan_host import PlanHost
-from plancast_bus.codec import decode
-from plancast_bus.effects import Publish, Respond
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.codec import decode
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus
+from plancast_bus.ports.effects import Publish, Respond
 
 PLAN = "0123456789abcdef" * 2
 """As long as the ids that clients give to plans."""

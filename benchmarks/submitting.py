@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from plancast_bus.contracts import Bus
-from plancast_bus.effects import Publish
-from plancast_bus.envelope import EventEnvelope
+from plancast_bus.events.envelope import EventEnvelope
+from plancast_bus.ports.bus import Bus
+from plancast_bus.ports.effects import Publish
 
 CHUNK = 50
 """Events in one emission."""

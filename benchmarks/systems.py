@@ -19,7 +19,7 @@ from plancast.settings import Settings
 from plancast_actors.deployment import Deployment, host_count
 from plancast_actors.local import LocalRuntime
 from plancast_bus.jetstream import connect
-from plancast_bus.server import NatsServer, ServerOptions
+from plancast_bus.nats_server.process import NatsServer, ServerOptions
 
 SystemName = Literal["shared", "dedicated", "baseline"]
 NAMESPACE = "plancast-benchmarks"

@@ -24,11 +24,11 @@ from benchmarks.script import goal
 from benchmarks.submitting import publication, submit
 from benchmarks.systems import Running, durability, plancast
 from plancast.settings import Settings
-from plancast_bus.codec import load
-from plancast_bus.contracts import Bus, Subscription
-from plancast_bus.effects import Publish
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.codec import load
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
+from plancast_bus.ports.bus import Bus, Subscription
+from plancast_bus.ports.effects import Publish
 
 COUNTS: dict[Scale, int] = {"quick": 200, "short": 5_000, "full": 100_000}
 WARM_UP: dict[Scale, int] = {"quick": 50, "short": 200, "full": 200}

@@ -20,10 +20,10 @@ from benchmarks.rows import Row, Say, Scale, Sync
 from benchmarks.systems import durability
 from plancast_actors.activation import Activation
 from plancast_actors.plan_host import PlanHost
-from plancast_bus.jetstream.api import JetStreamApi
-from plancast_bus.jetstream.connection import Connection
-from plancast_bus.jetstream.exchange import Exchange
-from plancast_bus.jetstream.streams import StreamNames
+from plancast_bus.jetstream.client.api import JetStreamApi
+from plancast_bus.jetstream.client.connection import Connection
+from plancast_bus.jetstream.client.request_reply import Exchange
+from plancast_bus.jetstream.streams.definitions import StreamNames
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
 
 
 @pytest.fixture(scope="session")

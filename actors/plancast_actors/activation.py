@@ -16,13 +16,13 @@ from plancast.turn import Turn
 from plancast_actors.samples import Laps
 from plancast_actors.unsent import still_unsent
 from plancast_actors.unused_machines import is_kept
-from plancast_bus import crash_points
-from plancast_bus.checkpoints import Checkpoint, PlanSummary
-from plancast_bus.codec import pack, unpack
-from plancast_bus.crash_points import CrashPoint
-from plancast_bus.effects import Effect, Publish, SealHistory, SetTimer
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus import fault_injection
 from plancast_bus.errors import BusUnavailable, PublishRefused
+from plancast_bus.events.codec import pack, unpack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.fault_injection import CrashPoint
+from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.ports.effects import Effect, Publish, SealHistory, SetTimer
 
 if TYPE_CHECKING:
     from plancast_actors.plan_host import PlanHost
@@ -101,7 +101,7 @@ class Activation:
 
     async def load(self) -> None:
         """Activation: the plan as its checkpoint says, and its last effects once more."""
-        if crash_points.armed:
+        if fault_injection.armed:
             await self._reach(CrashPoint.TURN_LOAD_BEFORE)
         checkpoint = await self.host.bus.checkpoints.load(self.correlation_id)
         self.unload()
@@ -127,7 +127,7 @@ class Activation:
             else:
                 await self.emit(checkpoint.outbox, since=checkpoint.summary.updated_at)
         self.loaded = True
-        if crash_points.armed:
+        if fault_injection.armed:
             await self._reach(CrashPoint.TURN_LOAD_AFTER)
 
     async def forget(self, expired: EventEnvelope) -> None:
@@ -156,7 +156,7 @@ class Activation:
         if machine is not None and not self._has_kept(machine, turn.now):
             await self._keep(machine)
         checkpoint = self.stage(turn, digest, of_code=turn.has_run and self.host.has_handlers)
-        if crash_points.armed:
+        if fault_injection.armed:
             await self._reach(CrashPoint.TURN_COMMIT_BEFORE)
         version = await self.patiently(lambda: self.host.bus.checkpoints.commit(checkpoint))
         self.committed(turn, checkpoint, version)
@@ -165,7 +165,7 @@ class Activation:
         if not self.may_stage(turn, self.host.clock.time()):
             assert machine is not None
             await self._keep(machine)  # the commit took days, as when the computer slept: nobody knew that it is needed
-        if crash_points.armed:
+        if fault_injection.armed:
             await self._reach(CrashPoint.TURN_COMMIT_AFTER)
         await self.emit(checkpoint.outbox)
         if self.laps is not None:
@@ -264,10 +264,10 @@ class Activation:
         if not effects:
             return
         since = self.host.clock.time() if since is None else since
-        if crash_points.armed:
+        if fault_injection.armed:
             await self._reach(CrashPoint.TURN_EMIT_BEFORE)
         await self.patiently(lambda: self._send(effects, since))
-        if crash_points.armed:
+        if fault_injection.armed:
             await self._reach(CrashPoint.TURN_EMIT_AFTER)
 
     async def _send(self, effects: tuple[Effect, ...], since: float) -> None:
@@ -290,7 +290,7 @@ class Activation:
             request.sequence = sequence
 
     async def _reach(self, point: CrashPoint) -> None:
-        await crash_points.reach(point, self.correlation_id)
+        await fault_injection.reach(point, self.correlation_id)
 
     async def patiently(self, step: Callable[[], Awaitable[_T]]) -> _T:
         """Repeat a step while the bus is away or full; every such step is harmless to repeat."""

@@ -13,10 +13,10 @@ from plancast.errors import TerminalError
 from plancast.machine import failed_event
 from plancast.reading import error_text
 from plancast.worker import TaskDefinition
-from plancast_bus.codec import decode
-from plancast_bus.contracts import Delivery
-from plancast_bus.envelope import EventEnvelope, EventTopic, WireEvent, utc_text
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
+from plancast_bus.events.codec import decode
+from plancast_bus.events.envelope import EventEnvelope, EventTopic, WireEvent, utc_text
+from plancast_bus.ports.bus import Delivery
 from plancast_bus.subjects import Subjects, check_event_type
 
 _CLEAN_ID = re.compile(r"[!-~]{1,400}")

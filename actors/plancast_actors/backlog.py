@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from plancast_actors.inbound import Inbound
-from plancast_bus.contracts import Bus, Delivery
-from plancast_bus.sources import TOPICS
+from plancast_bus.ports.bus import Bus, Delivery
+from plancast_bus.topics import TOPICS
 
 
 class Backlog:

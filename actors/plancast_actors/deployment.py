@@ -25,9 +25,9 @@ from plancast_actors.ray_actors import Blueprint, names_of, restarts_of
 from plancast_actors.ray_reasoner import POOL, wants_reasoners
 from plancast_actors.release import RECORD, Release
 from plancast_actors.task_runner import task_consumer
-from plancast_bus.contracts import Bus, Source
 from plancast_bus.errors import BusError, BusUnavailable
 from plancast_bus.jetstream import connect
+from plancast_bus.ports.bus import Bus, Source
 
 KINDS = {
     "dispatchers": "dispatcher-",

@@ -14,10 +14,10 @@ from plancast_actors.in_hand import Held, InHand, Kind
 from plancast_actors.inbound import Inbound, Outcome
 from plancast_actors.routing import HostDirectory, Router
 from plancast_actors.samples import UNSAMPLED, Samples
-from plancast_bus import crash_points
-from plancast_bus.contracts import Bus, Consumer, Delivery, Source
-from plancast_bus.crash_points import CrashPoint
+from plancast_bus import fault_injection
 from plancast_bus.errors import BusError, BusUnavailable
+from plancast_bus.fault_injection import CrashPoint
+from plancast_bus.ports.bus import Bus, Consumer, Delivery, Source
 
 __all__ = ("CONSUMER_PREFIX", "Dispatcher", "DispatcherOptions", "HostDirectory", "consumer_specs")
 
@@ -136,7 +136,7 @@ class Dispatcher:
                 continue
             try:
                 deliveries = await consumer.fetch(wanted)
-                if crash_points.armed:
+                if fault_injection.armed:
                     deliveries = await _at_point(CrashPoint.DISPATCHER_FETCHED, deliveries)
                 await self._take_in(consumer, kind, deliveries)
                 await self._hand_over(self.router)
@@ -215,13 +215,13 @@ class Dispatcher:
     async def _acknowledge(self) -> None:
         ready, self._acks = self._acks, {}
         for consumer, deliveries in ready.items():
-            if crash_points.armed:
+            if fault_injection.armed:
                 deliveries = await _at_point(CrashPoint.DISPATCHER_ACK_BEFORE, deliveries)
             if self.samples is not None:
                 self._note_ages("whole", consumer, deliveries, self.acknowledged)
             await _without_bus(consumer.ack(deliveries))
-            if crash_points.armed and deliveries:
-                await crash_points.reach(CrashPoint.DISPATCHER_ACK_AFTER, deliveries[0].subject)
+            if fault_injection.armed and deliveries:
+                await fault_injection.reach(CrashPoint.DISPATCHER_ACK_AFTER, deliveries[0].subject)
             self.acknowledged += len(deliveries)
 
     # Measuring one event in 64.
@@ -280,7 +280,7 @@ def _inbound(held: Held) -> Inbound:
 
 async def _at_point(point: CrashPoint, deliveries: list[Delivery]) -> list[Delivery]:
     """What of them goes on, each as often as the point lets it."""
-    return [each for each in deliveries for _ in range(await crash_points.reach(point, each.subject))]
+    return [each for each in deliveries for _ in range(await fault_injection.reach(point, each.subject))]
 
 
 async def _without_bus(work: Coroutine[Any, Any, None]) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from plancast.app import App
 from plancast.settings import Settings
-from plancast_bus.contracts import ConsumerSpec, Source
-from plancast_bus.envelope import EventTopic
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.ports.bus import ConsumerSpec, Source
 from plancast_bus.subjects import Subjects, name_of_type
 
 FACTS = (

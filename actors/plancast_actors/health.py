@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 
 from plancast_actors.heartbeat import FRESH_SECONDS, KIND, clear, folder_of, foreign_part
 from plancast_actors.release import RECORD
-from plancast_bus.contracts import Bus
 from plancast_bus.errors import BusError
+from plancast_bus.ports.bus import Bus
 
 Role = Literal["all", "nats", "dispatchers", "hosts", "workers"]
 """What a probe asks about. ``nats``: that NATS answers, which a node needs before anything is deployed."""

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from plancast_bus import private_files
-from plancast_bus.contracts import Registry
 from plancast_bus.errors import BusError
+from plancast_bus.ports.bus import Registry
 
 logger = logging.getLogger(__name__)
 KIND = "process"

@@ -10,8 +10,8 @@ from uuid import uuid4
 
 from plancast_actors.inbound import HostLost, HostPort, Inbound, Outcome, patience
 from plancast_actors.quarantine import Quarantine
-from plancast_bus import crash_points
-from plancast_bus.crash_points import CrashPoint
+from plancast_bus import fault_injection
+from plancast_bus.fault_injection import CrashPoint
 
 logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.1
@@ -208,7 +208,7 @@ class HostLink:
 
     async def _exchange(self, batch: list[Inbound], wait: bool) -> None:
         try:
-            if crash_points.armed:
+            if fault_injection.armed:
                 outcomes = await self._exchange_at_points(batch, wait)
             else:
                 async with asyncio.timeout(self._limits.answer_seconds):
@@ -223,8 +223,8 @@ class HostLink:
                 logger.warning("plan host lost, %d events are handed over again: %s", in_hand, said)
                 await self._recycle_after(error)
             return
-        if crash_points.armed and outcomes:
-            await crash_points.reach(CrashPoint.DISPATCHER_REPORT_AFTER, self._dispatcher)
+        if fault_injection.armed and outcomes:
+            await fault_injection.reach(CrashPoint.DISPATCHER_REPORT_AFTER, self._dispatcher)
         for token, kind, _ in outcomes:
             inbound = self._handed.pop(token, None) or self._parked.pop(token, None)
             if kind == "parked" and inbound is not None:
@@ -235,11 +235,11 @@ class HostLink:
             self._settle(outcomes)
 
     async def _exchange_at_points(self, batch: list[Inbound], wait: bool) -> list[Outcome]:
-        calls = await crash_points.reach(CrashPoint.DISPATCHER_HAND_BEFORE, self._dispatcher) if batch else 1
+        calls = await fault_injection.reach(CrashPoint.DISPATCHER_HAND_BEFORE, self._dispatcher) if batch else 1
         outcomes: list[Outcome] = []
         for _ in range(calls):
             outcomes += await self._host.exchange(self._caller, batch, wait)
-        copies = await crash_points.reach(CrashPoint.DISPATCHER_REPORT_BEFORE, self._dispatcher) if outcomes else 1
+        copies = await fault_injection.reach(CrashPoint.DISPATCHER_REPORT_BEFORE, self._dispatcher) if outcomes else 1
         if not calls or not copies:
             raise HostLost("a crash point has lost the call")
         return outcomes * copies

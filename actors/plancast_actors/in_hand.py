@@ -12,7 +12,7 @@ from typing import Literal
 
 from plancast_actors.dispatcher_options import DispatcherOptions
 from plancast_actors.put_off import PutOff
-from plancast_bus.contracts import Consumer, Delivery
+from plancast_bus.ports.bus import Consumer, Delivery
 
 Kind = Literal["work", "facts", "goals"]
 """What a consumer brings: events of plans that are under way, facts, goals."""

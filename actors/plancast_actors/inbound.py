@@ -34,7 +34,7 @@ class Inbound(NamedTuple):
     convicted: str = ""
     """Why nothing of it may be run any more: it brings its host down. Its plan fails with this."""
     trace: str = ""
-    """The trace that it belongs to; see :mod:`plancast_bus.trace_context`."""
+    """The trace that it belongs to; see :mod:`plancast_bus.events.trace_context`."""
 
 
 class Outcome(NamedTuple):

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from plancast_actors.inbound import Inbound
-from plancast_bus.codec import MSGPACK_TYPE, decode, decode_packed
-from plancast_bus.envelope import EventEnvelope, EventTopic, check_name
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
+from plancast_bus.events.codec import MSGPACK_TYPE, decode, decode_packed
+from plancast_bus.events.envelope import EventEnvelope, EventTopic, check_name
 from plancast_bus.subjects import EventAddress, Subjects, encode_token, is_inbox
 
 _FOR_PLANS = frozenset({EventTopic.ACTION_REQUESTS, EventTopic.PLAN_EVENTS})

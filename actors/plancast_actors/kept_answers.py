@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar
 
 from plancast.answers import Key
 from plancast.reasoning import ReasonReply
-from plancast_bus.contracts import Bus
 from plancast_bus.errors import BusError, BusUnavailable
+from plancast_bus.ports.bus import Bus
 
 logger = logging.getLogger(__name__)
 KIND = "answers"

@@ -16,7 +16,7 @@ from plancast_actors import cluster
 from plancast_actors.deployment import Deployment
 from plancast_bus import private_files
 from plancast_bus.errors import NatsServerError
-from plancast_bus.server import NatsServer, ServerOptions
+from plancast_bus.nats_server.process import NatsServer, ServerOptions
 
 DRAIN_SECONDS = 10.0
 PORT = "port"

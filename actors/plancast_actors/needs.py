@@ -9,9 +9,9 @@ from plancast.machine import Machine
 from plancast.status import PlanStatus
 from plancast_actors.dispatcher_options import CONSUMER_PREFIX
 from plancast_actors.release import Need
-from plancast_bus.checkpoints import PlanSummary
-from plancast_bus.codec import unpack
-from plancast_bus.contracts import Bus
+from plancast_bus.events.codec import unpack
+from plancast_bus.ports.bus import Bus
+from plancast_bus.ports.checkpoints import PlanSummary
 from plancast_bus.subjects import name_of_type
 
 AT_ONCE = 200

@@ -24,18 +24,18 @@ from plancast_actors.inbound import Inbound, Outcome
 from plancast_actors.parking import PARK
 from plancast_actors.quick_turn import QuickTurn
 from plancast_actors.samples import laps_of
-from plancast_bus import crash_points
-from plancast_bus.contracts import Delivery
-from plancast_bus.crash_points import CrashPoint
-from plancast_bus.effects import Publish
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus import fault_injection
 from plancast_bus.errors import (
     BusUnavailable,
     CommitConflict,
     InvalidEnvelope,
     PayloadTooLarge,
 )
-from plancast_bus.trees import tree_name
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.fault_injection import CrashPoint
+from plancast_bus.ports.bus import Delivery
+from plancast_bus.ports.effects import Publish
+from plancast_bus.ports.trees import tree_name
 
 if TYPE_CHECKING:
     from plancast_actors.plan_host import PlanHost, Reports
@@ -119,7 +119,7 @@ class PlanActor:
 
     def _go_on(self) -> None:
         """Take the next event of the mailbox, without a task where that is possible."""
-        while self.mailbox and not crash_points.armed and not self._conflicts:
+        while self.mailbox and not fault_injection.armed and not self._conflicts:
             try:
                 self.quick = QuickTurn.begin(self, *self.mailbox[0])
             except InvalidEnvelope as error:
@@ -194,7 +194,7 @@ class PlanActor:
                 self._taken = inbound, reports = self.mailbox.popleft()
                 try:
                     outcome = await self._take(inbound)
-                    if crash_points.armed:
+                    if fault_injection.armed:
                         await self._reach(CrashPoint.TURN_ACK_BEFORE)
                 except Unreadable as error:
                     self._set_aside(inbound, reports, error)
@@ -208,7 +208,7 @@ class PlanActor:
                 except BaseException as error:
                     outcome = await self._crashed(inbound, error)
                 reports.add(outcome)
-                if crash_points.armed:
+                if fault_injection.armed:
                     await self._reach(CrashPoint.TURN_ACK_AFTER)
         finally:
             self._task = self._taken = None
@@ -231,7 +231,7 @@ class PlanActor:
         digest = digest_of(event.id)
         IN_HAND.set(partial(self._about, event))
         laps = self.state.laps = laps_of(self.host.samples, inbound.token)
-        if crash_points.armed and is_timer:
+        if fault_injection.armed and is_timer:
             await self._reach(CrashPoint.TIMER_DUE)
         backlog, looked_before = None, False
         while True:
@@ -265,12 +265,12 @@ class PlanActor:
                 turn.close()
                 return done
             try:
-                if crash_points.armed:
+                if fault_injection.armed:
                     await self._reach(CrashPoint.TURN_HANDLE_BEFORE)
                 verdict = await self._run(turn)
                 if laps is not None:
                     laps.end("decided_turn" if self._parked else "turn")
-                if crash_points.armed:
+                if fault_injection.armed:
                     await self._reach(CrashPoint.TURN_HANDLE_AFTER)
             except Interrupted as interrupted:
                 if turn.goal is None:
@@ -539,4 +539,4 @@ class PlanActor:
         return about(event) | {"plan_id": plan.plan_id if plan is not None else event.plan_id or self.correlation_id}
 
     async def _reach(self, point: CrashPoint) -> None:
-        await crash_points.reach(point, self.correlation_id)
+        await fault_injection.reach(point, self.correlation_id)

@@ -31,10 +31,10 @@ from plancast_actors.retries import Retries
 from plancast_actors.samples import Samples
 from plancast_actors.unused_machines import is_kept
 from plancast_bus.clock import Clock, SystemClock
-from plancast_bus.contracts import Bus
-from plancast_bus.envelope import EventTopic
 from plancast_bus.errors import InvalidSubject
-from plancast_bus.sources import SOURCES
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.ports.bus import Bus
+from plancast_bus.topics import SOURCES
 
 if TYPE_CHECKING:
     from plancast.tracing import Tracing

@@ -9,8 +9,8 @@ from typing import Any
 
 from plancast.log_records import IN_HAND
 from plancast.redaction import redact
-from plancast_bus.contracts import Bus, Delivery
-from plancast_bus.patience import patiently
+from plancast_bus.ports.bus import Bus, Delivery
+from plancast_bus.retry import patiently
 
 Entry = tuple[Delivery, str, Callable[[], None], dict[str, Any]]
 

@@ -17,9 +17,9 @@ from plancast.planner import Planner
 from plancast.registry import AgentRegistry
 from plancast.worker import Worker
 from plancast_bus.clock import Clock
-from plancast_bus.contracts import Registry
-from plancast_bus.envelope import EventTopic
 from plancast_bus.errors import BusError
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.ports.bus import Registry
 
 logger = logging.getLogger(__name__)
 APP = "app"

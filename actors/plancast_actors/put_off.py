@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from plancast_bus.contracts import Delivery
+from plancast_bus.ports.bus import Delivery
 
 _LONGEST_OFF = 15.0
 """Seconds that a goal is put off at most."""

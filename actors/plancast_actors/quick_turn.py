@@ -15,8 +15,8 @@ from plancast.turn import Turn, Verdict
 from plancast_actors.activation import digest_of
 from plancast_actors.inbound import Inbound
 from plancast_actors.samples import Laps, laps_of
-from plancast_bus.checkpoints import Checkpoint
 from plancast_bus.errors import CommitConflict
+from plancast_bus.ports.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
     from plancast_actors.plan_actor import PlanActor

@@ -42,8 +42,8 @@ from plancast_actors.samples import Samples
 from plancast_actors.sweeper import Sweeper
 from plancast_actors.task_runner import TaskRunner
 from plancast_actors.watchdog import Watchdog, end_process
-from plancast_bus.contracts import Bus
 from plancast_bus.errors import BusUnavailable
+from plancast_bus.ports.bus import Bus
 from plancast_bus.subjects import encode_token
 
 logger = logging.getLogger(__name__)

@@ -70,7 +70,7 @@ def of_sweeper(sweeper: Sweeper, stalls: Mapping[str, int]) -> Iterator[Reading]
 
 
 def of_streams(streams: Mapping[str, Mapping[str, Any]]) -> Iterator[Reading]:
-    """Of the streams, as :meth:`plancast_bus.contracts.Bus.health` tells of them."""
+    """Of the streams, as :meth:`plancast_bus.ports.bus.Bus.health` tells of them."""
     for name, stream in streams.items():
         if "bytes" not in stream:
             continue

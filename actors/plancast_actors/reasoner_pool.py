@@ -21,9 +21,9 @@ from plancast_actors.reasoner_crew import Member, ReasonerCrew, ReasonerLost, Re
 from plancast_actors.reasoner_usage import Ledger
 from plancast_actors.samples import Samples
 from plancast_actors.sealed import Question
-from plancast_bus import crash_points
+from plancast_bus import fault_injection
 from plancast_bus.clock import Clock
-from plancast_bus.crash_points import CrashPoint
+from plancast_bus.fault_injection import CrashPoint
 
 logger = logging.getLogger(__name__)
 STUMBLE_SECONDS = 1.0
@@ -155,20 +155,20 @@ class ReasonerPool:
         if kept is not None:
             return replace(kept, cached=True)
         reply = await self._ask(request)
-        if crash_points.armed:
-            await crash_points.reach(CrashPoint.REASONER_KEEP_BEFORE, request.idempotency_key)
+        if fault_injection.armed:
+            await fault_injection.reach(CrashPoint.REASONER_KEEP_BEFORE, request.idempotency_key)
         # It is paid for: keep it even if nobody waits for it any longer.
         await asyncio.shield(self._crew.spawn(self._store.put(key, reply)))
-        if crash_points.armed:
-            await crash_points.reach(CrashPoint.REASONER_KEEP_AFTER, request.idempotency_key)
+        if fault_injection.armed:
+            await fault_injection.reach(CrashPoint.REASONER_KEEP_AFTER, request.idempotency_key)
         return reply
 
     async def _ask(self, request: Question) -> ReasonReply:
         for repeated in (False, True):
             seat = await self._seat(request, first=repeated)
             try:
-                if crash_points.armed:
-                    await crash_points.reach(CrashPoint.REASONER_ASK_BEFORE, request.idempotency_key)
+                if fault_injection.armed:
+                    await fault_injection.reach(CrashPoint.REASONER_ASK_BEFORE, request.idempotency_key)
                 reply = await seat.member.worker.complete(request)
             except ReasonerLost as error:
                 self._crew.lose(seat.member)

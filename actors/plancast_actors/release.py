@@ -10,7 +10,7 @@ from typing import Any
 
 from plancast.app import App
 from plancast.run import version_of
-from plancast_bus.checkpoints import FORMAT
+from plancast_bus.ports.checkpoints import FORMAT
 
 RECORD = "deployment"
 """Kind of the registration that tells which release a namespace runs."""

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from plancast_actors.dispatcher_options import DispatcherOptions
 from plancast_actors.host_link import HostLimits, HostLink
 from plancast_actors.inbound import HostPort, Outcome
-from plancast_bus.contracts import Bus, Delivery
-from plancast_bus.envelope import EventTopic
 from plancast_bus.errors import BusUnavailable, InvalidEnvelope, InvalidSubject
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.ports.bus import Bus, Delivery
 
 MAX_KNOWN_PLACES = 100_000
 ANSWER_STALLS, START_STALLS = 3, 10

@@ -18,12 +18,12 @@ from plancast.settings import PlanSettings
 from plancast.status import PlanStatus
 from plancast.waking import Kind, Standstill, standstill
 from plancast_actors.unused_machines import UnusedMachines
-from plancast_bus.checkpoints import Checkpoint, Committed
 from plancast_bus.clock import Clock, SystemClock
-from plancast_bus.codec import unpack
-from plancast_bus.contracts import Bus
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusError, InvalidEnvelope
+from plancast_bus.events.codec import unpack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.bus import Bus
+from plancast_bus.ports.checkpoints import Checkpoint, Committed
 from plancast_bus.subjects import encode_token
 
 logger = logging.getLogger(__name__)

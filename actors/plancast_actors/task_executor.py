@@ -25,7 +25,7 @@ from plancast.worker import TaskContext, TaskDefinition, TaskHandler, Worker
 from plancast_actors.answers import Answer, check_data, expected_answer, failure_of, make_answer
 from plancast_actors.samples import UNSAMPLED, Samples
 from plancast_actors.task_record import TRUSTED
-from plancast_bus.envelope import EventEnvelope
+from plancast_bus.events.envelope import EventEnvelope
 
 logger = logging.getLogger(__name__)
 

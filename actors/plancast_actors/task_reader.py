@@ -17,15 +17,15 @@ from plancast_actors.answers import Answer, RequestTooLarge, read_request
 from plancast_actors.poison import Poison
 from plancast_actors.task_executor import TaskExecutor, given_up
 from plancast_actors.task_record import TaskRecord
-from plancast_bus import crash_points
+from plancast_bus import fault_injection
 from plancast_bus.clock import Clock
-from plancast_bus.contracts import Bus, Consumer, ConsumerSpec, Delivery
-from plancast_bus.crash_points import CrashPoint
-from plancast_bus.effects import Publish
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusError, BusUnavailable, InvalidEnvelope, InvalidSubject, PayloadTooLarge
-from plancast_bus.patience import FIRST_PAUSE, LONGEST_PAUSE, patiently
-from plancast_bus.trace_context import trace_id_of
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.trace_context import trace_id_of
+from plancast_bus.fault_injection import CrashPoint
+from plancast_bus.ports.bus import Bus, Consumer, ConsumerSpec, Delivery
+from plancast_bus.ports.effects import Publish
+from plancast_bus.retry import FIRST_PAUSE, LONGEST_PAUSE, patiently
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class TaskReader:
                 continue
             pause = FIRST_PAUSE
             loop = asyncio.get_running_loop()
-            if crash_points.armed:
+            if fault_injection.armed:
                 deliveries = await _at_point(CrashPoint.WORKER_FETCHED, deliveries)
             for delivery in deliveries:
                 if delivery.attempt > 1:
@@ -163,10 +163,10 @@ class TaskReader:
     async def _flush(self) -> None:
         batch, self._settled = self._settled, []
         try:
-            if crash_points.armed and batch:
+            if fault_injection.armed and batch:
                 acks = await _at_point(CrashPoint.WORKER_ACK_BEFORE, [held.delivery for held in batch])
                 await self._consumer.ack(acks)
-                await crash_points.reach(CrashPoint.WORKER_ACK_AFTER, self._event_type)
+                await fault_injection.reach(CrashPoint.WORKER_ACK_AFTER, self._event_type)
             elif batch:
                 await self._consumer.ack([held.delivery for held in batch])
         except BaseException:
@@ -216,7 +216,7 @@ class TaskReader:
 
     async def _do_task(self, held: _Held, request: EventEnvelope) -> None:
         """Do a task that could be read."""
-        if held.delivery.attempt == 1 and self._executor.trusted and not crash_points.armed:
+        if held.delivery.attempt == 1 and self._executor.trusted and not fault_injection.armed:
             await self._do_first(held, request)
         else:
             await self._do_noting(held, request)
@@ -268,8 +268,8 @@ class TaskReader:
                 answer = self._executor.failure(request, error)
         if answer is not None:
             await self._publish(request, answer)
-            if crash_points.armed:
-                await crash_points.reach(CrashPoint.WORKER_ANSWER_AFTER, answer.to_wire()["id"])
+            if fault_injection.armed:
+                await fault_injection.reach(CrashPoint.WORKER_ANSWER_AFTER, answer.to_wire()["id"])
         await record.done()
         self._settle(held)
 
@@ -279,8 +279,8 @@ class TaskReader:
     async def _run(self, request: EventEnvelope, record: TaskRecord, attempt: int) -> Answer | None:
         await self._room.places.wait()
         try:
-            if crash_points.armed:
-                await crash_points.reach(CrashPoint.WORKER_HANDLE_BEFORE, request.id)
+            if fault_injection.armed:
+                await fault_injection.reach(CrashPoint.WORKER_HANDLE_BEFORE, request.id)
             await record.begin()
             return await self._executor.run(request, attempt)
         finally:
@@ -325,7 +325,7 @@ class TaskReader:
     async def _publish(self, request: EventEnvelope, answer: Answer) -> None:
         """Publish an answer however long it takes; one that cannot be sent is replaced by a failure that says so."""
         try:
-            sending = None if crash_points.armed else self._begin_to_send(answer)
+            sending = None if fault_injection.armed else self._begin_to_send(answer)
             if sending is not None:
                 await sending
                 return
@@ -335,7 +335,7 @@ class TaskReader:
             logger.warning("trying on: %s", error, extra={"task": self._event_type})
             await asyncio.sleep(FIRST_PAUSE)
         event = answer.to_envelope()
-        send = self._send_at_point if crash_points.armed else self._send
+        send = self._send_at_point if fault_injection.armed else self._send
         try:
             await self._patiently(lambda: send(event))
         except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
@@ -359,7 +359,7 @@ class TaskReader:
         await self._bus.publish(answer, trace=TRACE.get())
 
     async def _send_at_point(self, answer: EventEnvelope) -> None:
-        copies = await crash_points.reach(CrashPoint.WORKER_HANDLE_AFTER, answer.id)
+        copies = await fault_injection.reach(CrashPoint.WORKER_HANDLE_AFTER, answer.id)
         if not copies:
             raise BusUnavailable("a crash point has lost the answer")
         for _ in range(copies):
@@ -371,4 +371,4 @@ class TaskReader:
 
 async def _at_point(point: CrashPoint, deliveries: list[Delivery]) -> list[Delivery]:
     """What of them goes on, each as often as the point lets it."""
-    return [each for each in deliveries for _ in range(await crash_points.reach(point, each.subject))]
+    return [each for each in deliveries for _ in range(await fault_injection.reach(point, each.subject))]

@@ -6,9 +6,9 @@ import hashlib
 import logging
 from contextlib import suppress
 
-from plancast_bus.contracts import Delivery, Registry
 from plancast_bus.errors import AccessDenied, BusError, InvalidEnvelope
-from plancast_bus.patience import patiently
+from plancast_bus.ports.bus import Delivery, Registry
+from plancast_bus.retry import patiently
 from plancast_bus.subjects import name_of_type
 
 logger = logging.getLogger(__name__)

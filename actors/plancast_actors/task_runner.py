@@ -21,8 +21,8 @@ from plancast_actors.samples import Samples
 from plancast_actors.task_executor import ContextFactory, TaskCounts, TaskExecutor, WorkerRoom
 from plancast_actors.task_reader import TaskReader
 from plancast_bus.clock import Clock, SystemClock
-from plancast_bus.contracts import Bus, ConsumerSpec
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.bus import Bus, ConsumerSpec
 from plancast_bus.settings import BusSettings
 from plancast_bus.subjects import Subjects, task_consumer_name
 

@@ -14,9 +14,9 @@ from plancast_actors.backlog import Backlog
 from plancast_actors.inbound import Inbound, Outcome
 from plancast_actors.plan_actor import PlanActor
 from plancast_actors.quick_turn import QuickTurn
-from plancast_bus.checkpoints import Checkpoint
-from plancast_bus.envelope import EventEnvelope
-from plancast_bus.trace_context import read_trace, trace_id_of
+from plancast_bus.events.envelope import EventEnvelope
+from plancast_bus.events.trace_context import read_trace, trace_id_of
+from plancast_bus.ports.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
     from plancast_actors.plan_host import PlanHost

@@ -11,8 +11,8 @@ from plancast.trace_scope import WORK
 from plancast.tracing import Tracing, processing
 from plancast_actors.task_reader import TaskReader, _Held
 from plancast_actors.task_record import TaskRecord
-from plancast_bus.envelope import EventEnvelope
-from plancast_bus.trace_context import trace_id_of
+from plancast_bus.events.envelope import EventEnvelope
+from plancast_bus.events.trace_context import trace_id_of
 
 
 class TracedTaskReader(TaskReader):

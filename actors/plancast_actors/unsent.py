@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from plancast.plan import PlanContext
 from plancast.reading import answered_request
-from plancast_bus.codec import decode
-from plancast_bus.contracts import Bus, Delivery
-from plancast_bus.effects import Effect, Publish
-from plancast_bus.envelope import EventTopic
 from plancast_bus.errors import InvalidEnvelope
+from plancast_bus.events.codec import decode
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.ports.bus import Bus, Delivery
+from plancast_bus.ports.effects import Effect, Publish
 
 
 async def still_unsent(

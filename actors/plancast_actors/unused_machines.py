@@ -16,10 +16,10 @@ import logging
 from contextlib import aclosing
 
 from plancast.settings import PlanSettings
-from plancast_bus.checkpoints import Committed, KeptMachine
-from plancast_bus.codec import unpack
-from plancast_bus.contracts import Bus
 from plancast_bus.errors import InvalidEnvelope
+from plancast_bus.events.codec import unpack
+from plancast_bus.ports.bus import Bus
+from plancast_bus.ports.checkpoints import Committed, KeptMachine
 
 logger = logging.getLogger(__name__)
 RENEWAL = 86_400.0

@@ -19,8 +19,8 @@ from plancast_actors.needs import plans_underway, waiting_goals
 from plancast_actors.ray_actors import Blueprint
 from plancast_actors.ray_reasoner import POOL
 from plancast_actors.release import RECORD, Abilities, Release, gaps
-from plancast_bus.contracts import Bus
 from plancast_bus.errors import PlancastError
+from plancast_bus.ports.bus import Bus
 
 ROLLING_PATIENCE = 2.0
 """Seconds for which a host may go on before it is replaced; dispatchers keep it busy, and hand over again what it

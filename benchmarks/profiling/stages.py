@@ -40,13 +40,16 @@ STAGES = {
 """In the order of an event's way, with what they are."""
 
 FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
-    "plancast_bus.codec": {DECODE: ("decode", "decode_packed", "load", "unpack"), ENCODE: ("encode", "dump", "pack")},
-    "plancast_bus.envelope": {ENCODE: ("to_wire",)},
-    "plancast_bus.checkpoints": {ENCODE: ("encode", "to_header"), DECODE: ("decode", "from_header")},
+    "plancast_bus.events.codec": {
+        DECODE: ("decode", "decode_packed", "load", "unpack"),
+        ENCODE: ("encode", "dump", "pack"),
+    },
+    "plancast_bus.events.envelope": {ENCODE: ("to_wire",)},
+    "plancast_bus.ports.checkpoints": {ENCODE: ("encode", "to_header"), DECODE: ("decode", "from_header")},
     "plancast_bus.jetstream.bus": {ENCODE: ("encode",), EMIT: ("publish", "emit", "begin_emit")},
-    "plancast_bus.jetstream.checkpoints": {COMMIT: ("begin_commit",)},
-    "plancast_bus.jetstream.client": {BUS_OUT: ("_flush",)},
-    "plancast_bus.jetstream.consuming": {ACK: ("ack", "nak", "in_progress", "_answer")},
+    "plancast_bus.jetstream.stores.checkpoints": {COMMIT: ("begin_commit",)},
+    "plancast_bus.jetstream.client.nats_client": {BUS_OUT: ("_flush",)},
+    "plancast_bus.jetstream.messaging.consumer": {ACK: ("ack", "nak", "in_progress", "_answer")},
     "plancast_actors.inbound_reader": {DECODE: ("read",)},
     "plancast_actors.plan_actor": {DISPATCH: ("deliver",)},
     "plancast_actors.activation": {COMMIT: ("commit",), EMIT: ("emit", "_send", "_note_place")},
@@ -65,13 +68,13 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 """Functions of a module, by their own names."""
 
 MODULES = {
-    "plancast_bus.jetstream.consuming": BUS_IN,
-    "plancast_bus.jetstream.reading": BUS_IN,
-    "plancast_bus.jetstream.inbox": BUS_IN,
-    "plancast_bus.jetstream.receiving": BUS_IN,
-    "plancast_bus.jetstream.exchange": BUS_IN,
-    "plancast_bus.jetstream.checkpoints": COMMIT,
-    "plancast_bus.jetstream.emitting": EMIT,
+    "plancast_bus.jetstream.messaging.consumer": BUS_IN,
+    "plancast_bus.jetstream.messaging.stream_reader": BUS_IN,
+    "plancast_bus.jetstream.client.inbox": BUS_IN,
+    "plancast_bus.jetstream.client.parser": BUS_IN,
+    "plancast_bus.jetstream.client.request_reply": BUS_IN,
+    "plancast_bus.jetstream.stores.checkpoints": COMMIT,
+    "plancast_bus.jetstream.messaging.emitter": EMIT,
     "plancast_actors.dispatcher": DISPATCH,
     "plancast_actors.in_hand": DISPATCH,
     "plancast_actors.routing": DISPATCH,

@@ -23,13 +23,13 @@ from benchmarks.script import Script, record
 from plancast.settings import Settings
 from plancast_actors.deployment import host_count
 from plancast_bus.cluster import NatsCluster
-from plancast_bus.contracts import Bus
 from plancast_bus.jetstream import connect
-from plancast_bus.jetstream.checkpoints import EXPECTED, SUMMARY
-from plancast_bus.jetstream.connection import Connection
-from plancast_bus.jetstream.exchange import Exchange
-from plancast_bus.jetstream.publishing import Publisher
-from plancast_bus.server import NatsServer
+from plancast_bus.jetstream.client.connection import Connection
+from plancast_bus.jetstream.client.request_reply import Exchange
+from plancast_bus.jetstream.messaging.publisher import Publisher
+from plancast_bus.jetstream.stores.checkpoints import EXPECTED, SUMMARY
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.bus import Bus
 
 TIMEOUT = 300.0
 WARM_UP = 200

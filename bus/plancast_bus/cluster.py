@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from plancast_bus.errors import NatsServerError
-from plancast_bus.server import ClusterOptions, NatsServer, ServerOptions
+from plancast_bus.nats_server.process import ClusterOptions, NatsServer, ServerOptions
 
 ELECTION_PATIENCE = 60.0
 """Seconds until a stream without a leader is given up."""

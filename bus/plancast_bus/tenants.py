@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import InvalidSubject
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.subjects import encode_token
 
 

@@ -48,7 +48,6 @@ from plancast.run import (
 )
 from plancast.states import RetryPolicy, StateAction, StateConfig, StateMachine, StateTransition
 from plancast.worker import TaskContext, Worker
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import (
     BusError,
     BusUnavailable,
@@ -59,6 +58,7 @@ from plancast_bus.errors import (
     PublishRefused,
     UnsupportedServer,
 )
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 if TYPE_CHECKING:
     from plancast.choreography import ChoreographyPlanner

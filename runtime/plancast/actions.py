@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticUseDefault
 
 from plancast.bounds import FrozenDict, freeze, shown
-from plancast_bus.envelope import EventTopic
+from plancast_bus.events.envelope import EventTopic
 from plancast_bus.subjects import MAX_TYPE
 
 MAX_BRANCHES: Final = 50

@@ -22,11 +22,11 @@ from plancast.plain import plain
 from plancast.settings import Settings
 from plancast.status import PlanStatus
 from plancast.waiting import Endings
-from plancast_bus.checkpoints import Committed, PlanFilter, PlanSummary
-from plancast_bus.codec import validated
-from plancast_bus.contracts import Bus
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
+from plancast_bus.events.codec import validated
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.bus import Bus
+from plancast_bus.ports.checkpoints import Committed, PlanFilter, PlanSummary
 from plancast_bus.subjects import check_event_type, encode_token
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from plancast_bus.envelope import EventTopic
+from plancast_bus.events.envelope import EventTopic
 
 
 class EventPort(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 CANCEL, PAUSE, RESUME = "plan.cancel", "plan.pause", "plan.resume"
 REJECT, REDIRECT, INJECT = "plan.reject", "plan.redirect", "plan.inject"

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 from plancast.errors import InvalidApp
 from plancast.plain import plain
 from plancast.schemas import Schema, checked_schema
-from plancast_bus.envelope import EventTopic
+from plancast_bus.events.envelope import EventTopic
 from plancast_bus.subjects import check_event_type
 
 __all__ = ["AgentDefinition", "EventDefinition", "Schema"]

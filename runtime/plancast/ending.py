@@ -7,9 +7,9 @@ from typing import Any
 
 from plancast.errors import PlanNotFound
 from plancast.status import PlanStatus
-from plancast_bus.checkpoints import Checkpoint
-from plancast_bus.codec import unpack
-from plancast_bus.contracts import Subscription
+from plancast_bus.events.codec import unpack
+from plancast_bus.ports.bus import Subscription
+from plancast_bus.ports.checkpoints import Checkpoint
 
 
 class Ending:

@@ -24,8 +24,8 @@ from plancast.plan import WAIT_TIMEOUT, WAITING_FOR, PlanContext
 from plancast.requests import WAIT, Request
 from plancast.task_registry import TaskRegistry
 from plancast.tasks import GroupState, Task, TaskState
-from plancast_bus.envelope import EventTopic
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject, PayloadTooLarge
+from plancast_bus.events.envelope import EventTopic
 
 WAITING_EVENT = "plan.waiting_for_input"
 """System event that tells people and services what a plan waits for."""

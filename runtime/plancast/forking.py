@@ -22,7 +22,7 @@ from plancast.reading import answered_request
 from plancast.requests import WAIT, Request, effect_id
 from plancast.status import PAUSED, PlanStatus
 from plancast.verdict import Verdict
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 if TYPE_CHECKING:
     from plancast.turn import Turn

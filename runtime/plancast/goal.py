@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from plancast.tree import TOP, Place, read_place
-from plancast_bus.envelope import EventEnvelope
+from plancast_bus.events.envelope import EventEnvelope
 
 _READ = ("metadata", "response_event", "session_id", "user_id", "tenant_id", "response_topic", "id", "trace_id")
 """What a goal takes from its event, where the event has it."""

@@ -15,10 +15,10 @@ from plancast.errors import PlanCancelled, PlanFailed, PlanFinished, PlanNotFoun
 from plancast.plain import plain
 from plancast.status import PlanStatus
 from plancast.stored import find_checkpoint, plan_fields
-from plancast_bus.checkpoints import Checkpoint
-from plancast_bus.codec import unpack
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import AccessDenied, BusUnavailable
+from plancast_bus.events.codec import unpack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.subjects import check_event_type
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import Any
 
 from plancast.plain import plain
 from plancast.trace_scope import current_trace
-from plancast_bus.contracts import Bus
-from plancast_bus.envelope import EventEnvelope, EventTopic, derived_id
-from plancast_bus.trace_context import trace_id_of
+from plancast_bus.events.envelope import EventEnvelope, EventTopic, derived_id
+from plancast_bus.events.trace_context import trace_id_of
+from plancast_bus.ports.bus import Bus
 
 
 class LiveEvents:

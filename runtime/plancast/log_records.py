@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from plancast.redaction import redact
-from plancast_bus.envelope import EventEnvelope
+from plancast_bus.events.envelope import EventEnvelope
 
 LogFormat = Literal["text", "json"]
 MAX_CHARS = 16_384

@@ -14,8 +14,8 @@ from plancast.machine import failed_event
 from plancast.plain import plain
 from plancast.requests import Request
 from plancast.run import RunBudget, RunContext, TrajectoryEntry
-from plancast_bus.envelope import EventTopic
 from plancast_bus.errors import PlancastError
+from plancast_bus.events.envelope import EventTopic
 
 __all__ = ["live_agents", "plan_of", "publishable_events", "trigger_of", "view"]
 

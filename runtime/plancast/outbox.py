@@ -8,9 +8,9 @@ from plancast import tree
 from plancast.plan import PlanContext
 from plancast.requests import Request, effect_id
 from plancast.turn_environment import TurnEnvironment
-from plancast_bus.effects import Effect, NoteAlias, Publish, Respond
-from plancast_bus.envelope import EventEnvelope, EventTopic, WireEvent, utc_text
 from plancast_bus.errors import PayloadTooLarge
+from plancast_bus.events.envelope import EventEnvelope, EventTopic, WireEvent, utc_text
+from plancast_bus.ports.effects import Effect, NoteAlias, Publish, Respond
 from plancast_bus.subjects import fitting_token, message_id_of
 from plancast_bus.tenants import tenant_token
 

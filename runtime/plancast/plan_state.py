@@ -10,7 +10,7 @@ from plancast.machine import Machine
 from plancast.requests import Request
 from plancast.states import StateConfig
 from plancast.task_registry import TaskRegistry
-from plancast_bus.packed import as_map, pack_fields
+from plancast_bus.events.packed_maps import as_map, pack_fields
 
 if TYPE_CHECKING:
     from plancast.plan import PlanContext

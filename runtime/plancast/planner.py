@@ -12,7 +12,7 @@ from plancast.errors import InvalidApp, InvalidPlannerConfig
 from plancast.machine import Machine
 from plancast.run import AutonomousPlanner, resolve_wake_mode
 from plancast.states import StateConfig
-from plancast_bus.envelope import EventTopic
+from plancast_bus.events.envelope import EventTopic
 from plancast_bus.subjects import check_event_type
 
 if TYPE_CHECKING:

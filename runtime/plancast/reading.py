@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plancast.redaction import redact
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 MAX_ERROR = 2_000
 """Longest error text that a plan keeps and responds with, in characters."""

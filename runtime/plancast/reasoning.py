@@ -48,7 +48,7 @@ class ReasonRequest:
     api_key: SecretStr | None = None
     """None takes the provider's environment variable. Goes where `api_base` goes, never to another provider."""
     trace: str = ""
-    """The trace that it belongs to; see :mod:`plancast_bus.trace_context`."""
+    """The trace that it belongs to; see :mod:`plancast_bus.events.trace_context`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fallback_models", tuple(self.fallback_models))

@@ -13,8 +13,8 @@ from plancast.definitions import AgentDefinition, EventDefinition
 from plancast.errors import PlancastError
 from plancast.plain import plain
 from plancast_bus.clock import Clock, SystemClock
-from plancast_bus.contracts import Registry
 from plancast_bus.errors import InvalidEnvelope
+from plancast_bus.ports.bus import Registry
 
 __all__ = ["AgentRegistry", "Toolkit", "UnknownAgent"]
 

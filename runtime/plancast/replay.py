@@ -20,9 +20,9 @@ from plancast.requests import Request
 from plancast.rerun import Rerun, rerun, sent_events
 from plancast.settings import PlanSettings
 from plancast.status import PAUSED
-from plancast_bus import codec
-from plancast_bus.effects import Effect
-from plancast_bus.envelope import EventTopic
+from plancast_bus.events import codec
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.ports.effects import Effect
 
 __all__ = ["Outcome", "PlanAt", "RecordedPlan", "Replay", "ReplayOptions", "ReplayedTurn", "replay", "state_at", "walk"]
 

@@ -16,9 +16,9 @@ from plancast.registry import Toolkit
 from plancast.run import AutonomousPlanner, RunContext, WakeMode, version_of
 from plancast.settings import PlanSettings
 from plancast.turn_environment import TurnEnvironment
-from plancast_bus import codec
-from plancast_bus.envelope import EventTopic
 from plancast_bus.errors import PayloadTooLarge
+from plancast_bus.events import codec
+from plancast_bus.events.envelope import EventTopic
 from plancast_bus.subjects import Subjects
 
 _ELSEWHERE: Final = "a handler looks up another plan, and what it was then is not in the history"

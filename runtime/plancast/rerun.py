@@ -12,9 +12,9 @@ from plancast.machine import Machine
 from plancast.plan import PlanContext
 from plancast.replay_environment import Script, Unknowable, recorded_failure
 from plancast.turn import Turn, TurnEnvironment, Verdict
-from plancast_bus import codec
-from plancast_bus.effects import Effect, Publish, Respond
-from plancast_bus.envelope import EventEnvelope
+from plancast_bus.events import codec
+from plancast_bus.events.envelope import EventEnvelope
+from plancast_bus.ports.effects import Effect, Publish, Respond
 
 _COMPARED: Final = ("from", "path", "state", "status", "error", "pause_reason", "notes")
 _UNSURE: Final = frozenset(("withdraw", "seal_history"))

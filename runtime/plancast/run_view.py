@@ -9,7 +9,7 @@ from plancast.decisions import PlannerDecision
 from plancast.definitions import AgentDefinition, EventDefinition
 from plancast.plan import PlanContext
 from plancast.run import AutonomousPlanner, RunBudget, RunContext, RunControl, TrajectoryEntry
-from plancast_bus.envelope import EventTopic
+from plancast_bus.events.envelope import EventTopic
 
 if TYPE_CHECKING:
     from plancast.turn import Turn

@@ -13,8 +13,8 @@ from plancast.plan import PlanContext
 from plancast.reading import answered_request
 from plancast.requests import Request
 from plancast.status import RUNNING
-from plancast_bus.effects import CancelTimer, DropAlias, SetTimer, Withdraw
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.effects import CancelTimer, DropAlias, SetTimer, Withdraw
 
 if TYPE_CHECKING:
     from plancast.turn import Turn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from plancast_bus.envelope import EventTopic
+from plancast_bus.events.envelope import EventTopic
 
 if TYPE_CHECKING:
     from plancast.outbox import Outbox

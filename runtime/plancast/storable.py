@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from plancast.errors import UnstorablePlan
 from plancast.reading import words_of
-from plancast_bus.codec import fault_of, is_json, unpack
+from plancast_bus.events.codec import fault_of, is_json, unpack
 
 if TYPE_CHECKING:
     from plancast.plan import PlanContext

@@ -6,8 +6,8 @@ from typing import Any
 
 from plancast.errors import ForeignPlan
 from plancast.machine import Machine
-from plancast_bus.checkpoints import Checkpoint, CheckpointStore
-from plancast_bus.codec import unpack
+from plancast_bus.events.codec import unpack
+from plancast_bus.ports.checkpoints import Checkpoint, CheckpointStore
 
 
 async def find_checkpoint(checkpoints: CheckpointStore, name: str) -> Checkpoint | None:

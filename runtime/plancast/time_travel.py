@@ -15,16 +15,16 @@ from plancast.registry import AgentRegistry
 from plancast.replay import RecordedPlan, ReplayOptions, Step, doubt_of, entry_of, walk
 from plancast.replayed import ReplayedTurn, Which
 from plancast.settings import Settings
-from plancast_bus.checkpoints import Checkpoint
-from plancast_bus.codec import unpack
-from plancast_bus.effects import SetTimer
 from plancast_bus.errors import AccessDenied, PayloadTooLarge
+from plancast_bus.events.codec import unpack
+from plancast_bus.ports.checkpoints import Checkpoint
+from plancast_bus.ports.effects import SetTimer
 from plancast_bus.settings import BusSettings
 from plancast_bus.subjects import encode_token
 
 if TYPE_CHECKING:
     from plancast.app import App
-    from plancast_bus.contracts import Bus
+    from plancast_bus.ports.bus import Bus
 
 _AT_ONCE: Final = 0.0
 """When a fork is due: long ago, by whatever clock."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from plancast.plan import PlanContext
-from plancast_bus.codec import load, pack
-from plancast_bus.effects import Effect, Publish, Respond, effect_kind
-from plancast_bus.packed import as_map, pack_fields
+from plancast_bus.events.codec import load, pack
+from plancast_bus.events.packed_maps import as_map, pack_fields
+from plancast_bus.ports.effects import Effect, Publish, Respond, effect_kind
 
 if TYPE_CHECKING:
     from plancast.turn import Turn

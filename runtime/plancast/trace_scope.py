@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from plancast.tracing import Tracing, Work
 
 TRACE: ContextVar[str] = ContextVar("TRACE", default="")
-"""Of the task that is being done, as a text; see :mod:`plancast_bus.trace_context`. Empty: of none."""
+"""Of the task that is being done, as a text; see :mod:`plancast_bus.events.trace_context`. Empty: of none."""
 TRACING: ContextVar[Tracing | None] = ContextVar("TRACING", default=None)
 """What makes spans; None where traces are off."""
 WORK: ContextVar[Work | None] = ContextVar("WORK", default=None)

@@ -19,12 +19,12 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from plancast.trace_scope import TRACE, TRACING, WORK
-from plancast_bus.trace_context import trace_id_of, write_trace
+from plancast_bus.events.trace_context import trace_id_of, write_trace
 
 if TYPE_CHECKING:
     from plancast.reasoning import ReasonRequest
-    from plancast_bus.contracts import Bus
-    from plancast_bus.envelope import EventEnvelope
+    from plancast_bus.events.envelope import EventEnvelope
+    from plancast_bus.ports.bus import Bus
     from plancast_bus.subjects import Subjects
 
 NAME = "plancast"

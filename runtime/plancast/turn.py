@@ -26,11 +26,11 @@ from plancast.timeline_entry import packed_entry, timeline_entry
 from plancast.tree import TOP, Place, read_place
 from plancast.turn_environment import TurnEnvironment
 from plancast.verdict import Verdict
-from plancast_bus.codec import pack
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import PayloadTooLarge
+from plancast_bus.events.codec import pack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.trace_context import trace_id_of
 from plancast_bus.subjects import check_event_type
-from plancast_bus.trace_context import trace_id_of
 
 __all__ = ["Turn", "TurnEnvironment", "Verdict"]
 
@@ -109,7 +109,7 @@ class Turn:
             self.asked_before = {key: (each.due, each.child, each.sequence) for key, each in plan.requests.items()}
 
     def belongs_to(self, trace: str) -> None:
-        """Have the turn, and what it sends, belong to a trace; see :mod:`plancast_bus.trace_context`."""
+        """Have the turn, and what it sends, belong to a trace; see :mod:`plancast_bus.events.trace_context`."""
         self.outbox.trace, self.outbox.trace_id = trace, trace_id_of(trace)
         self.event.trace_id = self.outbox.trace_id
 

@@ -13,7 +13,7 @@ from plancast.planner import Planner
 from plancast.run import AutonomousPlanner, version_of
 from plancast.settings import PlanSettings
 from plancast.stored import StoredPlans
-from plancast_bus.envelope import EventEnvelope, WireEvent
+from plancast_bus.events.envelope import EventEnvelope, WireEvent
 from plancast_bus.subjects import Subjects
 
 MEMORIES = 1_024

@@ -21,9 +21,9 @@ from weakref import WeakValueDictionary
 from plancast.ending import Ending, response_of, tells
 from plancast.errors import PlanNotFound
 from plancast.stored import find_checkpoint
-from plancast_bus import codec
-from plancast_bus.contracts import Bus, Subscription
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, InvalidEnvelope
+from plancast_bus.events import codec
+from plancast_bus.ports.bus import Bus, Subscription
 
 logger = logging.getLogger(__name__)
 

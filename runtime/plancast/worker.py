@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from plancast.errors import InvalidApp
-from plancast_bus.envelope import EventEnvelope
+from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.subjects import check_event_type
 
 TaskHandler = Callable[..., Any]

@@ -18,8 +18,8 @@ from plancast_actors.presence import register_app
 from plancast_actors.task_runner import TaskRunner
 from plancast_bus.jetstream import connect
 from plancast_bus.jetstream.bus import JetStreamBus
-from plancast_bus.jetstream.trees import JetStreamTrees
-from plancast_bus.server import NatsServer
+from plancast_bus.jetstream.stores.trees import JetStreamTrees
+from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.settings import NatsSettings
 
 

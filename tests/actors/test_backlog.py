@@ -24,10 +24,10 @@ from plancast import (
 )
 from plancast_actors.inbound import Inbound
 from plancast_actors.plan_host import PlanHost
-from plancast_bus.contracts import ConsumerSpec
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusUnavailable
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus
+from plancast_bus.ports.bus import ConsumerSpec
 
 SECONDS = 30.0
 

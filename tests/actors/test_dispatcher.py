@@ -12,14 +12,14 @@ from plancast import App, Planner, Settings, StateAction, StateConfig, StateTran
 from plancast.testing import PlancastTest
 from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.inbound import HostLost, Inbound, Outcome
-from plancast_bus import codec
-from plancast_bus.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.clock import ManualClock
-from plancast_bus.effects import Respond, SetTimer
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusUnavailable
+from plancast_bus.events import codec
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.memory.bus import MemoryConsumer
+from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.ports.effects import Respond, SetTimer
 
 PATIENCE = 30.0
 

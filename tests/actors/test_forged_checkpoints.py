@@ -19,10 +19,10 @@ from plancast_actors.inbound import HostPort
 from plancast_actors.plan_host import PlanHost
 from plancast_actors.task_runner import TaskRunner
 from plancast_actors.unused_machines import UnusedMachines
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import UnreadableCheckpoint
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus, connect
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.settings import BusSettings, NatsSettings
 
 PATIENCE = 60.0

@@ -16,7 +16,7 @@ from plancast_actors.health import liveness, readiness
 from plancast_actors.heartbeat import FRESH_SECONDS, KIND, Heartbeat, folder_of
 from plancast_actors.release import RECORD
 from plancast_bus.jetstream import JetStreamBus, connect
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.settings import BusSettings, NatsSettings
 
 RUNNING = {"dispatchers": 1, "hosts": 2, "workers": 0}

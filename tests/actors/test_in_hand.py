@@ -6,7 +6,7 @@ from typing import Any
 
 from plancast_actors.dispatcher_options import DispatcherOptions
 from plancast_actors.in_hand import Held, InHand, Kind
-from plancast_bus.contracts import Delivery
+from plancast_bus.ports.bus import Delivery
 
 CONSUMER: Any = object()
 

@@ -15,8 +15,8 @@ from plancast.reasoning import ReasonReply, ReasonRequest
 from plancast.testing import PlancastTest
 from plancast_actors.plan_host import PlanHost
 from plancast_bus.clock import ManualClock
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import PayloadTooLarge, PublishRefused
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus, MemoryWorld
 
 PATIENCE = 60.0

@@ -16,13 +16,13 @@ from plancast.testing import PlancastTest
 from plancast_actors.inbound import Inbound, Outcome
 from plancast_actors.plan_host import PlanHost
 from plancast_actors.presence import deregister_app
-from plancast_bus import codec
-from plancast_bus.checkpoints import Checkpoint
 from plancast_bus.clock import ManualClock
-from plancast_bus.contracts import DeadLetter
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusUnavailable, PublishRefused
+from plancast_bus.events import codec
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus, MemoryWorld
+from plancast_bus.ports.bus import DeadLetter
+from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.subjects import encode_token
 
 

@@ -29,8 +29,8 @@ from plancast_actors.inbound import HostLost, Inbound, Outcome
 from plancast_actors.plan_actor import PlanActor
 from plancast_actors.quarantine import PHASE, Quarantine
 from plancast_actors.task_record import TRUSTED
-from plancast_bus.contracts import DeadLetter
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.bus import DeadLetter
 
 PATIENCE = 30.0
 SIGNALLED = {

@@ -26,13 +26,13 @@ from plancast.actions import CompleteAction, WaitAction
 from plancast.decisions import PlannerDecision
 from plancast.run import WakeMode
 from plancast.testing import PlancastTest
-from plancast_bus import codec
-from plancast_bus.checkpoints import Checkpoint
 from plancast_bus.clock import ManualClock
-from plancast_bus.codec import pack, unpack
-from plancast_bus.effects import CancelTimer
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusUnavailable
+from plancast_bus.events import codec
+from plancast_bus.events.codec import pack, unpack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.checkpoints import Checkpoint
+from plancast_bus.ports.effects import CancelTimer
 
 PATIENCE = 30.0
 STALLED, SWEEP = 300.0, 60.0

@@ -25,14 +25,14 @@ from plancast_actors.task_executor import Places
 from plancast_actors.task_record import TRUSTED
 from plancast_actors.task_runner import TaskRunner, task_consumer
 from plancast_bus.clock import ManualClock
-from plancast_bus.codec import MSGPACK_TYPE, decode, encode
-from plancast_bus.contracts import ConsumerSpec, DeadLetter
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, PublishRefused
+from plancast_bus.events.codec import MSGPACK_TYPE, decode, encode
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
 from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.memory.faults import Point
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.bus import ConsumerSpec, DeadLetter
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.subjects import Subjects
 

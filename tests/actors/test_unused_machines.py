@@ -15,13 +15,13 @@ from plancast.settings import PlanSettings
 from plancast.testing import ManualClock, PlancastTest
 from plancast_actors import unused_machines
 from plancast_actors.unused_machines import UnusedMachines
-from plancast_bus.checkpoints import Checkpoint, Committed, PlanSummary
-from plancast_bus.codec import pack, unpack
-from plancast_bus.contracts import Bus
 from plancast_bus.errors import BusUnavailable, InvalidEnvelope
+from plancast_bus.events.codec import pack, unpack
 from plancast_bus.jetstream import connect
 from plancast_bus.memory import MemoryBus, MemoryWorld
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.bus import Bus
+from plancast_bus.ports.checkpoints import Checkpoint, Committed, PlanSummary
 from plancast_bus.settings import BusSettings, NatsSettings
 
 HOUR, DAY = 3_600.0, 86_400.0

@@ -15,8 +15,8 @@ from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.inbound import HostPort, Inbound, Outcome
 from plancast_actors.plan_host import PlanHost
 from plancast_actors.task_runner import TaskRunner
-from plancast_bus.contracts import DeadLetter
 from plancast_bus.jetstream import JetStreamBus, connect
+from plancast_bus.ports.bus import DeadLetter
 
 PATIENCE = 90.0
 GOAL, TASK = "held.goal", "held.task.requested"

@@ -21,7 +21,7 @@ from plancast import (
     StateTransition,
     Worker,
 )
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
 
 PATIENCE = 60.0
 AT_ONCE = 30.0

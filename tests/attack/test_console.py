@@ -23,8 +23,8 @@ from plancast.console.index import PlanIndex, Wanted
 from plancast.console.limits import Slots
 from plancast.console.problems import Refused
 from plancast.console.server import ConsoleServer
-from plancast_bus.checkpoints import Committed, PlanSummary
 from plancast_bus.memory import MemoryBus, MemoryWorld
+from plancast_bus.ports.checkpoints import Committed, PlanSummary
 from plancast_bus.settings import BusSettings
 
 MANY = 1_500

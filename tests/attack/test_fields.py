@@ -16,10 +16,10 @@ from nats.aio.msg import Msg
 from tests.attack.running import GOAL, PATIENCE, TASK, Running
 
 from plancast import BusUnavailable
-from plancast_bus.effects import Respond
-from plancast_bus.envelope import EventEnvelope
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
-from plancast_bus.server import NatsServer
+from plancast_bus.events.envelope import EventEnvelope
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.effects import Respond
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 LONG = "x" * 5000

@@ -11,10 +11,10 @@ import pytest
 from tests.attack.running import GOAL, PATIENCE, TASK, Running
 
 from plancast import Settings
-from plancast_bus.contracts import Delivery
 from plancast_bus.jetstream import connect
-from plancast_bus.jetstream.dead_letters import BUNDLE_BYTES
-from plancast_bus.server import NatsServer
+from plancast_bus.jetstream.stores.dead_letters import BUNDLE_BYTES
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.bus import Delivery
 from plancast_bus.settings import NatsSettings
 
 POISON = (b"no event", b"{", b"[1]", b"\xc1")

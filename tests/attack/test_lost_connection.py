@@ -21,8 +21,8 @@ from tests.attack.running import PATIENCE, PROTOCOL_ERROR, Proxy, Running
 from plancast import BusUnavailable, Client, Settings
 from plancast_actors import watchdog
 from plancast_bus.jetstream import JetStreamBus, connect
-from plancast_bus.jetstream.plain import connect_plain
-from plancast_bus.server import NatsServer
+from plancast_bus.jetstream.core_nats import connect_plain
+from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.settings import NatsSettings
 
 PLANCAST = Path(sys.executable).with_name("plancast")

@@ -25,11 +25,11 @@ from plancast import (
     StateTransition,
 )  # fmt: skip
 from plancast.testing import ModelServer
-from plancast_bus import crash_points
-from plancast_bus.checkpoints import PlanSummary
-from plancast_bus.crash_points import CrashPoint
-from plancast_bus.envelope import EventEnvelope, EventTopic
-from plancast_bus.server import NatsServer
+from plancast_bus import fault_injection
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.fault_injection import CrashPoint
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.checkpoints import PlanSummary
 
 PATIENCE = 90.0
 GOAL = "x.goal"
@@ -202,7 +202,7 @@ async def test_a_host_that_dies_while_children_begin_counts_none_twice_and_none_
             await asyncio.Event().wait()
 
     bounds = {"plans": {"max_tree": 20}, "dispatchers": {"ack_wait": 2.0}}
-    async with OnNats(nats_server, decided(3), hosts=2, **bounds) as env, crash_points.installed(die):
+    async with OnNats(nats_server, decided(3), hosts=2, **bounds) as env, fault_injection.installed(die):
         handle = await env.client.submit(GOAL)
         await handle.result(timeout=PATIENCE)
         plans = await ended(env)

@@ -10,8 +10,8 @@ from tests.actors.on_nats import OnNats
 from tests.attack.test_app_code import AT_ONCE, PanicException, asking
 
 from plancast import App, CompleteAction, PlanContext, PlanFailed, Planner, PlannerDecision, Worker
-from plancast_bus.codec import unpack
-from plancast_bus.server import NatsServer
+from plancast_bus.events.codec import unpack
+from plancast_bus.nats_server.process import NatsServer
 
 
 class Panicking(dict[str, int]):

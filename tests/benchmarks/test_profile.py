@@ -61,7 +61,10 @@ def frames(*functions: tuple[str, str]) -> FrameType:
         ([("plancast_actors.plan_actor", "_take"), ("plancast.turn", "run")], stages.TURN),
         ([("plancast_actors.plan_actor", "_take"), ("plancast.machine", "enter"), ("json", "dumps")], stages.TURN),
         ([("plancast_actors.activation", "commit"), ("nats.aio.client", "publish")], stages.COMMIT),
-        ([("plancast_actors.activation", "commit"), ("plancast_bus.codec", "pack"), ("msgpack", "packb")], "encode"),
+        (
+            [("plancast_actors.activation", "commit"), ("plancast_bus.events.codec", "pack"), ("msgpack", "packb")],
+            "encode",
+        ),
         ([("plancast_actors.activation", "commit"), ("plancast_actors.activation", "emit")], stages.EMIT),
         ([("nats.aio.client", "_read_loop"), ("nats.protocol.parser", "parse")], stages.BUS_IN),
         ([("plancast_actors.dispatcher", "_take_in"), ("plancast_actors.in_hand", "take_in")], stages.DISPATCH),

@@ -20,16 +20,16 @@ from rich.console import Console
 
 from plancast_actors.dispatcher_options import DispatcherOptions
 from plancast_actors.routing import Router
-from plancast_bus.contracts import Delivery
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
-from plancast_bus.jetstream.api import JetStreamApi
-from plancast_bus.jetstream.connection import Connection
-from plancast_bus.jetstream.exchange import Exchange
-from plancast_bus.jetstream.publishing import Publisher
-from plancast_bus.jetstream.streams import StreamNames
+from plancast_bus.jetstream.client.api import JetStreamApi
+from plancast_bus.jetstream.client.connection import Connection
+from plancast_bus.jetstream.client.request_reply import Exchange
+from plancast_bus.jetstream.messaging.publisher import Publisher
+from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.memory import MemoryBus
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.bus import Delivery
 from plancast_bus.settings import BusSettings, NatsSettings
 
 IDS = [

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import fan_out, script, w2
-from plancast_bus.codec import load
+from plancast_bus.events.codec import load
 
 FIELDS = {
     "workload", "system", "n", "sync", "durability", "is_default", "plans_per_second", "turns_per_second", "p50_ms",

@@ -7,8 +7,8 @@ from benchmarks import parked, w3
 from plancast.settings import Settings
 from plancast_actors.inbound import Inbound
 from plancast_actors.plan_host import PlanHost
-from plancast_bus.effects import Respond
 from plancast_bus.memory import MemoryBus
+from plancast_bus.ports.effects import Respond
 
 FIELDS = {
     "workload", "system", "n", "sync", "durability", "is_default", "plans_per_second", "slowest_tenth_per_second",

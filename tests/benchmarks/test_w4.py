@@ -16,9 +16,9 @@ from benchmarks import w1, w4, waiting
 from plancast import Planner
 from plancast.models import Reasoner
 from plancast.reasoning import ReasonRequest
-from plancast_bus.effects import Publish
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus
+from plancast_bus.ports.effects import Publish
 
 FIELDS = {
     "workload", "system", "n", "sync", "durability", "is_default", "plans_per_second", "p50_ms", "p99_ms", "rss_mb",

@@ -29,11 +29,11 @@ from plancast_actors.inbound import HostPort
 from plancast_actors.plan_host import PlanHost
 from plancast_actors.presence import register_app
 from plancast_actors.task_runner import TaskRunner
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import PublishRefused
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus, connect
-from plancast_bus.jetstream.plain import connect_plain
-from plancast_bus.server import NatsServer
+from plancast_bus.jetstream.core_nats import connect_plain
+from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.settings import BusSettings, NatsSettings
 
 SECONDS = 20.0

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from plancast.bridges import soorma_events
 from plancast.bridges.soorma_events import join_tenant, mark_id, may_answer, outcome_of, read_event, split_tenant
-from plancast_bus.envelope import EventEnvelope
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
+from plancast_bus.events.envelope import EventEnvelope
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plancast_bus.checkpoints import FORMAT, Checkpoint, PlanFilter, PlanSummary
-from plancast_bus.codec import pack, unpack
-from plancast_bus.effects import CancelTimer, DropAlias, Effect, Publish, SealHistory
 from plancast_bus.errors import InvalidEnvelope
+from plancast_bus.events.codec import pack, unpack
+from plancast_bus.ports.checkpoints import FORMAT, Checkpoint, PlanFilter, PlanSummary
+from plancast_bus.ports.effects import CancelTimer, DropAlias, Effect, Publish, SealHistory
 
 seconds = st.floats(0, 1e12)
 summaries = st.builds(

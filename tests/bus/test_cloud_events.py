@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plancast_bus.codec import JSON_TYPE, MSGPACK_TYPE, decode, encode, pack
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import InvalidEnvelope
-from plancast_bus.messages import MAX_ATTRIBUTES, as_cloud_event, read_message
-from plancast_bus.trace_context import MAX_STATE, read_trace, trace_id_of, write_trace
+from plancast_bus.events.codec import JSON_TYPE, MSGPACK_TYPE, decode, encode, pack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.nats_binding import MAX_ATTRIBUTES, as_cloud_event, read_message
+from plancast_bus.events.trace_context import MAX_STATE, read_trace, trace_id_of, write_trace
 
 SUBJECT_SAYS = {
     "id": "seq",

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plancast_bus import codec
-from plancast_bus.codec import JSON_TYPE, MAX_DEPTH, MSGPACK_TYPE, WireFormat
-from plancast_bus.envelope import EventEnvelope, EventTopic, read_written
 from plancast_bus.errors import InvalidEnvelope
+from plancast_bus.events import codec
+from plancast_bus.events.codec import JSON_TYPE, MAX_DEPTH, MSGPACK_TYPE, WireFormat
+from plancast_bus.events.envelope import EventEnvelope, EventTopic, read_written
 
 FORMATS: list[WireFormat] = ["msgpack", "json"]
 

@@ -13,11 +13,21 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from plancast_bus import codec
-from plancast_bus.checkpoints import Checkpoint, KeptMachine, PlanFilter, PlanSummary
 from plancast_bus.clock import Clock, SystemClock
-from plancast_bus.contracts import CUT_BYTES, Bus, Consumer, ConsumerSpec, Delivery, Source
-from plancast_bus.effects import (
+from plancast_bus.errors import (
+    BusError,
+    BusUnavailable,
+    CommitConflict,
+    DeadLetterNotFound,
+    PayloadTooLarge,
+    PublishRefused,
+)
+from plancast_bus.events import codec
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.memory import MemoryBus, MemoryWorld
+from plancast_bus.ports.bus import CUT_BYTES, Bus, Consumer, ConsumerSpec, Delivery, Source
+from plancast_bus.ports.checkpoints import Checkpoint, KeptMachine, PlanFilter, PlanSummary
+from plancast_bus.ports.effects import (
     CancelTimer,
     DropAlias,
     NoteAlias,
@@ -27,19 +37,9 @@ from plancast_bus.effects import (
     SetTimer,
     Withdraw,
 )
-from plancast_bus.envelope import EventEnvelope, EventTopic
-from plancast_bus.errors import (
-    BusError,
-    BusUnavailable,
-    CommitConflict,
-    DeadLetterNotFound,
-    PayloadTooLarge,
-    PublishRefused,
-)
-from plancast_bus.memory import MemoryBus, MemoryWorld
+from plancast_bus.ports.trees import tree_name
 from plancast_bus.settings import BusSettings, NatsSettings
-from plancast_bus.sources import TOPICS
-from plancast_bus.trees import tree_name
+from plancast_bus.topics import TOPICS
 
 PATIENCE = 30.0
 SHORT = 1.0  # seconds by the world's clock
@@ -423,7 +423,7 @@ async def test_a_reader_that_reclaims_comes_to_what_lies_far_apart(
     world: World, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten thousand messages of others between two that are held: no limit of a call or of a write is in the way."""
-    monkeypatch.setattr("plancast_bus.jetstream.consuming.RECLAIM_RANGE", at_once)
+    monkeypatch.setattr("plancast_bus.jetstream.messaging.consumer.RECLAIM_RANGE", at_once)
     bus = await world.connect()
     reading = spec(bus, ack_wait=3600.0, max_ack_pending=20_000, filters=(bus.subjects.stored("action-results"),))
     reading = replace(reading, reclaim=True)

@@ -11,27 +11,27 @@ from pathlib import Path
 
 import pytest
 
-from plancast_bus import crash_points
-from plancast_bus.crash_points import MESSAGES, CrashPoint, Passage, SelfKill
-from plancast_bus.effects import CancelTimer, Effect, NoteAlias
+from plancast_bus import fault_injection
 from plancast_bus.errors import BusUnavailable
+from plancast_bus.fault_injection import MESSAGES, CrashPoint, Passage, SelfKill
+from plancast_bus.ports.effects import CancelTimer, Effect, NoteAlias
 
 PROGRAM = """
 import asyncio
-from plancast_bus import crash_points
-from plancast_bus.crash_points import CrashPoint
+from plancast_bus import fault_injection
+from plancast_bus.fault_injection import CrashPoint
 
 async def main():
     for n in range(4):
-        if crash_points.armed:
-            await crash_points.reach(CrashPoint.TURN_COMMIT_AFTER, "plan-1")
+        if fault_injection.armed:
+            await fault_injection.reach(CrashPoint.TURN_COMMIT_AFTER, "plan-1")
         print(n, flush=True)
 
 asyncio.run(main())
 """
 
 
-def saying(*passages: Passage | None) -> crash_points.Hook:
+def saying(*passages: Passage | None) -> fault_injection.Hook:
     said = list(passages)
 
     async def hook(point: CrashPoint, about: str) -> Passage | None:
@@ -46,29 +46,29 @@ async def test_a_hook_is_there_as_long_as_its_context() -> None:
     async def hook(point: CrashPoint, about: str) -> None:
         seen.append((point, about))
 
-    assert not crash_points.armed
-    async with crash_points.installed(hook):
-        assert crash_points.armed
-        assert await crash_points.reach(CrashPoint.TURN_LOAD_BEFORE, "plan-1") == 1
+    assert not fault_injection.armed
+    async with fault_injection.installed(hook):
+        assert fault_injection.armed
+        assert await fault_injection.reach(CrashPoint.TURN_LOAD_BEFORE, "plan-1") == 1
         with pytest.raises(RuntimeError, match="another hook"):
-            async with crash_points.installed(hook):
+            async with fault_injection.installed(hook):
                 pass
-    assert not crash_points.armed
-    assert await crash_points.reach(CrashPoint.TURN_LOAD_BEFORE, "plan-2") == 1
+    assert not fault_injection.armed
+    assert await fault_injection.reach(CrashPoint.TURN_LOAD_BEFORE, "plan-2") == 1
     assert seen == [("turn.load.before", "plan-1")]
 
 
 @pytest.mark.parametrize(("passage", "copies"), [("drop", 0), ("pass", 1), (None, 1), ("duplicate", 2)])
 async def test_a_message_goes_on_as_often_as_the_hook_says(passage: Passage | None, copies: int) -> None:
-    async with crash_points.installed(saying(passage)):
-        assert await crash_points.reach(CrashPoint.DISPATCHER_FETCHED, "s") == copies
+    async with fault_injection.installed(saying(passage)):
+        assert await fault_injection.reach(CrashPoint.DISPATCHER_FETCHED, "s") == copies
 
 
 @pytest.mark.parametrize("point", sorted(set(CrashPoint) - MESSAGES))
 async def test_nothing_can_be_dropped_where_no_message_passes(point: CrashPoint) -> None:
-    async with crash_points.installed(saying("drop")):
+    async with fault_injection.installed(saying("drop")):
         with pytest.raises(ValueError, match="no message passes"):
-            await crash_points.reach(point, "plan-1")
+            await fault_injection.reach(point, "plan-1")
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ async def test_a_lost_effect_or_acknowledgement_is_reported_and_the_others_go_on
         done.append(effect)
         return len(done)
 
-    async with crash_points.installed(saying(*passages)):
-        work = crash_points.one_by_one((CancelTimer("p", "1-0"), NoteAlias("c", "p")), carry_out)
+    async with fault_injection.installed(saying(*passages)):
+        work = fault_injection.one_by_one((CancelTimer("p", "1-0"), NoteAlias("c", "p")), carry_out)
         if "drop" in passages:
             with pytest.raises(BusUnavailable, match="lost"):
                 await work
@@ -94,8 +94,8 @@ async def test_a_lost_effect_or_acknowledgement_is_reported_and_the_others_go_on
 
 
 def run_program(folder: Path | None) -> tuple[int, list[str]]:
-    environment = {name: value for name, value in os.environ.items() if name != crash_points.VARIABLE}
-    environment |= {crash_points.VARIABLE: str(folder)} if folder is not None else {}
+    environment = {name: value for name, value in os.environ.items() if name != fault_injection.VARIABLE}
+    environment |= {fault_injection.VARIABLE: str(folder)} if folder is not None else {}
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False
     )

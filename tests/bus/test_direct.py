@@ -12,11 +12,11 @@ from tests.isolation.nats_with_roles import RoleServer, role_server
 from tests.isolation.test_nats_auth import bus_of
 
 from plancast_actors.task_runner import task_consumer
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus
-from plancast_bus.jetstream.direct import PIECE, DirectReader
-from plancast_bus.jetstream.reading import StreamReader
+from plancast_bus.jetstream.messaging.direct_reader import PIECE, DirectReader
+from plancast_bus.jetstream.messaging.stream_reader import StreamReader
 
 STREAM, EVERY = "PLANCAST_CHECKPOINTS", "plancast-store.checkpoints.*"
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plancast_bus.codec import pack, unpack
-from plancast_bus.effects import Effect, effect_kind, from_fields, to_fields
 from plancast_bus.errors import InvalidEnvelope
+from plancast_bus.events.codec import pack, unpack
+from plancast_bus.ports.effects import Effect, effect_kind, from_fields, to_fields
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "str": st.text(),

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from plancast_bus.envelope import EventEnvelope, EventTopic, utc_text
+from plancast_bus.events.envelope import EventEnvelope, EventTopic, utc_text
 
 REQUIRED: dict[str, Any] = {"source": "test", "type": "a.b", "topic": "action-results"}
 

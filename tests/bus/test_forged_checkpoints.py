@@ -19,9 +19,6 @@ from nats.aio.client import Client as NatsClient
 from pydantic import SecretStr, ValidationError
 from tests.isolation.nats_with_roles import role_server, running
 
-from plancast_bus.checkpoint_keys import CheckpointKeys
-from plancast_bus.checkpoints import FORMAT, Checkpoint, Committed, PlanFilter, PlanSummary
-from plancast_bus.codec import pack, unpack
 from plancast_bus.errors import (
     AccessDenied,
     BusUnavailable,
@@ -30,10 +27,13 @@ from plancast_bus.errors import (
     InvalidSubject,
     UnreadableCheckpoint,
 )
+from plancast_bus.events.codec import pack, unpack
 from plancast_bus.jetstream import JetStreamBus, connect
-from plancast_bus.jetstream.api import StoredMessage
-from plancast_bus.jetstream.checkpoints import COVERED, EXPECTED, MAC, SUMMARY, _beside
-from plancast_bus.server import NatsServer
+from plancast_bus.jetstream.client.api import StoredMessage
+from plancast_bus.jetstream.stores.checkpoint_mac import CheckpointKeys
+from plancast_bus.jetstream.stores.checkpoints import COVERED, EXPECTED, MAC, SUMMARY, _beside
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.checkpoints import FORMAT, Checkpoint, Committed, PlanFilter, PlanSummary
 from plancast_bus.settings import BusSettings, NatsSettings
 
 PATIENCE = 30.0

@@ -14,10 +14,11 @@ import pytest
 import uvloop
 
 from plancast_bus.errors import BusError, PayloadTooLarge
-from plancast_bus.jetstream import JetStreamBus, connect, grouping
-from plancast_bus.jetstream.publishing import as_it_is
-from plancast_bus.jetstream.replies import PubAck, SubjectTaken, WrongLastSequence
-from plancast_bus.server import NatsServer, ServerOptions
+from plancast_bus.jetstream import JetStreamBus, connect
+from plancast_bus.jetstream.client.acks import PubAck, SubjectTaken, WrongLastSequence
+from plancast_bus.jetstream.messaging import group_commit
+from plancast_bus.jetstream.messaging.publisher import as_it_is
+from plancast_bus.nats_server.process import NatsServer, ServerOptions
 from plancast_bus.settings import BusSettings, NatsSettings
 
 REQUEST = "plancast.action-requests.{}.echo.requested"
@@ -41,8 +42,8 @@ async def bus(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[J
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is sent together goes as a batch."""
-    monkeypatch.setattr(grouping, "CROWD_ALWAYS", 0)
-    monkeypatch.setattr(grouping, "FEWEST_ALWAYS", 2)
+    monkeypatch.setattr(group_commit, "CROWD_ALWAYS", 0)
+    monkeypatch.setattr(group_commit, "FEWEST_ALWAYS", 2)
 
 
 async def publish(
@@ -114,7 +115,7 @@ async def test_a_stream_that_takes_no_batches_takes_the_messages(bus: JetStreamB
 async def test_where_batches_do_not_pay_rounds_end_and_everything_is_stored(
     bus: JetStreamBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grouping, "GAIN", 1e9)
+    monkeypatch.setattr(group_commit, "GAIN", 1e9)
     names = [f"p{number}" for number in range(3000)]
     halves = [publish(bus, REQUEST, names[at : at + 300]) for at in range(0, 3000, 300)]
     acks = [ack for half in await asyncio.gather(*halves) for ack in half]
@@ -146,12 +147,12 @@ async def test_a_server_that_dies_in_the_middle_leaves_nobody_waiting(tmp_path: 
 async def test_a_batch_waits_to_be_filled_after_the_one_before_and_goes_once_it_is(
     bus: JetStreamBus, monkeypatch: pytest.MonkeyPatch, filling: str
 ) -> None:
-    monkeypatch.setattr(grouping, "PAUSE", 1e9)
-    monkeypatch.setattr(grouping, "LONGEST_PAUSE", 3600.0)
+    monkeypatch.setattr(group_commit, "PAUSE", 1e9)
+    monkeypatch.setattr(group_commit, "LONGEST_PAUSE", 3600.0)
     if filling == "messages":
-        monkeypatch.setattr(grouping, "MOST", 60)
+        monkeypatch.setattr(group_commit, "MOST", 60)
     else:
-        monkeypatch.setattr(grouping, "MOST_BYTES", len("".join(f"p{number}" for number in range(100, 160))))
+        monkeypatch.setattr(group_commit, "MOST_BYTES", len("".join(f"p{number}" for number in range(100, 160))))
     names = [f"p{number}" for number in range(100, 200)]
     assert all(isinstance(ack, PubAck) for ack in await publish(bus, REQUEST, names[:40]))
     waiting = asyncio.ensure_future(publish(bus, REQUEST, names[40:80]))
@@ -184,9 +185,9 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 def test_a_round_that_is_filled_just_when_its_pause_ends_begins_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    monkeypatch.setattr(grouping, "LONGEST_PAUSE", 0.05)
-    monkeypatch.setattr(grouping, "PAUSE", 1e9)
-    monkeypatch.setattr(grouping, "MOST", 40)
+    monkeypatch.setattr(group_commit, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(group_commit, "PAUSE", 1e9)
+    monkeypatch.setattr(group_commit, "MOST", 40)
     names = [f"p{number}" for number in range(130)]
 
     async def fill() -> None:
@@ -206,10 +207,10 @@ def test_a_round_that_is_filled_just_when_its_pause_ends_begins_once(
 def test_whatever_comes_when_each_message_is_told_where_it_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    monkeypatch.setattr(grouping, "LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(grouping, "PAUSE", 1e9)
-    monkeypatch.setattr(grouping, "MOST", 60)
-    monkeypatch.setattr(grouping, "MOST_BYTES", 1000)
+    monkeypatch.setattr(group_commit, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(group_commit, "PAUSE", 1e9)
+    monkeypatch.setattr(group_commit, "MOST", 60)
+    monkeypatch.setattr(group_commit, "MOST_BYTES", 1000)
     choose = random.Random(7)
 
     async def send() -> None:

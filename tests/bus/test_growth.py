@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from plancast_bus.checkpoints import Checkpoint, Committed, PlanFilter, PlanSummary
-from plancast_bus.contracts import Bus
-from plancast_bus.effects import NoteAlias, SealHistory
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.jetstream import JetStreamBus, connect
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.bus import Bus
+from plancast_bus.ports.checkpoints import Checkpoint, Committed, PlanFilter, PlanSummary
+from plancast_bus.ports.effects import NoteAlias, SealHistory
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.subjects import KEEPERS
 

@@ -12,12 +12,12 @@ from uuid import uuid4
 import nats
 import pytest
 
-from plancast_bus.codec import decode
-from plancast_bus.contracts import Bus, Consumer, ConsumerSpec, Delivery, Source
-from plancast_bus.effects import Publish, Respond, SetTimer, from_fields, to_fields
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.codec import decode
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus, MemoryWorld
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.bus import Bus, Consumer, ConsumerSpec, Delivery, Source
+from plancast_bus.ports.effects import Publish, Respond, SetTimer, from_fields, to_fields
 from plancast_bus.settings import BusSettings, NatsSettings
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 vendor=a b"

@@ -16,17 +16,17 @@ import nats
 import pytest
 from nats.aio.msg import Msg
 
-from plancast_bus.checkpoints import Checkpoint, PlanSummary
-from plancast_bus.codec import decode
-from plancast_bus.contracts import Consumer, ConsumerSpec, Delivery
-from plancast_bus.effects import Effect, Publish, Respond
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusError, BusUnavailable, CommitConflict, PublishRefused, UnsupportedServer
+from plancast_bus.events.codec import decode
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus, connect
-from plancast_bus.jetstream.client import CONGESTED, GuardedClient, header_lines
-from plancast_bus.jetstream.connection import Connection
-from plancast_bus.jetstream.receiving import Tap
-from plancast_bus.server import NatsServer, ServerOptions, find_binary
+from plancast_bus.jetstream.client.connection import Connection
+from plancast_bus.jetstream.client.nats_client import CONGESTED, GuardedClient, header_lines
+from plancast_bus.jetstream.client.parser import Tap
+from plancast_bus.nats_server.process import NatsServer, ServerOptions, find_binary
+from plancast_bus.ports.bus import Consumer, ConsumerSpec, Delivery
+from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.ports.effects import Effect, Publish, Respond
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.subjects import Subjects, encode_token
 

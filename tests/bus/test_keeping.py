@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from plancast_bus.contracts import ConsumerSpec
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import PublishRefused
-from plancast_bus.jetstream import JetStreamBus, connect, keeping
-from plancast_bus.server import NatsServer
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.jetstream import JetStreamBus, connect
+from plancast_bus.jetstream.messaging import placeholders
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.bus import ConsumerSpec
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.subjects import KEEPERS
 
@@ -88,7 +89,7 @@ async def test_a_queue_that_is_emptied_again_and_again_keeps_its_file(
 async def test_whoever_reads_results_places_keepers_anew_now_and_then(
     bus: JetStreamBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "EVERY", 50)
+    monkeypatch.setattr(placeholders, "EVERY", 50)
     before = await sequences(bus)
     consumer = bus.consume(RESULTS)
     await publish(bus, 50)

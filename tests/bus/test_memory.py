@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from plancast_bus.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.clock import ManualClock
-from plancast_bus.codec import JSON_TYPE, pack
-from plancast_bus.contracts import Bus, Consumer, ConsumerSpec, Delivery
-from plancast_bus.effects import CancelTimer, NoteAlias, Publish, SealHistory, SetTimer
 from plancast_bus.errors import BusError, BusUnavailable, CommitConflict, PublishRefused
+from plancast_bus.events.codec import JSON_TYPE, pack
 from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.memory.faults import Point
 from plancast_bus.memory.subscriptions import SubjectIndex, overlap
+from plancast_bus.ports.bus import Bus, Consumer, ConsumerSpec, Delivery
+from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.ports.effects import CancelTimer, NoteAlias, Publish, SealHistory, SetTimer
 from plancast_bus.settings import BusSettings
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from plancast_bus.codec import pack
-from plancast_bus.packed import as_map, pack_fields
+from plancast_bus.events.codec import pack
+from plancast_bus.events.packed_maps import as_map, pack_fields
 
 
 @pytest.mark.parametrize("first", [0, 1, 15, 16, 63, 64, 65_535, 65_536])

@@ -10,7 +10,7 @@ import pytest
 
 from plancast_bus import private_files
 from plancast_bus.errors import NatsServerError
-from plancast_bus.server import NatsServer, ServerOptions
+from plancast_bus.nats_server.process import NatsServer, ServerOptions
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
 
-from plancast_bus.jetstream.client import GuardedClient
-from plancast_bus.jetstream.receiving import Tap, TapParser
+from plancast_bus.jetstream.client.nats_client import GuardedClient
+from plancast_bus.jetstream.client.parser import Tap, TapParser
 
 TAPPED, LIMITED, QUEUED, FULL, UNKNOWN = 1, 2, 3, 4, 9
 HEADERS = (

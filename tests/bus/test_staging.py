@@ -11,22 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from plancast_bus import staging
 from plancast_bus.errors import BusError, NatsServerError
-from plancast_bus.jetstream import JetStreamBus, connect, grouping
-from plancast_bus.jetstream.replies import PubAck
-from plancast_bus.server import NatsServer, ServerOptions
+from plancast_bus.jetstream import JetStreamBus, connect
+from plancast_bus.jetstream.client.acks import PubAck
+from plancast_bus.jetstream.messaging import group_commit
+from plancast_bus.nats_server import batch_ramdisk
+from plancast_bus.nats_server.process import NatsServer, ServerOptions
 from plancast_bus.settings import BusSettings, NatsSettings
 
 REQUESTS = "PLANCAST_REQUESTS"
-pytestmark = pytest.mark.skipif(not staging.is_memory(staging.MEMORY), reason="there is no file system in memory")
+pytestmark = pytest.mark.skipif(
+    not batch_ramdisk.is_memory(batch_ramdisk.MEMORY), reason="there is no file system in memory"
+)
 
 
 @pytest.fixture(autouse=True)
 def batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is sent together goes as a batch."""
-    monkeypatch.setattr(grouping, "CROWD_ALWAYS", 0)
-    monkeypatch.setattr(grouping, "FEWEST_ALWAYS", 2)
+    monkeypatch.setattr(group_commit, "CROWD_ALWAYS", 0)
+    monkeypatch.setattr(group_commit, "FEWEST_ALWAYS", 2)
 
 
 @asynccontextmanager
@@ -207,14 +210,14 @@ async def test_a_place_that_is_not_ours_alone_is_not_used(server: NatsServer, tm
 async def test_without_room_in_memory_batches_are_staged_on_disk(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "ROOM", 1 << 60)
+    monkeypatch.setattr(batch_ramdisk, "ROOM", 1 << 60)
     async with server, connected(server) as bus:
         assert not links(server)
         assert await publish(bus, ["a", "b"]) == {"a", "b"}
 
 
 async def test_batches_under_way_are_not_disturbed(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "_ATTEMPTS", 2)
+    monkeypatch.setattr(batch_ramdisk, "_ATTEMPTS", 2)
     async with server:
         bus = await connect(NatsSettings(url=server.url), BusSettings(group_commit="always"))
         await bus.ensure_streams()

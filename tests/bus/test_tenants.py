@@ -7,13 +7,13 @@ from itertools import count
 
 import pytest
 
-from plancast_bus.contracts import Bus, ConsumerSpec
-from plancast_bus.effects import Effect, Publish, from_fields, to_fields
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import PublishRefused
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
 from plancast_bus.memory import MemoryBus
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.bus import Bus, ConsumerSpec
+from plancast_bus.ports.effects import Effect, Publish, from_fields, to_fields
 from plancast_bus.settings import BusSettings, NatsSettings
 
 NUMBERS = count()

@@ -22,8 +22,8 @@ from tests.chaos.wire import Wire
 
 from plancast.testing.simulation.history import Struck
 from plancast_actors.ray_reasoner import POOL
-from plancast_bus.crash_points import CrashPoint
-from plancast_bus.server import NatsServer
+from plancast_bus.fault_injection import CrashPoint
+from plancast_bus.nats_server.process import NatsServer
 
 KINDS: Final = (
     "kill host", "kill host", "kill host", "kill dispatcher", "kill dispatcher", "kill worker", "kill reasoner",

@@ -13,9 +13,9 @@ from plancast.controls import CANCEL, PAUSE, RESUME
 from plancast.testing.simulation.driving import HELD, TENANT, submit, told_end
 from plancast.testing.simulation.history import Submitted
 from plancast.testing.simulation.workload import PlanSpec
-from plancast_bus.codec import unpack
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusUnavailable, PublishRefused
+from plancast_bus.events.codec import unpack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 AGAIN_SECONDS = 0.3
 

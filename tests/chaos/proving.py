@@ -27,8 +27,8 @@ from plancast.testing.simulation.history import (
     show_effect,
 )
 from plancast.testing.simulation.workload import PlanSpec, Workload
-from plancast_bus import codec
-from plancast_bus.effects import (
+from plancast_bus.events import codec
+from plancast_bus.ports.effects import (
     CancelTimer,
     DropAlias,
     Effect,

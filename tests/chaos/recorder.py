@@ -16,9 +16,9 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import FetchTimeoutError
 
 from plancast.testing.simulation.history import Entry, Fact
-from plancast_bus.checkpoints import Checkpoint, PlanSummary
-from plancast_bus.jetstream.checkpoints import SUMMARY
-from plancast_bus.jetstream.streams import StreamNames
+from plancast_bus.jetstream.stores.checkpoints import SUMMARY
+from plancast_bus.jetstream.streams.definitions import StreamNames
+from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.subjects import Subjects, decode_token
 
 VERSIONS = 100_000

@@ -33,8 +33,8 @@ from plancast import Client, Settings
 from plancast.testing import ModelServer
 from plancast.testing.simulation.workload import PlanSpec
 from plancast_actors.local import LocalRuntime
-from plancast_bus import crash_points
-from plancast_bus.server import NatsServer, ServerOptions
+from plancast_bus import fault_injection
+from plancast_bus.nats_server.process import NatsServer, ServerOptions
 from plancast_bus.subjects import Subjects
 
 ROOT = Path(__file__).parent.parent.parent
@@ -56,7 +56,7 @@ class Options:
     faults_per_minute: float = 15.0
     cancel: float = 0.05
     """Chance of a cancel, beside those that the seed's plans say."""
-    crash_points: bool = False
+    fault_injection: bool = False
     """Whether half of the faults kill processes at the named places in the code."""
     sync_always: bool = False
     """Whether the server syncs every write, and many are stored as one batch."""
@@ -133,7 +133,7 @@ class Chaos:
                 "CHAOS_NOTES": str(self.folder),
             }
             if self.options.crash_points:
-                environment[crash_points.VARIABLE] = str(self._crash_points)
+                environment[fault_injection.VARIABLE] = str(self._crash_points)
             os.environ.update(environment)
             runtime = LocalRuntime("tests.apps.chaos_app:app", settings, import_paths=[str(ROOT)], sync_interval=sync)
             await stack.enter_async_context(runtime)

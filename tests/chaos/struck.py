@@ -21,9 +21,10 @@ from plancast.testing import PlancastTest
 from plancast_actors.kept_answers import KeptAnswers
 from plancast_actors.plan_host import PlanHost
 from plancast_actors.reasoner_pool import ReasonerPool
-from plancast_bus import codec, crash_points
+from plancast_bus import fault_injection
 from plancast_bus.clock import ManualClock
-from plancast_bus.crash_points import MESSAGES, CrashPoint, Passage
+from plancast_bus.events import codec
+from plancast_bus.fault_injection import MESSAGES, CrashPoint, Passage
 from plancast_bus.memory import MemoryBus
 
 APP = load_app("kinds_app:app", [str(Path(__file__).parent.parent / "apps")])
@@ -233,7 +234,7 @@ async def deployed(strikes: tuple[Strike, ...]) -> AsyncIterator[Deployed]:
     async with env:
         await env.bus.subscribe("plancast.>", env.note)
         await agents_are_there(env)
-        async with crash_points.installed(env.at_point):
+        async with fault_injection.installed(env.at_point):
             yield env
     for host in env.given_up:
         await host.stop()

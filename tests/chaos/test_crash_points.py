@@ -11,8 +11,8 @@ import pytest
 from tests.chaos.struck import ACK_WAIT, KINDS, Deployed, Strike, deployed, kinds, strikes_at
 
 from plancast_actors import host_link, quarantine, task_reader
-from plancast_bus.crash_points import CrashPoint
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.fault_injection import CrashPoint
 
 pytestmark = pytest.mark.chaos
 SEED = int(os.environ.get("PLANCAST_TEST_SEED", "20260131"))

@@ -11,11 +11,11 @@ from tests.chaos.recorder import Record, Seen, Stored
 
 from plancast.testing.simulation.history import Entry, Submitted, Told
 from plancast.testing.simulation.workload import PlanSpec, Step
-from plancast_bus import codec
-from plancast_bus.checkpoints import Checkpoint, PlanSummary
-from plancast_bus.codec import pack
-from plancast_bus.effects import Effect, Publish, Respond
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events import codec
+from plancast_bus.events.codec import pack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.ports.effects import Effect, Publish, Respond
 
 SPEC = PlanSpec("p0", "machine", (Step("ask", 1),))
 KIND = "application/msgpack"

@@ -20,7 +20,7 @@ from plancast import Client
 from plancast.cli import main
 from plancast_bus.cluster import _free_ports
 from plancast_bus.jetstream.accounts import ANSWER_SECONDS
-from plancast_bus.server import find_binary
+from plancast_bus.nats_server.process import find_binary
 from plancast_bus.settings import NatsSettings
 
 CONFIG = """

@@ -11,11 +11,11 @@ import nats
 import pytest
 from nats.aio.msg import Msg
 
-from plancast_bus.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.cluster import NatsCluster
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusUnavailable, NatsServerError
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus, connect
+from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.settings import BusSettings, NatsSettings
 
 CHECKPOINTS = "PLANCAST_CHECKPOINTS"

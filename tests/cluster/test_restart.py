@@ -12,7 +12,7 @@ from tests.cluster.ray_nodes import RayNodes
 
 from plancast import Settings
 from plancast_actors.deployment import Deployment
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 Deploy = Callable[..., Awaitable[Deployment]]

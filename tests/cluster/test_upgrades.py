@@ -18,7 +18,7 @@ from ray.cluster_utils import Cluster
 from tests.cluster.plancast_cli import BIN, Shop, codes_of, lives, pids_of
 
 from plancast import Client, PlanFailed, PlanHandle, Settings
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
 
 pytestmark = [
     pytest.mark.chaos,

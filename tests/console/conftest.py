@@ -10,7 +10,7 @@ import pytest_asyncio
 from tests.console.desk import Api, Desk, served
 
 from plancast import Settings
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ import pytest
 from plancast.cli import main
 from plancast.cli.console import page_that_leads_to
 from plancast.cli.output import note_link
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
 
 ROOT = Path(__file__).parent.parent.parent
 PLANCAST = Path(sys.executable).with_name("plancast")

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plancast.console.index import PlanIndex, Row, Wanted
-from plancast_bus.checkpoints import Checkpoint, CheckpointStore, Committed, PlanSummary
 from plancast_bus.jetstream import connect
 from plancast_bus.memory import MemoryBus
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.checkpoints import Checkpoint, CheckpointStore, Committed, PlanSummary
 from plancast_bus.settings import BusSettings, NatsSettings
 
 PATIENCE = 30.0

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from tests.console.desk import PATIENCE, Api
 
-from plancast_bus.contracts import Delivery
+from plancast_bus.ports.bus import Delivery
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

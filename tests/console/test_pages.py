@@ -28,7 +28,7 @@ from plancast_actors.plan_host import PlanHost
 from plancast_actors.presence import register_app
 from plancast_actors.task_runner import TaskRunner
 from plancast_bus.jetstream import JetStreamBus, connect
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
 
 CHROMIUM = os.environ.get("PLANCAST_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

@@ -10,8 +10,8 @@ from uuid import uuid4
 import pytest
 from tests.console.desk import PATIENCE, Api
 
-from plancast_bus.checkpoints import Checkpoint, PlanSummary
-from plancast_bus.codec import pack
+from plancast_bus.events.codec import pack
+from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -31,7 +31,7 @@ from typer.main import get_command
 
 from plancast.cli import app, main
 from plancast.settings import Settings
-from plancast_bus.server import find_binary
+from plancast_bus.nats_server.process import find_binary
 
 KUBERNETES_VERSION = "1.31"
 RAY_TOKEN = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")

@@ -21,9 +21,10 @@ from plancast import Client, Settings
 from plancast.app import load_app
 from plancast.testing import Answer, ModelRequest, ModelServer
 from plancast_actors.local import LocalRuntime
-from plancast_bus import codec, crash_points
-from plancast_bus.crash_points import CrashPoint
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus import fault_injection
+from plancast_bus.events import codec
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.jetstream import connect
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(150), pytest.mark.slow, pytest.mark.chaos]
@@ -94,7 +95,7 @@ async def deployed(folder: Path, model_url: str) -> AsyncIterator[Deployed]:
     (folder / "calls").touch()
     environment = {
         **os.environ,
-        crash_points.VARIABLE: str(folder / "points"),
+        fault_injection.VARIABLE: str(folder / "points"),
         "KINDS_CALLS": str(folder / "calls"),
         "KINDS_MODEL": model_url,
     }

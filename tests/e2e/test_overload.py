@@ -20,11 +20,11 @@ from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.inbound import HostPort, Inbound, Outcome
 from plancast_actors.plan_host import PlanHost
 from plancast_actors.task_runner import TaskRunner
-from plancast_bus.contracts import Bus
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import PublishRefused
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
-from plancast_bus.server import NatsServer, ServerOptions
+from plancast_bus.nats_server.process import NatsServer, ServerOptions
+from plancast_bus.ports.bus import Bus
 
 PATIENCE = 60.0
 

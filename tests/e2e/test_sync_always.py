@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from plancast import Client
-from plancast_bus import staging
+from plancast_bus.nats_server import batch_ramdisk
 
 ROOT = Path(__file__).parent.parent.parent
 PLANCAST = Path(sys.executable).with_name("plancast")
@@ -24,7 +24,7 @@ PLANS = 300
 
 pytestmark = [
     pytest.mark.timeout(120),
-    pytest.mark.skipif(not staging.is_memory(staging.MEMORY), reason="there is no file system in memory"),
+    pytest.mark.skipif(not batch_ramdisk.is_memory(batch_ramdisk.MEMORY), reason="there is no file system in memory"),
 ]
 
 

@@ -20,7 +20,7 @@ from plancast.demo.triage_cases import APPROVER, TICKETS, TicketCase
 from plancast.testing import ModelServer
 from plancast_actors.deployment import Deployment
 from plancast_actors.local import LocalRuntime
-from plancast_bus.codec import decode
+from plancast_bus.events.codec import decode
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(150)]
 PLANS = 30

@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from plancast import Client, PlanFailed, Settings
 from plancast_actors.local import LocalRuntime
-from plancast_bus.contracts import DeadLetter
 from plancast_bus.jetstream import connect
+from plancast_bus.ports.bus import DeadLetter
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
 APPS = Path(__file__).parent.parent / "apps"

@@ -16,7 +16,7 @@ from plancast.plan import PlanContext
 from plancast.requests import effect_id
 from plancast.status import PlanStatus
 from plancast.worker import TaskContext
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 ROOT = Path(__file__).parents[2]
 SEARCH, ANALYZE = "web.search.requested", "content.analyze.requested"

@@ -17,7 +17,7 @@ import nkeys
 import pytest
 
 from plancast.cli import main
-from plancast_bus.server import find_binary
+from plancast_bus.nats_server.process import find_binary
 from plancast_bus.settings import NatsSettings
 
 LOGINS = (

@@ -20,9 +20,9 @@ from plancast.conditions import MAX_LENGTH, compile_condition
 from plancast.errors import ConditionFailed, InterpolationError, InvalidCondition, PlancastError
 from plancast.interpolation import MAX_PLACEHOLDERS, ROOTS, compile_template
 from plancast.testing import PlancastTest
-from plancast_bus import codec
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
+from plancast_bus.events import codec
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus
 from plancast_bus.subjects import Subjects, decode_token, encode_token
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.isolation.listening import addresses_of, is_loopback
 
-from plancast_bus.server import NatsServer, ServerOptions
+from plancast_bus.nats_server.process import NatsServer, ServerOptions
 
 pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="sockets are read from /proc")
 

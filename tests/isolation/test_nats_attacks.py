@@ -25,9 +25,9 @@ from tests.isolation.test_nats_auth import QUIET, bus_of, deployed, raw
 from plancast import Client
 from plancast.errors import PlanNotFound
 from plancast_actors.task_runner import task_consumer
-from plancast_bus.codec import pack
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import InvalidSubject, PayloadTooLarge
+from plancast_bus.events.codec import pack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.settings import BusSettings, NatsSettings
 

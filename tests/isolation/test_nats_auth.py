@@ -25,8 +25,8 @@ from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.inbound import HostPort
 from plancast_actors.plan_host import PlanHost
 from plancast_actors.task_runner import TaskRunner, task_consumer
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import AccessDenied, BusUnavailable
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.subjects import name_of_type

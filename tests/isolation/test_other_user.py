@@ -133,7 +133,7 @@ def as_other_user(attack: str, *arguments: str, known: str = "", patience: float
     code = (
         "import json, os, re, socket, stat, sys, urllib.error, urllib.request\n"
         "from pathlib import Path\n"
-        "from plancast_bus.probing import ask_jetstream\n"
+        "from plancast_bus.nats_server.probe import ask_jetstream\n"
         "import encodings.idna, http.client, uuid\n"
         "urllib.request.build_opener()\n"
         f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n{attack}"

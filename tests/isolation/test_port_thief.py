@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from plancast import BusUnavailable, Client
-from plancast_bus import peer_owner
 from plancast_bus.jetstream import JetStreamBus, connect
-from plancast_bus.server import NatsServer, ServerOptions
+from plancast_bus.jetstream.client import peer_owner
+from plancast_bus.nats_server.process import NatsServer, ServerOptions
 from plancast_bus.settings import BusSettings, NatsSettings
 
 NOBODY = 65534

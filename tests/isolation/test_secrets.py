@@ -38,7 +38,7 @@ from plancast.testing import Answer, ModelServer, PlancastTest
 from plancast.tracing import Tracing
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.jetstream import connect
-from plancast_bus.server import NatsServer, ServerOptions
+from plancast_bus.nats_server.process import NatsServer, ServerOptions
 from plancast_bus.settings import BusSettings, NatsSettings
 
 USER = "plancast-user"

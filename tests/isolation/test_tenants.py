@@ -14,10 +14,10 @@ from plancast.settings import Settings
 from plancast.status import PlanStatus
 from plancast.testing import PlancastTest
 from plancast_bus.clock import ManualClock
-from plancast_bus.contracts import DeadLetter
-from plancast_bus.effects import NoteAlias
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus
+from plancast_bus.ports.bus import DeadLetter
+from plancast_bus.ports.effects import NoteAlias
 
 MINE, THEIRS = "acme", "mallory"
 PLAN = "plan-of-acme"
@@ -353,7 +353,7 @@ async def test_every_event_that_a_plan_sends_carries_its_tenant() -> None:
         seen: list[EventEnvelope] = []
 
         async def notice(subject: str, payload: bytes, content_type: str | None) -> None:
-            from plancast_bus.codec import decode
+            from plancast_bus.events.codec import decode
 
             seen.append(decode(payload, content_type))
 

@@ -25,12 +25,12 @@ from plancast.cli.running import DataFolder, Running, find_running, is_held
 from plancast.settings import Settings
 from plancast.stored import StoredPlans
 from plancast.turn import Turn, TurnEnvironment, Verdict
-from plancast_bus.checkpoints import Checkpoint, PlanSummary
-from plancast_bus.codec import pack, unpack
-from plancast_bus.contracts import ConsumerSpec, Delivery
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.codec import pack, unpack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus, connect
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.bus import ConsumerSpec, Delivery
+from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.settings import BusSettings, NatsSettings
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ class Deployed:
 
 
 def decode_delivery(delivery: Delivery) -> EventEnvelope:
-    from plancast_bus.codec import load
+    from plancast_bus.events.codec import load
 
     return EventEnvelope.model_validate(load(delivery.payload, delivery.content_type))
 

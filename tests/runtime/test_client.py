@@ -19,15 +19,15 @@ from plancast.settings import Settings
 from plancast.states import StateConfig
 from plancast.status import PlanStatus
 from plancast.stored import StoredPlans
-from plancast_bus.checkpoints import Checkpoint, PlanSummary
-from plancast_bus.codec import decode, pack
-from plancast_bus.contracts import Bus, Consumer, ConsumerSpec
-from plancast_bus.effects import Respond
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusUnavailable, InvalidSubject, PublishRefused
+from plancast_bus.events.codec import decode, pack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
 from plancast_bus.memory import MemoryBus, MemoryWorld
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.bus import Bus, Consumer, ConsumerSpec
+from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.ports.effects import Respond
 from plancast_bus.settings import BusSettings, NatsSettings
 
 MACHINE = {

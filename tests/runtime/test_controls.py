@@ -13,11 +13,11 @@ from plancast.client import Client
 from plancast.errors import PlanFinished, PlanNotFound
 from plancast.handle import PlanHandle
 from plancast.status import PlanStatus
-from plancast_bus.checkpoints import Checkpoint, PlanSummary
-from plancast_bus.codec import decode, pack
-from plancast_bus.contracts import ConsumerSpec
-from plancast_bus.envelope import EventEnvelope
+from plancast_bus.events.codec import decode, pack
+from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.memory import MemoryBus, MemoryWorld
+from plancast_bus.ports.bus import ConsumerSpec
+from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 
 
 class Trip(BaseModel):

@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field
 from plancast.definitions import AgentDefinition, EventDefinition
 from plancast.errors import InvalidApp
 from plancast.schemas import schema_faults
-from plancast_bus.envelope import EventTopic
 from plancast_bus.errors import InvalidSubject
+from plancast_bus.events.envelope import EventTopic
 
 
 class Line(BaseModel):

@@ -31,9 +31,9 @@ from plancast.run import RunContext
 from plancast.steps import FinishStep, SpawnAndAwaitStep
 from plancast.testing import ManualClock, PlancastTest
 from plancast.turn import Turn, Verdict
-from plancast_bus import codec
-from plancast_bus.effects import Effect, Publish, SetTimer
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events import codec
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.effects import Effect, Publish, SetTimer
 
 _ID = re.compile(r"p1:(\d+)-(\d+)")
 

@@ -22,9 +22,9 @@ from plancast.task_registry import KEPT_STEPS, TaskRegistry
 from plancast.tasks import StepState
 from plancast.testing import ManualClock, PlancastTest
 from plancast_actors import plan_host, sweeper
-from plancast_bus.checkpoints import Checkpoint
-from plancast_bus.codec import unpack
-from plancast_bus.effects import Effect
+from plancast_bus.events.codec import unpack
+from plancast_bus.ports.checkpoints import Checkpoint
+from plancast_bus.ports.effects import Effect
 
 MANY_TURNS = int(os.environ.get("PLANCAST_GROWTH_TURNS", "10000"))
 MANY_PLANS = int(os.environ.get("PLANCAST_GROWTH_FINISHED", "100000"))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from plancast.cli import main
-from plancast_bus.server import find_binary
+from plancast_bus.nats_server.process import find_binary
 
 APP = "tests.apps.signed_app:app"
 Run = Callable[..., str]

@@ -18,7 +18,7 @@ from plancast import (
     StateConfig,
     StateTransition,
 )
-from plancast_bus.codec import unpack
+from plancast_bus.events.codec import unpack
 
 MACHINE = {
     "start": StateConfig(state_name="start", default_next="search"),

@@ -12,12 +12,12 @@ from pydantic import BaseModel
 from plancast.definitions import AgentDefinition, EventDefinition
 from plancast.registry import AgentRegistry, Toolkit, UnknownAgent
 from plancast_bus.clock import ManualClock
-from plancast_bus.contracts import Registry
-from plancast_bus.envelope import EventTopic
 from plancast_bus.errors import BusUnavailable, InvalidEnvelope
+from plancast_bus.events.envelope import EventTopic
 from plancast_bus.jetstream import connect
 from plancast_bus.memory import MemoryBus
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.bus import Registry
 from plancast_bus.settings import BusSettings, NatsSettings
 
 SEARCH = EventDefinition(

@@ -31,8 +31,8 @@ from plancast.testing.simulation import Workload, make_workload, simulate
 from plancast.testing.simulation.history import Committed
 from plancast.testing.simulation.plans import Refusals, make_app, make_worker
 from plancast.time_travel import recorded_plan
-from plancast_bus.codec import pack, unpack
-from plancast_bus.effects import Respond
+from plancast_bus.events.codec import pack, unpack
+from plancast_bus.ports.effects import Respond
 
 SEEDS = 40
 

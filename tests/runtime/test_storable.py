@@ -18,8 +18,8 @@ from plancast.errors import UnstorablePlan
 from plancast.storable import packed_and_checked
 from plancast.testing import PlancastTest
 from plancast.turn import Turn
-from plancast_bus.codec import unpack
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.codec import unpack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 
 class Colour(StrEnum):

@@ -26,10 +26,10 @@ from plancast import (
 from plancast.settings import Settings, TelemetrySettings
 from plancast.testing import Answer, MemoryWorld, ModelServer, PlancastTest
 from plancast.tracing import Tracing
-from plancast_bus.codec import decode
-from plancast_bus.contracts import ConsumerSpec, Source
-from plancast_bus.effects import Publish
+from plancast_bus.events.codec import decode
 from plancast_bus.memory import MemoryBus
+from plancast_bus.ports.bus import ConsumerSpec, Source
+from plancast_bus.ports.effects import Publish
 
 SECRET = "what-the-goal-says"
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"

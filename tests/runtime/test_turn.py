@@ -22,10 +22,10 @@ from plancast import (
 )
 from plancast.settings import PlanSettings
 from plancast.turn import Turn, TurnEnvironment, Verdict
-from plancast_bus import codec
-from plancast_bus.effects import CancelTimer, NoteAlias, Publish, Respond, SetTimer, Withdraw
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import PayloadTooLarge
+from plancast_bus.events import codec
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.effects import CancelTimer, NoteAlias, Publish, Respond, SetTimer, Withdraw
 from plancast_bus.subjects import Subjects
 
 # Machines.

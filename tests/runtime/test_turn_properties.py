@@ -15,9 +15,9 @@ from plancast.errors import InvalidStateMachine
 from plancast.machine import Machine, validate_state_machine
 from plancast.settings import PlanSettings
 from plancast.turn import Turn, TurnEnvironment, Verdict
-from plancast_bus import codec
-from plancast_bus.effects import CancelTimer, Effect, Publish, Respond, SetTimer, to_fields
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events import codec
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.effects import CancelTimer, Effect, Publish, Respond, SetTimer, to_fields
 from plancast_bus.subjects import Subjects
 
 BASES = ["a", "b", "c"]

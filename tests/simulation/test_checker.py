@@ -10,8 +10,8 @@ import pytest
 
 from plancast.testing.simulation import History, PlanSpec, Step, Workload, check_history, simulate
 from plancast.testing.simulation.history import Called, Committed, Emitted, Entry, Heard, Submitted, Told
-from plancast_bus.codec import pack, unpack
-from plancast_bus.effects import Publish, Respond
+from plancast_bus.events.codec import pack, unpack
+from plancast_bus.ports.effects import Publish, Respond
 
 CHILD = PlanSpec("p0-c", "machine", (Step("ask", 5),))
 WORKLOAD = Workload(

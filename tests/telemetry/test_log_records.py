@@ -24,7 +24,7 @@ from plancast.settings import Settings, TelemetrySettings
 from plancast.testing import PlancastTest
 from plancast_actors import actor_logs
 from plancast_actors.inbound import Inbound
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 logger = logging.getLogger("plancast.tests")
 

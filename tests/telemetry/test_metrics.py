@@ -30,10 +30,10 @@ from plancast_actors.reasoner_usage import Ledger
 from plancast_actors.reporter import MAX_SERIES, Reporter
 from plancast_actors.samples import MOST, UNSAMPLED, Samples
 from plancast_actors.sealed import seal
-from plancast_bus.contracts import ConsumerSpec
-from plancast_bus.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
-from plancast_bus.server import NatsServer
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.bus import ConsumerSpec
 from plancast_bus.settings import BusSettings, NatsSettings
 
 STEP = {

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from plancast_bus.envelope import EventTopic
-from plancast_bus.jetstream.login import WHO_AM_I
-from plancast_bus.jetstream.streams import StreamNames
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.jetstream.client.login import WHO_AM_I
+from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.subjects import Subjects, check_event_type, name_of_type, task_consumer_name
 
 ANSWER_SECONDS = 60

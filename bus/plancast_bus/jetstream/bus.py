@@ -12,35 +12,35 @@ from nats import errors as nats_errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from plancast_bus.codec import CONTENT_TYPES, encode
-from plancast_bus.contracts import ConsumerSpec, Delivery, Notice, Source
-from plancast_bus.effects import Effect
-from plancast_bus.envelope import EventEnvelope, EventTopic, WireEvent
 from plancast_bus.errors import AccessDenied, BusUnavailable, PayloadTooLarge, UnsupportedServer
-from plancast_bus.jetstream import streams
-from plancast_bus.jetstream.admitting import Admission
-from plancast_bus.jetstream.api import CONSUMER_NOT_FOUND, NO_JETSTREAM, STREAM_NOT_FOUND, ApiError, JetStreamApi
-from plancast_bus.jetstream.checkpoints import JetStreamCheckpoints
-from plancast_bus.jetstream.connection import Connection
-from plancast_bus.jetstream.consuming import PullConsumer, as_delivery, create_consumer
-from plancast_bus.jetstream.dead_letters import JetStreamDeadLetters
-from plancast_bus.jetstream.direct import DirectReader
-from plancast_bus.jetstream.emitting import Emitter
-from plancast_bus.jetstream.exchange import Exchange, NoResponders
-from plancast_bus.jetstream.health import examine
-from plancast_bus.jetstream.keeping import Keepers
-from plancast_bus.jetstream.key_store import KeyStore
-from plancast_bus.jetstream.login import Login, read_login
-from plancast_bus.jetstream.publishing import TENANT, Publisher
-from plancast_bus.jetstream.reading import StreamReader
-from plancast_bus.jetstream.registry import JetStreamRegistry
-from plancast_bus.jetstream.trees import JetStreamTrees
-from plancast_bus.messages import as_cloud_event, read_message
+from plancast_bus.events.codec import CONTENT_TYPES, encode
+from plancast_bus.events.envelope import EventEnvelope, EventTopic, WireEvent
+from plancast_bus.events.nats_binding import as_cloud_event, read_message
+from plancast_bus.events.trace_context import write_trace
+from plancast_bus.jetstream.client.api import CONSUMER_NOT_FOUND, NO_JETSTREAM, STREAM_NOT_FOUND, ApiError, JetStreamApi
+from plancast_bus.jetstream.client.connection import Connection
+from plancast_bus.jetstream.client.login import Login, read_login
+from plancast_bus.jetstream.client.request_reply import Exchange, NoResponders
+from plancast_bus.jetstream.messaging.consumer import PullConsumer, as_delivery, create_consumer
+from plancast_bus.jetstream.messaging.direct_reader import DirectReader
+from plancast_bus.jetstream.messaging.emitter import Emitter
+from plancast_bus.jetstream.messaging.placeholders import Keepers
+from plancast_bus.jetstream.messaging.publisher import TENANT, Publisher
+from plancast_bus.jetstream.messaging.stream_reader import StreamReader
+from plancast_bus.jetstream.stores.checkpoints import JetStreamCheckpoints
+from plancast_bus.jetstream.stores.dead_letters import JetStreamDeadLetters
+from plancast_bus.jetstream.stores.key_store import KeyStore
+from plancast_bus.jetstream.stores.registry import JetStreamRegistry
+from plancast_bus.jetstream.stores.trees import JetStreamTrees
+from plancast_bus.jetstream.streams import definitions
+from plancast_bus.jetstream.streams.admission import Admission
+from plancast_bus.jetstream.streams.health import examine
+from plancast_bus.ports.bus import ConsumerSpec, Delivery, Notice, Source
+from plancast_bus.ports.effects import Effect
 from plancast_bus.settings import BusSettings, NatsSettings
-from plancast_bus.sources import SOURCES
 from plancast_bus.subjects import Subjects, encode_token, message_id_of
 from plancast_bus.tenants import tenant_of
-from plancast_bus.trace_context import write_trace
+from plancast_bus.topics import SOURCES
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class JetStreamBus:
         self.restricted = restricted
         self._settings = settings
         self._connection = connection
-        self._names = streams.StreamNames.of(settings.prefix)
+        self._names = definitions.StreamNames.of(settings.prefix)
         self._exchange = exchange
         self._api = JetStreamApi(exchange)
         self._publisher = Publisher(exchange, self.subjects, settings.group_commit)
@@ -248,7 +248,7 @@ class JetStreamBus:
             AccessDenied: the login's account has no JetStream.
         """
         self._require_jetstream("creates no streams")
-        await streams.ensure_streams(self._api, self.subjects, self._settings)
+        await definitions.ensure_streams(self._api, self.subjects, self._settings)
         await asyncio.gather(self._keys.make(), self._keepers.place())
 
     def on_reconnect(self, callback: Callable[[], None]) -> None:
@@ -266,7 +266,7 @@ class JetStreamBus:
             AccessDenied: the login's account has no JetStream.
         """
         self._require_jetstream("does not see streams and consumers")
-        wanted = streams.definitions(self.subjects, self._settings)
+        wanted = definitions.definitions(self.subjects, self._settings)
         return await examine(self._connection, self._api, self._names, wanted)
 
     async def is_deployed(self) -> bool:

@@ -4,8 +4,8 @@ One :class:`MemoryWorld` is what a server would be: the streams and checkpoints.
 :class:`MemoryBus` is a connection to it. All of it lives in one process and one event loop.
 """
 
+from plancast_bus.memory.broker import MemoryWorld
 from plancast_bus.memory.bus import MemoryBus
 from plancast_bus.memory.faults import FaultPlan
-from plancast_bus.memory.world import MemoryWorld
 
 __all__ = ["FaultPlan", "MemoryBus", "MemoryWorld"]

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from uuid import uuid4
 
-from plancast_bus import codec, crash_points
-from plancast_bus.checkpoints import CheckpointStore
+from plancast_bus import fault_injection
 from plancast_bus.clock import Clock
-from plancast_bus.contracts import ConsumerSpec, DeadLetters, Delivery, Notice, Registry, Source
-from plancast_bus.effects import DropAlias, Effect, NoteAlias, Publish, Respond, SealHistory, Withdraw
-from plancast_bus.envelope import EventEnvelope, EventTopic, WireEvent
 from plancast_bus.errors import BusError, BusUnavailable, PayloadTooLarge
+from plancast_bus.events import codec
+from plancast_bus.events.envelope import EventEnvelope, EventTopic, WireEvent
+from plancast_bus.memory.broker import MemoryWorld
 from plancast_bus.memory.checkpoints import MemoryCheckpoints
 from plancast_bus.memory.dead_letters import MemoryDeadLetters
 from plancast_bus.memory.faults import FaultPlan, Point
@@ -21,16 +20,18 @@ from plancast_bus.memory.registry import MemoryRegistry
 from plancast_bus.memory.streams import MemoryStream
 from plancast_bus.memory.subscriptions import MemorySubscription
 from plancast_bus.memory.trees import MemoryTrees
-from plancast_bus.memory.world import MemoryWorld
+from plancast_bus.ports.bus import ConsumerSpec, DeadLetters, Delivery, Notice, Registry, Source
+from plancast_bus.ports.checkpoints import CheckpointStore
+from plancast_bus.ports.effects import DropAlias, Effect, NoteAlias, Publish, Respond, SealHistory, Withdraw
+from plancast_bus.ports.trees import Trees
 from plancast_bus.settings import BusSettings
-from plancast_bus.sources import SOURCES
 from plancast_bus.subjects import Subjects
 from plancast_bus.tenants import tenant_of
-from plancast_bus.trees import Trees
+from plancast_bus.topics import SOURCES
 
 
 class MemoryBus:
-    """A :class:`~plancast_bus.contracts.Bus` in memory.
+    """A :class:`~plancast_bus.ports.bus.Bus` in memory.
 
     Given settings (or nothing) it makes a world of its own; given a world it is a further connection
     to that one. Closing a connection leaves the world as it is.
@@ -64,7 +65,7 @@ class MemoryBus:
         self._on_lost: list[Callable[[str], None]] = []
 
     async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
-        """Publish an event; see :meth:`plancast_bus.contracts.Bus.publish`."""
+        """Publish an event; see :meth:`plancast_bus.ports.bus.Bus.publish`."""
         subject = self.subjects.event(event.topic, event.correlation_id, event.type)
         payload, content_type = self.encode(event)
         if len(payload) > self.settings.max_event_bytes:
@@ -77,10 +78,10 @@ class MemoryBus:
         await self._carry_out(Publish(subject, payload, event.id, content_type, tenant_of(event), trace))
 
     async def emit(self, effects: Sequence[Effect]) -> list[int]:
-        """Carry out effects; see :meth:`plancast_bus.contracts.Bus.emit`."""
+        """Carry out effects; see :meth:`plancast_bus.ports.bus.Bus.emit`."""
         await self.turn()
-        if crash_points.armed:
-            return await crash_points.one_by_one(effects, self._carry_out)
+        if fault_injection.armed:
+            return await fault_injection.one_by_one(effects, self._carry_out)
         sequences: list[int] = []
         failure: BusError | None = None
         for effect in effects:
@@ -93,7 +94,7 @@ class MemoryBus:
         return sequences
 
     def begin_emit(self, effects: Sequence[Effect]) -> asyncio.Future[list[int]]:
-        """Begin to carry out effects; see :meth:`plancast_bus.contracts.Bus.begin_emit`."""
+        """Begin to carry out effects; see :meth:`plancast_bus.ports.bus.Bus.begin_emit`."""
         return asyncio.get_running_loop().create_task(self.emit(effects))
 
     def encode(self, event: EventEnvelope | WireEvent) -> tuple[bytes, str]:
@@ -225,7 +226,7 @@ class MemoryBus:
 
 
 class MemoryConsumer:
-    """A :class:`~plancast_bus.contracts.Consumer` in memory."""
+    """A :class:`~plancast_bus.ports.bus.Consumer` in memory."""
 
     def __init__(self, bus: MemoryBus, stream: MemoryStream, spec: ConsumerSpec) -> None:
         self._bus = bus

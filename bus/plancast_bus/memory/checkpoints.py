@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plancast_bus.checkpoints import Checkpoint, Committed, KeptMachine, PlanFilter, PlanSummary
 from plancast_bus.clock import Clock
-from plancast_bus.codec import unpack
-from plancast_bus.effects import SealHistory
 from plancast_bus.errors import BusUnavailable, CommitConflict
+from plancast_bus.events.codec import unpack
+from plancast_bus.ports.checkpoints import Checkpoint, Committed, KeptMachine, PlanFilter, PlanSummary
+from plancast_bus.ports.effects import SealHistory
 
 if TYPE_CHECKING:
     from plancast_bus.memory.bus import MemoryBus
@@ -124,7 +124,7 @@ class KeptPlans:
 
 
 class MemoryCheckpoints:
-    """A connection's view of the checkpoints: a :class:`~plancast_bus.checkpoints.CheckpointStore`."""
+    """A connection's view of the checkpoints: a :class:`~plancast_bus.ports.checkpoints.CheckpointStore`."""
 
     def __init__(self, bus: MemoryBus) -> None:
         self._bus = bus

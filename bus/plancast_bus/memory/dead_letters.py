@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 from plancast_bus.clock import Clock
-from plancast_bus.contracts import CUT_BYTES, DeadLetter, Delivery, refuse_replay
 from plancast_bus.errors import DeadLetterNotFound
+from plancast_bus.ports.bus import CUT_BYTES, DeadLetter, Delivery, refuse_replay
 
 if TYPE_CHECKING:
     from plancast_bus.memory.bus import MemoryBus

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from plancast_bus.clock import Clock
-from plancast_bus.codec import pack, unpack
+from plancast_bus.events.codec import pack, unpack
 
 if TYPE_CHECKING:
     from plancast_bus.memory.bus import MemoryBus

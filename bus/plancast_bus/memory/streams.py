@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from plancast_bus.admission import admitted_bytes, full
 from plancast_bus.clock import Clock
-from plancast_bus.contracts import ConsumerSpec, Delivery
 from plancast_bus.errors import BusError, PublishRefused
 from plancast_bus.memory.subscriptions import SubjectIndex, overlap
+from plancast_bus.ports.bus import ConsumerSpec, Delivery
 
 _SLACK = 1024
 """Stale entries that a heap may hold beyond as many as it has valid ones."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextvars import copy_context
 from typing import Generic, TypeVar
 
-from plancast_bus.contracts import Notice
+from plancast_bus.ports.bus import Notice
 
 logger = logging.getLogger(__name__)
 

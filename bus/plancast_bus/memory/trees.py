@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plancast_bus.clock import Clock
-from plancast_bus.trees import member
+from plancast_bus.ports.trees import member
 
 if TYPE_CHECKING:
     from plancast_bus.memory.bus import MemoryBus
@@ -32,7 +32,7 @@ class KeptTrees:
 
 
 class MemoryTrees:
-    """A connection's view of the trees: :class:`~plancast_bus.trees.Trees`."""
+    """A connection's view of the trees: :class:`~plancast_bus.ports.trees.Trees`."""
 
     def __init__(self, bus: MemoryBus) -> None:
         self._bus = bus

@@ -22,12 +22,12 @@ from plancast.bridges.soorma_events import (
 )
 from plancast.ending import response_of
 from plancast.stored import find_checkpoint
-from plancast_bus.checkpoints import Checkpoint
-from plancast_bus.codec import decode
-from plancast_bus.contracts import Bus, Consumer, ConsumerSpec, Delivery
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusError, InvalidEnvelope, InvalidSubject, PayloadTooLarge
-from plancast_bus.patience import FIRST_PAUSE, LONGEST_PAUSE, patiently
+from plancast_bus.events.codec import decode
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.bus import Bus, Consumer, ConsumerSpec, Delivery
+from plancast_bus.ports.checkpoints import Checkpoint
+from plancast_bus.retry import FIRST_PAUSE, LONGEST_PAUSE, patiently
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ Receive = Callable[[str, bytes, Mapping[str, str]], Awaitable[None]]
 
 
 class PlainPort(Protocol):
-    """Core NATS, as :class:`plancast_bus.jetstream.plain.PlainNats` gives it."""
+    """Core NATS, as :class:`plancast_bus.jetstream.core_nats.PlainNats` gives it."""
 
     async def subscribe(self, subject: str, receive: Receive, *, queue: str = "") -> None: ...
 

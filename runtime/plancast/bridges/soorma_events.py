@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from plancast.reading import error_text
-from plancast_bus.codec import decode, load
-from plancast_bus.envelope import EventEnvelope, EventTopic, check_name
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
+from plancast_bus.events.codec import decode, load
+from plancast_bus.events.envelope import EventEnvelope, EventTopic, check_name
 from plancast_bus.subjects import check_event_type, decode_token, encode_token
 
 FROM_SOORMA: Final = "soorma:"

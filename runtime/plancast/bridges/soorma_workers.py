@@ -19,8 +19,8 @@ from plancast.bridges.soorma_events import (
 )
 from plancast.errors import RetryableError, TerminalError
 from plancast.worker import TaskContext, Worker
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusUnavailable, InvalidEnvelope, InvalidSubject
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 logger = logging.getLogger(__name__)
 

@@ -92,7 +92,7 @@ async def _soorma(
 ) -> int:
     from plancast.bridges.soorma import SoormaBridge
     from plancast.bridges.soorma_workers import SoormaTasks
-    from plancast_bus.jetstream.plain import connect_plain
+    from plancast_bus.jetstream.core_nats import connect_plain
     from plancast_bus.settings import NatsSettings
 
     foreground, told = Foreground(), ""

@@ -34,7 +34,7 @@ def plan_ids(ctx: typer.Context, incomplete: str) -> list[Completion]:
     """The plans that moved last."""
 
     async def read(bus: JetStreamBus, found: list[Completion]) -> None:
-        from plancast_bus.checkpoints import PlanFilter
+        from plancast_bus.ports.checkpoints import PlanFilter
 
         async with aclosing(bus.checkpoints.newest(PlanFilter(text=incomplete or None))) as newest:
             async for committed in newest:

@@ -24,7 +24,7 @@ from plancast.console.exposure import check_exposure
 if TYPE_CHECKING:
     from plancast.console.server import ConsoleServer
     from plancast.settings import Settings
-    from plancast_bus.contracts import Bus
+    from plancast_bus.ports.bus import Bus
 
 
 def console(

@@ -31,8 +31,8 @@ from plancast.cli.output import (
 from plancast.cli.progress import working
 
 if TYPE_CHECKING:
-    from plancast_bus.contracts import DeadLetter
     from plancast_bus.errors import BusError
+    from plancast_bus.ports.bus import DeadLetter
 
 deadletters = typer.Typer(
     rich_markup_mode="markdown", no_args_is_help=True, help="Messages that could not be processed: look, and replay."
@@ -179,8 +179,8 @@ def _document(letter: DeadLetter, *, with_payload: bool = False) -> dict[str, An
 
 def _decoded(letter: DeadLetter) -> Any:
     """The payload as a value, or as text; None when it is neither."""
-    from plancast_bus.codec import load
     from plancast_bus.errors import InvalidEnvelope
+    from plancast_bus.events.codec import load
 
     try:
         return load(letter.payload, letter.content_type)

@@ -19,7 +19,7 @@ from plancast_bus.errors import AccessDenied, BusError, InvalidEnvelope
 
 if TYPE_CHECKING:
     from plancast.settings import Settings
-    from plancast_bus.contracts import Bus
+    from plancast_bus.ports.bus import Bus
 
 Health = dict[str, Any]
 MAX_LOOKS = 500
@@ -120,9 +120,9 @@ async def _refusal(bus: Bus) -> str:
 
 async def _clock_skew(settings: Settings, stream: str) -> Skew:
     """The look that was answered soonest: the server says the time when it is asked about a stream."""
-    from plancast_bus.jetstream.api import JetStreamApi
-    from plancast_bus.jetstream.connection import Connection
-    from plancast_bus.jetstream.exchange import Exchange
+    from plancast_bus.jetstream.client.api import JetStreamApi
+    from plancast_bus.jetstream.client.connection import Connection
+    from plancast_bus.jetstream.client.request_reply import Exchange
 
     connection = Connection(settings.nats)
     await connection.open()

@@ -11,8 +11,8 @@ from plancast.cli.output import note
 from plancast_bus.errors import BusUnavailable
 
 if TYPE_CHECKING:
-    from plancast_bus.contracts import Bus
-    from plancast_bus.jetstream.plain import PlainNats
+    from plancast_bus.jetstream.core_nats import PlainNats
+    from plancast_bus.ports.bus import Bus
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -30,7 +30,7 @@ from plancast.task_registry import TaskRegistry
 from plancast.tasks import Task
 
 if TYPE_CHECKING:
-    from plancast_bus.checkpoints import PlanSummary
+    from plancast_bus.ports.checkpoints import PlanSummary
 
 RESULT_WIDTH = 240
 """Characters of one result that are shown."""

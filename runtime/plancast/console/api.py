@@ -32,7 +32,7 @@ from plancast.console import (
 from plancast.console.auth import Guard, Keyring
 from plancast.console.backend import Actors, Backend
 from plancast.settings import Settings
-from plancast_bus.contracts import Bus
+from plancast_bus.ports.bus import Bus
 
 MOST_REQUESTS = 256
 """Requests to the API at a time, besides streams and long polls."""

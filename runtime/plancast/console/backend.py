@@ -19,9 +19,9 @@ from plancast.handle import PlanHandle
 from plancast.registry import AgentRegistry
 from plancast.settings import Settings
 from plancast.stored import find_checkpoint, plan_fields
-from plancast_bus.checkpoints import Checkpoint
-from plancast_bus.codec import unpack
-from plancast_bus.contracts import Bus
+from plancast_bus.events.codec import unpack
+from plancast_bus.ports.bus import Bus
+from plancast_bus.ports.checkpoints import Checkpoint
 
 Entries = list[dict[str, Any]]
 Actors = Callable[[], Awaitable[dict[str, Any] | None]]

@@ -13,9 +13,9 @@ from plancast.console.audit import note
 from plancast.console.auth import By
 from plancast.console.backend import Here
 from plancast.console.schemas import FullLetter, Letter, Letters, Replayed
-from plancast_bus.codec import load
-from plancast_bus.contracts import DeadLetter, refuse_replay
 from plancast_bus.errors import InvalidEnvelope
+from plancast_bus.events.codec import load
+from plancast_bus.ports.bus import DeadLetter, refuse_replay
 
 Number = Annotated[int, Path(ge=1, le=2**53)]
 routes = APIRouter(prefix="/dead-letters", tags=["dead letters"])

@@ -28,7 +28,7 @@ from plancast.requests import WAIT, Request
 from plancast.status import PlanStatus
 from plancast.task_registry import TaskRegistry
 from plancast.tasks import Task
-from plancast_bus.checkpoints import PlanSummary
+from plancast_bus.ports.checkpoints import PlanSummary
 
 Fields = Mapping[str, Any]
 ANSWERED_BY_PEOPLE = frozenset({"approval_required", "await_input", "constraints_conflict"})

@@ -16,8 +16,8 @@ from itertools import islice, takewhile
 from sys import intern
 from typing import Literal, NamedTuple
 
-from plancast_bus.checkpoints import CheckpointStore, Committed, PlanSummary
 from plancast_bus.errors import BusError
+from plancast_bus.ports.checkpoints import CheckpointStore, Committed, PlanSummary
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from plancast.console.backend import Backend
 from plancast.console.index import Row
 from plancast.machine import Machine
 from plancast.status import PAUSED, RUNNING
-from plancast_bus.envelope import EventTopic
 from plancast_bus.errors import BusError
+from plancast_bus.events.envelope import EventTopic
 
 
 async def asked_of_people(backend: Backend) -> frozenset[str]:

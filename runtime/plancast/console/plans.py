@@ -34,7 +34,7 @@ from plancast.controls import BY
 from plancast.ending import response_of
 from plancast.plain import plain
 from plancast.status import PlanStatus
-from plancast_bus.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 
 SLASH = "\ue000"
 """Stands for a slash inside a plan's id, see :mod:`plancast.console.api`."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
-from plancast_bus.envelope import utc_text
+from plancast_bus.events.envelope import utc_text
 
 
 def _iso(moment: datetime) -> str:

@@ -17,7 +17,7 @@ from plancast.console.auth import Keyring
 from plancast.console.backend import Actors, Backend
 from plancast.console.exposure import check_exposure
 from plancast.settings import Settings
-from plancast_bus.contracts import Bus
+from plancast_bus.ports.bus import Bus
 
 START_SECONDS = 30.0
 END_SECONDS = 3

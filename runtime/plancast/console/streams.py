@@ -23,8 +23,8 @@ from plancast.console.plan_schemas import PlanStanding, Result
 from plancast.console.plans import PlanId, wanted
 from plancast.ending import response_of
 from plancast.status import PlanStatus
-from plancast_bus.checkpoints import Checkpoint
 from plancast_bus.errors import BusUnavailable
+from plancast_bus.ports.checkpoints import Checkpoint
 
 logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.2

@@ -15,7 +15,7 @@ from plancast.console.index import Row
 from plancast.console.limits import Looking
 from plancast.console.plan_schemas import Usage
 from plancast.console.schemas import UsageReport, UsageRow
-from plancast_bus.codec import unpack
+from plancast_bus.events.codec import unpack
 
 MOST_PLANS = 5000
 """Plans that are looked into for one report, those that moved last."""

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from plancast.client import Client
 from plancast.errors import PlanFailed
 from plancast.handle import PlanHandle
-from plancast_bus.contracts import Subscription
-from plancast_bus.envelope import EventTopic
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.ports.bus import Subscription
 
 SUBMITTED = "submitted"
 PACE = 0.15

@@ -16,8 +16,8 @@ from plancast.demo.order_cases import LIMIT, OrderCase
 from plancast.errors import PlanCancelled, PlanFailed, PlanFinished
 from plancast.executor import WAITING_EVENT
 from plancast.handle import PlanHandle
-from plancast_bus.contracts import Subscription
-from plancast_bus.envelope import EventTopic
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.ports.bus import Subscription
 
 GOAL, RESPONSE, DECIDED = "order.received", "order.processed", "approval.decided"
 PAYMENT, SHIPPING, CHECK = "payment.process.requested", "shipping.requested", "compliance.check"

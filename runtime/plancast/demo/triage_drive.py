@@ -14,9 +14,9 @@ from plancast.demo.triage_cases import APPROVER, TicketCase
 from plancast.errors import PlanFinished
 from plancast.handle import PlanHandle
 from plancast.status import PlanStatus
-from plancast_bus.codec import decode
-from plancast_bus.contracts import Subscription
-from plancast_bus.envelope import EventTopic
+from plancast_bus.events.codec import decode
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.ports.bus import Subscription
 
 APPROVED, ROUTE = "triage.approved", "ticket.route.requested"
 UNDER_WAY, ASKED, ROUTED, REJECTED, FAILED = "under way", "asked", "routed", "rejected", "failed"

@@ -10,12 +10,12 @@ from plancast.testing.simulation.history import Struck
 from plancast.testing.simulation.loop import NODE
 from plancast.testing.simulation.observing import ObservedWorld
 from plancast.testing.simulation.workload import Noise
-from plancast_bus.contracts import ConsumerSpec, Delivery
 from plancast_bus.errors import BusUnavailable, PublishRefused
 from plancast_bus.memory import MemoryBus
 from plancast_bus.memory.bus import MemoryConsumer
 from plancast_bus.memory.faults import Point
 from plancast_bus.memory.streams import MemoryStream
+from plancast_bus.ports.bus import ConsumerSpec, Delivery
 
 
 class Adversary:

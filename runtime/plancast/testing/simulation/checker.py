@@ -27,9 +27,9 @@ from plancast.testing.simulation.history import (
 from plancast.testing.simulation.loop import START
 from plancast.testing.simulation.outcomes import wrong_with
 from plancast.testing.simulation.workload import PlanSpec, Workload
-from plancast_bus.codec import decode, unpack
-from plancast_bus.effects import Effect, Publish, Respond
-from plancast_bus.envelope import EventTopic
+from plancast_bus.events.codec import decode, unpack
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.ports.effects import Effect, Publish, Respond
 
 HOSTS = "host"
 """Names of the nodes that hold plans begin so: what they send must be explained."""

@@ -17,9 +17,9 @@ from plancast.testing.simulation.history import Struck, Submitted, Told
 from plancast.testing.simulation.loop import START
 from plancast.testing.simulation.observing import ObservedWorld
 from plancast.testing.simulation.workload import Fault, PlanSpec
-from plancast_bus.codec import unpack
-from plancast_bus.envelope import EventEnvelope, EventTopic
 from plancast_bus.errors import BusUnavailable, PublishRefused
+from plancast_bus.events.codec import unpack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 HELD = "held for a while"
 """Why people pause plans."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from plancast_bus.checkpoints import Checkpoint
-from plancast_bus.effects import Effect, Publish, Respond, effect_kind
+from plancast_bus.ports.checkpoints import Checkpoint
+from plancast_bus.ports.effects import Effect, Publish, Respond, effect_kind
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import logging
 
 from plancast.testing.simulation.history import Committed, Emitted, Entry, Fact, History
 from plancast.testing.simulation.loop import NODE, START, LoopClock
-from plancast_bus.effects import Effect
 from plancast_bus.memory import MemoryWorld
 from plancast_bus.memory.checkpoints import KeptPlans
+from plancast_bus.ports.effects import Effect
 from plancast_bus.settings import BusSettings
 
 

@@ -13,7 +13,7 @@ from random import Random
 from unittest import mock
 
 from plancast.testing.simulation.loop import VirtualLoop
-from plancast_bus import envelope
+from plancast_bus.events import envelope
 
 
 @contextlib.contextmanager

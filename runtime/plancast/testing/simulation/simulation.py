@@ -27,7 +27,7 @@ from plancast.testing.simulation.plans import make_app
 from plancast.testing.simulation.sealed import sealed
 from plancast.testing.simulation.workload import Workload
 from plancast.worker import TaskContext
-from plancast_bus import codec
+from plancast_bus.events import codec
 from plancast_bus.memory import MemoryBus
 
 ACK_WAIT = 2.0

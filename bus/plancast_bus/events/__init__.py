@@ -1,0 +1,1 @@
+"""Event envelopes, their wire formats and trace context."""

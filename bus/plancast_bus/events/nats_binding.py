@@ -1,0 +1,95 @@
+"""Messages with headers, as others write them, and as they want to read them: the NATS binding of CloudEvents 1.0.
+
+In binary mode the attributes of an event are headers, ``ce-`` before their names, and the payload is its data. Such a
+message is made into an envelope where it comes in, and out of one where it goes out: what is between knows envelopes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from plancast_bus.errors import InvalidEnvelope
+from plancast_bus.events.cloud_events import STRUCTURED, attributes_of, fields_of, read_data
+from plancast_bus.events.codec import JSON_TYPE, MSGPACK_TYPE, UNREADABLE, WireFormat, dump, load
+from plancast_bus.events.trace_context import PARENT, STATE, read_trace
+
+MAX_ATTRIBUTES = 16 * 1024
+"""Bytes of attributes that are written as headers. JetStream takes 64 KiB of headers at most; an event with more goes
+out as an envelope."""
+
+_PREFIX = "ce-"
+_AS_THEY_ARE = "".join(chr(each) for each in range(0x21, 0x7F) if chr(each) not in '"%')
+
+
+class Message(NamedTuple):
+    """A message of anybody's, with its payload as an envelope where it is a CloudEvent in binary mode."""
+
+    payload: bytes
+    content_type: str | None
+    message_id: str | None
+    trace: str
+    """Its trace context; see :mod:`plancast_bus.events.trace_context`."""
+
+
+def read_message(headers: Mapping[str, str], payload: bytes) -> Message:
+    """A message whose headers anybody has written, in upper or lower case.
+
+    It never raises: a CloudEvent that cannot be read says so when its payload is to be decoded.
+    """
+    said = {name.lower(): value for name, value in headers.items()}
+    content_type = said.get("content-type")
+    if "ce-specversion" in said and not _is_structured(content_type):
+        payload, content_type = _from_binary(said, payload, content_type)
+    trace = read_trace(said.get(PARENT) or said.get("ce-traceparent"), said.get(STATE) or said.get("ce-tracestate"))
+    return Message(payload, content_type, headers.get("Nats-Msg-Id"), trace)
+
+
+def as_cloud_event(payload: bytes, content_type: str) -> tuple[bytes, dict[str, str]]:
+    """An envelope in binary mode: its data, and all that it says besides as headers.
+
+    What is no envelope, or says too much for headers, stays as it is.
+    """
+    try:
+        fields = load(payload, content_type)
+        if not isinstance(fields, dict) or "specversion" not in fields:
+            return payload, {}
+        written: WireFormat = "msgpack" if content_type == MSGPACK_TYPE else "json"
+        data = dump(fields.get("data"), written)
+    except InvalidEnvelope:
+        return payload, {}
+    headers = {_PREFIX + name: quote(value, safe=_AS_THEY_ARE) for name, value in attributes_of(fields).items()}
+    if sum(len(name) + len(value) + 4 for name, value in headers.items()) > MAX_ATTRIBUTES:
+        return payload, {}
+    return data, headers
+
+
+def _from_binary(said: Mapping[str, str], payload: bytes, content_type: str | None) -> tuple[bytes, str]:
+    try:
+        fields = fields_of(
+            {
+                name.removeprefix(_PREFIX): _plain(value)
+                for name, value in said.items()
+                if name.startswith(_PREFIX) and name not in ("ce-traceparent", "ce-tracestate")
+            }
+        )
+        fields["data"] = read_data(payload, content_type, load)
+        is_msgpack = "msgpack" in (content_type or "")
+        return dump(fields, "msgpack" if is_msgpack else "json"), MSGPACK_TYPE if is_msgpack else JSON_TYPE
+    except InvalidEnvelope as error:
+        return payload, f"{UNREADABLE}; {error}"
+
+
+def _is_structured(content_type: str | None) -> bool:
+    return content_type is not None and content_type.lower().startswith(STRUCTURED.partition("+")[0])
+
+
+def _plain(value: str) -> str:
+    """A header's text: percent-encoded, and perhaps in quotation marks."""
+    if len(value) > 1 and value[0] == value[-1] == '"':
+        value = value[1:-1].replace('\\"', '"').replace("\\\\", "\\")
+    try:
+        return unquote(value, errors="strict")
+    except UnicodeDecodeError as error:
+        raise InvalidEnvelope("an attribute of a CloudEvent is no UTF-8") from error

@@ -1,0 +1,168 @@
+"""The JetStream API in JSON, and reading single messages out of streams."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from nats.aio.msg import Msg
+
+from plancast_bus.errors import BusError, BusUnavailable
+from plancast_bus.jetstream.client.nats_client import GuardedClient
+from plancast_bus.jetstream.client.request_reply import Exchange, NoResponders, Reply
+
+# Error codes of the server.
+NO_JETSTREAM = 10039
+"""The account has none of its own, though the server may have."""
+STREAM_NOT_FOUND = 10059
+STREAM_NAME_IN_USE = 10058
+CONSUMER_NOT_FOUND = 10014
+MESSAGE_NOT_FOUND = 10037
+MESSAGE_GONE = frozenset({10037, 10043, 10057})
+"""What deleting a message that is not there is answered with."""
+_UNAVAILABLE = frozenset({10008, 10009, 10013})
+
+
+class ApiError(BusError):
+    """Raised when JetStream refuses a call of its API."""
+
+    def __init__(self, operation: str, code: int, description: str) -> None:
+        super().__init__(f"JetStream refuses {operation}: {description} (code {code})")
+        self.code = code
+        self.description = description
+
+
+@dataclass(slots=True)
+class StoredMessage:
+    """A message as a stream holds it."""
+
+    subject: str
+    sequence: int
+    time: float
+    """When it was stored, seconds since the epoch, UTC."""
+    headers: dict[str, str]
+    payload: bytes
+
+    @property
+    def is_marker(self) -> bool:
+        """Whether it only says that there is nothing any more."""
+        return "Nats-Marker-Reason" in self.headers or "KV-Operation" in self.headers
+
+
+class JetStreamApi:
+    """Calls of the JetStream API."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    async def call(self, operation: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Call ``$JS.API.<operation>`` and return its answer.
+
+        Raises:
+            ApiError: JetStream refuses.
+            BusUnavailable: there is no answer, or JetStream has no leader at the moment.
+        """
+        return await self.settle(operation, await self.send(operation, body))
+
+    async def send(self, operation: str, body: dict[str, Any] | None = None) -> Reply:
+        """Send a call; its reply goes to :meth:`settle`."""
+        return await self._exchange.send(f"$JS.API.{operation}", json.dumps(body).encode() if body else b"")
+
+    async def settle(self, operation: str, reply: Reply) -> dict[str, Any]:
+        """Wait for the answer of a call that was sent; errors as in :meth:`call`."""
+        try:
+            answer: dict[str, Any] = json.loads((await reply).data)
+        except NoResponders as absence:
+            raise BusUnavailable(f"nobody answers to {operation}: JetStream is off, or has no leader") from absence
+        error = answer.get("error")
+        if error is None:
+            return answer
+        code, description = error.get("err_code", 0), str(error.get("description", ""))[:300]
+        if code in _UNAVAILABLE:
+            raise BusUnavailable(f"JetStream cannot do {operation} at the moment: {description}")
+        raise ApiError(operation, code, description)
+
+    async def last(self, stream: str, subject: str) -> StoredMessage | None:
+        """The newest message of a subject, or None.
+
+        In a cluster any replica may answer, perhaps a little late.
+        """
+        return await self._direct(f"$JS.API.DIRECT.GET.{stream}.{subject}", b"")
+
+    async def numbered(self, stream: str, sequence: int) -> StoredMessage | None:
+        """The message of this sequence, or None."""
+        return await self._direct(f"$JS.API.DIRECT.GET.{stream}", json.dumps({"seq": sequence}).encode())
+
+    async def newest(self, stream: str, filter_subject: str) -> StoredMessage | None:
+        """The newest message under a subject, which may be a filter, or None."""
+        return await self._direct(f"$JS.API.DIRECT.GET.{stream}", json.dumps({"last_by_subj": filter_subject}).encode())
+
+    async def last_from_leader(self, stream: str, subject: str) -> StoredMessage | None:
+        """The newest message of a subject as the stream's leader knows it, or None."""
+        return await self._from_leader(stream, {"last_by_subj": subject})
+
+    async def next_from_leader(self, stream: str, subject: str, after: int) -> StoredMessage | None:
+        """The first message of a subject (or filter) after a sequence as the stream's leader knows it, or None."""
+        return await self._from_leader(stream, {"seq": after + 1, "next_by_subj": subject})
+
+    async def _from_leader(self, stream: str, which: dict[str, Any]) -> StoredMessage | None:
+        try:
+            answer = await self.call(f"STREAM.MSG.GET.{stream}", which)
+        except ApiError as error:
+            if error.code == MESSAGE_NOT_FOUND:
+                return None
+            raise
+        message = answer["message"]
+        return StoredMessage(
+            subject=message["subject"],
+            sequence=message["seq"],
+            time=_seconds(message["time"]),
+            headers=_read_headers(b64decode(message.get("hdrs") or "")),
+            payload=b64decode(message.get("data") or ""),
+        )
+
+    async def purge(self, stream: str, subject: str) -> None:
+        """Remove all messages of a subject, which may be a filter."""
+        await self.call(f"STREAM.PURGE.{stream}", {"filter": subject})
+
+    async def _direct(self, subject: str, payload: bytes) -> StoredMessage | None:
+        try:
+            message = await self._exchange.request(subject, payload)
+        except NoResponders as error:
+            raise BusUnavailable(
+                f"nobody answers to {subject[:200]}: its stream is not there, or has no leader"
+            ) from error
+        return read_direct(message, subject)
+
+
+def read_direct(message: Msg, subject: str) -> StoredMessage | None:
+    """The stored message in an answer to a direct get; None when there is none.
+
+    Raises:
+        BusError: the server refuses the request that was sent to ``subject``.
+    """
+    headers = message.headers or {}
+    if "Nats-Sequence" not in headers:
+        status = headers.get("Status", "")
+        if status == "404":
+            return None
+        raise BusError(f"{subject[:200]} is refused: {status} {headers.get('Description', '')}")
+    return StoredMessage(
+        subject=headers["Nats-Subject"],
+        sequence=int(headers["Nats-Sequence"]),
+        time=_seconds(headers["Nats-Time-Stamp"]),
+        headers=headers,
+        payload=message.data,
+    )
+
+
+def _seconds(timestamp: str) -> float:
+    """RFC 3339 with up to nine decimals as seconds since the epoch."""
+    return datetime.fromisoformat(timestamp).timestamp()
+
+
+def _read_headers(block: bytes) -> dict[str, str]:
+    return GuardedClient._parse_header_lines(block.partition(b"\r\n")[2])

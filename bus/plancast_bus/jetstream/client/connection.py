@@ -1,0 +1,285 @@
+"""The connection to NATS: opened once, kept for ever, checked for what plancast needs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from nats import errors as nats_errors
+
+from plancast_bus.errors import BusUnavailable, UnsupportedServer
+from plancast_bus.jetstream.client.nats_client import GuardedClient, OtherOwner
+from plancast_bus.nats_server.probe import MINIMUM_VERSION
+from plancast_bus.settings import NatsSettings
+
+logger = logging.getLogger(__name__)
+
+RECONNECT_WAIT = 0.2
+"""Seconds between two attempts to reach the same server again."""
+PENDING_BYTES = 8 * 1024 * 1024
+"""Bytes that are kept to be sent while the connection is down or slow."""
+PING_INTERVAL = 10
+"""Seconds between pings; two unanswered ones end a connection that is only half open."""
+_Callback = TypeVar("_Callback", bound=Callable[..., None])
+_DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
+
+
+class Connection:
+    """One connection. It reconnects for ever; who depends on it is told when it came back or ended."""
+
+    def __init__(self, settings: NatsSettings, *, minimum_version: tuple[int, int] = MINIMUM_VERSION) -> None:
+        self.client = GuardedClient()
+        self._minimum_version = minimum_version
+        self.servers = [url.strip() for url in settings.url.split(",") if url.strip()]
+        self.timeout = settings.publish_timeout
+        self._settings = settings
+        self._reconnected: list[Callable[[], None]] = []
+        self._closed: list[Callable[[], None]] = []
+        self._lost: list[Callable[[str], None]] = []
+        self._refused = False
+        """Whether it was logged that the server does not take the credentials any more, or is another user's."""
+        self._denied: list[Callable[[str], None]] = []
+        self._refusal: asyncio.Future[None] | None = None
+        self._closing = False
+
+    @property
+    def where(self) -> str:
+        """The servers as ``host:port``, without user or password."""
+        return ", ".join(_address(url) for url in self.servers)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it stands at this moment."""
+        return self.client.is_connected
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether the server is one of several, so that a stream may be electing its leader."""
+        return self.client.in_cluster
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is closed for good."""
+        return self.client.is_closed
+
+    def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have a callback called whenever it came back; what is returned takes that back."""
+        return _add(self._reconnected, callback)
+
+    def on_closed(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have a callback called when it ended for good; what is returned takes that back."""
+        return _add(self._closed, callback)
+
+    def on_lost(self, callback: Callable[[str], None]) -> None:
+        """Have a callback called with the reason when it ended for good, other than by :meth:`close`."""
+        if self.ended and not self._closing:
+            asyncio.get_running_loop().call_soon(callback, self._lost_because())
+        self._lost.append(callback)
+
+    def on_denied(self, callback: Callable[[str], None]) -> Callable[[], None]:
+        """Have a callback called with each subject that the server does not let this user use, in lower case.
+
+        What is returned takes that back.
+        """
+        return _add(self._denied, callback)
+
+    def unavailable(self, what: str) -> BusUnavailable:
+        """The error for something that could not be done for want of a connection or an answer."""
+        state = "is closed" if self.ended else "answers too late" if self.alive else "is down"
+        return BusUnavailable(f"{what}: the connection to NATS at {self.where} {state}")
+
+    async def open(self) -> None:
+        """Connect and check the server.
+
+        Raises:
+            BusUnavailable: no connection within ``connect_timeout``, or the credentials are refused.
+            UnsupportedServer: the server is too old.
+        """
+        if not self.servers:
+            raise BusUnavailable("no NATS server is named: give its URL, such as nats://127.0.0.1:4222")
+        self._refusal = asyncio.get_running_loop().create_future()
+        attempt = asyncio.ensure_future(self._connect())
+        try:
+            await asyncio.wait(
+                (attempt, self._refusal),
+                timeout=self._settings.connect_timeout,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            self._conclude(attempt)
+            self._check_version()
+        except BaseException:
+            attempt.cancel()
+            await asyncio.gather(attempt, return_exceptions=True)
+            await self.close()
+            raise
+        finally:
+            self._refusal.cancel()
+            self._refusal = None
+
+    async def close(self) -> None:
+        """Flush what is buffered and close the connection.
+
+        nats-py cancels its own reconnection while that waits for the old socket to close, and is then itself
+        told that the wait was cancelled; only a cancellation of the caller is passed on.
+        """
+        self._closing = True
+        try:
+            with suppress(Exception):
+                await self.client.close()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+
+    async def _connect(self) -> None:
+        settings = self._settings
+        tls = _tls_context(settings, self.servers)
+        self.client.require_tls = tls is not None
+        self.client.server_uid = settings.server_uid
+        await self.client.connect(
+            servers=self.servers,
+            name="plancast",
+            error_cb=self._on_error,
+            disconnected_cb=self._on_disconnected,
+            reconnected_cb=self._on_reconnected,
+            closed_cb=self._on_closed,
+            connect_timeout=max(1, int(min(settings.connect_timeout, 5.0))),
+            reconnect_time_wait=RECONNECT_WAIT,  # type: ignore[arg-type]
+            max_reconnect_attempts=-1,
+            ping_interval=PING_INTERVAL,
+            pending_size=PENDING_BYTES,
+            flush_timeout=settings.publish_timeout,
+            tls=tls,
+            user=settings.user or None,
+            password=settings.password.get_secret_value() if settings.password else None,
+            token=settings.token.get_secret_value() if settings.token else None,
+            user_credentials=settings.credentials,
+            nkeys_seed=str(settings.nkey) if settings.nkey else None,
+            inbox_prefix=settings.inbox_prefix,
+        )
+
+    def _conclude(self, attempt: asyncio.Future[None]) -> None:
+        if attempt.done() and not attempt.cancelled():
+            error = attempt.exception()
+            if error is None:
+                return
+        else:
+            error = self.client.last_error
+        reason = f" ({_describe(error)})" if error is not None else ""
+        raise BusUnavailable(
+            f"no connection to NATS at {self.where}{reason}. Is the server running, and are address and "
+            "credentials right?"
+        )
+
+    def _check_version(self) -> None:
+        version = self.client.connected_server_version
+        try:
+            found = (version.major, version.minor)
+        except ValueError:
+            found = (0, 0)
+        if found < self._minimum_version:
+            needed = ".".join(map(str, self._minimum_version))
+            has = ".".join(map(str, found))
+            raise UnsupportedServer(
+                f"the nats-server at {self.where} has version {has}, and plancast needs {needed} or "
+                "later (for scheduled messages). Upgrade it, or give no URL to use the embedded one."
+            )
+
+    async def _on_error(self, error: Exception) -> None:
+        if isinstance(error, nats_errors.SlowConsumerError):
+            logger.error("messages were dropped: a subscription is too slow", extra={"subject": error.subject})
+            return
+        denied = _DENIED.search(str(error))
+        if denied is not None:
+            what = "publish on" if denied[1].lower() == "publish" else "listen to"
+            logger.warning("the nats-server does not let this user %s %s", what, denied[2][:200])
+            for callback in list(self._denied):
+                callback(denied[2].lower())
+            return
+        logger.debug("nats: %s", _describe(error))
+        if not _is_refusal(error):
+            return
+        if self._refusal is not None and not self._refusal.done():
+            self._refusal.set_result(None)
+        elif self._refusal is None and not self._refused:
+            self._refused = True
+            what = "is not ours" if isinstance(error, OtherOwner) else "does not take the credentials any more"
+            logger.warning("the nats-server %s, trying on: %s", what, _describe(error), extra={"server": self.where})
+
+    async def _on_disconnected(self) -> None:
+        if not (self._closing or self.ended):
+            logger.warning("the connection to NATS is down; reconnecting", extra={"server": self.where})
+
+    async def _on_reconnected(self) -> None:
+        self._refused = False
+        logger.info("the connection to NATS is back", extra={"server": self.where})
+        _call(list(self._reconnected))
+
+    async def _on_closed(self) -> None:
+        _call(list(self._closed))
+        if not self._closing:
+            reason = self._lost_because()
+            logger.error("%s", reason)
+            _call([partial(callback, reason) for callback in self._lost])
+
+    def _lost_because(self) -> str:
+        reason = _describe(self.client.last_error) if self.client.last_error else "unknown"
+        return f"the connection to NATS at {self.where} is closed for good: {reason}"
+
+
+def _add(callbacks: list[_Callback], callback: _Callback) -> Callable[[], None]:
+    callbacks.append(callback)
+
+    def forget() -> None:
+        with suppress(ValueError):
+            callbacks.remove(callback)
+
+    return forget
+
+
+def _call(callbacks: list[Callable[[], None]]) -> None:
+    for callback in callbacks:
+        try:
+            callback()
+        except Exception:
+            logger.exception("a callback of the NATS connection failed")
+
+
+def _tls_context(settings: NatsSettings, servers: list[str]) -> ssl.SSLContext | None:
+    asked = settings.tls_ca or settings.tls_cert or any(url.startswith(("tls://", "wss://")) for url in servers)
+    if not asked:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=settings.tls_ca)
+        if settings.tls_cert is not None:
+            context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise BusUnavailable(f"the TLS files cannot be read: {_describe(error)}") from error
+    return context
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether trying again cannot help."""
+    text = str(error).lower()
+    words = ("authorization", "authentication", "tls is asked for")
+    return any(each in text for each in words) or isinstance(error, ssl.SSLCertVerificationError | OtherOwner)
+
+
+def _describe(error: BaseException) -> str:
+    return str(error).removeprefix("nats: ").strip("'") or type(error).__name__
+
+
+def _address(url: str) -> str:
+    try:
+        parts = urlsplit(url if "://" in url else f"nats://{url}")
+        host, port = parts.hostname or "?", parts.port or 4222
+    except ValueError:
+        return "?"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

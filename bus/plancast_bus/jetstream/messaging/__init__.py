@@ -1,0 +1,1 @@
+"""Publishing, consuming and reading messages of streams."""

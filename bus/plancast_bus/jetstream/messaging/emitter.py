@@ -1,0 +1,248 @@
+"""Effects carried out: a turn's outbox sent all at once, and waited for together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from nats import errors as nats_errors
+from nats.aio.client import Client
+
+from plancast_bus import fault_injection
+from plancast_bus.errors import BusError
+from plancast_bus.events.nats_binding import as_cloud_event
+from plancast_bus.events.trace_context import write_trace
+from plancast_bus.jetstream.client.acks import PubAck, SubjectTaken
+from plancast_bus.jetstream.client.api import MESSAGE_GONE, ApiError, JetStreamApi
+from plancast_bus.jetstream.client.request_reply import Headers
+from plancast_bus.jetstream.messaging.publisher import TENANT, Publisher, as_it_is
+from plancast_bus.jetstream.streams.definitions import StreamNames
+from plancast_bus.ports.effects import (
+    CancelTimer,
+    DropAlias,
+    Effect,
+    NoteAlias,
+    Publish,
+    Respond,
+    SealHistory,
+    SetTimer,
+    Withdraw,
+)
+from plancast_bus.subjects import Subjects, encode_token, is_inbox
+
+logger = logging.getLogger(__name__)
+
+_Begun: TypeAlias = tuple[str, asyncio.Future[Any]]
+
+
+@dataclass(slots=True)
+class _Sent:
+    position: int
+    effect: Effect
+    target: str
+    """Subject, or operation of the API, for the answer to be understood."""
+    reply: asyncio.Future[Any]
+
+
+class Emitter:
+    """Carries out effects."""
+
+    def __init__(
+        self,
+        client: Client,
+        api: JetStreamApi,
+        publisher: Publisher,
+        subjects: Subjects,
+        *,
+        cloudevents: bool = False,
+    ) -> None:
+        self._client = client
+        self._api = api
+        self._publisher = publisher
+        self._subjects = subjects
+        self._names = StreamNames.of(subjects.prefix)
+        self._cloudevents = cloudevents
+        self._telling: set[asyncio.Task[None]] = set()
+        self._senders: dict[type[Any], Callable[[Any], Awaitable[_Begun]]] = {
+            Publish: self._publish,
+            Respond: self._respond,
+            SetTimer: self._set_timer,
+            CancelTimer: self._cancel_timer,
+            Withdraw: self._withdraw,
+            SealHistory: self._seal_history,
+            NoteAlias: self._note_alias,
+            DropAlias: self._drop_alias,
+        }
+
+    async def emit(self, effects: Sequence[Effect]) -> list[int]:
+        """Send effects, wait until all are acknowledged, and return the sequences of published events.
+
+        Effects on the same timer keep their order: setting and cancelling take different ways through the
+        server, so the later one waits for the earlier one.
+
+        Raises:
+            BusError: at least one was not acknowledged; the others were sent all the same.
+        """
+        if fault_injection.armed:
+            return await fault_injection.one_by_one(effects, self._emit_alone)
+        return await self._emit_all(effects)
+
+    def begin(self, effects: Sequence[Effect]) -> asyncio.Future[list[int]]:
+        """Do as :meth:`emit` does, at once when there are only events to be sent."""
+        if not fault_injection.armed:
+            if len(effects) == 1 and type(effects[0]) is Publish:
+                return self._begin_publish(effects[0])
+            if len(effects) == 1 and type(effects[0]) is Respond:
+                return self._begin_respond(effects[0])
+        return asyncio.get_running_loop().create_task(self.emit(effects))
+
+    def _begin_publish(self, effect: Publish) -> asyncio.Future[list[int]]:
+        payload, headers = self._message(effect)
+        return self._publisher.begin(effect.subject, payload, headers, _sequences)
+
+    def _begin_respond(self, effect: Respond) -> asyncio.Future[list[int]]:
+        subject = self._subjects.response(effect.topic, effect.correlation_id, effect.event_type)
+        payload, headers = self._message(effect)
+        stored = self._publisher.begin(subject, payload, headers, _sequences)
+        if effect.notify:
+            stored.add_done_callback(lambda stored: self._tell_of(effect, stored))
+        return stored
+
+    def _tell_of(self, effect: Respond, stored: asyncio.Future[list[int]]) -> None:
+        if not stored.cancelled() and stored.exception() is None:
+            telling = asyncio.get_running_loop().create_task(self._notify(effect))
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
+
+    async def _emit_alone(self, effect: Effect) -> int:
+        return (await self._emit_all((effect,)))[0]
+
+    async def _emit_all(self, effects: Sequence[Effect]) -> list[int]:
+        sequences = [0] * len(effects)
+        failure: BusError | None = None
+        sent: list[_Sent] = []
+        timers: set[str] = set()
+        for position, effect in enumerate(effects):
+            try:
+                if isinstance(effect, SetTimer | CancelTimer):
+                    timer = self._subjects.timer(effect.plan, effect.name)
+                    if timer in timers:
+                        failure = await self._settle_all(sent, sequences) or failure
+                        sent, timers = [], set()
+                    timers.add(timer)
+                target, reply = await self._senders[type(effect)](effect)
+            except BusError as error:
+                failure = failure or error
+            else:
+                sent.append(_Sent(position, effect, target, reply))
+        failure = await self._settle_all(sent, sequences) or failure
+        if failure is not None:
+            raise failure
+        return sequences
+
+    async def _settle_all(self, sent: list[_Sent], sequences: list[int]) -> BusError | None:
+        failure: BusError | None = None
+        for one in sent:
+            try:
+                sequences[one.position] = await self._settle(one)
+            except BusError as error:
+                failure = failure or error
+        return failure
+
+    async def _settle(self, sent: _Sent) -> int:
+        effect = sent.effect
+        if isinstance(effect, Publish):
+            ack: PubAck = await self._publisher.settle(sent.target, sent.reply)
+            return ack.sequence
+        if isinstance(effect, CancelTimer | DropAlias | Withdraw):
+            try:
+                await self._api.settle(sent.target, sent.reply)
+            except ApiError as error:
+                if error.code not in MESSAGE_GONE:
+                    raise
+            return 0
+        try:
+            await self._publisher.settle(sent.target, sent.reply)
+        except SubjectTaken:
+            if not isinstance(effect, Respond):  # a response that was given before is as good
+                raise
+        if isinstance(effect, Respond) and effect.notify:
+            await self._notify(effect)
+        return 0
+
+    async def _notify(self, effect: Respond) -> None:
+        if not is_inbox(effect.notify):  # a checkpoint of an earlier version may have anything here
+            logger.warning("a requester asks to be told on a subject that is no inbox; it is not told")
+            return
+        try:
+            await self._client.publish(effect.notify, effect.payload, headers={"Content-Type": effect.content_type})
+        except nats_errors.Error as error:
+            # The response is stored all the same, and republished.
+            logger.debug("a requester was not told: %s", error)
+
+    async def _post(self, subject: str, payload: bytes, headers: Headers) -> _Begun:
+        return subject, self._publisher.begin(subject, payload, headers, as_it_is)
+
+    async def _call(self, operation: str, body: dict[str, Any]) -> _Begun:
+        return operation, await self._api.send(operation, body)
+
+    async def _publish(self, effect: Publish) -> _Begun:
+        return await self._post(effect.subject, *self._message(effect))
+
+    async def _respond(self, effect: Respond) -> _Begun:
+        subject = self._subjects.response(effect.topic, effect.correlation_id, effect.event_type)
+        return await self._post(subject, *self._message(effect))
+
+    def _message(self, effect: Publish | Respond) -> tuple[bytes, Headers]:
+        """Payload and headers of an event."""
+        headers = {"Nats-Msg-Id": effect.message_id, "Content-Type": effect.content_type}
+        if type(effect) is Publish and effect.tenant:
+            headers[TENANT] = effect.tenant
+        if effect.trace:
+            write_trace(effect.trace, headers)
+        if not self._cloudevents:
+            return effect.payload, headers
+        payload, attributes = as_cloud_event(effect.payload, effect.content_type)
+        return payload, headers | attributes
+
+    async def _set_timer(self, effect: SetTimer) -> _Begun:
+        due = datetime.fromtimestamp(effect.due, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        headers = {
+            "Nats-Schedule": f"@at {due}",
+            "Nats-Schedule-Target": self._subjects.timer_due(effect.plan, effect.name),
+            "Content-Type": effect.content_type,
+        }
+        if effect.trace:
+            write_trace(effect.trace, headers)
+        return await self._post(self._subjects.timer(effect.plan, effect.name), effect.payload, headers)
+
+    async def _cancel_timer(self, effect: CancelTimer) -> _Begun:
+        subject = self._subjects.timer(effect.plan, effect.name)
+        return await self._call(f"STREAM.PURGE.{self._names.timers}", {"filter": subject})
+
+    async def _withdraw(self, effect: Withdraw) -> _Begun:
+        message = {"seq": effect.sequence, "no_erase": True}
+        return await self._call(f"STREAM.MSG.DELETE.{self._names.requests}", message)
+
+    async def _seal_history(self, effect: SealHistory) -> _Begun:
+        subject = self._subjects.history(effect.plan, effect.first_revision)
+        headers = {"Nats-Msg-Id": f"{encode_token(effect.plan)}:{effect.first_revision}"}
+        return await self._post(subject, effect.payload, headers)
+
+    async def _note_alias(self, effect: NoteAlias) -> _Begun:
+        return await self._post(self._subjects.alias(effect.correlation_id), effect.plan.encode(), {})
+
+    async def _drop_alias(self, effect: DropAlias) -> _Begun:
+        subject, stream = self._subjects.alias(effect.correlation_id), self._names.meta
+        noted = await self._api.last_from_leader(stream, subject)
+        mine = noted is not None and noted.payload.decode() == effect.plan and noted.time < effect.before
+        up_to = noted.sequence + 1 if noted is not None and mine else 1  # what is noted meanwhile stays
+        return await self._call(f"STREAM.PURGE.{stream}", {"filter": subject, "seq": up_to})
+
+
+def _sequences(ack: PubAck) -> list[int]:
+    return [ack.sequence]

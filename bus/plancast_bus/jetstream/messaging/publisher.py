@@ -1,0 +1,84 @@
+"""Publishing into streams, acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from plancast_bus.errors import BusError, BusUnavailable, PublishRefused
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.jetstream.client.acks import PubAck
+from plancast_bus.jetstream.client.request_reply import Exchange, Headers, NoResponders
+from plancast_bus.jetstream.messaging.group_commit import Group
+from plancast_bus.settings import GroupCommit
+from plancast_bus.subjects import Subjects
+
+_T = TypeVar("_T")
+
+TENANT = "Plancast-Tenant"
+"""Header of goals: whose they are."""
+
+
+class Publisher:
+    """Publishes messages and waits for what the streams say.
+
+    Args:
+        exchange: The connection's.
+        subjects: Of the deployment: those of which many messages may be stored together.
+        group_commit: Whether they are; see :class:`plancast_bus.settings.BusSettings`.
+    """
+
+    def __init__(self, exchange: Exchange, subjects: Subjects, group_commit: GroupCommit = "auto") -> None:
+        self._exchange = exchange
+        store = subjects.store
+        topics = (EventTopic.ACTION_REQUESTS, EventTopic.ACTION_RESULTS)
+        roots = [f"{store}.checkpoints", f"{store}.responses", *(f"{subjects.prefix}.{topic}" for topic in topics)]
+        if group_commit == "never":
+            roots = []
+        self._groups = {root: Group(exchange, always=group_commit == "always") for root in roots}
+
+    def begin(
+        self, subject: str, payload: bytes, headers: Headers, finish: Callable[[PubAck], _T]
+    ) -> asyncio.Future[_T]:
+        """Publish a message at once where that is possible; returns the future of what ``finish`` makes of the reply.
+
+        The future fails as :meth:`settle` does, and with `NoResponders`. ``headers`` must not change afterwards.
+        """
+        group = self._groups.get(subject[: subject.find(".", subject.find(".") + 1)])
+        if group is not None:
+            return group.begin(subject, payload, headers, finish)
+        return self._exchange.begin(subject, payload, headers, finish)
+
+    async def publish_acked(self, subject: str, payload: bytes, headers: Headers) -> PubAck:
+        """Publish a message and wait for its acknowledgement; errors as in :meth:`settle`."""
+        return await self.settle(subject, self.begin(subject, payload, headers, as_it_is))
+
+    async def settle(self, subject: str, stored: asyncio.Future[_T]) -> _T:
+        """Wait for what :meth:`begin` began.
+
+        Raises:
+            PublishRefused, PayloadTooLarge, WrongLastSequence, SubjectTaken, BusUnavailable
+        """
+        try:
+            return await stored
+        except NoResponders as error:
+            raise _untaken(subject, error) from error
+
+
+def as_it_is(ack: PubAck) -> PubAck:
+    """For :meth:`Publisher.begin`: the acknowledgement."""
+    return ack
+
+
+def _untaken(subject: str, error: NoResponders) -> BusError:
+    """The error for a message that no stream takes."""
+    if error.in_cluster:
+        return BusUnavailable(
+            f"no stream takes {subject[:200]} at the moment: its servers have no leader (is a majority of them "
+            "up?), or nothing has created the streams yet (start a plancast deployment on this cluster)"
+        )
+    return PublishRefused(
+        f"no stream takes {subject[:200]}: either nothing has created the streams yet (start a "
+        "plancast deployment on this server), or the prefix is another one"
+    )

@@ -1,0 +1,317 @@
+"""Reading streams: all that is there now, or whatever a subject will hold."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from typing import Any, Literal
+from uuid import uuid4
+
+from nats.aio.msg import Msg
+
+from plancast_bus.errors import BusError
+from plancast_bus.jetstream.client.api import JetStreamApi, StoredMessage
+from plancast_bus.jetstream.client.connection import Connection
+from plancast_bus.jetstream.client.inbox import Inbox
+
+BATCH = 4096
+"""Messages of one pull."""
+FIRST_SPAN = 256
+"""Sequences that a reading backwards looks at first."""
+HEARTBEAT = 5.0
+"""Seconds between signs of life of an idle watch."""
+SILENCE = 2 * HEARTBEAT + 1.0
+RESTART_WAIT = 0.2
+_INACTIVE = 60_000_000_000
+_PULL = 30_000_000_000
+"""Nanoseconds for which a following asks; less than what its consumer outlives."""
+_EPHEMERAL: dict[str, Any] = {
+    "ack_policy": "none",
+    "replay_policy": "instant",
+    "mem_storage": True,
+    "num_replicas": 1,
+    "max_deliver": 1,
+}
+
+
+class StreamReader:
+    """Reads streams with consumers that leave nothing behind."""
+
+    def __init__(self, connection: Connection, api: JetStreamApi) -> None:
+        self._connection = connection
+        self._client = connection.client
+        self._api = api
+
+    async def read(
+        self,
+        stream: str,
+        subject: str,
+        policy: Literal["all", "last_per_subject"],
+        *,
+        headers_only: bool = False,
+        after: int = 0,
+        before: int = 0,
+    ) -> AsyncGenerator[StoredMessage]:
+        """What a stream holds under a subject (behind the sequence ``after``), in the order of sequences, then stop.
+
+        With ``before`` it stops before that sequence.
+
+        What is stored while reading may be read too. A subject that was stored anew before its turn came
+        is read with its new message.
+
+        Raises:
+            BusUnavailable: the connection broke meanwhile.
+        """
+        ended: list[str] = []
+
+        def on_status(status: str, _headers: dict[str, str]) -> None:
+            ended.append(status)
+            inbox.wake()
+
+        inbox = Inbox(self._client, on_status)
+        await inbox.open()
+        consumer = ""
+        try:
+            created = await self._consumer(
+                stream,
+                {
+                    **({"deliver_policy": policy} if not after else _from(after + 1)),
+                    "filter_subject": subject,
+                    "headers_only": headers_only,
+                    "inactive_threshold": _INACTIVE,
+                },
+            )
+            consumer = created["name"]
+            if not created.get("num_pending"):
+                return
+            first_end = before or (await self._api.call(f"STREAM.INFO.{stream}"))["state"]["last_seq"]
+            end = 0
+            batch = min(BATCH, before - after - 1) if before else BATCH
+            while True:
+                ended.clear()
+                pull = json.dumps({"batch": batch, "no_wait": True}).encode()
+                await self._client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", pull, inbox.subject)
+                received = 0
+                while received < batch:
+                    if not inbox.messages:
+                        if ended:
+                            break
+                        await inbox.wait(self._connection.timeout)
+                        if not inbox.messages and not ended:
+                            raise self._connection.unavailable(f"reading {stream} was interrupted")
+                    while inbox.messages:
+                        received += 1
+                        message, pending = _stored(inbox.messages.popleft())
+                        if (end and message.sequence > end) or 0 < before <= message.sequence:
+                            return
+                        yield message
+                        if pending == 0:
+                            return
+                        if not end and message.sequence >= first_end:
+                            # What was stored anew while reading has moved behind the end: read on that far.
+                            end = (await self._api.call(f"STREAM.INFO.{stream}"))["state"]["last_seq"]
+                if "503" in ended or (received == 0 and "404" not in ended):
+                    raise self._connection.unavailable(f"reading {stream} was interrupted")
+                if received == 0:
+                    return
+        finally:
+            await inbox.close()
+            if consumer and self._connection.alive:
+                with suppress(BusError):  # the server removes it in a minute all the same
+                    await self._api.send(f"CONSUMER.DELETE.{stream}.{consumer}")
+
+    async def read_back(self, stream: str, subject: str, *, before: int = 0) -> AsyncGenerator[StoredMessage]:
+        """The headers of what a stream holds under a subject (before the sequence ``before``), the newest first.
+
+        A piece of the stream at a time, so that it costs what is read of it, and holds one piece in memory. What is
+        stored meanwhile is not read.
+
+        Raises:
+            BusUnavailable: the connection broke meanwhile.
+        """
+        first, last = await self._bounds(stream, subject)
+        end = min(before, last + 1) if before else last + 1
+        span = FIRST_SPAN
+        while end > first:
+            start = max(first, end - span)
+            piece = await self._between(stream, subject, start, end)
+            if piece is None:
+                span = max(1, span // 4)
+                continue
+            for message in reversed(piece):
+                yield message
+            end = start
+            if len(piece) <= BATCH // 4:
+                span *= 4
+
+    async def subjects(self, stream: str, subject: str) -> dict[str, int]:
+        """The subjects under a filter that a stream holds messages of, and how many of each."""
+        state = (await self._api.call(f"STREAM.INFO.{stream}", {"subjects_filter": subject}))["state"]
+        return state.get("subjects") or {}
+
+    async def _bounds(self, stream: str, subject: str) -> tuple[int, int]:
+        """Sequences between which the messages of a subject are."""
+        state = (await self._api.call(f"STREAM.INFO.{stream}"))["state"]
+        return max(1, state["first_seq"]), state["last_seq"]
+
+    async def _between(self, stream: str, subject: str, start: int, end: int) -> list[StoredMessage] | None:
+        """The headers of what is there from one sequence to before another; None when it is more than a batch."""
+        found: list[StoredMessage] = []
+        reading = self.read(stream, subject, "all", headers_only=True, after=start - 1, before=end)
+        async with aclosing(reading):
+            async for message in reading:
+                if len(found) >= BATCH:
+                    return None
+                found.append(message)
+        return found
+
+    async def watch(self, stream: str, subject: str) -> AsyncGenerator[StoredMessage]:
+        """The newest message of a subject, then each further one; outlives reconnects.
+
+        After an interruption it goes on with the newest message.
+        """
+        stale = True
+        inbox: Inbox | None = None
+        last = 0
+
+        def begin_anew() -> None:
+            nonlocal stale
+            stale = True
+            if inbox is not None:
+                inbox.wake()
+
+        forget = (self._connection.on_reconnect(begin_anew), self._connection.on_closed(begin_anew))
+        try:
+            while True:
+                if self._connection.ended:
+                    raise self._connection.unavailable(f"watching {subject[:200]} ended")
+                if inbox is None or (stale and self._connection.alive):
+                    stale = False
+                    if inbox is not None:
+                        await inbox.close()
+                    inbox = Inbox(self._client, lambda _status, _headers: None)
+                    await inbox.open()
+                    await self._consumer(
+                        stream,
+                        {
+                            "deliver_policy": "last_per_subject",
+                            "filter_subject": subject,
+                            "deliver_subject": inbox.subject,
+                            "idle_heartbeat": round(HEARTBEAT * 1e9),
+                        },
+                    )
+                while inbox.messages:
+                    message, _pending = _stored(inbox.messages.popleft())
+                    if message.sequence > last:
+                        last = message.sequence
+                        yield message
+                if stale and self._connection.alive:
+                    continue
+                now = asyncio.get_running_loop().time
+                await inbox.wait(max(RESTART_WAIT, inbox.heard + SILENCE - now()))
+                if now() >= inbox.heard + SILENCE:
+                    stale = True
+        finally:
+            for each in forget:
+                each()
+            if inbox is not None:
+                await inbox.close()
+
+    async def follow(self, stream: str, subject: str, *, after: int = 0) -> AsyncGenerator[StoredMessage]:
+        """The headers of what a stream holds under a subject behind a sequence, then of what it is given.
+
+        It asks for a piece at a time, so that no more than that waits here, and outlives reconnects.
+
+        Raises:
+            BusUnavailable: the connection was closed.
+        """
+        stale, asked, received, last, consumer = True, False, 0, after, ""
+        inbox: Inbox | None = None
+
+        def begin_anew() -> None:
+            nonlocal stale
+            stale = True
+            if inbox is not None:
+                inbox.wake()
+
+        def on_status(status: str, _headers: dict[str, str]) -> None:
+            nonlocal asked
+            if status == "100":
+                return  # a sign of life
+            asked = False
+            if status != "408":
+                begin_anew()
+            elif inbox is not None:
+                inbox.wake()
+
+        forget = (self._connection.on_reconnect(begin_anew), self._connection.on_closed(begin_anew))
+        now = asyncio.get_running_loop().time
+        try:
+            while True:
+                if self._connection.ended:
+                    raise self._connection.unavailable(f"following {subject[:200]} ended")
+                if stale and self._connection.alive:
+                    if inbox is not None:
+                        await inbox.close()
+                    stale, asked, inbox = False, False, Inbox(self._client, on_status)
+                    await inbox.open()
+                    policy = _from(last + 1) if last else {"deliver_policy": "all"}
+                    wanted = {**policy, "filter_subject": subject, "headers_only": True}
+                    created = await self._consumer(stream, {**wanted, "inactive_threshold": _INACTIVE})
+                    consumer = created["name"]
+                if inbox is None:
+                    await asyncio.sleep(RESTART_WAIT)
+                    continue
+                if not asked and not stale:
+                    asked, received = True, 0
+                    pull = {"batch": BATCH, "expires": _PULL, "idle_heartbeat": round(HEARTBEAT * 1e9)}
+                    await self._client.publish(
+                        f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", json.dumps(pull).encode(), inbox.subject
+                    )
+                while inbox.messages:
+                    message, _pending = _stored(inbox.messages.popleft())
+                    received += 1
+                    last = message.sequence
+                    yield message
+                if received >= BATCH:
+                    asked = False
+                elif asked and not stale:
+                    await inbox.wait(max(RESTART_WAIT, inbox.heard + SILENCE - now()))
+                    if now() >= inbox.heard + SILENCE:
+                        stale = True
+                elif stale and not self._connection.alive:
+                    await inbox.wait(RESTART_WAIT)
+        finally:
+            for each in forget:
+                each()
+            if inbox is not None:
+                await inbox.close()
+            if consumer and self._connection.alive:
+                with suppress(BusError):  # the server removes it in a minute all the same
+                    await self._api.send(f"CONSUMER.DELETE.{stream}.{consumer}")
+
+    async def _consumer(self, stream: str, config: dict[str, Any]) -> dict[str, Any]:
+        # Name and filter stand in the subject of the call, so that permissions can tell what may be read.
+        name = f"reader-{uuid4().hex}"
+        body = {"stream_name": stream, "config": {**_EPHEMERAL, **config, "name": name}}
+        return await self._api.call(f"CONSUMER.CREATE.{stream}.{name}.{config['filter_subject']}", body)
+
+
+def _from(sequence: int) -> dict[str, Any]:
+    return {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence}
+
+
+def _stored(message: Msg) -> tuple[StoredMessage, int]:
+    """A delivered message as stored, and how many come after it."""
+    tokens = message.reply.split(".")
+    at = 4 if len(tokens) >= 11 else 2  # the newer form has domain and account before the stream
+    stored = StoredMessage(
+        subject=message.subject,
+        sequence=int(tokens[at + 3]),
+        time=int(tokens[at + 5]) / 1e9,
+        headers=message.headers or {},
+        payload=message.data,
+    )
+    return stored, int(tokens[at + 6])

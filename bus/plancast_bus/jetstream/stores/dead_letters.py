@@ -1,0 +1,225 @@
+"""Dead letters in a stream of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+from plancast_bus.errors import DeadLetterNotFound, InvalidEnvelope, PayloadTooLarge
+from plancast_bus.events.codec import pack, unpack_rows
+from plancast_bus.events.envelope import MAX_NAME
+from plancast_bus.jetstream.client.api import JetStreamApi, StoredMessage
+from plancast_bus.jetstream.messaging.publisher import Publisher
+from plancast_bus.jetstream.messaging.stream_reader import StreamReader
+from plancast_bus.jetstream.streams.definitions import StreamNames
+from plancast_bus.ports.bus import CUT_BYTES, DeadLetter, Delivery, refuse_replay
+from plancast_bus.subjects import LetterWriter, Subjects, encode_token
+
+LETTER = "Plancast-Dead-Letter"
+"""Header that says what the message was and why it is here: JSON, ASCII."""
+MAX_DETAIL = 2000
+"""Characters of the detail that are kept."""
+MAX_CUT_DETAIL = 200
+"""The same, when the message is too large, or one of many."""
+MAX_CONTENT_TYPE = 200
+"""Characters of a content type that are kept: a longer one is none that anybody understands."""
+FEWEST, MOST = 16, 1_000
+"""Messages from which on letters have several, and how many one has at most."""
+BUNDLE_BYTES = 256 * 1024
+"""Bytes of a letter that has several, about."""
+ENTRY_BYTES = 256
+"""What a message takes in such a letter besides its payload and subject, about."""
+BUNDLE = "~"
+"""Between reason and number of messages in the subject of such a letter; no encoded reason has it."""
+BUNDLED = ("subject", "content_type", "message_id", "detail")
+"""What such a letter has of each message, before the payload."""
+
+Letter = dict[str, str | int | None]
+
+
+class JetStreamDeadLetters:
+    """The messages that could not be processed. A letter's number is its sequence in the stream."""
+
+    def __init__(
+        self,
+        api: JetStreamApi,
+        publisher: Publisher,
+        reader: StreamReader,
+        subjects: Subjects,
+        writer: LetterWriter = "runtime",
+    ) -> None:
+        self._api = api
+        self._writer = writer
+        self._publisher = publisher
+        self._reader = reader
+        self._subjects = subjects
+        self._stream = StreamNames.of(subjects.prefix).dead_letters
+
+    async def put(self, delivery: Delivery, reason: str, detail: str) -> None:
+        """Keep a message with the reason; repeating it for the same delivery keeps one."""
+        payload, size = delivery.payload, len(delivery.payload)
+        while True:
+            try:
+                await self._put(delivery, payload, reason, detail)
+                return
+            except PayloadTooLarge:  # with what a letter adds to it
+                if not payload:
+                    raise
+            payload = payload[: min(CUT_BYTES, size // 2)] if len(payload) == size else payload[: len(payload) // 2]
+            detail = detail[:MAX_CUT_DETAIL]
+
+    async def _put(self, delivery: Delivery, payload: bytes, reason: str, detail: str) -> None:
+        letter = self._letter(delivery, reason, detail[:MAX_DETAIL])
+        if len(payload) < len(delivery.payload):
+            letter["cut_from"] = len(delivery.payload)
+        await self._keep(encode_token(reason), f"{delivery.stream}:{delivery.sequence}", letter, payload)
+
+    def _letter(self, delivery: Delivery, reason: str, detail: str) -> Letter:
+        content_type, message_id = delivery.content_type, delivery.message_id  # as long as a message's headers may be
+        return {
+            "reason": reason,
+            "detail": detail,
+            "subject": self._subjects.published_from_stored(delivery.subject),
+            "content_type": content_type and content_type[:MAX_CONTENT_TYPE],
+            "message_id": message_id and message_id[:MAX_NAME],
+        }
+
+    async def _keep(self, token: str, message_id: str, letter: Letter, payload: bytes) -> None:
+        headers = {"Nats-Msg-Id": message_id, LETTER: json.dumps(letter, separators=(",", ":"))}
+        await self._publisher.publish_acked(self._subjects.dead_letter(token, self._writer), payload, headers)
+
+    async def put_all(self, reason: str, messages: Sequence[tuple[Delivery, str]]) -> None:
+        """Keep messages, each with its detail, in few letters where they are many."""
+        writes: list[Coroutine[Any, Any, None]] = []
+        bundle: list[tuple[Delivery, str]] = []
+        size = 0
+        for delivery, detail in messages:
+            weight = len(delivery.payload) + len(delivery.subject) + ENTRY_BYTES
+            if len(messages) < FEWEST or weight > BUNDLE_BYTES // 2:
+                writes.append(self.put(delivery, reason, detail))
+                continue
+            if size + weight > BUNDLE_BYTES or len(bundle) == MOST:
+                writes.append(self._put_bundle(reason, bundle))
+                bundle, size = [], 0
+            bundle.append((delivery, detail))
+            size += weight
+        if bundle:
+            writes.append(self._put_bundle(reason, bundle))
+        for failure in await asyncio.gather(*writes, return_exceptions=True):
+            if isinstance(failure, BaseException):
+                raise failure
+
+    async def _put_bundle(self, reason: str, bundle: list[tuple[Delivery, str]]) -> None:
+        if len(bundle) == 1:
+            ((delivery, detail),) = bundle
+            await self.put(delivery, reason, detail)
+            return
+        letters = [self._letter(delivery, reason, detail[:MAX_CUT_DETAIL]) for delivery, detail in bundle]
+        entries = [[*map(letter.get, BUNDLED), each.payload] for letter, (each, _) in zip(letters, bundle, strict=True)]
+        origins = hashlib.sha256("".join(f"{each.stream}:{each.sequence} " for each, _ in bundle).encode())
+        letter = letters[0] | {"more": len(bundle) - 1}
+        token = f"{encode_token(reason)}{BUNDLE}{len(bundle)}"
+        try:
+            await self._keep(token, origins.hexdigest(), letter, pack(entries))
+        except PayloadTooLarge:  # for this server
+            half = len(bundle) // 2
+            await self._put_bundle(reason, bundle[:half])
+            await self._put_bundle(reason, bundle[half:])
+
+    async def count(self) -> int:
+        """How many messages there are."""
+        counts = await self._reader.subjects(self._stream, self._subjects.dead_letter("*", "*"))
+        return sum(count * _messages_of(subject) for subject, count in counts.items())
+
+    async def list(self, *, limit: int | None = None, after: int = 0) -> AsyncGenerator[DeadLetter]:
+        """Oldest first; those behind a number."""
+        shown = 0
+        reading = self._reader.read(self._stream, self._subjects.dead_letter("*", "*"), "all", after=after)
+        async with aclosing(reading):
+            async for message in reading:
+                if limit is not None and shown >= limit:
+                    return
+                shown += 1
+                yield _letter(message)
+
+    async def get(self, number: int) -> DeadLetter:
+        """
+        Raises:
+            DeadLetterNotFound: there is none of this number.
+        """
+        return _letter(await self._message(number))
+
+    async def _message(self, number: int) -> StoredMessage:
+        message = await self._api.numbered(self._stream, number) if number > 0 else None
+        if message is None:
+            raise DeadLetterNotFound(f"there is no dead letter {number}")
+        return message
+
+    async def _publish(self, subject: str, content_type: str | None, payload: bytes) -> None:
+        headers = {"Nats-Msg-Id": uuid4().hex}
+        if content_type is not None:
+            headers["Content-Type"] = content_type
+        await self._publisher.publish_acked(subject, payload, headers)
+
+    async def replay(self, number: int) -> None:
+        """Publish it again as it came, and forget it here."""
+        message = await self._message(number)
+        letter = _letter(message)
+        entries = [letter] if not letter.more else _bundled(letter, message.payload)
+        for each in entries:
+            refuse_replay(each, self._subjects)
+        await asyncio.gather(*(self._publish(each.subject, each.content_type, each.payload) for each in entries))
+        await self._api.call(f"STREAM.MSG.DELETE.{self._stream}", {"seq": number, "no_erase": True})
+
+
+def _messages_of(subject: str) -> int:
+    """How many messages a letter of this subject holds."""
+    size = subject.partition(BUNDLE)[2]
+    return int(size) if size.isdecimal() else 1
+
+
+def _letter(message: StoredMessage) -> DeadLetter:
+    """A stored message as a letter; one that is none, which a worker's login can store, says so."""
+    number, payload, time = message.sequence, message.payload, message.time
+    writer: LetterWriter = "runtime" if message.subject.split(".")[-2] == "runtime" else "login"
+    try:
+        said = json.loads(message.headers[LETTER])
+        cut_from, more = said.get("cut_from"), said.get("more", 0)
+        if not isinstance(cut_from, int | None) or not isinstance(more, int):
+            raise TypeError("a number is no number")
+        letter = DeadLetter(
+            number, said["reason"], said["detail"], said["subject"], payload, said["content_type"], said["message_id"],
+            time, cut_from, writer, more,
+        )  # fmt: skip
+        texts = (letter.reason, letter.detail, letter.subject, letter.content_type or "", letter.message_id or "")
+        if not all(isinstance(each, str) for each in texts):
+            raise TypeError("a text is no text")
+        return _bundled(letter, payload)[0] if more else letter
+    except (LookupError, ValueError, TypeError, AttributeError, RecursionError, InvalidEnvelope):
+        detail = "not written by plancast: what describes the message is missing or malformed"
+        return DeadLetter(number, "foreign", detail, "", payload, None, None, time, writer=writer)
+
+
+def _bundled(letter: DeadLetter, payload: bytes) -> list[DeadLetter]:
+    """What a letter of several messages holds, each as a letter of its own.
+
+    Raises:
+        InvalidEnvelope, LookupError, TypeError, ValueError: the payload is no bundle.
+    """
+    found = []
+    for subject, content_type, message_id, detail, each in unpack_rows(payload, len(BUNDLED) + 1, MOST):
+        texts = (subject, detail, content_type or "", message_id or "")
+        if not isinstance(each, bytes) or not all(isinstance(text, str) for text in texts):
+            raise TypeError("an entry of a bundle is none")
+        found.append(
+            replace(
+                letter, subject=subject, content_type=content_type, message_id=message_id, detail=detail, payload=each
+            )
+        )
+    return found

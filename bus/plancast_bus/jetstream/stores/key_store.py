@@ -1,0 +1,111 @@
+"""The keys of checkpoints on JetStream: those of the settings, or one that the deployment has made and keeps here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from secrets import token_hex
+
+from pydantic import SecretStr
+
+from plancast_bus.errors import AccessDenied, BusUnavailable
+from plancast_bus.jetstream.client.acks import SubjectTaken
+from plancast_bus.jetstream.client.api import STREAM_NOT_FOUND, ApiError, JetStreamApi
+from plancast_bus.jetstream.messaging.publisher import Publisher
+from plancast_bus.jetstream.stores.checkpoint_mac import CheckpointKeys
+from plancast_bus.jetstream.streams.definitions import StreamNames
+from plancast_bus.subjects import Subjects
+
+logger = logging.getLogger(__name__)
+
+
+class KeyStore:
+    """The keys as a connection has them.
+
+    The deployment's own key is the first message of a stream that takes no second one and gives none up, so that
+    processes which start at once agree on it, and nobody replaces it.
+
+    Args:
+        configured: Keys that take the place of the stored one.
+        restricted: The login's account has no JetStream, and so no access to the stored key.
+    """
+
+    def __init__(
+        self,
+        api: JetStreamApi,
+        publisher: Publisher,
+        subjects: Subjects,
+        configured: Sequence[SecretStr] = (),
+        *,
+        restricted: bool = False,
+    ) -> None:
+        self._api = api
+        self._publisher = publisher
+        self._stream, self._subject = StreamNames.of(subjects.prefix).keys, subjects.checkpoint_key()
+        self._configured = [key.get_secret_value().encode() for key in configured]
+        self._restricted = restricted
+        self._reading = asyncio.Lock()
+        self._denied = restricted
+        self.keys: CheckpointKeys | None = None
+        """The keys, once they are read."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Read the stored key anew when it is next needed: another server, or other permissions, may be there."""
+        self.keys, self._denied = CheckpointKeys(self._configured) if self._configured else None, self._restricted
+
+    async def make(self) -> None:
+        """Store a key, unless there is one."""
+        if not self._configured:
+            with suppress(SubjectTaken):
+                await self._publisher.publish_acked(self._subject, token_hex(32).encode(), {})
+
+    async def read(self) -> CheckpointKeys | None:
+        """The keys; None where this user may not read them.
+
+        Raises:
+            BusUnavailable: no key is stored, or it cannot be read now.
+        """
+        if not self._is_known():
+            async with self._reading:
+                if not self._is_known():
+                    await self._read()
+        return self.keys
+
+    async def require(self) -> CheckpointKeys:
+        """The keys.
+
+        Raises:
+            AccessDenied: this user may not read them.
+            BusUnavailable: no key is stored, or it cannot be read now.
+        """
+        keys = await self.read()
+        if keys is None:
+            raise AccessDenied(
+                f"this user may not read {self._stream}, so that it cannot write checkpoints: connect as the runtime, "
+                "or set PLANCAST_BUS__CHECKPOINT_KEYS"
+            )
+        return keys
+
+    def _is_known(self) -> bool:
+        return self.keys is not None or self._denied
+
+    async def _read(self) -> None:
+        stored = None
+        try:
+            stored = await self._api.last_from_leader(self._stream, self._subject)
+        except AccessDenied:
+            self._denied = True
+            logger.info("checkpoints are read without being verified: this user may not read %s", self._stream)
+            return
+        except ApiError as error:
+            if error.code != STREAM_NOT_FOUND:
+                raise
+        if stored is None:
+            raise BusUnavailable(
+                f"{self._stream} holds no key of checkpoints: the start of a plancast deployment makes it, or set "
+                "PLANCAST_BUS__CHECKPOINT_KEYS"
+            )
+        self.keys = CheckpointKeys([stored.payload])

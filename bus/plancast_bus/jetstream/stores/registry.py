@@ -1,0 +1,84 @@
+"""Registrations as messages that the server lets expire."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import aclosing
+from typing import Any
+
+from plancast_bus.errors import InvalidEnvelope, InvalidSubject, PayloadTooLarge
+from plancast_bus.events.codec import pack, unpack
+from plancast_bus.jetstream.client.api import JetStreamApi
+from plancast_bus.jetstream.messaging.publisher import Publisher
+from plancast_bus.jetstream.messaging.stream_reader import StreamReader
+from plancast_bus.jetstream.stores.checkpoints import TTL, ttl_header
+from plancast_bus.jetstream.streams.definitions import StreamNames
+from plancast_bus.subjects import Subjects, decode_token
+
+logger = logging.getLogger(__name__)
+
+DELETED = "KV-Operation"
+"""Header of a message that says that there is nothing any more; see :attr:`StoredMessage.is_marker`."""
+
+
+MAX_LISTED = 512 * 1024
+"""Bytes of a registration that is listed. Workers' logins write some of them, and small values take many times their
+bytes in memory: two schemas of 64 KiB are the most of what belongs there."""
+
+
+class JetStreamRegistry:
+    """Registrations with a lifetime: apps, agents, events."""
+
+    def __init__(self, api: JetStreamApi, publisher: Publisher, reader: StreamReader, subjects: Subjects) -> None:
+        self._api = api
+        self._publisher = publisher
+        self._reader = reader
+        self._subjects = subjects
+        self._names = StreamNames.of(subjects.prefix)
+
+    async def put(self, kind: str, key: str, value: dict[str, Any], *, ttl: float | None = None) -> None:
+        """Register; it is gone ``ttl`` seconds after its last put, rounded up to whole ones.
+
+        Raises:
+            PayloadTooLarge: an app, agent or event has more than 512 KiB.
+        """
+        headers = {TTL: ttl_header(ttl)} if ttl is not None else {}
+        payload = pack(value)
+        if self._subjects.is_listed(kind) and len(payload) > MAX_LISTED:
+            raise PayloadTooLarge(f"the {kind} {key[:80]!r} has {len(payload)} bytes to register, at most {MAX_LISTED}")
+        await self._publisher.publish_acked(self._subjects.registry(kind, key), payload, headers)
+
+    async def get(self, kind: str, key: str) -> dict[str, Any] | None:
+        """A registration, or None."""
+        message = await self._api.last(self._stream(kind), self._subjects.registry(kind, key))
+        if message is None or message.is_marker:
+            return None
+        value: dict[str, Any] = unpack(message.payload)
+        return value
+
+    async def list(self, kind: str) -> dict[str, dict[str, Any]]:
+        """All registrations of a kind, by key."""
+        registrations: dict[str, dict[str, Any]] = {}
+        reading = self._reader.read(self._stream(kind), self._subjects.registered(kind), "last_per_subject")
+        async with aclosing(reading):
+            async for message in reading:
+                if message.is_marker:
+                    continue
+                token = message.subject.rpartition(".")[2]
+                try:
+                    if self._subjects.is_listed(kind) and len(message.payload) > MAX_LISTED:
+                        raise InvalidEnvelope(f"it has more than {MAX_LISTED} bytes")
+                    registrations[decode_token(token)] = unpack(message.payload)
+                except (InvalidEnvelope, InvalidSubject):
+                    logger.warning(
+                        "a registration cannot be read and is passed over", extra={"kind": kind, "key": token}
+                    )
+        return registrations
+
+    async def delete(self, kind: str, key: str) -> None:
+        """Remove a registration; harmless when there is none."""
+        # A marker, and no purge: a worker whose account has no JetStream may publish registrations, and cannot purge.
+        await self._publisher.publish_acked(self._subjects.registry(kind, key), b"", {TTL: "1", DELETED: "DEL"})
+
+    def _stream(self, kind: str) -> str:
+        return self._names.registry if self._subjects.is_listed(kind) else self._names.meta

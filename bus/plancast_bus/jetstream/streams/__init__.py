@@ -1,0 +1,1 @@
+"""Stream definitions, their health, and admission to full streams."""

@@ -1,0 +1,229 @@
+"""What a server would be: the streams, timers, responses, checkpoints and registrations, in memory."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import lru_cache
+
+from plancast_bus.clock import Clock, SystemClock
+from plancast_bus.errors import PayloadTooLarge, PublishRefused
+from plancast_bus.events.nats_binding import read_message
+from plancast_bus.memory.checkpoints import KeptPlans
+from plancast_bus.memory.dead_letters import KeptDeadLetters
+from plancast_bus.memory.registry import KeptRegistrations
+from plancast_bus.memory.streams import MemoryStream, TimerStream
+from plancast_bus.memory.subscriptions import Notices
+from plancast_bus.memory.trees import KeptTrees
+from plancast_bus.ports.bus import Source
+from plancast_bus.ports.effects import (
+    CancelTimer,
+    DropAlias,
+    Effect,
+    NoteAlias,
+    Publish,
+    Respond,
+    SealHistory,
+    SetTimer,
+    Withdraw,
+)
+from plancast_bus.settings import BusSettings
+from plancast_bus.subjects import Subjects, encode_token, is_inbox
+from plancast_bus.topics import SOURCES
+
+logger = logging.getLogger(__name__)
+
+
+MAX_PAYLOAD = 8 * 1024 * 1024
+"""Largest message in bytes, as with the embedded server."""
+
+
+class MemoryWorld:
+    """Streams and checkpoints that several :class:`~plancast_bus.memory.MemoryBus` connections share."""
+
+    def __init__(
+        self,
+        settings: BusSettings | None = None,
+        *,
+        clock: Clock | None = None,
+        max_payload: int = MAX_PAYLOAD,
+    ) -> None:
+        self.settings = settings or BusSettings()
+        self.clock: Clock = clock or SystemClock()
+        self.max_payload = max_payload
+        self.subjects = Subjects(self.settings.prefix)
+        self.notices = Notices()
+        self.timers = TimerStream(
+            self._stream_name("timers"), self.clock, duplicate_window=self.settings.duplicate_window
+        )
+        self.streams: dict[Source, MemoryStream] = {
+            "results": self._must_process("results"),
+            "requests": self._must_process("requests"),
+            "facts": MemoryStream(
+                self._stream_name("facts"),
+                self.clock,
+                work_queue=False,
+                duplicate_window=self.settings.duplicate_window,
+                max_age=self.settings.facts_max_age,
+            ),
+            "timers": self.timers,
+        }
+        self._topics: dict[str, MemoryStream] = {topic: self.streams[source] for topic, source in SOURCES.items()}
+        self.plans = KeptPlans(self.clock)
+        self.dead_letters = KeptDeadLetters(self.clock, self.settings.dead_letters_max_age, max_payload)
+        self.registrations = KeptRegistrations(self.clock)
+        self.trees = KeptTrees(self.clock)
+        self._responses: OrderedDict[str, float] = OrderedDict()
+
+    def carry_out(self, effect: Effect) -> int:
+        """Do what an effect says, and return the sequence of what it published, or 0."""
+        match effect:
+            case Publish():
+                return self.publish(
+                    effect.subject,
+                    effect.payload,
+                    effect.content_type,
+                    effect.message_id,
+                    tenant=effect.tenant,
+                    trace=effect.trace,
+                )
+            case Respond():
+                self._respond(effect)
+            case SetTimer():
+                self.check_size(effect.payload)
+                due = f"{self._due_root}.{self.shard(encode_token(effect.plan))}"
+                self.timers.set(
+                    self.subjects.timer(effect.plan, effect.name),
+                    effect.due,
+                    f"{due}.{encode_token(effect.plan)}.{effect.name}",
+                    effect.payload,
+                    effect.content_type,
+                    effect.trace,
+                )
+            case CancelTimer():
+                self.timers.cancel(self.subjects.timer(effect.plan, effect.name))
+            case Withdraw():
+                self.streams["requests"].remove(effect.sequence)
+            case SealHistory():
+                self.check_size(effect.payload)
+                self.plans.seal(effect.plan, effect.first_revision, effect.payload)
+            case NoteAlias():
+                self.plans.note_alias(effect.correlation_id, effect.plan)
+            case DropAlias():
+                self.plans.drop_alias(effect.correlation_id, effect.plan, effect.before)
+        return 0
+
+    def publish(
+        self,
+        subject: str,
+        payload: bytes,
+        content_type: str | None,
+        message_id: str | None,
+        *,
+        is_response: bool = False,
+        tenant: str = "",
+        trace: str = "",
+    ) -> int:
+        """Store a message in the stream that takes its subject, and tell whoever is subscribed.
+
+        Returns its sequence in that stream; of the first one, when it is a repetition.
+
+        Raises:
+            PublishRefused: no stream takes the subject, or it is full.
+            PayloadTooLarge: over the limit.
+        """
+        self.check_size(payload)
+        self.notices.tell(subject, payload, content_type)
+        stream, stored = self._place(subject)
+        return stream.append(
+            stored, payload, content_type, message_id, is_response=is_response, tenant=tenant, trace=trace
+        )
+
+    def publish_message(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> int:
+        """Store a message as any client of NATS, or one that speaks CloudEvents, publishes it; else as :meth:`publish`.
+
+        Its ``Content-Type``, ``Nats-Msg-Id``, trace context and ``ce-`` headers are read.
+        """
+        message = read_message(headers, payload)
+        return self.publish(subject, message.payload, message.content_type, message.message_id, trace=message.trace)
+
+    def shard(self, token: str) -> int:
+        """The shard of an encoded correlation id."""
+        return _fnv1a(token) % self.settings.shards
+
+    def check_size(self, payload: bytes) -> None:
+        if len(payload) > self.max_payload:
+            raise PayloadTooLarge(f"{len(payload)} bytes are over the limit of {self.max_payload}")
+
+    def report(self) -> dict[str, object]:
+        """What there is, for people."""
+        return {
+            "streams": {source: stream.report() for source, stream in self.streams.items()},
+            "plans": self.plans.count(),
+            "dead_letters": self.dead_letters.count(),
+        }
+
+    def _respond(self, effect: Respond) -> None:
+        self.check_size(effect.payload)
+        now = self.clock.time()
+        max_age = self.settings.responses_max_age
+        while max_age and self._responses and next(iter(self._responses.values())) <= now - max_age:
+            self._responses.popitem(last=False)
+        key = self.subjects.response(effect.topic, effect.correlation_id, effect.event_type)
+        if key not in self._responses:
+            self._responses[key] = now
+            subject = self.subjects.event(effect.topic, effect.correlation_id, effect.event_type)
+            try:
+                self.publish(
+                    subject,
+                    effect.payload,
+                    effect.content_type,
+                    effect.message_id,
+                    is_response=True,
+                    trace=effect.trace,
+                )
+            except PublishRefused:
+                # The response is kept; a server republishes it, too, without regard to who takes it.
+                logger.warning("a response was kept, but no stream took it as an event", extra={"subject": subject})
+        if is_inbox(effect.notify):
+            self.notices.tell(effect.notify, effect.payload, effect.content_type)
+
+    def _place(self, subject: str) -> tuple[MemoryStream, str]:
+        """The stream that takes a subject, and the subject with its shard."""
+        parts = subject.split(".", 3)
+        if len(parts) == 4 and all(parts):
+            prefix, topic, correlation, rest = parts
+            stream = self._topics.get(topic)
+            if prefix == self.settings.prefix and stream is not None:
+                return stream, f"{prefix}.{topic}.{self.shard(correlation)}.{correlation}.{rest}"
+        if subject.startswith(f"{self._due_root}."):
+            plan, _, name = subject.removeprefix(f"{self._due_root}.").partition(".")
+            if plan and name:
+                return self.timers, f"{self._due_root}.{self.shard(plan)}.{plan}.{name}"
+        raise PublishRefused(f"no stream takes the subject {subject[:200]!r}")
+
+    @property
+    def _due_root(self) -> str:
+        return f"{self.subjects.store}.timers.due"
+
+    def _must_process(self, source: Source) -> MemoryStream:
+        return MemoryStream(
+            self._stream_name(source),
+            self.clock,
+            work_queue=True,
+            duplicate_window=self.settings.duplicate_window,
+            max_bytes=self.settings.max_stream_bytes,
+        )
+
+    def _stream_name(self, name: str) -> str:
+        return f"{self.settings.prefix}-{name}"
+
+
+@lru_cache(maxsize=65_536)
+def _fnv1a(token: str) -> int:
+    """The hash that nats-server partitions by, 32 bits."""
+    digest = 0x811C9DC5
+    for byte in token.encode():
+        digest = (digest ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return digest

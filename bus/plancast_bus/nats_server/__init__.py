@@ -1,0 +1,1 @@
+"""The embedded nats-server and a first probe of any server."""

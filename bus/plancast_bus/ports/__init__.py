@@ -1,0 +1,1 @@
+"""Protocols of the bus and its stores, which the JetStream and the memory adapter implement."""
