@@ -12,7 +12,7 @@ from benchmarks.processes import RAY, memory, started_here
 from benchmarks.rows import Row, Say, Scale, Sync
 from benchmarks.systems import durability, plancast
 from plancast.settings import RaySettings
-from plancast_actors import cluster
+from plancast_actors.ray import connection
 
 SECONDS: dict[Scale, float] = {"quick": 2.0, "short": 10.0, "full": 20.0}
 """How long is watched."""
@@ -56,11 +56,11 @@ async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
 
 async def _ray_alone(scale: Scale) -> dict[str, float]:
     """What Ray's daemons cost on their own."""
-    await asyncio.to_thread(cluster.connect, RaySettings())
+    await asyncio.to_thread(connection.connect, RaySettings())
     try:
         used = await _watch(scale)
     finally:
-        await asyncio.to_thread(cluster.disconnect)
+        await asyncio.to_thread(connection.disconnect)
     return {kind: share for kind, share in used.items() if kind.startswith(RAY)}
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from benchmarks import fan_out, w1
 from plancast import App
 from plancast.settings import Settings
-from plancast_actors.answers import answer_of
-from plancast_actors.inbound import Inbound
-from plancast_actors.plan_host import PlanHost
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.hosting.protocol import Inbound
+from plancast_actors.workers.responses import answer_of
 from plancast_bus.events.codec import decode
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus

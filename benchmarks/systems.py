@@ -16,8 +16,8 @@ from benchmarks.rows import Row, Sync
 from benchmarks.scratch import ROOT, scratch
 from benchmarks.script import W1, Words, record
 from plancast.settings import Settings
-from plancast_actors.deployment import Deployment, host_count
-from plancast_actors.local import LocalRuntime
+from plancast_actors.deployment.deployment import Deployment, host_count
+from plancast_actors.deployment.local import LocalRuntime
 from plancast_bus.jetstream import connect
 from plancast_bus.nats_server.process import NatsServer, ServerOptions
 

@@ -20,7 +20,7 @@ from benchmarks.processes import memory
 from benchmarks.rows import Row, Say, Scale, Sync
 from benchmarks.systems import Running, durability, plancast
 from benchmarks.w6_app import WORK_SECONDS
-from plancast_actors.deployment import host_count
+from plancast_actors.deployment.deployment import host_count
 
 Killed = Literal["host", "dispatcher"]
 

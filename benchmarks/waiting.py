@@ -19,7 +19,7 @@ from benchmarks.rows import Row, Say, Scale, Sync
 from benchmarks.scratch import scratch
 from benchmarks.systems import Running, durability, plancast
 from plancast.settings import ReasonerSettings, Settings
-from plancast_actors.ray_reasoner import POOL
+from plancast_actors.reasoning.client import POOL
 
 CHUNK = 25
 """Plans of W1 one after the other, before the time is looked at."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.sharding.figures import Figures
 from plancast.settings import HostSettings, PlanSettings
-from plancast_actors.sweeper import MAX_LOOKS
+from plancast_actors.maintenance.stalled_plans import MAX_LOOKS
 
 HOSTS, PLANS = HostSettings(), PlanSettings()
 HOURS_A_MONTH = 730.0

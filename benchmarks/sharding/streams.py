@@ -21,7 +21,7 @@ from benchmarks.rows import Row, Say
 from benchmarks.scratch import scratch
 from benchmarks.script import Script, record
 from plancast.settings import Settings
-from plancast_actors.deployment import host_count
+from plancast_actors.deployment.deployment import host_count
 from plancast_bus.cluster import NatsCluster
 from plancast_bus.jetstream import connect
 from plancast_bus.jetstream.client.connection import Connection

@@ -11,11 +11,11 @@ from uuid import uuid4
 from plancast import App, Client, Settings
 from plancast.registry import TTL_SECONDS
 from plancast.testing.environment import LocalHost
-from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
-from plancast_actors.inbound import HostPort
-from plancast_actors.plan_host import PlanHost
-from plancast_actors.presence import register_app
-from plancast_actors.task_runner import TaskRunner
+from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.hosting.protocol import HostPort
+from plancast_actors.liveness.registration import register_app
+from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.jetstream import connect
 from plancast_bus.jetstream.bus import JetStreamBus
 from plancast_bus.jetstream.stores.trees import JetStreamTrees

@@ -22,8 +22,8 @@ from plancast import (
     WaitAction,
     WakeMode,
 )
-from plancast_actors.inbound import Inbound
-from plancast_actors.plan_host import PlanHost
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.hosting.protocol import Inbound
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus

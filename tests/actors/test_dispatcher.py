@@ -10,8 +10,8 @@ import pytest
 
 from plancast import App, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
 from plancast.testing import PlancastTest
-from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
-from plancast_actors.inbound import HostLost, Inbound, Outcome
+from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.hosting.protocol import HostLost, Inbound, Outcome
 from plancast_bus.clock import ManualClock
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.events import codec

@@ -14,11 +14,11 @@ import pytest
 from pydantic import SecretStr
 
 from plancast import App, Client, PlanHandle, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
-from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
-from plancast_actors.inbound import HostPort
-from plancast_actors.plan_host import PlanHost
-from plancast_actors.task_runner import TaskRunner
-from plancast_actors.unused_machines import UnusedMachines
+from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.hosting.protocol import HostPort
+from plancast_actors.maintenance.machine_gc import UnusedMachines
+from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.errors import UnreadableCheckpoint
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus, connect

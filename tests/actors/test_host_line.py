@@ -17,13 +17,15 @@ from typing import Any
 import pytest
 import uvloop
 
-from plancast_actors import frames, line_server, ray_host
-from plancast_actors.frames import HEADER, pack, unpack
-from plancast_actors.host_line import HostLine, Lines
-from plancast_actors.inbound import HostLost, Inbound, Outcome
-from plancast_actors.line import LineOffer
-from plancast_actors.line_server import LineServer
-from plancast_actors.ray_host import RayHost
+from plancast_actors.dispatch import remote_host
+from plancast_actors.dispatch.remote_host import RayHost
+from plancast_actors.hosting.connection import HostLine, Lines
+from plancast_actors.hosting.protocol import HostLost, Inbound, Outcome
+from plancast_actors.rpc import framing
+from plancast_actors.rpc import server as line_server
+from plancast_actors.rpc.client import LineOffer
+from plancast_actors.rpc.framing import HEADER, pack, unpack
+from plancast_actors.rpc.server import LineServer
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 20.0
@@ -240,7 +242,7 @@ async def test_a_dispatcher_that_sends_something_else_is_hung_up_on(message: Any
 
 
 async def test_a_message_that_is_too_large_loses_the_line_and_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "MAX_FRAME", 1000)
+    monkeypatch.setattr(framing, "MAX_FRAME", 1000)
     async with connected() as (host, line):
         with pytest.raises(HostLost):
             await line.exchange("d", [inbound(1, b"x" * 1000)], True)
@@ -249,7 +251,7 @@ async def test_a_message_that_is_too_large_loses_the_line_and_nothing_more(monke
 
 HOST = """
 import asyncio, sys
-from plancast_actors.line_server import LineServer
+from plancast_actors.rpc.server import LineServer
 
 async def exchange(dispatcher, batch, wait):
     print("called", flush=True)
@@ -513,7 +515,7 @@ async def test_a_line_to_a_life_that_is_over_for_ray_is_given_up(bench: Bench) -
 async def test_where_no_line_can_be_had_events_go_through_ray_and_it_is_said_once(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_host, "DETOUR_SECONDS", 0.0)
+    monkeypatch.setattr(remote_host, "DETOUR_SECONDS", 0.0)
     bench.host.server.close()
     for _ in range(3):
         await bench.port.incarnation()
@@ -546,7 +548,7 @@ async def test_a_line_that_could_not_be_had_is_tried_again_after_a_while_alone(b
 async def test_a_host_that_answers_through_ray_and_not_on_its_line_is_not_waited_for_long(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plancast_actors.line.CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("plancast_actors.rpc.client.CONNECT_SECONDS", 0.2)
     with socket.socket() as deaf:
         deaf.bind((LOOPBACK, 0))
         deaf.listen()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from plancast_actors.dispatch.inflight import Held, InHand, Kind
 from plancast_actors.dispatcher_options import DispatcherOptions
-from plancast_actors.in_hand import Held, InHand, Kind
 from plancast_bus.ports.bus import Delivery
 
 CONSUMER: Any = object()

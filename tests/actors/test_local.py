@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plancast.settings import Settings
-from plancast_actors.local import LocalRuntime
+from plancast_actors.deployment.local import LocalRuntime
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from plancast import App, PlanContext, Planner, Settings, StateAction, StateConf
 from plancast.errors import PlanCancelled, PlanFailed
 from plancast.reasoning import ReasonReply, ReasonRequest
 from plancast.testing import PlancastTest
-from plancast_actors.plan_host import PlanHost
+from plancast_actors.hosting.plan_host import PlanHost
 from plancast_bus.clock import ManualClock
 from plancast_bus.errors import PayloadTooLarge, PublishRefused
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

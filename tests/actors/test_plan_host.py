@@ -13,9 +13,9 @@ from plancast import App, PlanContext, Planner, RetryableError, Settings, StateA
 from plancast.definitions import AgentDefinition, EventDefinition
 from plancast.registry import AgentRegistry
 from plancast.testing import PlancastTest
-from plancast_actors.inbound import Inbound, Outcome
-from plancast_actors.plan_host import PlanHost
-from plancast_actors.presence import deregister_app
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.hosting.protocol import Inbound, Outcome
+from plancast_actors.liveness.registration import deregister_app
 from plancast_bus.clock import ManualClock
 from plancast_bus.errors import BusUnavailable, PublishRefused
 from plancast_bus.events import codec

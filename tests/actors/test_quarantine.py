@@ -23,12 +23,13 @@ from plancast import (
     Worker,
 )
 from plancast.testing import PlancastTest
-from plancast_actors import host_link, quarantine, task_reader
-from plancast_actors.host_link import HostLimits, HostLink
-from plancast_actors.inbound import HostLost, Inbound, Outcome
-from plancast_actors.plan_actor import PlanActor
-from plancast_actors.quarantine import PHASE, Quarantine
-from plancast_actors.task_record import TRUSTED
+from plancast_actors.dispatch import host_link, quarantine
+from plancast_actors.dispatch.host_link import HostLimits, HostLink
+from plancast_actors.dispatch.quarantine import PHASE, Quarantine
+from plancast_actors.hosting.plan_actor import PlanActor
+from plancast_actors.hosting.protocol import HostLost, Inbound, Outcome
+from plancast_actors.workers import reader
+from plancast_actors.workers.delivery_record import TRUSTED
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.ports.bus import DeadLetter
 
@@ -179,7 +180,7 @@ def test_dispatchers_that_share_hosts_try_their_suspects_in_turn() -> None:
 
 
 class Frail:
-    """A host that is lost in each of its first two lives; see :class:`plancast_actors.inbound.HostPort`."""
+    """A host that is lost in each of its first two lives; see :class:`plancast_actors.hosting.protocol.HostPort`."""
 
     def __init__(self) -> None:
         self.lives = 0
@@ -459,7 +460,7 @@ async def test_a_handler_that_exits_fails_its_plan_alone() -> None:
 
 
 async def test_a_task_that_ends_its_process_fails_and_takes_no_other_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_reader, "SHUFFLE_SECONDS", 0.05)
+    monkeypatch.setattr(reader, "SHUFFLE_SECONDS", 0.05)
     worker = Worker("w", max_attempts=1)
     crashes: set[asyncio.Task[None]] = set()
     env: PlancastTest

@@ -12,12 +12,12 @@ from ray.exceptions import RayActorError
 
 from plancast.errors import ModelUnavailable
 from plancast.reasoning import ReasonReply, ReasonRequest, Usage
-from plancast_actors import ray_reasoner
-from plancast_actors.calls import Calls
-from plancast_actors.line import LineOffer
-from plancast_actors.question_line import LineCut, QuestionLine, QuestionServer
-from plancast_actors.ray_reasoner import Answerer, CallLost
-from plancast_actors.sealed import pack_call, pack_reply, read_call
+from plancast_actors.reasoning import client
+from plancast_actors.reasoning.client import Answerer, CallLost
+from plancast_actors.reasoning.connection import LineCut, QuestionLine, QuestionServer
+from plancast_actors.reasoning.serialization import pack_call, pack_reply, read_call
+from plancast_actors.rpc.cancellation import Calls
+from plancast_actors.rpc.client import LineOffer
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 20.0
@@ -183,7 +183,7 @@ async def test_after_a_cut_a_line_is_looked_for_again_but_not_with_each_question
         await eventually(lambda: not answerer.connected)
         await asyncio.gather(*(answerer.complete(REQUEST) for _ in range(5)))
         assert (actor.by_ray, actor.offers) == (5, 1)
-        monkeypatch.setattr(ray_reasoner, "DETOUR_SECONDS", 0.0)
+        monkeypatch.setattr(client, "DETOUR_SECONDS", 0.0)
         answerer._look_again_at = 0.0
         await answerer.complete(REQUEST)
         assert (actor.by_ray, actor.offers, answerer.connected) == (5, 2, True)

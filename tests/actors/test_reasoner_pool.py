@@ -14,12 +14,12 @@ from plancast.answers import Key
 from plancast.errors import ModelUnavailable, ReasonerUnavailable
 from plancast.reasoning import ReasonReply, ReasonRequest, Usage
 from plancast.settings import ModelLimit, ReasonerSettings, Settings
-from plancast_actors import reasoner_crew
-from plancast_actors.calls import Calls
-from plancast_actors.kept_answers import KIND, AnswerStore, KeptAnswers
-from plancast_actors.reasoner_crew import ReasonerLost
-from plancast_actors.reasoner_pool import ReasonerPool
-from plancast_actors.reasoner_usage import OTHERS, Ledger
+from plancast_actors.reasoning import autoscaler
+from plancast_actors.reasoning.autoscaler import ReasonerLost
+from plancast_actors.reasoning.pool import ReasonerPool
+from plancast_actors.reasoning.response_store import KIND, AnswerStore, KeptAnswers
+from plancast_actors.reasoning.usage import OTHERS, Ledger
+from plancast_actors.rpc.cancellation import Calls
 from plancast_bus.clock import ManualClock
 from plancast_bus.memory import MemoryBus, MemoryWorld
 
@@ -284,7 +284,7 @@ async def test_with_a_minimum_of_none_the_first_question_brings_a_reasoner_and_t
 
 
 async def test_those_who_wait_are_told_when_no_reasoner_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reasoner_crew, "START_PAUSE", 0.0)
+    monkeypatch.setattr(autoscaler, "START_PAUSE", 0.0)
     stage = Stage()
     stage.failure = RuntimeError("no litellm here")
     async with pool_on(stage) as pool:

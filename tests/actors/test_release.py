@@ -9,7 +9,7 @@ import pytest
 
 from plancast import App, CompleteAction, Planner, PlannerDecision, RunContext, StateConfig, WaitAction
 from plancast.testing import MemoryWorld, PlancastTest
-from plancast_actors.needs import plans_underway
+from plancast_actors.deployment.plan_requirements import plans_underway
 from plancast_actors.release import Abilities, Need, Release, gaps
 from plancast_bus.clock import SystemClock
 from plancast_bus.settings import BusSettings

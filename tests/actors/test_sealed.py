@@ -7,8 +7,8 @@ from pydantic import BaseModel, SecretStr
 
 from plancast.reasoning import ReasonReply, ReasonRequest, Usage
 from plancast.settings import ModelLimit
-from plancast_actors.model_limits import ModelLimits, estimate
-from plancast_actors.sealed import opened, pack_call, pack_reply, read_call, read_reply, seal
+from plancast_actors.reasoning.rate_limits import ModelLimits, estimate
+from plancast_actors.reasoning.serialization import opened, pack_call, pack_reply, read_call, read_reply, seal
 
 REQUEST = ReasonRequest(
     messages=[{"role": "user", "content": "what next? " * 10}],

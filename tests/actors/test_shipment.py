@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from plancast_actors import shipment
-from plancast_actors.shipment import CannotShip, Shipment
+from plancast_actors.deployment import code_archive
+from plancast_actors.deployment.code_archive import CannotShip, Shipment
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_what_is_excluded_stays(project: Path) -> None:
 
 
 def test_what_is_too_large_stays_and_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipment, "MAX_FILE_BYTES", 1000)
+    monkeypatch.setattr(code_archive, "MAX_FILE_BYTES", 1000)
     (project / "model.bin").write_bytes(b"x" * 1001)
     made = Shipment.of(project)
     assert made.too_large == ("model.bin",)
@@ -51,7 +51,7 @@ def test_what_is_too_large_stays_and_is_named(project: Path, monkeypatch: pytest
 
 
 def test_too_much_is_refused_and_says_where_it_is(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipment, "MAX_BYTES", 1000)
+    monkeypatch.setattr(code_archive, "MAX_BYTES", 1000)
     (project / "big").mkdir()
     (project / "big" / "x").write_bytes(b"x" * 1001)
     with pytest.raises(CannotShip, match="most is in big"):

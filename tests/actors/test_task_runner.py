@@ -20,10 +20,10 @@ from plancast.plan import PlanContext
 from plancast.registry import AgentRegistry
 from plancast.settings import WorkerSettings
 from plancast.worker import TaskContext, Worker
-from plancast_actors.answers import make_answer
-from plancast_actors.task_executor import Places
-from plancast_actors.task_record import TRUSTED
-from plancast_actors.task_runner import TaskRunner, task_consumer
+from plancast_actors.workers.delivery_record import TRUSTED
+from plancast_actors.workers.executor import Places
+from plancast_actors.workers.responses import make_answer
+from plancast_actors.workers.runner import TaskRunner, task_consumer
 from plancast_bus.clock import ManualClock
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, PublishRefused
 from plancast_bus.events.codec import MSGPACK_TYPE, decode, encode
@@ -593,7 +593,7 @@ async def test_who_may_not_keep_records_counts_deliveries(bench: Bench, monkeypa
 
 
 async def test_losing_the_bus_does_not_end_the_runner(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plancast_actors.task_reader.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("plancast_actors.workers.reader.FIRST_PAUSE", 0.001)
     runner = await bench.run(search(lambda task, context: task.data))
     consumer = runner._readers[0]._consumer
     fetch, failures = consumer.fetch, 0
@@ -614,7 +614,7 @@ async def test_losing_the_bus_does_not_end_the_runner(bench: Bench, monkeypatch:
 
 
 async def test_a_consumer_that_cannot_go_on_is_made_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plancast_actors.task_reader.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("plancast_actors.workers.reader.FIRST_PAUSE", 0.001)
     bus = MemoryBus(bench.world)
     broken = bus.consume(task_consumer("web.search", bus.subjects, ACK_WAIT))
 

@@ -13,8 +13,8 @@ import pytest
 from plancast import App, PlanContext, PlanHandle, Planner, Settings, StateConfig, StateTransition
 from plancast.settings import PlanSettings
 from plancast.testing import ManualClock, PlancastTest
-from plancast_actors import unused_machines
-from plancast_actors.unused_machines import UnusedMachines
+from plancast_actors.maintenance import machine_gc
+from plancast_actors.maintenance.machine_gc import UnusedMachines
 from plancast_bus.errors import BusUnavailable, InvalidEnvelope
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.jetstream import connect
@@ -246,7 +246,7 @@ async def test_machines_that_no_plan_has_are_removed(bus: Bus) -> None:
 
 
 async def test_all_machines_are_looked_at_however_many_are_at_once(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unused_machines, "AT_ONCE", 3)
+    monkeypatch.setattr(machine_gc, "AT_ONCE", 3)
     for number in range(20):
         await bus.checkpoints.put_machine(f"m{number}", b"machine")
         if number % 4 == 0:

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import asyncio, ctypes, time
-from plancast_actors.watchdog import Watchdog
+from plancast_actors.liveness.watchdog import Watchdog
 
 async def main():
     watchdog = Watchdog("host-0", 0.4)

@@ -13,8 +13,8 @@ from tests.attack.running import PATIENCE, PROTOCOL_ERROR, Proxy
 from tests.attack.test_lost_connection import APPS, command
 
 from plancast import Client, Settings
-from plancast_actors.local import LocalRuntime
-from plancast_actors.ray_actors import restarts_of
+from plancast_actors.deployment.local import LocalRuntime
+from plancast_actors.ray.process import restarts_of
 from plancast_bus.nats_server.process import NatsServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -19,7 +19,7 @@ import pytest
 from tests.attack.running import PATIENCE, PROTOCOL_ERROR, Proxy, Running
 
 from plancast import BusUnavailable, Client, Settings
-from plancast_actors import watchdog
+from plancast_actors.liveness import watchdog
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.jetstream.core_nats import connect_plain
 from plancast_bus.nats_server.process import NatsServer

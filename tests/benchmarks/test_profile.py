@@ -58,17 +58,30 @@ def frames(*functions: tuple[str, str]) -> FrameType:
 @pytest.mark.parametrize(
     ("functions", "stage"),
     [
-        ([("plancast_actors.plan_actor", "_take"), ("plancast.turn", "run")], stages.TURN),
-        ([("plancast_actors.plan_actor", "_take"), ("plancast.machine", "enter"), ("json", "dumps")], stages.TURN),
-        ([("plancast_actors.activation", "commit"), ("nats.aio.client", "publish")], stages.COMMIT),
+        ([("plancast_actors.hosting.plan_actor", "_take"), ("plancast.turn", "run")], stages.TURN),
         (
-            [("plancast_actors.activation", "commit"), ("plancast_bus.events.codec", "pack"), ("msgpack", "packb")],
+            [("plancast_actors.hosting.plan_actor", "_take"), ("plancast.machine", "enter"), ("json", "dumps")],
+            stages.TURN,
+        ),
+        ([("plancast_actors.hosting.activation", "commit"), ("nats.aio.client", "publish")], stages.COMMIT),
+        (
+            [
+                ("plancast_actors.hosting.activation", "commit"),
+                ("plancast_bus.events.codec", "pack"),
+                ("msgpack", "packb"),
+            ],
             "encode",
         ),
-        ([("plancast_actors.activation", "commit"), ("plancast_actors.activation", "emit")], stages.EMIT),
+        (
+            [("plancast_actors.hosting.activation", "commit"), ("plancast_actors.hosting.activation", "emit")],
+            stages.EMIT,
+        ),
         ([("nats.aio.client", "_read_loop"), ("nats.protocol.parser", "parse")], stages.BUS_IN),
-        ([("plancast_actors.dispatcher", "_take_in"), ("plancast_actors.in_hand", "take_in")], stages.DISPATCH),
-        ([("plancast_actors.host_link", "_exchange"), ("ray.actor", "remote")], stages.RAY_HOP),
+        (
+            [("plancast_actors.dispatch.dispatcher", "_take_in"), ("plancast_actors.dispatch.inflight", "take_in")],
+            stages.DISPATCH,
+        ),
+        ([("plancast_actors.dispatch.host_link", "_exchange"), ("ray.actor", "remote")], stages.RAY_HOP),
         ([("somewhere", "else_")], stages.REST),
     ],
 )

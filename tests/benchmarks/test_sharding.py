@@ -18,8 +18,8 @@ from benchmarks.sharding.figures import Figures
 from benchmarks.sharding.model import Limits, Load, Prices, plan
 from rich.console import Console
 
+from plancast_actors.dispatch.router import Router
 from plancast_actors.dispatcher_options import DispatcherOptions
-from plancast_actors.routing import Router
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
 from plancast_bus.jetstream.client.api import JetStreamApi

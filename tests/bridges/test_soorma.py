@@ -24,11 +24,11 @@ from plancast.bridges import soorma
 from plancast.bridges.soorma import SoormaBridge, SoormaOptions
 from plancast.bridges.soorma_workers import SoormaTasks
 from plancast.settings import Settings
-from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
-from plancast_actors.inbound import HostPort
-from plancast_actors.plan_host import PlanHost
-from plancast_actors.presence import register_app
-from plancast_actors.task_runner import TaskRunner
+from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.hosting.protocol import HostPort
+from plancast_actors.liveness.registration import register_app
+from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.errors import PublishRefused
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus, connect

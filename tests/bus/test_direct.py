@@ -11,7 +11,7 @@ import pytest
 from tests.isolation.nats_with_roles import RoleServer, role_server
 from tests.isolation.test_nats_auth import bus_of
 
-from plancast_actors.task_runner import task_consumer
+from plancast_actors.workers.runner import task_consumer
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus

@@ -21,7 +21,7 @@ from tests.chaos.recorder import Recorder
 from tests.chaos.wire import Wire
 
 from plancast.testing.simulation.history import Struck
-from plancast_actors.ray_reasoner import POOL
+from plancast_actors.reasoning.client import POOL
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.nats_server.process import NatsServer
 

@@ -32,7 +32,7 @@ from tests.chaos.wire import Wire
 from plancast import Client, Settings
 from plancast.testing import ModelServer
 from plancast.testing.simulation.workload import PlanSpec
-from plancast_actors.local import LocalRuntime
+from plancast_actors.deployment.local import LocalRuntime
 from plancast_bus import fault_injection
 from plancast_bus.nats_server.process import NatsServer, ServerOptions
 from plancast_bus.subjects import Subjects

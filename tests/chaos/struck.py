@@ -18,9 +18,9 @@ from plancast.app import load_app
 from plancast.reasoning import ReasonReply, ReasonRequest, Usage
 from plancast.settings import ReasonerSettings
 from plancast.testing import PlancastTest
-from plancast_actors.kept_answers import KeptAnswers
-from plancast_actors.plan_host import PlanHost
-from plancast_actors.reasoner_pool import ReasonerPool
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.reasoning.pool import ReasonerPool
+from plancast_actors.reasoning.response_store import KeptAnswers
 from plancast_bus import fault_injection
 from plancast_bus.clock import ManualClock
 from plancast_bus.events import codec

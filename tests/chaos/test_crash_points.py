@@ -10,7 +10,8 @@ from collections import Counter
 import pytest
 from tests.chaos.struck import ACK_WAIT, KINDS, Deployed, Strike, deployed, kinds, strikes_at
 
-from plancast_actors import host_link, quarantine, task_reader
+from plancast_actors.dispatch import host_link, quarantine
+from plancast_actors.workers import reader
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.fault_injection import CrashPoint
 
@@ -24,7 +25,7 @@ NUMBERS = (3, 4)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses that are counted by the machine's clock."""
     monkeypatch.setattr(host_link, "RETRY_SECONDS", 0.002)
-    monkeypatch.setattr(task_reader, "FIRST_PAUSE", 0.002)
+    monkeypatch.setattr(reader, "FIRST_PAUSE", 0.002)
     monkeypatch.setattr(quarantine, "PHASE", 0.02)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.ray_nodes import RayNodes
 
 from plancast import Settings
-from plancast_actors.deployment import Deployment
+from plancast_actors.deployment.deployment import Deployment
 from plancast_bus.cluster import NatsCluster
 
 APPS = str(Path(__file__).parent.parent / "apps")

@@ -12,7 +12,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from plancast import Settings
-from plancast_actors import cluster
+from plancast_actors.ray import connection
 
 
 class RayNodes:
@@ -28,7 +28,7 @@ class RayNodes:
         for _ in range(nodes):
             self.add_node(num_cpus)
         self.settings.ray.address = self._cluster.address
-        cluster.connect(self.settings.ray)
+        connection.connect(self.settings.ray)
 
     def add_node(self, num_cpus: int) -> str:
         """One more node; returns its id."""
@@ -65,14 +65,14 @@ class RayNodes:
 
     def kill(self) -> None:
         """End all processes of all nodes with SIGKILL, and forget the cluster."""
-        cluster.disconnect()  # a driver that has lost its cluster waits long for it
+        connection.disconnect()  # a driver that has lost its cluster waits long for it
         made, self._cluster = self._cluster, None
         for node in made.list_all_nodes() if made is not None else ():
             node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
 
     def stop(self) -> None:
         """End the whole cluster."""
-        cluster.disconnect()
+        connection.disconnect()
         if self._cluster is not None:
             self._cluster.shutdown()
             self._cluster = None

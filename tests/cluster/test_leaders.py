@@ -11,7 +11,7 @@ from tests.cluster.expedition import Expedition
 from tests.cluster.ray_nodes import RayNodes
 
 from plancast import Settings
-from plancast_actors.deployment import Deployment
+from plancast_actors.deployment.deployment import Deployment
 from plancast_bus.cluster import NatsCluster
 
 pytestmark = pytest.mark.timeout(240)

@@ -10,7 +10,7 @@ from tests.cluster.expedition import Expedition
 from tests.cluster.ray_nodes import RayNodes
 
 from plancast import Settings
-from plancast_actors.deployment import Deployment
+from plancast_actors.deployment.deployment import Deployment
 from plancast_bus.nats_server.process import NatsServer
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]

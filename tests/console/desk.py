@@ -16,11 +16,11 @@ from plancast import Client, Settings
 from plancast.console.server import ConsoleServer
 from plancast.registry import TTL_SECONDS
 from plancast.testing.environment import LocalHost
-from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
-from plancast_actors.inbound import HostPort
-from plancast_actors.plan_host import PlanHost
-from plancast_actors.presence import register_app
-from plancast_actors.task_runner import TaskRunner
+from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.hosting.protocol import HostPort
+from plancast_actors.liveness.registration import register_app
+from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.jetstream import JetStreamBus, connect
 
 PATIENCE = 30.0

@@ -23,10 +23,10 @@ from pydantic import SecretStr
 from plancast import App, Client, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
 from plancast.console.server import ConsoleServer
 from plancast.registry import TTL_SECONDS
-from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
-from plancast_actors.plan_host import PlanHost
-from plancast_actors.presence import register_app
-from plancast_actors.task_runner import TaskRunner
+from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.liveness.registration import register_app
+from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.nats_server.process import NatsServer
 

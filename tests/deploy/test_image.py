@@ -61,7 +61,7 @@ def test_a_fresh_environment_is_made_as_the_image_is(source: Path, tmp_path: Pat
         install(python, source, arguments)
     for command in ("--help", "demo --help"):
         assert "Usage: " in run([str(python.with_name("plancast")), *command.split()], tmp_path)
-    telemetry = "import opentelemetry.sdk, ray.dashboard.head, plancast_actors.cluster, plancast.demo.orders"
+    telemetry = "import opentelemetry.sdk, ray.dashboard.head, plancast_actors.ray.connection, plancast.demo.orders"
     run([str(python), "-P", "-c", telemetry], tmp_path)
     run([str(python), "-m", "pip", "check"], tmp_path)
 

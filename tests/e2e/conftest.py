@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from plancast import Client, Settings
-from plancast_actors.local import LocalRuntime
+from plancast_actors.deployment.local import LocalRuntime
 
 APPS = Path(__file__).parent.parent / "apps"
 

@@ -21,8 +21,8 @@ from nats.js.errors import NotFoundError
 
 from plancast import Client, PlanFailed
 from plancast.testing import Answer, ModelRequest, ModelServer
-from plancast_actors.deployment import Deployment
-from plancast_actors.local import LocalRuntime
+from plancast_actors.deployment.deployment import Deployment
+from plancast_actors.deployment.local import LocalRuntime
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(150)]
 PATIENCE = 90.0

@@ -20,7 +20,7 @@ import pytest
 from plancast import Client, Settings
 from plancast.app import load_app
 from plancast.testing import Answer, ModelRequest, ModelServer
-from plancast_actors.local import LocalRuntime
+from plancast_actors.deployment.local import LocalRuntime
 from plancast_bus import fault_injection
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

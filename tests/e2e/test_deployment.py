@@ -12,8 +12,8 @@ import ray
 from tests.isolation.listening import addresses_of, is_loopback
 
 from plancast import Client, PlanCancelled, PlanFailed, PlanHandle, PlanStatus
-from plancast_actors.deployment import Deployment
-from plancast_actors.local import LocalRuntime
+from plancast_actors.deployment.deployment import Deployment
+from plancast_actors.deployment.local import LocalRuntime
 from plancast_bus.jetstream import connect
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]

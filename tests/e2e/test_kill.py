@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from plancast import Client, PlanHandle
-from plancast_actors.local import LocalRuntime
+from plancast_actors.deployment.local import LocalRuntime
 from plancast_bus.jetstream import connect
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]

@@ -22,7 +22,7 @@ import nats
 import pytest
 
 from plancast import Client, PlanCancelled
-from plancast_actors.metrics import METRICS
+from plancast_actors.telemetry.metrics import METRICS
 from plancast_bus.subjects import name_of_type
 
 APPS = Path(__file__).parent.parent / "apps"

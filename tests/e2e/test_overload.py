@@ -16,10 +16,10 @@ from plancast import App, Client, PlanContext, Planner, Settings, StateAction, S
 from plancast.cli import doctor
 from plancast.handle import PlanHandle
 from plancast.reasoning import ReasonerPort, ReasonReply, ReasonRequest
-from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
-from plancast_actors.inbound import HostPort, Inbound, Outcome
-from plancast_actors.plan_host import PlanHost
-from plancast_actors.task_runner import TaskRunner
+from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.hosting.protocol import HostPort, Inbound, Outcome
+from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.errors import PublishRefused
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
@@ -36,7 +36,7 @@ async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 class Here:
-    """A plan host in this process; see :class:`plancast_actors.inbound.HostPort`."""
+    """A plan host in this process; see :class:`plancast_actors.hosting.protocol.HostPort`."""
 
     def __init__(self, host: PlanHost) -> None:
         self.host = host

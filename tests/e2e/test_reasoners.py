@@ -17,11 +17,11 @@ from plancast.errors import ModelUnavailable
 from plancast.reasoning import ReasonReply, ReasonRequest
 from plancast.settings import ModelLimit, Settings
 from plancast.testing import Answer, ModelServer
-from plancast_actors.deployment import Deployment
-from plancast_actors.local import LocalRuntime
-from plancast_actors.ray_actors import Blueprint, names_of
-from plancast_actors.ray_reasoner import POOL, RayReasoner
-from plancast_actors.reasoner_actors import outdated, start_pool
+from plancast_actors.deployment.deployment import Deployment
+from plancast_actors.deployment.local import LocalRuntime
+from plancast_actors.ray.process import Blueprint, names_of
+from plancast_actors.reasoning.actors import outdated, start_pool
+from plancast_actors.reasoning.client import POOL, RayReasoner
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 APPS = Path(__file__).parent.parent / "apps"

@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 from tests.apps.relay_app import STEPS
 
 from plancast import Client, PlanHandle, Settings
-from plancast_actors.local import LocalRuntime
+from plancast_actors.deployment.local import LocalRuntime
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 APPS = Path(__file__).parent.parent / "apps"

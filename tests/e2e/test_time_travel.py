@@ -14,7 +14,7 @@ import pytest
 from plancast import Client, PlanHandle, PlanStatus
 from plancast.errors import PlanFinished, UnknownRevision
 from plancast.replayed import Outcome
-from plancast_actors.local import LocalRuntime
+from plancast_actors.deployment.local import LocalRuntime
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 APPS = Path(__file__).parent.parent / "apps"

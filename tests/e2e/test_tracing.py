@@ -25,8 +25,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from plancast import Client, Settings
 from plancast.testing import Answer, ModelServer
 from plancast.tracing import Tracing
-from plancast_actors.deployment import Deployment
-from plancast_actors.local import LocalRuntime
+from plancast_actors.deployment.deployment import Deployment
+from plancast_actors.deployment.local import LocalRuntime
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 PATIENCE = 60.0

@@ -18,8 +18,8 @@ from plancast import Client, PlanFailed, PlanHandle, PlanStatus
 from plancast.demo import offline_model
 from plancast.demo.triage_cases import APPROVER, TICKETS, TicketCase
 from plancast.testing import ModelServer
-from plancast_actors.deployment import Deployment
-from plancast_actors.local import LocalRuntime
+from plancast_actors.deployment.deployment import Deployment
+from plancast_actors.deployment.local import LocalRuntime
 from plancast_bus.events.codec import decode
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(150)]

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.plancast_cli import Shop, codes_of
 
 from plancast import Client, Settings
-from plancast_actors.local import LocalRuntime
+from plancast_actors.deployment.local import LocalRuntime
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 

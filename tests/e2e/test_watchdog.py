@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from plancast import Client, PlanFailed, Settings
-from plancast_actors.local import LocalRuntime
+from plancast_actors.deployment.local import LocalRuntime
 from plancast_bus.jetstream import connect
 from plancast_bus.ports.bus import DeadLetter
 

@@ -24,7 +24,7 @@ from tests.isolation.test_nats_auth import QUIET, bus_of, deployed, raw
 
 from plancast import Client
 from plancast.errors import PlanNotFound
-from plancast_actors.task_runner import task_consumer
+from plancast_actors.workers.runner import task_consumer
 from plancast_bus.errors import InvalidSubject, PayloadTooLarge
 from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

@@ -21,10 +21,10 @@ from plancast import App, Client, Planner, StateAction, StateConfig, StateTransi
 from plancast.cli import main
 from plancast.errors import PlanNotFound
 from plancast.settings import Settings
-from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
-from plancast_actors.inbound import HostPort
-from plancast_actors.plan_host import PlanHost
-from plancast_actors.task_runner import TaskRunner, task_consumer
+from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.hosting.protocol import HostPort
+from plancast_actors.workers.runner import TaskRunner, task_consumer
 from plancast_bus.errors import AccessDenied, BusUnavailable
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus, connect

@@ -337,8 +337,8 @@ print("null")
 """
 BEAT = """
 import asyncio, sys
-from plancast_actors import heartbeat
-from plancast_actors.health import liveness
+from plancast_actors.liveness import heartbeat
+from plancast_actors.deployment.health import liveness
 heartbeat.SECONDS = 0.05
 async def main():
     sys.stdin.readline()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from tests.isolation.ray_head import Head, ray_head
 
-from plancast_actors import jobs
+from plancast_actors.ray import jobs
 from plancast_bus.errors import BusUnavailable
 
 pytestmark = pytest.mark.slow

@@ -21,7 +21,8 @@ from plancast.settling import MAX_ALIASES
 from plancast.task_registry import KEPT_STEPS, TaskRegistry
 from plancast.tasks import StepState
 from plancast.testing import ManualClock, PlancastTest
-from plancast_actors import plan_host, sweeper
+from plancast_actors.hosting import plan_host
+from plancast_actors.maintenance import stalled_plans
 from plancast_bus.events.codec import unpack
 from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.ports.effects import Effect
@@ -414,7 +415,7 @@ def test_an_open_request_of_an_earlier_version_is_read_and_written_as_it_was() -
 
 async def test_the_sweeper_remembers_timers_of_plans_that_still_wait_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A week's timeout is no reason to remember for a week that a plan, finished since, once waited."""
-    monkeypatch.setattr(sweeper, "SLACK", 4)
+    monkeypatch.setattr(stalled_plans, "SLACK", 4)
     settings = Settings()
     settings.plans.sweep_seconds = 0  # only when the test says so
     planner = Planner("asking")

@@ -690,7 +690,7 @@ def loaded(folder: Path, name: str, text: str) -> ModuleType:
         ("", "import ray", "own_planner -> ray"),
         ("", "from nats.js import api", "own_planner -> nats"),
         ("import importlib\nbus = importlib.import_module('plancast_bus.jetstream')", "", "-> plancast_bus.jetstream"),
-        ("import plancast_actors.plan_host as host", "", "own_planner -> plancast_actors"),
+        ("import plancast_actors.hosting.plan_host as host", "", "own_planner -> plancast_actors"),
         ("from plancast.settling import *", "", "own_planner -> plancast.settling"),
     ],
 )

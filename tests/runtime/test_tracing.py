@@ -428,6 +428,9 @@ def test_importing_plancast_loads_nothing_of_opentelemetry() -> None:
     import subprocess
     import sys
 
-    code = "import plancast, plancast_actors.plan_host, sys; print([m for m in sys.modules if 'opentelemetry' in m])"
+    code = (
+        "import plancast, plancast_actors.hosting.plan_host, sys\n"
+        "print([m for m in sys.modules if 'opentelemetry' in m])"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "[]"

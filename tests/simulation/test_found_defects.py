@@ -21,9 +21,9 @@ from plancast import (
 )
 from plancast.settings import Settings
 from plancast.testing import MemoryBus, MemoryWorld, PlancastTest
-from plancast_actors.host_link import HostLink
-from plancast_actors.inbound import Inbound, Outcome
-from plancast_actors.plan_host import PlanHost
+from plancast_actors.dispatch.host_link import HostLink
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.hosting.protocol import Inbound, Outcome
 
 PATIENCE = 20.0
 

@@ -25,10 +25,11 @@ from plancast.testing.simulation import (
 )
 from plancast.testing.simulation.history import Struck
 from plancast.testing.simulation.running import run_seed
-from plancast_actors import host_link, plan_actor
-from plancast_actors.activation import Activation, Emitted
-from plancast_actors.plan_actor import PlanActor
-from plancast_actors.plan_host import PlanHost
+from plancast_actors.dispatch import host_link
+from plancast_actors.hosting import plan_actor
+from plancast_actors.hosting.activation import Activation, Emitted
+from plancast_actors.hosting.plan_actor import PlanActor
+from plancast_actors.hosting.plan_host import PlanHost
 from plancast_bus.memory.checkpoints import KeptPlans
 
 CHUNK = 50

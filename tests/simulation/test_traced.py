@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from plancast.testing.simulation import make_workload, report, simulate
 from plancast.tracing import Tracing
-from plancast_actors.plan_host import PlanHost
-from plancast_actors.task_runner import TaskRunner
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.workers.runner import TaskRunner
 
 
 def test_no_seed_breaks_a_promise_while_traces_are_on(monkeypatch: pytest.MonkeyPatch) -> None:

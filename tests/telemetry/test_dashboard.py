@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from plancast_actors.metrics import COMMON, METRICS, SECONDS, Metric, table
+from plancast_actors.telemetry.metrics import COMMON, METRICS, SECONDS, Metric, table
 
 ROOT = Path(__file__).parent.parent.parent
 DASHBOARD = json.loads((ROOT / "deploy/grafana/plancast.json").read_text())

@@ -22,8 +22,8 @@ from plancast.cli.connection import load_settings
 from plancast.log_records import IN_HAND, MAX_CHARS, FieldFormatter, JsonFormatter
 from plancast.settings import Settings, TelemetrySettings
 from plancast.testing import PlancastTest
-from plancast_actors import actor_logs
-from plancast_actors.inbound import Inbound
+from plancast_actors.hosting.protocol import Inbound
+from plancast_actors.telemetry import logging as actor_logs
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 logger = logging.getLogger("plancast.tests")

@@ -19,17 +19,18 @@ from plancast.reasoning import ReasonReply, ReasonRequest, Usage
 from plancast.settings import ReasonerSettings
 from plancast.steps import CallToolStep, FinishStep
 from plancast.testing import PlancastTest
-from plancast_actors import metrics, readings, reasoner_pool, reporter
-from plancast_actors import samples as sampling
-from plancast_actors.inbound import Inbound
-from plancast_actors.metrics import METRICS, Metric
-from plancast_actors.plan_host import PlanHost
-from plancast_actors.readings import Reading
-from plancast_actors.reasoner_pool import ReasonerPool
-from plancast_actors.reasoner_usage import Ledger
-from plancast_actors.reporter import MAX_SERIES, Reporter
-from plancast_actors.samples import MOST, UNSAMPLED, Samples
-from plancast_actors.sealed import seal
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.hosting.protocol import Inbound
+from plancast_actors.reasoning import pool as reasoner_pool
+from plancast_actors.reasoning.pool import ReasonerPool
+from plancast_actors.reasoning.serialization import seal
+from plancast_actors.reasoning.usage import Ledger
+from plancast_actors.telemetry import collectors, metrics, reporter
+from plancast_actors.telemetry import samples as sampling
+from plancast_actors.telemetry.collectors import Reading
+from plancast_actors.telemetry.metrics import METRICS, Metric
+from plancast_actors.telemetry.reporter import MAX_SERIES, Reporter
+from plancast_actors.telemetry.samples import MOST, UNSAMPLED, Samples
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
 from plancast_bus.nats_server.process import NatsServer
@@ -122,10 +123,10 @@ class Watched(PlancastTest):
         assert runner is not None
         assert dispatcher is not None
         for reading in (
-            *readings.of_host(host),
-            *readings.of_dispatcher(dispatcher),
-            *readings.of_runner(runner),
-            *readings.of_process(),
+            *collectors.of_host(host),
+            *collectors.of_dispatcher(dispatcher),
+            *collectors.of_runner(runner),
+            *collectors.of_process(),
         ):
             yield reading
 
@@ -221,7 +222,7 @@ async def test_a_refused_commit_is_counted_whichever_way_the_turn_takes(goal: st
         await handle.result(timeout=30)
         assert other.commits_refused == 0
         await begin(handle.plan_id)
-        counts = {reading.metric: reading.value for reading in readings.of_host(other)}
+        counts = {reading.metric: reading.value for reading in collectors.of_host(other)}
         assert counts[metrics.COMMITS_REFUSED] == 1
         assert counts[metrics.PLANS_BEGUN] == 1
         await other.stop()
@@ -358,7 +359,7 @@ async def test_tokens_cost_and_latency_are_reported_by_model() -> None:
             await pool.complete(seal(ReasonRequest(messages=[{"role": "user", "content": "?"}], model="asked")))
 
         async def read() -> AsyncIterator[Reading]:
-            for reading in readings.of_pool(pool):
+            for reading in collectors.of_pool(pool):
                 yield reading
 
         noted = Noted()
@@ -403,7 +404,7 @@ async def test_streams_and_consumers_are_reported_with_what_waits_in_them(fresh_
             )
         await consumer.fetch(1)
         found = {
-            (each.metric, *each.labels): each.value for each in readings.of_streams((await bus.health())["streams"])
+            (each.metric, *each.labels): each.value for each in collectors.of_streams((await bus.health())["streams"])
         }
     finally:
         await bus.close()
@@ -425,7 +426,7 @@ def test_names_that_a_ledger_has_summed_up_are_not_counted_twice() -> None:
         def status(self) -> dict[str, Any]:
             return {"waiting": 0, "outstanding": 0, "members": [], "lost": 0, "usage": ledger.to_dict()}
 
-    models = [each.labels[0] for each in readings.of_pool(Pool()) if each.metric is metrics.MODEL_ANSWERS]  # type: ignore[arg-type]
+    models = [each.labels[0] for each in collectors.of_pool(Pool()) if each.metric is metrics.MODEL_ANSWERS]  # type: ignore[arg-type]
     assert "(others)" not in models
     assert models
 
@@ -435,7 +436,7 @@ def test_sampled_tokens_are_those_of_one_event_in_64() -> None:
 
 
 def test_every_metric_is_reported_by_something() -> None:
-    reporting = "".join(map(inspect.getsource, (readings, reporter, reasoner_pool, sampling)))
+    reporting = "".join(map(inspect.getsource, (collectors, reporter, reasoner_pool, sampling)))
     names = {name for name, value in vars(metrics).items() if isinstance(value, Metric)}
     assert len(names) == len(METRICS)
     assert {name for name in names if name not in reporting} == set()

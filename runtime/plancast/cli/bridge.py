@@ -111,7 +111,7 @@ async def _soorma(
             stack.push_async_callback(running.stop)
             await running.start()
             if tasks:
-                from plancast_actors.task_runner import TaskRunner
+                from plancast_actors.workers.runner import TaskRunner
 
                 there_done = SoormaTasks(theirs, tasks, prefix=prefix, root=options.root, seconds=task_seconds)
                 await there_done.start()

@@ -35,7 +35,7 @@ def run_in_cluster(arguments: Sequence[str], settings: Settings, code: Code | No
         CommandFailed: the command has failed there; says the same, with the same exit code.
         BusUnavailable: the dashboard does not answer.
     """
-    from plancast_actors import jobs
+    from plancast_actors.ray import jobs
 
     env = dict(code.runtime_env) if code is not None and code.runtime_env else {}
     env["env_vars"] = _environment(settings)

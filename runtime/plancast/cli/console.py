@@ -117,12 +117,12 @@ async def asking_actors(settings: Settings) -> AsyncIterator[Any]:
     if not settings.ray.address:
         yield None
         return
-    from plancast_actors import cluster
-    from plancast_actors.deployment import Deployment
+    from plancast_actors.deployment.deployment import Deployment
+    from plancast_actors.ray import connection
     from plancast_bus.errors import BusUnavailable
 
     try:
-        await asyncio.to_thread(cluster.connect, settings.ray)
+        await asyncio.to_thread(connection.connect, settings.ray)
     except BusUnavailable as error:
         note(f"going on without Ray: {error}")
         yield None
@@ -135,4 +135,4 @@ async def asking_actors(settings: Settings) -> AsyncIterator[Any]:
     try:
         yield ask
     finally:
-        await asyncio.to_thread(cluster.disconnect)
+        await asyncio.to_thread(connection.disconnect)

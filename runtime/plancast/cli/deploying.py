@@ -24,8 +24,8 @@ from plancast.cli.shipping import Code, Exclude, NoShip, Pip, Requirements, Work
 if TYPE_CHECKING:
     from plancast.app import App
     from plancast.settings import Settings
-    from plancast_actors.deployment import Deployment
-    from plancast_actors.ray_actors import Blueprint
+    from plancast_actors.deployment.deployment import Deployment
+    from plancast_actors.ray.process import Blueprint
 
 NoWorkers = Annotated[bool, typer.Option("--no-workers", help="Leave the app's workers to `plancast worker`.")]
 CodeName = Annotated[str, typer.Option("--code", hidden=True)]  # that of what was submitted with this job
@@ -70,8 +70,8 @@ async def _deploy(app: App, address: str, settings: Settings, code: Code, worker
     async with open_bus(settings) as bus:  # says at once, and here, when NATS cannot be used
         await bus.ensure_streams()
     note(f"deploying {app.name} onto {settings.ray.address} …")
-    from plancast_actors import preflight
-    from plancast_actors.deployment import Deployment
+    from plancast_actors.deployment import preflight
+    from plancast_actors.deployment.deployment import Deployment
 
     async with joined(settings, code):
         blueprint = await _blueprint(app, address, settings, code)
@@ -93,7 +93,7 @@ async def _deploy(app: App, address: str, settings: Settings, code: Code, worker
 
 async def _refuse_other_code(settings: Settings, blueprint: Blueprint) -> None:
     """Hosts that run keep their code, so that one has to say that it is to be replaced."""
-    from plancast_actors.deployment import Deployment
+    from plancast_actors.deployment.deployment import Deployment
 
     running = await Deployment.find(settings)
     hosts = (await running.status())["hosts"] if running is not None else []
@@ -150,7 +150,7 @@ def upgrade(
 async def _upgrade(
     app: App, address: str, settings: Settings, code: Code, workers: bool, force: bool, timeout: float
 ) -> dict[str, Any]:
-    from plancast_actors.upgrading import Upgrade
+    from plancast_actors.deployment.upgrade import Upgrade
 
     async with open_bus(settings) as bus, joined(settings, code):
         deployment = await found_deployment(settings)
@@ -200,7 +200,7 @@ async def found_deployment(settings: Settings) -> Deployment:
     Raises:
         CommandFailed: nothing is.
     """
-    from plancast_actors.deployment import Deployment
+    from plancast_actors.deployment.deployment import Deployment
 
     deployment = await Deployment.find(settings)
     if deployment is None:
@@ -214,25 +214,25 @@ async def found_deployment(settings: Settings) -> Deployment:
 @contextlib.asynccontextmanager
 async def joined(settings: Settings, code: Code | None = None) -> AsyncIterator[None]:
     """This process as a member of the settings' Ray cluster, with code for its actors."""
-    from plancast_actors import cluster
+    from plancast_actors.ray import connection
 
     env = code.runtime_env if code is not None else None
     # In this thread: Ray's client and its uploads set up signal handlers and loops of their own.
-    await asyncio.to_thread(cluster.connect, settings.ray, runtime_env=env)
+    await asyncio.to_thread(connection.connect, settings.ray, runtime_env=env)
     try:
         yield
     finally:
-        await asyncio.to_thread(cluster.disconnect)
+        await asyncio.to_thread(connection.disconnect)
 
 
 async def _blueprint(app: App, address: str, settings: Settings, code: Code) -> Blueprint:
-    from plancast_actors import cluster
-    from plancast_actors.deployment import blueprint_of
+    from plancast_actors.deployment.deployment import blueprint_of
+    from plancast_actors.ray import connection
     from plancast_actors.release import Release
 
     release = Release(code=code.digest, deployed_at=time.time())
     made = blueprint_of(app, address, settings, code.import_paths)
-    return dataclasses.replace(made, release=release, runtime_env=cluster.shipped())
+    return dataclasses.replace(made, release=release, runtime_env=connection.shipped())
 
 
 def _load(

@@ -23,7 +23,7 @@ from plancast.cli.status_view import show_status
 
 if TYPE_CHECKING:
     from plancast.settings import Settings
-    from plancast_actors.deployment import Deployment
+    from plancast_actors.deployment.deployment import Deployment
 
 
 def status(
@@ -71,7 +71,7 @@ async def _status(settings: Settings, running: Running | None) -> dict[str, Any]
 
 
 async def _actors(settings: Settings) -> dict[str, Any] | None:
-    from plancast_actors.deployment import Deployment
+    from plancast_actors.deployment.deployment import Deployment
 
     async with joined(settings):
         deployment = await Deployment.find(settings)

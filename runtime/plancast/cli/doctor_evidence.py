@@ -177,8 +177,9 @@ async def _ray(settings: Settings) -> RayEvidence:
         return RayEvidence()
     if unreachable := await asyncio.to_thread(_unreachable, address):
         return RayEvidence(address, f"nothing answers at {address}: {unreachable}")
-    from plancast_actors import cluster, cluster_state
-    from plancast_actors.deployment import Deployment
+    from plancast_actors import cluster_state
+    from plancast_actors.deployment.deployment import Deployment
+    from plancast_actors.ray import connection as cluster
 
     try:
         await asyncio.to_thread(cluster.connect, settings.ray)

@@ -16,7 +16,7 @@ from plancast_bus.errors import BusError
 
 if TYPE_CHECKING:
     from plancast.settings import Settings
-    from plancast_actors.health import Health, Role
+    from plancast_actors.deployment.health import Health, Role
 
 Asked = Literal["live", "ready"]
 AskedRole = Literal["all", "nats", "dispatchers", "hosts", "workers"]
@@ -55,13 +55,13 @@ def probe(
 
 
 def _live(settings: Settings) -> Health:
-    from plancast_actors.health import liveness
+    from plancast_actors.deployment.health import liveness
 
     return liveness(settings.ray.namespace)
 
 
 async def _ready(settings: Settings, role: Role) -> Health:
-    from plancast_actors.health import Check, Health, readiness
+    from plancast_actors.deployment.health import Check, Health, readiness
 
     try:
         async with open_bus(settings) as bus:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from plancast.app import App
     from plancast.settings import Settings
     from plancast.worker import Worker
-    from plancast_actors.local import LocalRuntime
+    from plancast_actors.deployment.local import LocalRuntime
 
 
 def run(
@@ -80,7 +80,7 @@ def run(
         check_exposure(settings)
 
     def prepare() -> LocalRuntime:
-        from plancast_actors.local import LocalRuntime
+        from plancast_actors.deployment.local import LocalRuntime
 
         sync, paths = "always" if sync_always else "", [str(Path.cwd())]
         return LocalRuntime(
@@ -191,7 +191,7 @@ async def _work(app: App, workers: tuple[Worker, ...], settings: Settings, as_js
     foreground = Foreground()
     note(f"starting {plural(len(workers), 'worker')} of {app.name} on {public_url(settings.nats.url)} …")
     from plancast.trace_export import open_tracing
-    from plancast_actors.task_runner import TaskRunner
+    from plancast_actors.workers.runner import TaskRunner
 
     try:
         async with open_bus(settings) as bus:

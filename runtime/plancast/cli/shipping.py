@@ -19,7 +19,7 @@ from plancast.cli.failures import CommandFailed, usage_error
 from plancast.cli.output import note, size
 
 if TYPE_CHECKING:
-    from plancast_actors.shipment import Shipment
+    from plancast_actors.deployment.code_archive import Shipment
 
 WorkingDir = Annotated[
     Path | None,
@@ -72,7 +72,7 @@ def shipped_code(
     Raises:
         CommandFailed: the options cannot be meant together, or the files cannot be shipped.
     """
-    from plancast_actors.shipment import CannotShip, Shipment
+    from plancast_actors.deployment.code_archive import CannotShip, Shipment
 
     asked = [*pip, *_packages(requirements)]
     folder = working_dir or folder_of(app_address)

@@ -13,7 +13,7 @@ from plancast.settings import HostSettings, RaySettings, ReasonerSettings, Setti
 from plancast_bus.settings import NatsSettings
 
 if TYPE_CHECKING:
-    from plancast_actors.local import LocalRuntime
+    from plancast_actors.deployment.local import LocalRuntime
 
 HOSTS = 2
 
@@ -23,7 +23,7 @@ async def deployed(
     address: str, *, hosts: int = HOSTS, reasoners: ReasonerSettings | None = None
 ) -> AsyncIterator[LocalRuntime]:
     """The app of this address in a temporary folder, whatever the environment says."""
-    from plancast_actors.local import LocalRuntime
+    from plancast_actors.deployment.local import LocalRuntime
 
     with tempfile.TemporaryDirectory(prefix="plancast-demo-", ignore_cleanup_errors=True) as folder:
         settings = Settings(

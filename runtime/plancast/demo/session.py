@@ -24,7 +24,7 @@ from plancast.errors import PlanFailed
 from plancast.handle import PlanHandle
 
 if TYPE_CHECKING:
-    from plancast_actors.local import LocalRuntime
+    from plancast_actors.deployment.local import LocalRuntime
 
 APP = "plancast.demo.research:app"
 """``examples/research.py``, which the package carries under this name."""

@@ -24,7 +24,7 @@ from plancast.demo.triage_drive import ASKED, FAILED, REJECTED, ROUTED, UNDER_WA
 from plancast.demo.with_model import deployed_with_model
 
 if TYPE_CHECKING:
-    from plancast_actors.local import LocalRuntime
+    from plancast_actors.deployment.local import LocalRuntime
 
 WORDS: Final = {"tree": "a decision tree", "machine": "a state machine"}
 STYLES: Final = {ROUTED: "green", REJECTED: "magenta", FAILED: "bold red"}

@@ -13,7 +13,7 @@ from plancast.settings import ReasonerSettings
 from plancast.testing.model_server import ModelServer
 
 if TYPE_CHECKING:
-    from plancast_actors.local import LocalRuntime
+    from plancast_actors.deployment.local import LocalRuntime
 
 STAND_IN_SECONDS = 0.15
 """How long the stand-in takes for an answer."""

@@ -12,12 +12,12 @@ from plancast.client import Client
 from plancast.handle import PlanHandle
 from plancast.registry import TTL_SECONDS
 from plancast.settings import Settings
-from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
-from plancast_actors.inbound import HostLost, HostPort, Inbound, Outcome
-from plancast_actors.plan_host import PlanHost
-from plancast_actors.presence import register_app
-from plancast_actors.sweeper import Sweeper
-from plancast_actors.task_runner import TaskRunner
+from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.hosting.protocol import HostLost, HostPort, Inbound, Outcome
+from plancast_actors.liveness.registration import register_app
+from plancast_actors.maintenance.stalled_plans import Sweeper
+from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.clock import Clock, ManualClock, SystemClock
 from plancast_bus.memory import MemoryBus, MemoryWorld
 
@@ -42,7 +42,7 @@ class LocalHost:
         return self.host
 
     async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
-        """See :class:`plancast_actors.inbound.HostPort`."""
+        """See :class:`plancast_actors.hosting.protocol.HostPort`."""
         host = self.host
         if host is None:
             raise HostLost(self._name)
@@ -58,11 +58,11 @@ class LocalHost:
         return call.result()
 
     async def incarnation(self) -> str:
-        """See :class:`plancast_actors.inbound.HostPort`."""
+        """See :class:`plancast_actors.hosting.protocol.HostPort`."""
         return await self.start().incarnation()
 
     async def recycle(self) -> None:
-        """See :class:`plancast_actors.inbound.HostPort`."""
+        """See :class:`plancast_actors.hosting.protocol.HostPort`."""
         await self.crash()
 
     async def crash(self) -> None:

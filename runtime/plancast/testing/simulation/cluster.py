@@ -14,10 +14,10 @@ from plancast.testing.simulation.loop import LoopClock, VirtualLoop
 from plancast.testing.simulation.observing import ObservedWorld
 from plancast.testing.simulation.plans import Refusals, make_worker
 from plancast.worker import TaskContext
-from plancast_actors.dispatcher import Dispatcher, DispatcherOptions
-from plancast_actors.inbound import HostLost, HostPort, Inbound, Outcome
-from plancast_actors.plan_host import PlanHost
-from plancast_actors.task_runner import TaskRunner
+from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.hosting.protocol import HostLost, HostPort, Inbound, Outcome
+from plancast_actors.workers.runner import TaskRunner
 
 MAX_LOSSES = 1000
 """Losses of a host that no event is blamed for: here it is never an event that ends a process."""
@@ -85,7 +85,7 @@ class SimulatedHost(HostPort):
         """The life that was spoken to last: the first call after its end fails, unless nobody notices."""
 
     async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
-        """See :class:`plancast_actors.inbound.HostPort`."""
+        """See :class:`plancast_actors.hosting.protocol.HostPort`."""
         cluster = self.process.cluster
         await cluster.adversary.dawdle()
         self._stray(batch)
@@ -96,7 +96,7 @@ class SimulatedHost(HostPort):
         return outcomes
 
     async def incarnation(self) -> str:
-        """See :class:`plancast_actors.inbound.HostPort`."""
+        """See :class:`plancast_actors.hosting.protocol.HostPort`."""
         await self.process.cluster.adversary.dawdle()
         self._met = self.process.life
         if self._met is None or self._met.program is None:
@@ -104,7 +104,7 @@ class SimulatedHost(HostPort):
         return self._met.node
 
     async def recycle(self) -> None:
-        """See :class:`plancast_actors.inbound.HostPort`."""
+        """See :class:`plancast_actors.hosting.protocol.HostPort`."""
         self.process.kill()
         self.process.start()
 

@@ -1,0 +1,1 @@
+"""Start, upgrade, drain and health of a deployment."""

@@ -1,0 +1,333 @@
+"""Deployment: brings the actors of an app to what the settings ask, watches, drains and stops them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from plancast.app import App, load_app
+from plancast.errors import InvalidApp
+from plancast.registry import TTL_SECONDS
+from plancast.settings import Settings
+from plancast_actors.dispatch.dispatcher import CONSUMER_PREFIX, DispatcherOptions, consumer_specs
+from plancast_actors.liveness.registration import deregister_app, register_app
+from plancast_actors.ray import process
+from plancast_actors.ray.process import Blueprint, names_of, restarts_of
+from plancast_actors.reasoning import actors
+from plancast_actors.reasoning.client import POOL, wants_reasoners
+from plancast_actors.release import RECORD, Release
+from plancast_actors.workers.runner import task_consumer
+from plancast_bus.errors import BusError, BusUnavailable
+from plancast_bus.jetstream import connect
+from plancast_bus.ports.bus import Bus, Source
+
+KINDS = {
+    "dispatchers": "dispatcher-",
+    "hosts": "host-",
+    "dedicated": "plan-",
+    "workers": "worker-",
+    "reasoners": "reasoner",
+}
+START_SECONDS = 120.0
+RESTART_PAUSE = 0.2
+CALL_SECONDS = 5.0
+RETIRE_SECONDS = 10.0
+
+
+class Deployment:
+    """The actors of one app in one Ray namespace. This process must be connected to Ray."""
+
+    def __init__(self, app_name: str, settings: Settings) -> None:
+        self.app_name = app_name
+        self.settings = settings
+        self.namespace = settings.ray.namespace
+
+    @classmethod
+    async def up(
+        cls,
+        app_address: str,
+        settings: Settings,
+        *,
+        workers: bool = True,
+        import_paths: Sequence[str] = (),
+        release: Release | None = None,
+        runtime_env: dict[str, Any] | None = None,
+    ) -> Deployment:
+        """Deploy an app: streams, hosts, dispatchers, workers. What is there already is found again.
+
+        Running hosts and workers keep their code; :func:`~plancast_actors.deployment.upgrade.upgrade` replaces it.
+
+        Args:
+            app_address: ``module:attribute``, importable on every node.
+            settings: Of the deployment; they reach every actor.
+            workers: Whether the app's workers run in the cluster too.
+            import_paths: Folders that the actors search for the app's modules.
+            release: The stamp of the code, for status.
+            runtime_env: Ray's, with code that was shipped.
+
+        Raises:
+            InvalidApp: the app cannot run; names every fault.
+            BusUnavailable: NATS does not answer, or Ray has no room for an actor; names the actors.
+        """
+        app = load_app(app_address, import_paths)
+        app.validate()
+        deployment = cls(app.name, settings)
+        blueprint = dataclasses.replace(
+            blueprint_of(app, app_address, settings, import_paths),
+            release=release or Release(deployed_at=time.time()),
+            runtime_env=runtime_env,
+        )
+        bus = await connect(settings.nats, settings.bus)
+        try:
+            await deployment.converge(bus, app, blueprint, workers=workers)
+        finally:
+            await bus.close()
+        return deployment
+
+    @classmethod
+    async def find(cls, settings: Settings) -> Deployment | None:
+        """The deployment in the settings' namespace, or None."""
+        names = await asyncio.to_thread(names_of, settings.ray.namespace, list(KINDS.values()))
+        return cls("", settings) if names else None
+
+    async def converge(self, bus: Bus, app: App, blueprint: Blueprint, *, workers: bool) -> None:
+        """Bring everything to what a blueprint says, and note which release runs."""
+        await bus.ensure_streams()
+        await self._create_task_consumers(bus, app)
+        await self._converge_reasoners(blueprint, wants_reasoners(app, self.settings))
+        processes = self.settings.workers.processes if workers and app.workers else 0
+        await self._converge(bus, blueprint, processes)
+        await register_app(bus.registry, app, TTL_SECONDS)  # its hosts keep it up
+        counts = {"dispatchers": blueprint.options.count, "hosts": len(blueprint.shared_hosts), "workers": processes}
+        record = blueprint.release.to_record(app.name, blueprint.app_address)
+        await bus.registry.put(RECORD, self.namespace, {**record, **counts})
+
+    async def _create_task_consumers(self, bus: Bus, app: App) -> None:
+        """Create what workers read, also those elsewhere, whose logins may create no consumer."""
+        settings = self.settings.workers
+        for task in sorted({*app.tasks, *settings.tasks}):
+            await bus.ensure_consumer(task_consumer(task, bus.subjects, settings.ack_wait))
+
+    async def _converge(self, bus: Bus, blueprint: Blueprint, workers: int) -> None:
+        """Start what is missing, replace dispatchers that are set up otherwise, and let go of what is too many."""
+        dispatchers = [
+            dataclasses.replace(blueprint, options=dataclasses.replace(blueprint.options, index=index))
+            for index in range(blueprint.options.count)
+        ]
+        worker_names = [f"worker-{index}" for index in range(workers)]
+        await self.start(
+            [(process.start_host, blueprint, name) for name in blueprint.shared_hosts]
+            + [(process.start_worker, blueprint, name) for name in worker_names]
+        )
+        await self.retire(await self._outdated(dispatchers))
+        await delete_stale_consumers(bus, dispatchers)
+        await self.start([(process.start_dispatcher, each, each.options.name) for each in dispatchers])
+        await self.retire(await self._surplus("host-", blueprint.shared_hosts))
+        await self.retire(await self._surplus("worker-", worker_names))
+
+    async def _converge_reasoners(self, blueprint: Blueprint, wanted: bool) -> None:
+        """The pool starts and stops its reasoners itself."""
+        settings = self.settings.reasoners if wanted else None
+        await self.retire(await actors.outdated(self.namespace, settings))
+        if wanted:
+            await self.start([(actors.start_pool, blueprint, POOL)])
+
+    async def start(self, wanted: list[tuple[Callable[..., Any], Blueprint, str]]) -> None:
+        """Start actors, or find them, and wait until they can work."""
+        missing = {name for _, _, name in wanted}
+
+        async def bring_up(start: Callable[..., Any], blueprint: Blueprint, name: str) -> None:
+            while name in missing:
+                try:
+                    actor = await asyncio.to_thread(start, blueprint, name, self.namespace)
+                    await actor.ready.remote()
+                    missing.discard(name)
+                except RayTaskError:  # it says itself why it cannot
+                    raise
+                except RayError:  # Ray is just restarting it, perhaps on another node
+                    await asyncio.sleep(RESTART_PAUSE)
+
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await asyncio.gather(*(bring_up(*each) for each in wanted))
+        except TimeoutError as error:
+            raise BusUnavailable(await asyncio.to_thread(self._no_room, sorted(missing))) from error
+
+    def _no_room(self, names: Sequence[str]) -> str:
+        resources: Any = ray
+        free, there = resources.available_resources().get("CPU", 0.0), resources.cluster_resources().get("CPU", 0.0)
+        return (
+            f"Ray has not brought up {', '.join(names)} within {START_SECONDS:g} s. Each plan host asks for "
+            f"{self.settings.hosts.cpus:g} CPU (PLANCAST_HOSTS__CPUS), and {free:g} of {there:g} CPU are free: add a "
+            "node, or ask for less or for fewer hosts (PLANCAST_HOSTS__COUNT). What is up works already, and the rest "
+            "comes up as soon as there is room; deploy again then"
+        )
+
+    async def _outdated(self, wanted: Sequence[Blueprint]) -> list[str]:
+        layouts = {each.options.name: (each.options, each.shared_hosts) for each in wanted}
+        outdated = []
+        layout: Any
+        for name in await asyncio.to_thread(names_of, self.namespace, [KINDS["dispatchers"]]):
+            try:
+                layout = tuple(await ray.get_actor(name, namespace=self.namespace).layout.remote())
+            except (RayError, ValueError):
+                layout = None
+            if layouts.get(name) != layout:
+                outdated.append(name)
+        return outdated
+
+    async def _surplus(self, prefix: str, wanted: Sequence[str]) -> list[str]:
+        return [name for name in await asyncio.to_thread(names_of, self.namespace, [prefix]) if name not in wanted]
+
+    async def retire(self, names: Sequence[str], patience: float = RETIRE_SECONDS) -> bool:
+        """Drain and stop actors; what they do not get done is done by those that follow. False when there is some."""
+        drained = await asyncio.gather(*(self._drain(name, patience) for name in names))
+        await asyncio.to_thread(self.end, names)
+        return all(drained)
+
+    async def names(self, *kinds: str) -> list[str]:
+        """Names of the actors that are there, of some kinds or of all."""
+        prefixes = [KINDS[kind] for kind in kinds or KINDS]
+        return await asyncio.to_thread(names_of, self.namespace, prefixes)
+
+    async def status(self) -> dict[str, Any]:
+        """What runs: ``app``, ``namespace``, and for each kind of actor a list of what it says of itself."""
+        names = await self.names()
+        reports = await asyncio.gather(*(self._ask(name) for name in names))
+        restarts = await asyncio.to_thread(restarts_of, self.namespace, names)
+        for report in reports:
+            report["restarts"] = restarts.get(report["name"])
+        found: dict[str, Any] = {"app": self.app_name, "namespace": self.namespace}
+        for kind, prefix in KINDS.items():
+            found[kind] = [report for report in reports if report["name"].startswith(prefix)]
+        return found
+
+    async def _ask(self, name: str) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                report: dict[str, Any] = await ray.get_actor(name, namespace=self.namespace).status.remote()
+                return report
+        except (RayError, ValueError, TimeoutError) as error:
+            return {"name": name, "alive": False, "error": type(error).__name__}
+
+    async def quiesce(self, timeout: float) -> bool:
+        """Take no more goals, events and tasks: let what is in hand end, and stop who reads. False when not all did.
+
+        Plans rest in NATS; hosts and reasoners stay warm. Deploying again goes on.
+        """
+        drained = await self.retire(await self.names("dispatchers"), timeout)
+        return await self.retire(await self.names("workers"), timeout) and drained
+
+    async def drain(self, timeout: float = 10.0) -> bool:
+        """Stop taking events, and let what is in hand be committed; True when that was done in time."""
+        for kinds in (("dispatchers",), ("hosts", "dedicated"), ("workers", "reasoners")):
+            names = await asyncio.to_thread(names_of, self.namespace, [KINDS[kind] for kind in kinds])
+            done = await asyncio.gather(*(self._drain(name, timeout) for name in names))
+            if not all(done):
+                return False
+        return True
+
+    async def _drain(self, name: str, timeout: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout + CALL_SECONDS):
+                return bool(await ray.get_actor(name, namespace=self.namespace).drain.remote(timeout))
+        except (RayError, ValueError, TimeoutError):
+            return False
+
+    async def down(self) -> None:
+        """Stop all actors. Plans go on when the app is deployed again."""
+        names = await self.names()
+        app = self.app_name or await self._app_of(names)
+        await asyncio.to_thread(self.end, names)
+        if app and self.settings.nats.url:
+            await self._deregister(app)
+
+    async def _app_of(self, names: Sequence[str]) -> str:
+        """The app's name, as one of its hosts says it; empty when none answers."""
+        hosts = [name for name in names if name.startswith(KINDS["hosts"])]
+        reports = await asyncio.gather(*(self._ask(name) for name in hosts))
+        return next((report["app"] for report in reports if "app" in report), "")
+
+    async def _deregister(self, app: str) -> None:
+        """Have clients and planners know at once; what cannot be taken off now expires."""
+        with contextlib.suppress(BusError, TimeoutError):
+            async with asyncio.timeout(CALL_SECONDS):
+                bus = await connect(self.settings.nats, self.settings.bus)
+                try:
+                    await deregister_app(bus.registry, app)
+                    await bus.registry.delete(RECORD, self.namespace)
+                finally:
+                    await bus.close()
+
+    def end(self, names: Iterable[str]) -> None:
+        """Stop actors at once, for good; blocks."""
+        for name in sorted(names, key=lambda name: name != POOL):  # it would replace its reasoners
+            try:
+                ray.kill(ray.get_actor(name, namespace=self.namespace), no_restart=True)
+            except (RayError, ValueError):
+                continue
+
+    async def kill(self, name: str) -> int:
+        """Kill an actor's process with SIGKILL, as a fault would, and return its pid; Ray restarts it.
+
+        Works for actors on this machine. One that is just being restarted is waited for.
+        """
+        async with asyncio.timeout(START_SECONDS):
+            while True:
+                try:
+                    pid = int(await ray.get_actor(name, namespace=self.namespace).pid.remote())
+                    break
+                except RayError:
+                    await asyncio.sleep(0.1)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    async def kill_host(self, index: int) -> str:
+        """Kill the process of a shared plan host; returns the actor's name."""
+        name = f"host-{index}"
+        await self.kill(name)
+        return name
+
+
+def host_count(settings: Settings) -> int:
+    """How many shared hosts there are: as set, or one for each core but one."""
+    return settings.hosts.count or max(1, (os.cpu_count() or 1) - 1)
+
+
+def blueprint_of(app: App, app_address: str, settings: Settings, import_paths: Sequence[str]) -> Blueprint:
+    """What the actors of an app come to life from.
+
+    Raises:
+        InvalidApp: there are more dispatchers than shards.
+    """
+    if settings.dispatchers.count > settings.bus.shards:
+        raise InvalidApp(
+            f"{settings.dispatchers.count} dispatchers cannot share {settings.bus.shards} shards (PLANCAST_BUS__SHARDS)"
+        )
+    return Blueprint(
+        app_address=app_address,
+        settings=settings,
+        import_paths=tuple(import_paths),
+        options=DispatcherOptions.of(app, settings),
+        shared_hosts=tuple(f"host-{index}" for index in range(host_count(settings))),
+    )
+
+
+async def delete_stale_consumers(bus: Bus, dispatchers: Sequence[Blueprint]) -> None:
+    """Two consumers of a work queue may not overlap, so those of another number of dispatchers have to go."""
+    wanted = {spec.name for each in dispatchers for spec in consumer_specs(bus.subjects, each.options)}
+    streams = (await bus.health())["streams"]
+    sources: tuple[Source, ...] = ("results", "requests")
+    for source in sources:
+        for name in streams[f"{bus.subjects.prefix.upper()}_{source.upper()}"]["consumers"]:
+            if name.startswith(CONSUMER_PREFIX) and name not in wanted:
+                await bus.delete_consumer(source, name)

@@ -1,0 +1,123 @@
+"""Health: whether processes live, and whether a deployment can work. Needs no Ray; the console and probes share it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from plancast_actors.liveness.heartbeat import FRESH_SECONDS, KIND, clear, folder_of, foreign_part
+from plancast_actors.release import RECORD
+from plancast_bus.errors import BusError
+from plancast_bus.ports.bus import Bus
+
+Role = Literal["all", "nats", "dispatchers", "hosts", "workers"]
+"""What a probe asks about. ``nats``: that NATS answers, which a node needs before anything is deployed."""
+ROLES: tuple[Role, ...] = get_args(Role)
+_PREFIXES: dict[str, str] = {"dispatchers": "dispatcher-", "hosts": "host-", "workers": "worker-"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Health:
+    """What a probe has found."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is well."""
+        return all(check.ok for check in self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """``{"ok": ..., "checks": [{"name", "ok", "detail"}]}``"""
+        return {"ok": self.ok, "checks": [asdict(check) for check in self.checks]}
+
+
+def liveness(namespace: str, now: float | None = None) -> Health:
+    """Whether the event loops of all processes of a deployment on this machine turn. Needs neither NATS nor Ray.
+
+    A machine without any is well: what is not there cannot hang.
+
+    Args:
+        namespace: The Ray namespace of the deployment.
+        now: Seconds since the epoch.
+    """
+    now = time.time() if now is None else now
+    folder = folder_of(namespace)
+    if (foreign := foreign_part(folder)) is not None:
+        return Health((Check("processes", False, f"{foreign} is not this user's alone: what is in it says nothing"),))
+    signs = list(_signs(folder))
+    checks = [
+        Check(name, now - at < FRESH_SECONDS, f"its event loop turned {max(0.0, now - at):.0f} s ago")
+        for name, at in signs
+    ]
+    return Health(tuple(checks) or (Check("processes", True, "none is on this machine"),))
+
+
+async def readiness(bus: Bus, namespace: str, role: Role = "all", now: float | None = None) -> Health:
+    """Whether a deployment can take goals: NATS answers, its streams are there, and its processes report.
+
+    Args:
+        bus: Connected. For ``nats`` any user will do; for the others one who may read registrations.
+        namespace: The Ray namespace of the deployment.
+        role: Which processes are meant.
+        now: Seconds since the epoch.
+    """
+    now = time.time() if now is None else now
+    try:
+        health = await bus.health()
+        nats = Check("nats", True, f"answers in {health['server']['round_trip'] * 1000:.0f} ms")
+        if role == "nats":
+            return Health((nats,))
+        missing = [name for name, stream in health["streams"].items() if stream.get("missing")]
+        if missing:
+            return Health((nats, Check("streams", False, f"missing: {', '.join(missing)}; nothing was deployed yet")))
+        streams = Check("streams", True, f"all {len(health['streams'])} are there")
+        record = await bus.registry.get(RECORD, namespace)
+        signs = await bus.registry.list(KIND)
+    except (BusError, TimeoutError) as error:
+        return Health((Check("nats", False, str(error) or type(error).__name__),))
+    if record is None:
+        return Health((nats, streams, Check("deployment", False, f"nothing is deployed in {namespace!r}")))
+    reported = {key.partition("/")[2]: sign for key, sign in signs.items() if key.partition("/")[0] == namespace}
+    roles = list(_PREFIXES) if role == "all" else [role]
+    return Health((nats, streams, *(_of_kind(kind, record, reported, now) for kind in roles)))
+
+
+def _of_kind(kind: str, record: dict[str, Any], reported: dict[str, dict[str, Any]], now: float) -> Check:
+    """Whether as many processes of a kind report as there should be, of those that should be there."""
+    wanted = [f"{_PREFIXES[kind]}{index}" for index in range(int(record.get(kind, 0)))]
+    silent = [name for name in wanted if not _is_fresh(reported.get(name), now)]
+    if silent:
+        return Check(kind, False, f"no sign of {', '.join(silent)} for {FRESH_SECONDS:.0f} s")
+    slowest = max((float(reported[name].get("lag", 0.0)) for name in wanted), default=0.0)
+    return Check(kind, True, f"{len(wanted)} of {len(wanted)} report; event loops are at most {slowest:.1f} s late")
+
+
+def _is_fresh(sign: dict[str, Any] | None, now: float) -> bool:
+    return sign is not None and now - float(sign.get("at", 0.0)) < FRESH_SECONDS
+
+
+def _signs(folder: Path) -> Iterable[tuple[str, float]]:
+    """Names and times of the processes that live; what others have left is cleared away."""
+    clear(folder)
+    for file in sorted(folder.glob("*.*")):
+        name = file.name.rpartition(".")[0]
+        try:
+            yield name, float(json.loads(file.read_text())["at"])
+        except FileNotFoundError:
+            continue  # it has just left
+        except (OSError, ValueError, KeyError):
+            yield name, time.time()  # it is just being written

@@ -1,0 +1,141 @@
+"""LocalRuntime: everything on this machine, an embedded nats-server and local Ray included."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from plancast.settings import Settings
+from plancast_actors.deployment.deployment import Deployment
+from plancast_actors.ray import connection
+from plancast_bus import private_files
+from plancast_bus.errors import NatsServerError
+from plancast_bus.nats_server.process import NatsServer, ServerOptions
+
+DRAIN_SECONDS = 10.0
+PORT = "port"
+"""The file beside the data of the embedded nats-server with the port that it had last."""
+
+
+class LocalRuntime:
+    """Runs an app until the context is left.
+
+    Args:
+        app_address: ``module:attribute``.
+        settings: Where ``nats.url`` is empty, a nats-server is started in ``data_dir``; where
+            ``ray.address`` is empty, Ray is started on this machine.
+        workers: Whether the app's workers run too.
+        import_paths: Folders that the actors search for the app's modules.
+        nats_port: Port of the embedded nats-server; 0 takes the one of the last run on the data, or a free one.
+        sync_interval: Of the embedded nats-server; ``always`` syncs every write to disk.
+
+    Raises:
+        NatsServerError, UnsupportedServer, BusUnavailable: NATS or Ray cannot be had.
+        InvalidApp: the app cannot run.
+    """
+
+    def __init__(
+        self,
+        app_address: str,
+        settings: Settings,
+        *,
+        workers: bool = True,
+        import_paths: Sequence[str] = (),
+        nats_port: int = 0,
+        sync_interval: str = "",
+    ) -> None:
+        self.app_address = app_address
+        self.settings = settings.model_copy(deep=True)
+        self.server: NatsServer | None = None
+        self.deployment: Deployment
+        self._workers = workers
+        self.import_paths = tuple(import_paths)
+        self._nats_port = nats_port
+        self._sync_interval = sync_interval
+        if sync_interval == "always" and self.settings.bus.group_commit == "auto":
+            self.settings.bus.group_commit = "always"
+        self._exit = contextlib.AsyncExitStack()
+
+    @property
+    def nats_url(self) -> str:
+        """Where NATS is. Of the embedded server it carries the token, with which anything may be done there."""
+        return self.server.login_url if self.server is not None else self.settings.nats.url
+
+    @property
+    def namespace(self) -> str:
+        """The Ray namespace of the actors."""
+        return self.settings.ray.namespace
+
+    @property
+    def ray_address(self) -> str:
+        """Where Ray is; of several on a machine, this one."""
+        return self.settings.ray.address or connection.address()
+
+    @property
+    def ray_auth_token_path(self) -> Path | None:
+        """The file with Ray's token; None where the settings name none and Ray was not started here."""
+        return connection.own_token_path() or self.settings.ray.auth_token_path
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as exit_stack:
+            if not self.settings.nats.url:
+                await self._start_server(exit_stack)
+            metrics_port = self.settings.telemetry.metrics_port
+            if not connection.is_connected():  # else this process uses Ray already, and goes on to when this has ended
+                await asyncio.to_thread(connection.connect, self.settings.ray, metrics_port=metrics_port)
+                exit_stack.push_async_callback(asyncio.to_thread, connection.disconnect)
+            self.deployment = await Deployment.up(
+                self.app_address, self.settings, workers=self._workers, import_paths=self.import_paths
+            )
+            exit_stack.push_async_callback(self._wind_down)
+            if self.server is not None:
+                await asyncio.to_thread(self.server.stage_in_memory)  # the streams are there now
+            self._exit = exit_stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._exit.__aexit__(kind, error, trace)
+
+    async def _start_server(self, exit_stack: contextlib.AsyncExitStack) -> None:
+        folder = self.settings.data_dir / "nats"
+        try:
+            private_files.make_folder(folder)
+            # Kept with the data: workers and clients in other terminals reconnect when the app is run again.
+            token = private_files.kept_token(folder / "token")
+        except OSError as error:
+            raise NatsServerError(f"The data folder {folder} cannot be used: {error}") from error
+        kept = folder / PORT
+        port = self._nats_port or _kept_port(kept)
+        options = ServerOptions(port=port, sync_interval=self._sync_interval or None, token=token)
+        server = NatsServer(folder, options)
+        await asyncio.to_thread(server.start)
+        exit_stack.push_async_callback(asyncio.to_thread, server.stop)
+        with contextlib.suppress(OSError):
+            private_files.write(kept, server.url.rpartition(":")[2])
+        self.server = server
+        self.settings.nats.url = server.login_url
+        self.settings.nats.server_uid = os.geteuid()
+
+    async def _wind_down(self) -> None:
+        await self.deployment.drain(DRAIN_SECONDS)
+        await self.deployment.down()
+
+
+def _kept_port(file: Path) -> int:
+    """The port of the last run on the data, where workers and clients of then look for it; 0 when it is not free."""
+    try:
+        port = int(file.read_text(encoding="ascii"))
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(("127.0.0.1", port))
+    except (OSError, ValueError, OverflowError):
+        return 0
+    return port

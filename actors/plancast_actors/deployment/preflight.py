@@ -1,0 +1,62 @@
+"""Preflight: whether an app comes up in the cluster, with the code that was shipped, before anything is touched."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError, RuntimeEnvSetupError
+
+from plancast.app import load_app
+from plancast.errors import InvalidApp
+from plancast_actors.ray.process import Blueprint
+from plancast_actors.release import Abilities
+from plancast_bus.errors import BusUnavailable
+
+SECONDS = 300.0
+"""For a node to fetch the code and to install what it needs."""
+
+
+def look(app_address: str, import_paths: tuple[str, ...]) -> Abilities:
+    """Load the app, and say what it can do."""
+    app = load_app(app_address, import_paths)
+    app.validate()
+    return Abilities.of(app)
+
+
+# A process that has loaded the app is not used for anything else: a later state of the code is loaded anew.
+_look = ray.remote(max_calls=1, num_cpus=0, max_retries=0)(look)
+
+
+async def check(blueprint: Blueprint) -> Abilities:
+    """What an app can do, as a process in the cluster sees it.
+
+    Raises:
+        InvalidApp: it cannot be loaded there, or has faults; says why.
+        BusUnavailable: Ray has no process for it in time.
+    """
+    options: dict[str, Any] = {"runtime_env": blueprint.runtime_env} if blueprint.runtime_env else {}
+    try:
+        async with asyncio.timeout(SECONDS):
+            # The reference is no coroutine of its own in a Ray client, but it can be awaited in both.
+            found: Abilities = await _look.options(**options).remote(blueprint.app_address, blueprint.import_paths)
+            return found
+    except RayTaskError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, InvalidApp):
+            raise cause from None
+        why = f"{type(cause).__name__}: {cause}" if cause is not None else str(error).strip().splitlines()[-1]
+        raise InvalidApp(f"{blueprint.app_address} cannot be loaded in the cluster: {why}") from None
+    except RuntimeEnvSetupError as error:
+        raise InvalidApp(f"the cluster cannot set up the code that was shipped: {_short(error)}") from None
+    except TimeoutError:
+        raise BusUnavailable(f"the Ray cluster has not begun to load the app within {SECONDS:g} s") from None
+    except RayError as error:
+        raise BusUnavailable(f"the Ray cluster cannot load the app: {_short(error)}") from error
+
+
+def _short(error: Exception) -> str:
+    """The end of a long message of Ray: what pip or the archive said stands there."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " / ".join(lines[-3:])[-600:]

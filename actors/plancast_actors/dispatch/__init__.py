@@ -1,0 +1,1 @@
+"""Dispatchers: from streams to plan hosts, with in-flight limits and quarantine."""

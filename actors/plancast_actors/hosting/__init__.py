@@ -1,0 +1,1 @@
+"""Plan hosts: mailboxes, turns, activation, commit and outbox of plan actors."""

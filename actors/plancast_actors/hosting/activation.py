@@ -1,0 +1,332 @@
+"""Activation: what a host knows of one plan, from its checkpoint and for its next one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from plancast.machine import Machine
+from plancast.plan import PlanContext
+from plancast.storable import packed_and_checked
+from plancast.turn import Turn
+from plancast_actors.hosting.outbox_recovery import still_unsent
+from plancast_actors.maintenance.machine_gc import is_kept
+from plancast_actors.telemetry.samples import Laps
+from plancast_bus import fault_injection
+from plancast_bus.errors import BusUnavailable, PublishRefused
+from plancast_bus.events.codec import pack, unpack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.fault_injection import CrashPoint
+from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.ports.effects import Effect, Publish, SealHistory, SetTimer
+
+if TYPE_CHECKING:
+    from plancast_actors.hosting.plan_host import PlanHost
+
+logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
+DIGEST_BYTES = 8
+EXPIRED = "plan.expired"
+"""Type of the timer by which a finished plan's history and aliases are removed."""
+EXPIRY_GRACE = 60.0
+"""Seconds by which the checkpoint of such a plan outlives that timer."""
+
+
+class Emitted(NamedTuple):
+    """A checkpoint whose effects are all out.
+
+    Streams know repetitions for a while only, so that effects are not sent again without need.
+    """
+
+    version: int
+    sequences: Sequence[int] = ()
+    """Places in the stream of the requests that are still open, in their order."""
+
+
+class Activation:
+    """One plan in memory: loaded from its checkpoint, committed turn by turn, its effects sent after each commit.
+
+    It never holds more than the checkpoint does, so it may be dropped between turns.
+    """
+
+    __slots__ = (
+        "_has_sent", "_machine_hash", "_machine_put_at", "_remembered", "_sealed", "_tail", "_tail_bytes",
+        "correlation_id", "host", "laps", "loaded", "plan", "processed", "revision", "version",
+    )  # fmt: skip
+
+    def __init__(self, host: PlanHost, correlation_id: str) -> None:
+        self.host = host
+        self.correlation_id = correlation_id
+        self.laps: Laps | None = None
+        """Times the turn that is taken, when it is one of those that are measured."""
+        self.unload()
+
+    def unload(self) -> None:
+        """Know nothing, until the next :meth:`load`."""
+        self.plan: PlanContext | None = None
+        self.loaded = False
+        self.revision = self.version = self._sealed = self._tail_bytes = 0
+        self.processed: dict[bytes, None] = {}
+        """Digests of the ids of processed events, oldest first,"""
+        self._remembered = b""
+        """and the same as the checkpoint has them."""
+        self._tail: tuple[bytes, ...] = ()
+        self._machine_hash, self._machine_put_at = "", 0.0
+        self._has_sent = False
+        """Whether the last turn has had effects."""
+
+    def unload_turn(self) -> bool:
+        """Drop what a turn has done to the plan; True when there was no plan before: nothing is to be loaded."""
+        new = self.loaded and self.revision == 0
+        self.unload()
+        self.loaded = new
+        return new
+
+    @property
+    def emitted(self) -> Emitted | None:
+        """What is out, between turns; None when there is nothing to be remembered of it."""
+        plan = self.plan
+        if plan is None or plan.status.finished or not (self._has_sent or plan.requests):
+            return None
+        return Emitted(self.version, tuple(each.sequence for each in plan.requests.values()))
+
+    async def is_stale(self) -> bool:
+        """Whether somebody else has taken a turn of the plan since this actor has."""
+        stored = await self.host.bus.checkpoints.load(self.correlation_id)
+        return (stored.version if stored is not None else 0) != self.version
+
+    async def load(self) -> None:
+        """Activation: the plan as its checkpoint says, and its last effects once more."""
+        if fault_injection.armed:
+            await self._reach(CrashPoint.TURN_LOAD_BEFORE)
+        checkpoint = await self.host.bus.checkpoints.load(self.correlation_id)
+        self.unload()
+        if checkpoint is not None:
+            state = unpack(checkpoint.state)
+            machine = await self.host.machine(state.pop("machine", ""))
+            self.plan = PlanContext.from_dict(state | {"state_machine": machine})
+            self._machine_hash = machine.hash if machine is not None else ""
+            self.revision, self.version = checkpoint.revision, checkpoint.version
+            self._sealed = checkpoint.sealed
+            self._has_sent = bool(checkpoint.outbox)
+            self._tail = checkpoint.timeline
+            self._tail_bytes = sum(map(len, self._tail))
+            remembered = self._remembered = checkpoint.processed
+            self.processed = dict.fromkeys(
+                remembered[at : at + DIGEST_BYTES] for at in range(0, len(remembered), DIGEST_BYTES)
+            )
+            self.host.activations += 1
+            emitted = self.host.take_emitted(self.correlation_id)
+            if emitted is not None and emitted.version == checkpoint.version:
+                for request, sequence in zip(self.plan.requests.values(), emitted.sequences, strict=False):
+                    request.sequence = sequence
+            else:
+                await self.emit(checkpoint.outbox, since=checkpoint.summary.updated_at)
+        self.loaded = True
+        if fault_injection.armed:
+            await self._reach(CrashPoint.TURN_LOAD_AFTER)
+
+    async def forget(self, expired: EventEnvelope) -> None:
+        """Remove what a finished plan has left beside its checkpoint, which expires by itself, perhaps long ago."""
+        if self.plan is None or self.plan.status.finished:
+            aliases = self.plan.aliases if self.plan is not None else expired.data.get("aliases", ())
+            await self.host.bus.checkpoints.forget(self.correlation_id, aliases)
+            self.unload()
+
+    def _expiry(self, plan: PlanContext, turn: Turn, seconds: float) -> SetTimer:
+        event = EventEnvelope(
+            id=f"{turn.next_id()}:expired",
+            source="plancast",
+            type=EXPIRED,
+            topic=EventTopic.PLAN_EVENTS,
+            correlation_id=self.correlation_id,
+            plan_id=plan.plan_id,
+            data={"aliases": plan.aliases} if plan.aliases else {},
+        )
+        payload, content_type = self.host.bus.encode(event)
+        return SetTimer(self.correlation_id, "expiry", turn.now + seconds, payload, content_type)
+
+    async def commit(self, turn: Turn, digest: bytes) -> None:
+        """Make a turn durable, and send its effects."""
+        machine = _machine_of(turn)
+        if machine is not None and not self._has_kept(machine, turn.now):
+            await self._keep(machine)
+        checkpoint = self.stage(turn, digest, of_code=turn.has_run and self.host.has_handlers)
+        if fault_injection.armed:
+            await self._reach(CrashPoint.TURN_COMMIT_BEFORE)
+        version = await self.patiently(lambda: self.host.bus.checkpoints.commit(checkpoint))
+        self.committed(turn, checkpoint, version)
+        if self.laps is not None:
+            self.laps.end("commit")
+        if not self.may_stage(turn, self.host.clock.time()):
+            assert machine is not None
+            await self._keep(machine)  # the commit took days, as when the computer slept: nobody knew that it is needed
+        if fault_injection.armed:
+            await self._reach(CrashPoint.TURN_COMMIT_AFTER)
+        await self.emit(checkpoint.outbox)
+        if self.laps is not None:
+            self.laps.end("emit")
+
+    async def keep(self) -> None:
+        """Have the plan's state machine in the store, where this host has not put it there lately."""
+        if self.plan is not None and self.plan.state_machine:
+            machine = self.plan.machine
+            if not self._has_kept(machine, self.host.clock.time()):
+                await self._keep(machine)
+
+    def may_stage(self, turn: Turn, now: float) -> bool:
+        """Whether the state machine of the turn's plan rests in the store, for a checkpoint to refer to."""
+        machine = _machine_of(turn)
+        if machine is None or self._has_kept(machine, now):
+            return True
+        put_at = self.host.kept_at(machine, now)
+        if put_at is not None:
+            self._machine_hash, self._machine_put_at = machine.hash, put_at
+        return put_at is not None
+
+    def stage(self, turn: Turn, digest: bytes, *, of_code: bool = False) -> Checkpoint:
+        """The checkpoint that makes a turn durable; the turn's state machine is in the store.
+
+        Args:
+            turn: The turn.
+            digest: Of its event.
+            of_code: Code of the app may have run in it.
+
+        Raises:
+            UnstorablePlan: that code has left in the plan what cannot be stored.
+        """
+        plan = turn.plan
+        assert plan is not None
+        limits = self.host.settings.plans
+        expires_after = limits.retention_seconds if plan.status.finished else 0.0
+        machine = plan.machine if plan.state_machine else None
+        digest_of_machine = machine.hash if machine is not None else ""
+        if of_code:
+            state, entry = packed_and_checked(turn, digest_of_machine)
+        else:
+            state, entry = plan.packed_state(digest_of_machine), turn.packed_entry()
+        tail, sealed = self._tail, self._sealed
+        if tail and self._tail_bytes + len(entry) > limits.timeline_tail_bytes:
+            first = self.revision + 1 - len(tail)
+            turn.effects.append(SealHistory(self.correlation_id, first, pack(tail)))
+            tail, sealed = (), sealed + 1
+        if expires_after and (sealed or plan.aliases):
+            turn.effects.append(self._expiry(plan, turn, expires_after))
+            expires_after += EXPIRY_GRACE
+        remembered = self._remembered + digest
+        return Checkpoint(  # by place, since arguments by name would cost more than all the rest
+            self.correlation_id,
+            turn.revision,
+            self.host.next_epoch(),
+            state,
+            _summary(plan, turn, machine),
+            tuple(turn.effects),
+            remembered[-DIGEST_BYTES * limits.max_processed_ids :],
+            (*tail, entry),
+            sealed,
+            expires_after,
+            self.version,
+        )
+
+    def committed(self, turn: Turn, checkpoint: Checkpoint, version: int) -> None:
+        """A turn is durable: the plan is as the turn has left it."""
+        self.plan, self.loaded, self.version = turn.plan, True, version
+        before = self._tail_bytes if checkpoint.sealed == self._sealed else 0
+        self._tail, self._tail_bytes = checkpoint.timeline, before + len(checkpoint.timeline[-1])
+        self.revision, self._sealed = checkpoint.revision, checkpoint.sealed
+        self._has_sent = bool(checkpoint.outbox)
+        self._remembered = checkpoint.processed
+        self.processed[checkpoint.processed[-DIGEST_BYTES:]] = None
+        while len(self.processed) > self.host.settings.plans.max_processed_ids:
+            del self.processed[next(iter(self.processed))]
+        host, status = self.host, checkpoint.summary.status
+        host.turns += 1
+        if checkpoint.revision == 1:
+            host.plans_begun += 1
+        if status in host.plans_ended:
+            host.plans_ended[status] += 1
+        if turn.decisions:
+            host.note_decisions(turn.decisions)
+
+    def _has_kept(self, machine: Machine, now: float) -> bool:
+        return machine.hash == self._machine_hash and is_kept(self._machine_put_at, now)
+
+    async def _keep(self, machine: Machine) -> None:
+        self._machine_put_at = await self.patiently(lambda: self.host.keep_machine(machine))
+        self._machine_hash = machine.hash
+
+    async def emit(self, effects: tuple[Effect, ...], since: float | None = None) -> None:
+        """Send effects. Those that may have been sent long ago, first at ``since``, are looked for before."""
+        if not effects:
+            return
+        since = self.host.clock.time() if since is None else since
+        if fault_injection.armed:
+            await self._reach(CrashPoint.TURN_EMIT_BEFORE)
+        await self.patiently(lambda: self._send(effects, since))
+        if fault_injection.armed:
+            await self._reach(CrashPoint.TURN_EMIT_AFTER)
+
+    async def _send(self, effects: tuple[Effect, ...], since: float) -> None:
+        if self.host.clock.time() - since > self.host.settings.bus.duplicate_window / 2:
+            effects, found = await still_unsent(self.host.bus, self.plan, effects)
+            for message_id, sequence in found.items():
+                self._note_place(message_id, sequence)
+        self.emitted_at(effects, await self.host.bus.emit(effects))
+
+    def emitted_at(self, effects: tuple[Effect, ...], sequences: list[int]) -> None:
+        """Effects are out, events at these places of their streams."""
+        for effect, sequence in zip(effects, sequences, strict=True):
+            # Only what rests in the stream of requests can be withdrawn from it.
+            if isinstance(effect, Publish) and effect.subject.startswith(self.host.requests_root):
+                self._note_place(effect.message_id, sequence)
+
+    def _note_place(self, message_id: str, sequence: int) -> None:
+        request = self.plan.requests.get(message_id) if self.plan is not None else None
+        if request is not None:
+            request.sequence = sequence
+
+    async def _reach(self, point: CrashPoint) -> None:
+        await fault_injection.reach(point, self.correlation_id)
+
+    async def patiently(self, step: Callable[[], Awaitable[_T]]) -> _T:
+        """Repeat a step while the bus is away or full; every such step is harmless to repeat."""
+        delay = 0.05
+        while True:
+            try:
+                return await step()
+            except (BusUnavailable, PublishRefused) as error:
+                logger.warning("waiting for the bus: %s", error, extra={"correlation_id": self.correlation_id})
+                await asyncio.sleep(delay * (0.5 + random.random()))
+                delay = min(5.0, delay * 2)
+
+
+def digest_of(event_id: str) -> bytes:
+    """By what a checkpoint remembers that an event was processed."""
+    return blake2b(event_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+
+
+def _machine_of(turn: Turn) -> Machine | None:
+    plan = turn.plan
+    return plan.machine if plan is not None and plan.state_machine else None
+
+
+def _summary(plan: PlanContext, turn: Turn, machine: Machine | None) -> PlanSummary:
+    return PlanSummary(
+        plan.plan_id,
+        str(plan.status),
+        plan.goal_event,
+        plan.current_state,
+        turn.revision,
+        plan.tenant_id,
+        plan.user_id,
+        plan.session_id or "",
+        plan.parent_plan_id or "",
+        plan.planner,
+        plan.created_at,
+        turn.now,
+        machine.hash if machine is not None else "",
+    )

@@ -1,0 +1,58 @@
+"""Backlog: what a stream holds for one plan and has not had acknowledged, delivered to somebody or not."""
+
+from __future__ import annotations
+
+from plancast_actors.hosting.protocol import Inbound
+from plancast_bus.ports.bus import Bus, Delivery
+from plancast_bus.topics import TOPICS
+
+
+class Backlog:
+    """Reads the answers and signals for a plan that are durable, one by one, without waiting for their delivery.
+
+    Args:
+        bus: Where the stream is.
+        correlation_id: Of the plan.
+    """
+
+    def __init__(self, bus: Bus, correlation_id: str) -> None:
+        self._bus = bus
+        self._correlation_id = correlation_id
+        self._read = {str(topic): 0 for topic in TOPICS["results"]}
+        """By topic: the sequence of the newest event that was read."""
+
+    async def has_more(self) -> bool:
+        """Whether there is an event that was not read.
+
+        Raises:
+            BusUnavailable: the stream cannot be read.
+        """
+        return await self._next() is not None
+
+    async def read(self, token: int) -> Inbound | None:
+        """The next event, handed over under a token; None when there is none. Errors as in :meth:`has_more`."""
+        found = await self._next()
+        if found is None:
+            return None
+        topic, stored = found
+        self._read[topic] = stored.sequence
+        return Inbound(
+            token,
+            stored.subject,
+            stored.payload,
+            stored.content_type,
+            stored.message_id,
+            stored.stream,
+            stored.sequence,
+            stored.attempt,
+            "",
+            stored.trace,
+        )
+
+    async def _next(self) -> tuple[str, Delivery] | None:
+        for topic, after in self._read.items():
+            while held := await self._bus.stored_events(topic, self._correlation_id, after=after, limit=1):
+                if not held[0].is_response:
+                    return topic, held[0]
+                after = held[0].sequence
+        return None

@@ -1,0 +1,107 @@
+"""InboundReader: what a plan host takes as the event that was handed to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from plancast_actors.hosting.protocol import Inbound
+from plancast_bus.errors import InvalidEnvelope, InvalidSubject
+from plancast_bus.events.codec import MSGPACK_TYPE, decode, decode_packed
+from plancast_bus.events.envelope import EventEnvelope, EventTopic, check_name
+from plancast_bus.subjects import EventAddress, Subjects, encode_token, is_inbox
+
+_FOR_PLANS = frozenset({EventTopic.ACTION_REQUESTS, EventTopic.PLAN_EVENTS})
+"""Topics of goals and controls, whose metadata plans take fields from."""
+
+
+class InboundReader:
+    """Reads events, as long as they are what their subject says, and not too large.
+
+    Args:
+        subjects: Of the deployment.
+        limit: Bytes of an event, at most.
+    """
+
+    def __init__(self, subjects: Subjects, limit: int) -> None:
+        self._subjects = subjects
+        self._limit = limit
+
+    def read(self, inbound: Inbound) -> tuple[EventEnvelope, bool, bool]:
+        """The event, whether it is a due timer, and whether its payload stands for it (see :func:`decode_packed`).
+
+        Raises:
+            InvalidEnvelope: it is none, or says something else than its subject.
+        """
+        payload = inbound.payload
+        if len(payload) > self._limit:
+            raise InvalidEnvelope(f"{len(payload)} bytes; the limit is {self._limit} (PLANCAST_BUS__MAX_EVENT_BYTES)")
+        try:
+            address = self._subjects.parse_stored(inbound.subject)
+            encode_token(address.correlation_id)
+        except InvalidSubject as error:
+            raise InvalidEnvelope(str(error)) from error
+        event, in_full = decode_packed(payload) if inbound.content_type == MSGPACK_TYPE else (None, False)
+        if not address.topic:
+            return event or decode(payload, inbound.content_type), True, in_full
+        if event is None:
+            event = decode(payload, inbound.content_type, defaults=_defaults(inbound, address))
+        said = event.__dict__
+        if (said["topic"], said["correlation_id"], said["type"]) != address:
+            raise InvalidEnvelope(_contradiction(event, address))
+        if said["metadata"] and said["topic"] in _FOR_PLANS:
+            _check_metadata(said["metadata"])
+        return event, False, in_full
+
+
+def _defaults(inbound: Inbound, address: EventAddress) -> dict[str, str]:
+    """What an event may leave out."""
+    return {
+        "id": inbound.message_id or f"{inbound.stream}-{inbound.sequence}",
+        "source": "unknown",
+        "topic": address.topic,
+        "type": address.event_type,
+        "correlation_id": address.correlation_id,
+    }
+
+
+def _check_inbox(subject: str) -> None:
+    if not is_inbox(subject):
+        raise ValueError(
+            "it is no inbox (_INBOX, then dot separated tokens of A-Z a-z 0-9 _ -, 200 characters at most)"
+        )
+
+
+_RESERVED: dict[str, Callable[[str], object]] = {
+    "notify": _check_inbox, "parent_plan_id": encode_token, "reply_to": encode_token,
+}  # fmt: skip
+"""What plancast itself says in metadata; these are texts."""
+_FALLBACKS: dict[str, Callable[[str], object]] = dict.fromkeys(
+    ("response_event", "response_topic", "session_id", "tenant_id", "trace_id", "user_id"), check_name
+)
+"""Fields that a goal may have in its metadata where its envelope has none; only texts are taken from there."""
+
+
+def _check_metadata(metadata: dict[str, Any]) -> None:
+    """
+    Raises:
+        InvalidEnvelope: a field that becomes part of a plan's subjects or headers cannot be that.
+    """
+    for name, value in metadata.items():
+        check = _RESERVED.get(name)
+        if check is not None and value is not None and type(value) is not str:
+            raise InvalidEnvelope(f"metadata.{name} is no text, but {type(value).__name__}")
+        check = check or _FALLBACKS.get(name)
+        if check is not None and type(value) is str:
+            try:
+                check(value)
+            except ValueError as error:
+                raise InvalidEnvelope(f"metadata.{name}: {error}") from error
+
+
+def _contradiction(event: EventEnvelope, address: EventAddress) -> str:
+    """How an event says something else than its subject."""
+    said = {"topic": event.topic, "type": event.type, "correlation_id": event.correlation_id}
+    subject = {"topic": address.topic, "type": address.event_type, "correlation_id": address.correlation_id}
+    name = next(name for name in said if said[name] != subject[name])
+    return f"{name} is {str(said[name])[:100]!r}, but the subject says {str(subject[name])[:100]!r}"

@@ -1,0 +1,1 @@
+"""Heartbeats, registration with a time to live, and the watchdog."""

@@ -1,0 +1,1 @@
+"""Background sweeps: stalled plans, unused state machines."""

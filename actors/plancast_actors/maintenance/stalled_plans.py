@@ -1,0 +1,257 @@
+"""Sweeper: finds plans that stand still, waiting for nothing, gets them going again, and reports them."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any, NamedTuple
+
+from plancast.controls import WAKE
+from plancast.machine import Machine
+from plancast.plan import PlanContext
+from plancast.requests import WAIT
+from plancast.settings import PlanSettings
+from plancast.status import PlanStatus
+from plancast.waking import Kind, Standstill, standstill
+from plancast_actors.maintenance.machine_gc import UnusedMachines
+from plancast_bus.clock import Clock, SystemClock
+from plancast_bus.errors import BusError, InvalidEnvelope
+from plancast_bus.events.codec import unpack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.bus import Bus
+from plancast_bus.ports.checkpoints import Checkpoint, Committed
+from plancast_bus.subjects import encode_token
+
+logger = logging.getLogger(__name__)
+STALLED = "plan.stalled"
+"""Type of the system event that reports a plan that stands still."""
+REPORT_KIND, REPORT_KEY = "sweep", "plans"
+"""Where the registry holds the newest report: ``stalled``, ``names`` (up to 5), ``found`` in all, ``time``."""
+MAX_READ = 20_000
+"""Summaries read in one sweep."""
+MAX_LOOKS = 5_000
+"""Plans loaded in one sweep."""
+MAX_STALLED = 10_000
+"""Plans that stand still, of which it is remembered that they were reported."""
+SLACK = 1_024
+"""Stale entries that the heap of plans with timers may hold beyond as many as it has valid ones."""
+MACHINES = 256
+"""State machines that are remembered."""
+NAMED = 5
+FINISHED = frozenset(str(each) for each in PlanStatus if each.finished)
+
+
+class Stalled(NamedTuple):
+    """A plan that was found to stand still."""
+
+    version: int
+    """Of its checkpoint then."""
+    plan_id: str
+    reason: str
+
+
+class Sweeper:
+    """Looks at every commit once, when it has been a plan's newest for ``stalled_seconds``.
+
+    Plans that wait for nothing with a name are woken, by an event that has the same id however often it is sent for
+    the same revision. Plans that have timers are looked at again when these are overdue. One is enough for a
+    deployment; two do no harm. It also has state machines removed that no stored plan has.
+
+    Args:
+        bus: The connection to work over; whoever made it closes it.
+        settings: ``sweep_seconds``, ``stalled_seconds`` and ``unused_machine_seconds`` are used.
+        clock: What plans are timed by.
+        note: Called with the kind of every standstill that is found, for metrics.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        settings: PlanSettings,
+        *,
+        clock: Clock | None = None,
+        note: Callable[[str], None] = lambda kind: None,
+    ) -> None:
+        self._bus = bus
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._note = note
+        self._began = self._clock.time()
+        self._seen = 0
+        """Version up to which commits were looked at."""
+        self._due: list[tuple[float, str, Committed]] = []
+        """When to look again at plans that have timers, a heap; entries that `_timed` does not name are stale."""
+        self._timed: dict[str, int] = {}
+        """Versions of the plans that are to be looked at again, by correlation id."""
+        self._machines: OrderedDict[str, Machine] = OrderedDict()
+        self._unused = UnusedMachines(bus, settings, self._began)
+        self._task: asyncio.Task[None] | None = None
+        self.stalled: OrderedDict[str, Stalled] = OrderedDict()
+        """Plans that stand still, by correlation id."""
+        self.found = 0
+        """Standstills found since the start."""
+
+    def start(self) -> None:
+        """Sweep from now on, unless the settings say never."""
+        if self._task is None and self._settings.sweep_seconds:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Sweep no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def status(self) -> dict[str, Any]:
+        """``stalled``: plans that stand still; ``stalls_found``: how often one was found since the start."""
+        return {"stalled": len(self.stalled), "stalls_found": self.found}
+
+    async def _run(self) -> None:
+        while True:
+            await self._clock.sleep(self._settings.sweep_seconds)
+            try:
+                await self.sweep()
+            except BusError as error:
+                logger.warning("plans could not be swept: %s", error)
+            except Exception:
+                logger.exception("a sweep failed")
+
+    async def sweep(self) -> None:
+        """Look once: at what was reported, at timers that are overdue, and at what was committed long enough ago."""
+        now = self._clock.time()
+        for key, stalled in list(self.stalled.items())[:MAX_LOOKS]:
+            await self._look_again(key, stalled)
+        looks = 0
+        while self._due and self._due[0][0] <= now and looks < MAX_LOOKS:
+            due = heapq.heappop(self._due)
+            _, key, committed = due
+            if self._timed.get(key) == committed.version:
+                del self._timed[key]
+                try:
+                    await self._look(committed, now)
+                except BaseException:  # the next sweep looks
+                    heapq.heappush(self._due, due)
+                    self._timed[key] = committed.version
+                    raise
+                looks += 1
+        read = 0
+        async with aclosing(self._bus.checkpoints.committed_after(self._seen)) as commits:
+            async for committed in commits:
+                settled = committed.summary.updated_at <= now - self._settings.stalled_seconds
+                if not settled or looks >= MAX_LOOKS or read >= MAX_READ:
+                    break
+                read += 1
+                self._timed.pop(committed.correlation_id, None)  # what was to be looked at again has moved
+                if committed.summary.status not in FINISHED:
+                    looks += 1
+                    await self._look(committed, now)
+                self._seen = committed.version
+        await self._publish_report(now)
+        await self._unused.tidy(now)
+
+    async def _look_again(self, key: str, stalled: Stalled) -> None:
+        try:
+            checkpoint = await self._bus.checkpoints.load(key)
+        except InvalidEnvelope:
+            self.stalled.move_to_end(key)
+            return
+        if checkpoint is None or checkpoint.version != stalled.version:
+            del self.stalled[key]
+        else:
+            self.stalled.move_to_end(key)  # the others have their turn first
+
+    async def _look(self, committed: Committed, now: float) -> None:
+        found: Standstill | None
+        try:
+            checkpoint = await self._bus.checkpoints.load(committed.correlation_id)
+            if checkpoint is None or checkpoint.version != committed.version:
+                return  # it has moved; its new commit is looked at in time
+            plan = await self._plan(checkpoint)
+        except BusError as error:
+            if not isinstance(error, InvalidEnvelope):
+                raise
+            found = Standstill(Kind.UNREADABLE, str(error))
+        else:
+            found = standstill(plan, now, self._settings.stalled_seconds, self._began)
+            if found is None:
+                self._look_when_due(plan, committed)
+        if found is not None:
+            await self._report(committed, found)
+
+    async def _plan(self, checkpoint: Checkpoint) -> PlanContext:
+        state = unpack(checkpoint.state)
+        digest = state.pop("machine", "")
+        machine = self._machines.get(digest)
+        if machine is None and digest:
+            encoded = await self._bus.checkpoints.get_machine(digest)
+            if encoded is None:
+                raise InvalidEnvelope(f"the state machine {digest} is not in the store")
+            machine = self._machines[digest] = Machine.decode(encoded)
+            if len(self._machines) > MACHINES:
+                self._machines.popitem(last=False)
+        return PlanContext.from_dict(state | {"state_machine": machine})
+
+    def _look_when_due(self, plan: PlanContext, committed: Committed) -> None:
+        paused = plan.status is PlanStatus.PAUSED
+        times = [
+            each.due
+            for each in plan.requests.values()
+            if each.due is not None and (not paused or each.event_type == WAIT)
+        ]
+        if times:
+            again = max(min(times), self._began) + self._settings.stalled_seconds
+            heapq.heappush(self._due, (again + 1.0, committed.correlation_id, committed))
+            self._timed[committed.correlation_id] = committed.version
+        if len(self._due) > 2 * len(self._timed) + SLACK:
+            self._due = [each for each in self._due if self._timed.get(each[1]) == each[2].version]
+            heapq.heapify(self._due)
+
+    # Reporting.
+
+    async def _report(self, committed: Committed, found: Standstill) -> None:
+        key, summary = committed.correlation_id, committed.summary
+        logger.warning(
+            "plan stands still (%s): %s",
+            found.kind,
+            found.reason,
+            extra={"plan_id": summary.plan_id, "correlation_id": key, "revision": summary.revision},
+        )
+
+        def event(event_type: str, topic: EventTopic, data: dict[str, Any]) -> EventEnvelope:
+            return EventEnvelope(
+                id=f"{encode_token(key)}:{event_type}:{summary.revision}",
+                source="plancast",
+                type=event_type,
+                topic=topic,
+                data=data,
+                correlation_id=key,
+                plan_id=summary.plan_id,
+                tenant_id=summary.tenant_id or None,
+            )
+
+        about = {
+            "plan_id": summary.plan_id,
+            "revision": summary.revision,
+            "status": summary.status,
+            "state": summary.current_state,
+            "kind": str(found.kind),
+            "reason": found.reason,
+            "since": summary.updated_at,
+        }
+        await self._bus.publish(event(STALLED, EventTopic.SYSTEM_EVENTS, about))
+        await self._bus.publish(event(WAKE, EventTopic.PLAN_EVENTS, {"reason": found.reason}))
+        self.found += 1
+        self._note(str(found.kind))
+        if len(self.stalled) < MAX_STALLED:
+            self.stalled[key] = Stalled(committed.version, summary.plan_id, found.reason)
+
+    async def _publish_report(self, now: float) -> None:
+        names = [each.plan_id for _, each in zip(range(NAMED), self.stalled.values(), strict=False)]
+        report = {"stalled": len(self.stalled), "names": names, "found": self.found, "time": now}
+        lifetime = max(600.0, 10 * self._settings.sweep_seconds)
+        await self._bus.registry.put(REPORT_KIND, REPORT_KEY, report, ttl=lifetime)

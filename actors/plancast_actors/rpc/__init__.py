@@ -1,0 +1,1 @@
+"""Framed msgpack calls over TCP, cancellable and pipelined."""

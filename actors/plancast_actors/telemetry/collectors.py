@@ -1,0 +1,126 @@
+"""Readings: what the parts count anyway, as metrics. Read once in a while; nothing here is on the way of an event."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from plancast_actors.reasoning.usage import OTHERS
+from plancast_actors.telemetry import metrics
+from plancast_actors.telemetry.metrics import Metric
+
+if TYPE_CHECKING:
+    from plancast_actors.dispatch.dispatcher import Dispatcher
+    from plancast_actors.hosting.plan_host import PlanHost
+    from plancast_actors.maintenance.stalled_plans import Sweeper
+    from plancast_actors.reasoning.pool import ReasonerPool
+    from plancast_actors.workers.runner import TaskRunner
+
+
+class Reading(NamedTuple):
+    """The value of a metric now; that of a counter since its process began."""
+
+    metric: Metric
+    value: float
+    labels: tuple[str, ...] = ()
+    """Values of the metric's own labels."""
+
+
+def of_host(host: PlanHost) -> Iterator[Reading]:
+    """Of a plan host."""
+    yield Reading(metrics.TURNS, host.turns)
+    yield Reading(metrics.PLANS_BEGUN, host.plans_begun)
+    for status, count in host.plans_ended.items():
+        yield Reading(metrics.PLANS_ENDED, count, (status,))
+    yield Reading(metrics.PLANS_LIVE, host.live)
+    yield Reading(metrics.PLANS_PARKED, host.parked)
+    yield Reading(metrics.ACTIVATIONS, host.activations)
+    yield Reading(metrics.PASSIVATIONS, host.passivations)
+    yield Reading(metrics.COMMITS_REFUSED, host.commits_refused)
+    for made, count in host.decisions.items():
+        yield Reading(metrics.DECISIONS, count, made)
+    for reason, count in host.reasons.items():
+        yield Reading(metrics.PUT_ASIDE, count, (reason,))
+
+
+def of_dispatcher(dispatcher: Dispatcher) -> Iterator[Reading]:
+    """Of a dispatcher."""
+    links = dispatcher.router.links
+    yield Reading(metrics.EVENTS_READ, dispatcher.dispatched)
+    yield Reading(metrics.EVENTS_ACKNOWLEDGED, dispatcher.acknowledged)
+    yield Reading(metrics.EVENTS_REDELIVERED, dispatcher.redelivered)
+    yield Reading(metrics.EVENTS_RETRIED, dispatcher.retried)
+    yield Reading(metrics.EVENTS_PUT_OFF, dispatcher.put_off)
+    yield Reading(metrics.EVENTS_WAITING, dispatcher.in_hand.waiting)
+    yield Reading(metrics.EVENTS_OUTSTANDING, dispatcher.in_hand.outstanding)
+    yield Reading(metrics.EVENTS_PARKED, dispatcher.in_hand.parked)
+    yield Reading(metrics.EVENTS_SUSPECTED, sum(link.suspected for link in links))
+    yield Reading(metrics.HOSTS_UNREACHABLE, sum(link.lost for link in links))
+    if dispatcher.crashed:
+        yield Reading(metrics.PUT_ASIDE, dispatcher.crashed, ("crashes-host",))
+
+
+def of_sweeper(sweeper: Sweeper, stalls: Mapping[str, int]) -> Iterator[Reading]:
+    """Of a sweeper, and of the standstills that it has found, by kind."""
+    yield Reading(metrics.PLANS_STALLED, len(sweeper.stalled))
+    for kind, count in stalls.items():
+        yield Reading(metrics.STALLS, count, (kind,))
+
+
+def of_streams(streams: Mapping[str, Mapping[str, Any]]) -> Iterator[Reading]:
+    """Of the streams, as :meth:`plancast_bus.ports.bus.Bus.health` tells of them."""
+    for name, stream in streams.items():
+        if "bytes" not in stream:
+            continue
+        yield Reading(metrics.STREAM_MESSAGES, stream["messages"], (name,))
+        yield Reading(metrics.STREAM_BYTES, stream["bytes"], (name,))
+        if stream["max_bytes"] > 0:
+            yield Reading(metrics.STREAM_LIMIT, stream["max_bytes"], (name,))
+        if name.endswith("_DEADLETTERS"):
+            yield Reading(metrics.DEAD_LETTERS, stream["messages"])
+        for consumer, state in stream["consumers"].items():
+            if state["durable"]:  # others come and go with those who watch
+                yield Reading(metrics.CONSUMER_PENDING, state["pending"], (consumer,))
+                yield Reading(metrics.CONSUMER_UNACKNOWLEDGED, state["ack_pending"], (consumer,))
+                yield Reading(metrics.CONSUMER_REDELIVERED, state["redelivered"], (consumer,))
+
+
+def of_runner(runner: TaskRunner) -> Iterator[Reading]:
+    """Of an app's workers."""
+    counts = runner.status()
+    yield Reading(metrics.TASKS_RUNNING, counts.pop("running"))
+    for outcome, count in counts.items():
+        yield Reading(metrics.TASKS, count, (outcome,))
+    yield Reading(metrics.EVENTS_REDELIVERED, runner.redelivered)
+
+
+def of_pool(pool: ReasonerPool) -> Iterator[Reading]:
+    """Of a reasoner pool."""
+    status = pool.status()
+    yield Reading(metrics.REASONER_WAITING, status["waiting"])
+    yield Reading(metrics.REASONER_OUTSTANDING, status["outstanding"])
+    yield Reading(metrics.REASONERS, len(status["members"]))
+    yield Reading(metrics.REASONERS_LOST, status["lost"])
+    for model, tally in status["usage"]["models"].items():
+        if model == OTHERS:  # each of them was counted under its own name
+            continue
+        yield Reading(metrics.MODEL_ANSWERS, tally["answers"], (model,))
+        yield Reading(metrics.MODEL_KEPT, tally["kept"], (model,))
+        yield Reading(metrics.MODEL_FAILURES, tally["failures"], (model,))
+        yield Reading(metrics.MODEL_RETRIES, tally["retries"], (model,))
+        yield Reading(metrics.MODEL_TOKENS, tally["prompt_tokens"], (model, "prompt"))
+        yield Reading(metrics.MODEL_TOKENS, tally["completion_tokens"], (model, "completion"))
+        yield Reading(metrics.MODEL_COST, tally["cost"], (model,))
+
+
+def of_process() -> Iterator[Reading]:
+    """Of this process."""
+    yield Reading(metrics.PROCESS_CPU, time.process_time())
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            pages = int(file.read().split()[1])
+    except (OSError, ValueError, IndexError):  # no Linux
+        return
+    yield Reading(metrics.PROCESS_MEMORY, pages * os.sysconf("SC_PAGE_SIZE"))

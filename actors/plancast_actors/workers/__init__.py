@@ -1,0 +1,1 @@
+"""Execution of workers' tasks: readers, handlers, responses."""

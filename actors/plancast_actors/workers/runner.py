@@ -1,0 +1,174 @@
+"""TaskRunner: does the tasks of workers in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+from plancast.app import App
+from plancast.context import PlatformContext
+from plancast.errors import InvalidApp
+from plancast.live import LiveEvents
+from plancast.registry import AgentRegistry, Toolkit
+from plancast.settings import WorkerSettings
+from plancast.stored import StoredPlans
+from plancast.worker import Worker
+from plancast_actors.liveness.registration import Presence
+from plancast_actors.telemetry.samples import Samples
+from plancast_actors.workers.executor import ContextFactory, TaskCounts, TaskExecutor, WorkerRoom
+from plancast_actors.workers.reader import TaskReader
+from plancast_bus.clock import Clock, SystemClock
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.bus import Bus, ConsumerSpec
+from plancast_bus.settings import BusSettings
+from plancast_bus.subjects import Subjects, task_consumer_name
+
+if TYPE_CHECKING:
+    from plancast.tracing import Tracing
+
+DRAIN_SECONDS = 10.0
+MAX_EVENT_BYTES: int = BusSettings().max_event_bytes
+
+
+def task_consumer(event_type: str, subjects: Subjects, ack_wait: float) -> ConsumerSpec:
+    """The durable consumer that all workers of a kind of task share."""
+    name = task_consumer_name(event_type)
+    subject = subjects.stored(EventTopic.ACTION_REQUESTS, "*", "*", event_type)
+    return ConsumerSpec(name=name, source="requests", filters=(subject,), ack_wait=ack_wait, prefetch=False)
+
+
+class TaskRunner:
+    """Does tasks until it is stopped. The loss of NATS does not end it: it goes on when the connection is back.
+
+    A task is done at least once, and answered once: the answer's id follows from the request's. A
+    plain function runs in a thread, of which a worker has as many as its ``concurrency``.
+
+    Args:
+        workers: An app, for all of its workers, or workers.
+        bus: The connection to work over; whoever made it closes it.
+        settings: Of worker processes.
+        context_factory: Makes the context that handlers are given; by default one that publishes at once.
+        max_event_bytes: As in the settings of the bus. Requests over this become dead letters, answers failures.
+        clock: What heartbeats go by.
+        tracing: Makes spans of tasks; None makes none.
+
+    Raises:
+        InvalidApp: two workers do the same task.
+    """
+
+    def __init__(
+        self,
+        workers: App | Iterable[Worker],
+        bus: Bus,
+        settings: WorkerSettings | None = None,
+        *,
+        context_factory: ContextFactory | None = None,
+        max_event_bytes: int = MAX_EVENT_BYTES,
+        clock: Clock | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
+        self.workers = workers.workers if isinstance(workers, App) else tuple(workers)
+        self.bus = bus
+        self.settings = settings or WorkerSettings()
+        self._context_factory = context_factory
+        self._max_event_bytes = max_event_bytes
+        self._clock = clock or SystemClock()
+        self._new_reader: Callable[..., TaskReader] = TaskReader
+        if tracing is not None:
+            from plancast_actors.workers.tracing import TracedTaskReader
+
+            self._new_reader = partial(TracedTaskReader, tracing)
+        self._plans = StoredPlans(bus.checkpoints)
+        self._registry = AgentRegistry(bus.registry, clock=self._clock)
+        self._toolkit = Toolkit(self._registry)
+        self._presence: Presence | None = None
+        self._rooms: list[WorkerRoom] = []
+        self._readers: list[TaskReader] = []
+        self._counts = TaskCounts()
+        self.samples: Samples | None = None
+        """Where latencies are kept; None measures none. To be set before the start."""
+        self._redelivered = 0
+        self._stopped = asyncio.Event()
+        tasks = [task for worker in self.workers for task in worker.tasks]
+        twice = sorted({task for task in tasks if tasks.count(task) > 1})
+        if twice:
+            raise InvalidApp(f"more than one worker does the task {twice[0]!r}")
+
+    async def start(self) -> None:
+        """Begin to read tasks, and keep the workers registered meanwhile.
+
+        Raises:
+            InvalidApp: a schema of a task is neither a JSON Schema nor a pydantic model.
+        """
+        if self._readers:
+            return
+        self._stopped.clear()
+        if self._presence is None:
+            self._presence = Presence.of_workers(self.workers, self._registry, self._clock)
+        for worker in self.workers:
+            room = WorkerRoom(worker)
+            self._rooms.append(room)
+            context_factory = self._context_factory or self._live_context(worker)
+            for definition in worker.tasks.values():
+                executor = TaskExecutor(room, definition, context_factory, self._counts, self.settings.max_lost)
+                executor.samples = self.samples
+                spec = task_consumer(definition.event_type, self.bus.subjects, self.settings.ack_wait)
+                self._readers.append(self._new_reader(self.bus, executor, spec, self._clock, self._max_event_bytes))
+
+    async def stop(self, *, drain_seconds: float = DRAIN_SECONDS) -> bool:
+        """Take no more tasks, wait for those in hand, and give back what is not done in time.
+
+        Args:
+            drain_seconds: How long to wait for the tasks in hand.
+
+        Returns:
+            Whether all of them were done in time.
+        """
+        readers, self._readers = self._readers, []
+        self._redelivered += sum(reader.redelivered for reader in readers)
+        rooms, self._rooms = self._rooms, []
+        presence, self._presence = self._presence, None
+        leaving = [] if presence is None else [presence.leave()]
+        await asyncio.gather(*(reader.stop_reading() for reader in readers), *leaving)
+        running = [task for reader in readers for task in reader.running]
+        if running and drain_seconds > 0:
+            await asyncio.wait(running, timeout=drain_seconds)
+        drained = all(task.done() for task in running)
+        await asyncio.gather(*(reader.close() for reader in readers))
+        for room in rooms:
+            room.threads.shutdown(wait=False, cancel_futures=True)
+        self._stopped.set()
+        return drained
+
+    async def run_forever(self) -> None:
+        """Do tasks until :meth:`stop` is called, or the caller is cancelled; then tasks in hand are waited for."""
+        await self.start()
+        try:
+            await self._stopped.wait()
+        finally:
+            await self.stop()
+
+    @property
+    def redelivered(self) -> int:
+        """Deliveries of tasks after their first ones."""
+        return self._redelivered + sum(reader.redelivered for reader in self._readers)
+
+    def status(self) -> dict[str, Any]:
+        """What the runner does: tasks ``running``, and how many it has answered, failed, retried and put aside."""
+        return {"running": sum(len(reader.running) for reader in self._readers), **asdict(self._counts)}
+
+    def _live_context(self, worker: Worker) -> ContextFactory:
+        memory_of = lru_cache(self._plans.of_tenant)
+
+        def make(request: EventEnvelope) -> PlatformContext:
+            return PlatformContext(
+                bus=LiveEvents(self.bus, request, worker.name),
+                memory=memory_of(request.tenant_id or ""),
+                registry=self._registry,
+                toolkit=self._toolkit,
+            )
+
+        return make

@@ -1,0 +1,56 @@
+"""TracedTaskReader: a reader of tasks whose tasks are spans. Runners make it where traces are on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry.trace import SpanKind
+
+from plancast.errors import RetryableError
+from plancast.trace_scope import WORK
+from plancast.tracing import Tracing, processing
+from plancast_actors.workers.delivery_record import TaskRecord
+from plancast_actors.workers.reader import TaskReader, _Held
+from plancast_bus.events.envelope import EventEnvelope
+from plancast_bus.events.trace_context import trace_id_of
+
+
+class TracedTaskReader(TaskReader):
+    """Reads the tasks of one kind; each is a span, from its first line until its answer is stored.
+
+    Args:
+        tracing: Makes spans.
+        arguments: Those of :class:`TaskReader`.
+    """
+
+    def __init__(self, tracing: Tracing, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._tracing = tracing
+
+    async def _do_task(self, held: _Held, request: EventEnvelope) -> None:
+        delivery = held.delivery
+        about = processing(request, self._bus.subjects, delivery.payload, self._spec.name)
+        about["plancast.worker"] = self._room.worker.name
+        if request.plan_id:
+            about["plancast.plan_id"] = request.plan_id
+        if delivery.attempt > 1:
+            about["plancast.attempt"] = delivery.attempt
+        work = self._tracing.begin(f"task {request.type}", SpanKind.CONSUMER, about, delivery.trace)
+        if work.trace:
+            request.trace_id = trace_id_of(work.trace)
+        try:
+            with self._tracing.within(work):
+                await super()._do_task(held, request)
+        except BaseException as error:
+            work.fail(type(error).__name__)
+            raise
+        finally:
+            work.end()
+
+    async def _is_tried_again(
+        self, held: _Held, request: EventEnvelope, record: TaskRecord, error: RetryableError
+    ) -> bool:
+        again = await super()._is_tried_again(held, request, record, error)
+        if again and (work := WORK.get()) is not None:
+            work.fail(type(error).__name__)
+        return again
