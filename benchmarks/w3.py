@@ -240,7 +240,7 @@ async def _parked(n: int, scale: Scale, sync: Sync, say: Say, goal_type: str) ->
 
 
 def signal_of(plan: str) -> EventEnvelope:
-    """A person's event, as :meth:`plancast.handle.PlanHandle.signal` sends it."""
+    """A person's event, as :meth:`plancast.client.handle.PlanHandle.signal` sends it."""
     return EventEnvelope(
         source="bench",
         type=parked.SIGNAL,

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from plancast.log_records import IN_HAND
-from plancast.redaction import redact
+from plancast.telemetry.logging import IN_HAND
+from plancast.telemetry.redaction import redact
 from plancast_bus.ports.bus import Bus, Delivery
 from plancast_bus.retry import patiently
 

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from plancast.app import App
-from plancast.run import version_of
+from plancast.planners.contract import version_of
 from plancast_bus.ports.checkpoints import FORMAT
 
 RECORD = "deployment"

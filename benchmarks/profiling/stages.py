@@ -60,8 +60,8 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         EMIT: ("_publish",),
         ACK: ("_acknowledge", "_flush", "_release", "_settle", "_keep_alive"),
     },
-    "plancast.plan": {ENCODE: ("to_state", "packed_state")},
-    "plancast.turn": {ENCODE: ("entry", "packed_entry")},
+    "plancast.plan.context": {ENCODE: ("to_state", "packed_state")},
+    "plancast.turn.turn": {ENCODE: ("entry", "packed_entry")},
     "plancast_actors.workers.responses": {DECODE: ("read_request",), ENCODE: ("answer_of",)},
     "nats.aio.client": {BUS_IN: ("_read_loop",), BUS_OUT: ("_flusher",)},
 }

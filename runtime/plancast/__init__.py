@@ -35,9 +35,7 @@ from plancast.errors import (
     UnknownGoal,
     UnknownTask,
 )
-from plancast.machine import validate_state_machine
-from plancast.planner import Planner
-from plancast.run import (
+from plancast.planners.contract import (
     AutonomousPlanner,
     RunBudget,
     RunContext,
@@ -46,7 +44,9 @@ from plancast.run import (
     WakeMode,
     resolve_wake_mode,
 )
-from plancast.states import RetryPolicy, StateAction, StateConfig, StateMachine, StateTransition
+from plancast.planners.planner import Planner
+from plancast.state_machine.machine import validate_state_machine
+from plancast.state_machine.states import RetryPolicy, StateAction, StateConfig, StateMachine, StateTransition
 from plancast.worker import TaskContext, Worker
 from plancast_bus.errors import (
     BusError,
@@ -61,10 +61,12 @@ from plancast_bus.errors import (
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 if TYPE_CHECKING:
-    from plancast.choreography import ChoreographyPlanner
-    from plancast.client import Client
+    from plancast.agents.definitions import AgentDefinition, EventDefinition
+    from plancast.agents.registry import AgentRegistry, Toolkit
+    from plancast.client.client import Client
+    from plancast.client.handle import PlanHandle
     from plancast.context import PlatformContext
-    from plancast.decisions import (
+    from plancast.decisions.decision import (
         AwaitAction,
         CompleteAction,
         DelegateAction,
@@ -78,19 +80,23 @@ if TYPE_CHECKING:
         SpawnSpec,
         WaitAction,
     )
-    from plancast.definitions import AgentDefinition, EventDefinition
-    from plancast.deterministic import DecisionTreeStep, DeterministicPlanner
     from plancast.goal import GoalContext, TransitionContext
-    from plancast.handle import PlanHandle
-    from plancast.plan import PlanContext
-    from plancast.prompts import PromptTemplate
-    from plancast.reasoning import ReasonerPort, ReasonReply, ReasonRequest
-    from plancast.registry import AgentRegistry, Toolkit
+    from plancast.models.port import ReasonerPort, ReasonReply, ReasonRequest
+    from plancast.plan.context import PlanContext
+    from plancast.plan.status import PlanStatus
+    from plancast.planners.decision_tree.planner import DecisionTreeStep, DeterministicPlanner
+    from plancast.planners.decision_tree.steps import (
+        CallToolStep,
+        FinishStep,
+        PauseStep,
+        SpawnAndAwaitStep,
+        WatchGroupStep,
+    )
+    from plancast.planners.llm.choreography import ChoreographyPlanner
+    from plancast.planners.llm.prompt import PromptTemplate
     from plancast.settings import Settings
-    from plancast.status import PlanStatus
-    from plancast.steps import CallToolStep, FinishStep, PauseStep, SpawnAndAwaitStep, WatchGroupStep
-    from plancast.task_registry import TaskRegistry
-    from plancast.tasks import GroupCompletion, GroupState, MemberOutcome, Task, TaskGroup, TaskState
+    from plancast.tasks.model import GroupCompletion, GroupState, MemberOutcome, Task, TaskGroup, TaskState
+    from plancast.tasks.registry import TaskRegistry
 
 __all__ = [
     "AgentDefinition",
@@ -191,49 +197,49 @@ __all__ = [
 ]
 
 _LATER = {
-    "AgentDefinition": "plancast.definitions",
-    "AgentRegistry": "plancast.registry",
-    "AwaitAction": "plancast.decisions",
-    "CallToolStep": "plancast.steps",
-    "ChoreographyPlanner": "plancast.choreography",
-    "Client": "plancast.client",
-    "CompleteAction": "plancast.decisions",
-    "DecisionTreeStep": "plancast.deterministic",
-    "DelegateAction": "plancast.decisions",
-    "DeterministicPlanner": "plancast.deterministic",
-    "EventDefinition": "plancast.definitions",
-    "FinishReason": "plancast.decisions",
-    "FinishStep": "plancast.steps",
+    "AgentDefinition": "plancast.agents.definitions",
+    "AgentRegistry": "plancast.agents.registry",
+    "AwaitAction": "plancast.decisions.decision",
+    "CallToolStep": "plancast.planners.decision_tree.steps",
+    "ChoreographyPlanner": "plancast.planners.llm.choreography",
+    "Client": "plancast.client.client",
+    "CompleteAction": "plancast.decisions.decision",
+    "DecisionTreeStep": "plancast.planners.decision_tree.planner",
+    "DelegateAction": "plancast.decisions.decision",
+    "DeterministicPlanner": "plancast.planners.decision_tree.planner",
+    "EventDefinition": "plancast.agents.definitions",
+    "FinishReason": "plancast.decisions.decision",
+    "FinishStep": "plancast.planners.decision_tree.steps",
     "GoalContext": "plancast.goal",
-    "GroupCompletion": "plancast.tasks",
-    "GroupState": "plancast.tasks",
-    "MemberOutcome": "plancast.tasks",
-    "ParallelAction": "plancast.decisions",
-    "PauseReason": "plancast.decisions",
-    "PauseStep": "plancast.steps",
-    "PlanAction": "plancast.decisions",
-    "PlanContext": "plancast.plan",
-    "PlanHandle": "plancast.handle",
-    "PlanStatus": "plancast.status",
-    "PlannerAction": "plancast.decisions",
-    "PlannerDecision": "plancast.decisions",
+    "GroupCompletion": "plancast.tasks.model",
+    "GroupState": "plancast.tasks.model",
+    "MemberOutcome": "plancast.tasks.model",
+    "ParallelAction": "plancast.decisions.decision",
+    "PauseReason": "plancast.decisions.decision",
+    "PauseStep": "plancast.planners.decision_tree.steps",
+    "PlanAction": "plancast.decisions.decision",
+    "PlanContext": "plancast.plan.context",
+    "PlanHandle": "plancast.client.handle",
+    "PlanStatus": "plancast.plan.status",
+    "PlannerAction": "plancast.decisions.decision",
+    "PlannerDecision": "plancast.decisions.decision",
     "PlatformContext": "plancast.context",
-    "PromptTemplate": "plancast.prompts",
-    "PublishAction": "plancast.decisions",
-    "ReasonReply": "plancast.reasoning",
-    "ReasonRequest": "plancast.reasoning",
-    "ReasonerPort": "plancast.reasoning",
+    "PromptTemplate": "plancast.planners.llm.prompt",
+    "PublishAction": "plancast.decisions.decision",
+    "ReasonReply": "plancast.models.port",
+    "ReasonRequest": "plancast.models.port",
+    "ReasonerPort": "plancast.models.port",
     "Settings": "plancast.settings",
-    "SpawnAndAwaitStep": "plancast.steps",
-    "SpawnSpec": "plancast.decisions",
-    "Task": "plancast.tasks",
-    "TaskGroup": "plancast.tasks",
-    "TaskRegistry": "plancast.task_registry",
-    "TaskState": "plancast.tasks",
-    "Toolkit": "plancast.registry",
+    "SpawnAndAwaitStep": "plancast.planners.decision_tree.steps",
+    "SpawnSpec": "plancast.decisions.decision",
+    "Task": "plancast.tasks.model",
+    "TaskGroup": "plancast.tasks.model",
+    "TaskRegistry": "plancast.tasks.registry",
+    "TaskState": "plancast.tasks.model",
+    "Toolkit": "plancast.agents.registry",
     "TransitionContext": "plancast.goal",
-    "WaitAction": "plancast.decisions",
-    "WatchGroupStep": "plancast.steps",
+    "WaitAction": "plancast.decisions.decision",
+    "WatchGroupStep": "plancast.planners.decision_tree.steps",
 }
 """What is loaded when it is first used, and where it is."""
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plancast.errors import InvalidApp, InvalidStateMachine
-from plancast.machine import validate_state_machine
-from plancast.planner import Planner
-from plancast.run import AutonomousPlanner, version_of
+from plancast.planners.contract import AutonomousPlanner, version_of
+from plancast.planners.planner import Planner
+from plancast.state_machine.machine import validate_state_machine
 from plancast.worker import TaskDefinition, Worker
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from plancast.errors import HandlerAborted
-from plancast.reading import words_of
+from plancast.plan.event_fields import words_of
 
 __all__ = ["aborted_by", "contained"]
 

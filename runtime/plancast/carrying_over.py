@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from plancast.requests import Request
-from plancast.tasks import group_of_step
+from plancast.plan.requests import Request
+from plancast.tasks.model import group_of_step
 
 _OWN: Final = frozenset(
     ("aliases", "created_at", "depth", "goal_id", "machine", "notify", "parent_plan_id", "reply_to", "root",

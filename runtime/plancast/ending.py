@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from plancast.errors import PlanNotFound
-from plancast.status import PlanStatus
+from plancast.plan.status import PlanStatus
 from plancast_bus.events.codec import unpack
 from plancast_bus.ports.bus import Subscription
 from plancast_bus.ports.checkpoints import Checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from plancast.tree import TOP, Place, read_place
+from plancast.plan.tree import TOP, Place, read_place
 from plancast_bus.events.envelope import EventEnvelope
 
 _READ = ("metadata", "response_event", "session_id", "user_id", "tenant_id", "response_topic", "id", "trace_id")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from plancast.plain import plain
-from plancast.trace_scope import current_trace
+from plancast.json_values.normalize import plain
+from plancast.telemetry.trace_scope import current_trace
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, derived_id
 from plancast_bus.events.trace_context import trace_id_of
 from plancast_bus.ports.bus import Bus

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from plancast.asking import in_process_reasoner
-from plancast.reasoning import ReasonerPort, ReasonReply, ReasonRequest
+from plancast.models.port import ReasonerPort, ReasonReply, ReasonRequest
+from plancast.models.repair_loop import in_process_reasoner
 
 
 class RecordedAnswers:
@@ -21,7 +21,7 @@ class RecordedAnswers:
         """JSON-able; None for a question that was not answered."""
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
-        """See :class:`plancast.reasoning.ReasonerPort`."""
+        """See :class:`plancast.models.port.ReasonerPort`."""
         place = len(self.answers)
         self.answers.append(None)
         reply = await (self._reasoner or in_process_reasoner()).complete(request)

@@ -9,7 +9,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 from plancast import App, Client, Settings
-from plancast.registry import TTL_SECONDS
+from plancast.agents.registry import TTL_SECONDS
 from plancast.testing.environment import LocalHost
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost

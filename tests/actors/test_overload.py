@@ -11,7 +11,7 @@ import pytest
 
 from plancast import App, PlanContext, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
 from plancast.errors import PlanCancelled, PlanFailed
-from plancast.reasoning import ReasonReply, ReasonRequest
+from plancast.models.port import ReasonReply, ReasonRequest
 from plancast.testing import PlancastTest
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_bus.clock import ManualClock

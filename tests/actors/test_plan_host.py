@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from plancast import App, PlanContext, Planner, RetryableError, Settings, StateAction, StateConfig, StateTransition
-from plancast.definitions import AgentDefinition, EventDefinition
-from plancast.registry import AgentRegistry
+from plancast.agents.definitions import AgentDefinition, EventDefinition
+from plancast.agents.registry import AgentRegistry
 from plancast.testing import PlancastTest
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.hosting.protocol import Inbound, Outcome

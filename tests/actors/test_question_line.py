@@ -11,7 +11,7 @@ import pytest
 from ray.exceptions import RayActorError
 
 from plancast.errors import ModelUnavailable
-from plancast.reasoning import ReasonReply, ReasonRequest, Usage
+from plancast.models.port import ReasonReply, ReasonRequest, Usage
 from plancast_actors.reasoning import client
 from plancast_actors.reasoning.client import Answerer, CallLost
 from plancast_actors.reasoning.connection import LineCut, QuestionLine, QuestionServer

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from plancast.answers import Key
 from plancast.errors import ModelUnavailable, ReasonerUnavailable
-from plancast.reasoning import ReasonReply, ReasonRequest, Usage
+from plancast.models.port import ReasonReply, ReasonRequest, Usage
+from plancast.models.response_cache import Key
 from plancast.settings import ModelLimit, ReasonerSettings, Settings
 from plancast_actors.reasoning import autoscaler
 from plancast_actors.reasoning.autoscaler import ReasonerLost

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from plancast.reasoning import ReasonReply, ReasonRequest, Usage
+from plancast.models.port import ReasonReply, ReasonRequest, Usage
 from plancast.settings import ModelLimit
 from plancast_actors.reasoning.rate_limits import ModelLimits, estimate
 from plancast_actors.reasoning.serialization import opened, pack_call, pack_reply, read_call, read_reply, seal

@@ -22,9 +22,9 @@ from plancast import (
     StateConfig,
     StateTransition,
 )
-from plancast.actions import CompleteAction, WaitAction
-from plancast.decisions import PlannerDecision
-from plancast.run import WakeMode
+from plancast.decisions.actions import CompleteAction, WaitAction
+from plancast.decisions.decision import PlannerDecision
+from plancast.planners.contract import WakeMode
 from plancast.testing import PlancastTest
 from plancast_bus.clock import ManualClock
 from plancast_bus.errors import BusUnavailable

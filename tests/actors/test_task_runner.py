@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from plancast.agents.definitions import AgentDefinition, EventDefinition
+from plancast.agents.registry import AgentRegistry
 from plancast.app import App
 from plancast.context import PlatformContext
-from plancast.definitions import AgentDefinition, EventDefinition
 from plancast.errors import ForeignPlan, InvalidApp, RetryableError, TerminalError
-from plancast.plan import PlanContext
-from plancast.registry import AgentRegistry
+from plancast.plan.context import PlanContext
 from plancast.settings import WorkerSettings
 from plancast.worker import TaskContext, Worker
 from plancast_actors.workers.delivery_record import TRUSTED

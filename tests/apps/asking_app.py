@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from plancast import App, PlanContext, Planner, StateConfig
-from plancast.reasoning import ReasonRequest
+from plancast.models.port import ReasonRequest
 
 MACHINE = {
     "start": StateConfig(state_name="start", default_next="done"),

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from plancast import App, Client, Planner, Settings, StateAction, StateConfig, StateTransition, TaskContext, Worker
-from plancast.handle import PlanHandle
+from plancast.client.handle import PlanHandle
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.hosting.protocol import HostPort, Inbound, Outcome

@@ -58,9 +58,13 @@ def frames(*functions: tuple[str, str]) -> FrameType:
 @pytest.mark.parametrize(
     ("functions", "stage"),
     [
-        ([("plancast_actors.hosting.plan_actor", "_take"), ("plancast.turn", "run")], stages.TURN),
+        ([("plancast_actors.hosting.plan_actor", "_take"), ("plancast.turn.turn", "run")], stages.TURN),
         (
-            [("plancast_actors.hosting.plan_actor", "_take"), ("plancast.machine", "enter"), ("json", "dumps")],
+            [
+                ("plancast_actors.hosting.plan_actor", "_take"),
+                ("plancast.state_machine.machine", "enter"),
+                ("json", "dumps"),
+            ],
             stages.TURN,
         ),
         ([("plancast_actors.hosting.activation", "commit"), ("nats.aio.client", "publish")], stages.COMMIT),

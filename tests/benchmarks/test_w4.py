@@ -14,8 +14,8 @@ from pydantic import SecretStr
 
 from benchmarks import w1, w4, waiting
 from plancast import Planner
-from plancast.models import Reasoner
-from plancast.reasoning import ReasonRequest
+from plancast.models.port import ReasonRequest
+from plancast.models.reasoner import Reasoner
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus
 from plancast_bus.ports.effects import Publish

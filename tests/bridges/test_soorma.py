@@ -20,9 +20,9 @@ from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 
 from plancast import App, Client, Planner, StateAction, StateConfig, StateTransition, Worker
-from plancast.bridges import soorma
-from plancast.bridges.soorma import SoormaBridge, SoormaOptions
-from plancast.bridges.soorma_workers import SoormaTasks
+from plancast.integrations.soorma import bridge as soorma
+from plancast.integrations.soorma.bridge import SoormaBridge, SoormaOptions
+from plancast.integrations.soorma.workers import SoormaTasks
 from plancast.settings import Settings
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
@@ -299,7 +299,7 @@ async def test_what_cannot_be_read_is_reported_and_stops_nothing(
     deployed: Deployed, caplog: pytest.LogCaptureFixture
 ) -> None:
     bridge, shop = await deployed.bridge(), await deployed.publisher("action-results")
-    with caplog.at_level(logging.WARNING, "plancast.bridges.soorma"):
+    with caplog.at_level(logging.WARNING, "plancast.integrations.soorma.bridge"):
         await shop.raw("action-requests", b"{no json")
         await shop.raw("action-requests", b"[1]")
         await shop.send("action-requests", "no type", {})

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plancast.bridges import soorma_events
-from plancast.bridges.soorma_events import join_tenant, mark_id, may_answer, outcome_of, read_event, split_tenant
+from plancast.integrations.soorma import events
+from plancast.integrations.soorma.events import join_tenant, mark_id, may_answer, outcome_of, read_event, split_tenant
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
 from plancast_bus.events.envelope import EventEnvelope
 
@@ -79,7 +79,7 @@ def test_ids_come_back_as_they_were(event_id: str) -> None:
     marked = mark_id(event_id)
     assert marked.isascii()
     assert " " not in marked
-    assert soorma_events.unmark_id(marked) == event_id
+    assert events.unmark_id(marked) == event_id
 
 
 def test_an_event_of_ours_is_written_as_theirs() -> None:
@@ -87,14 +87,14 @@ def test_an_event_of_ours_is_written_as_theirs() -> None:
         id="p:3:0", source="greeter", type="order.done", topic="action-results", correlation_id="c1", data={"a": 1},
         parent_event_id="soorma:e%201", goal_id="soorma:e%201", tenant_id="p/t", metadata={"notify": "secret"},
     )  # fmt: skip
-    said = json.loads(soorma_events.write_event(event, "plancast"))
+    said = json.loads(events.write_event(event, "plancast"))
     assert (said["parent_event_id"], said["goal_id"]) == ("e 1", "e 1")
     assert (said["platform_tenant_id"], said["tenant_id"]) == ("p", "t")
     assert said["source"] == "plancast:plancast:greeter"
     assert "metadata" not in said
     assert "user_id" not in said
-    assert soorma_events.is_own(EventEnvelope.model_validate(said), {}, "plancast")
-    assert not soorma_events.is_own(EventEnvelope.model_validate(said), {}, "another")
+    assert events.is_own(EventEnvelope.model_validate(said), {}, "plancast")
+    assert not events.is_own(EventEnvelope.model_validate(said), {}, "another")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_an_event_of_ours_is_written_as_theirs() -> None:
     ids=str,
 )
 def test_answers_of_every_shape_are_understood(data: Any, result: Any, error: str | None) -> None:
-    assert outcome_of(data) == soorma_events.Outcome(result, error)
+    assert outcome_of(data) == events.Outcome(result, error)
 
 
 @pytest.mark.parametrize(

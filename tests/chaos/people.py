@@ -9,7 +9,7 @@ from typing import Any
 from tests.chaos.recorder import Record
 
 from plancast import Client, PlanHandle, PlanStatus
-from plancast.controls import CANCEL, PAUSE, RESUME
+from plancast.plan.control_events import CANCEL, PAUSE, RESUME
 from plancast.testing.simulation.driving import HELD, TENANT, submit, told_end
 from plancast.testing.simulation.history import Submitted
 from plancast.testing.simulation.workload import PlanSpec

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from plancast import Settings
-from plancast.answers import AnswerCache, Key
 from plancast.app import load_app
-from plancast.reasoning import ReasonReply, ReasonRequest, Usage
+from plancast.models.port import ReasonReply, ReasonRequest, Usage
+from plancast.models.response_cache import AnswerCache, Key
 from plancast.settings import ReasonerSettings
 from plancast.testing import PlancastTest
 from plancast_actors.hosting.plan_host import PlanHost

@@ -13,8 +13,8 @@ import httpx
 from tests.console.desk_app import app
 
 from plancast import Client, Settings
+from plancast.agents.registry import TTL_SECONDS
 from plancast.console.server import ConsoleServer
-from plancast.registry import TTL_SECONDS
 from plancast.testing.environment import LocalHost
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost

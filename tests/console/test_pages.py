@@ -21,8 +21,8 @@ from playwright.async_api import Browser, BrowserContext, Locator, Page, async_p
 from pydantic import SecretStr
 
 from plancast import App, Client, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
+from plancast.agents.registry import TTL_SECONDS
 from plancast.console.server import ConsoleServer
-from plancast.registry import TTL_SECONDS
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.liveness.registration import register_app

@@ -14,8 +14,8 @@ import pytest
 
 from plancast import App, Client, PlanContext, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
 from plancast.cli import doctor
-from plancast.handle import PlanHandle
-from plancast.reasoning import ReasonerPort, ReasonReply, ReasonRequest
+from plancast.client.handle import PlanHandle
+from plancast.models.port import ReasonerPort, ReasonReply, ReasonRequest
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.hosting.protocol import HostPort, Inbound, Outcome

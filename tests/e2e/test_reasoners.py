@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from plancast import Client
 from plancast.errors import ModelUnavailable
-from plancast.reasoning import ReasonReply, ReasonRequest
+from plancast.models.port import ReasonReply, ReasonRequest
 from plancast.settings import ModelLimit, Settings
 from plancast.testing import Answer, ModelServer
 from plancast_actors.deployment.deployment import Deployment

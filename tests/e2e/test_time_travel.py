@@ -13,7 +13,7 @@ import pytest
 
 from plancast import Client, PlanHandle, PlanStatus
 from plancast.errors import PlanFinished, UnknownRevision
-from plancast.replayed import Outcome
+from plancast.replay.report import Outcome
 from plancast_actors.deployment.local import LocalRuntime
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]

@@ -23,8 +23,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from plancast import Client, Settings
+from plancast.telemetry.tracing import Tracing
 from plancast.testing import Answer, ModelServer
-from plancast.tracing import Tracing
 from plancast_actors.deployment.deployment import Deployment
 from plancast_actors.deployment.local import LocalRuntime
 

@@ -11,10 +11,10 @@ import pytest
 from plancast.app import load_app
 from plancast.demo.cases import CASES, HOPELESS, KINDS, Case, choose
 from plancast.demo.research import PLAN, analyze, app, find
-from plancast.machine import failed_event, validate_state_machine
-from plancast.plan import PlanContext
-from plancast.requests import effect_id
-from plancast.status import PlanStatus
+from plancast.plan.context import PlanContext
+from plancast.plan.requests import effect_id
+from plancast.plan.status import PlanStatus
+from plancast.state_machine.machine import failed_event, validate_state_machine
 from plancast.worker import TaskContext
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 

@@ -9,7 +9,7 @@ import pytest
 from tests.isolation.nats_with_roles import RoleServer, role_server
 from tests.isolation.test_nats_auth import bus_of, deployed
 
-from plancast.client import Client
+from plancast.client.client import Client
 from plancast_bus.errors import AccessDenied
 
 

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from plancast import App, Planner, StateConfig
-from plancast.condition_cost import MAX_COST, Cost
-from plancast.conditions import MAX_LENGTH, compile_condition
 from plancast.errors import ConditionFailed, InterpolationError, InvalidCondition, PlancastError
-from plancast.interpolation import MAX_PLACEHOLDERS, ROOTS, compile_template
+from plancast.state_machine.condition_cost import MAX_COST, Cost
+from plancast.state_machine.conditions import MAX_LENGTH, compile_condition
+from plancast.state_machine.interpolation import MAX_PLACEHOLDERS, ROOTS, compile_template
 from plancast.testing import PlancastTest
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
 from plancast_bus.events import codec

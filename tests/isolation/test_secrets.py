@@ -30,12 +30,12 @@ from plancast import (
 )
 from plancast.cli import main
 from plancast.errors import ModelUnavailable, PlanFailed
-from plancast.log_records import FieldFormatter, JsonFormatter
-from plancast.models import Reasoner
-from plancast.reasoning import ReasonRequest, ReasonRetry
+from plancast.models.port import ReasonRequest, ReasonRetry
+from plancast.models.reasoner import Reasoner
 from plancast.settings import Settings
+from plancast.telemetry.logging import FieldFormatter, JsonFormatter
+from plancast.telemetry.tracing import Tracing
 from plancast.testing import Answer, ModelServer, PlancastTest
-from plancast.tracing import Tracing
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.jetstream import connect
 from plancast_bus.nats_server.process import NatsServer, ServerOptions

@@ -10,8 +10,8 @@ import pytest
 
 from plancast import App, Client, PlanContext, Planner, StateAction, StateConfig, StateTransition, Worker
 from plancast.errors import ForeignPlan, PlanNotFound
+from plancast.plan.status import PlanStatus
 from plancast.settings import Settings
-from plancast.status import PlanStatus
 from plancast.testing import PlancastTest
 from plancast_bus.clock import ManualClock
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

@@ -9,7 +9,7 @@ import pytest
 
 from plancast.app_code import contained
 from plancast.errors import HandlerAborted
-from plancast.reading import error_text
+from plancast.plan.event_fields import error_text
 
 
 class Panic(BaseException):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from plancast import App, CompleteAction, DeterministicPlanner, RunContext, SpawnAndAwaitStep, SpawnSpec, Worker
-from plancast.decisions import WaitAction
-from plancast.tasks import GroupCompletion
+from plancast.decisions.decision import WaitAction
+from plancast.tasks.model import GroupCompletion
 from plancast.testing import ManualClock, PlancastTest
 
 SECONDS = 20.0

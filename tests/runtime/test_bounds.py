@@ -11,8 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plancast.bounds import DATA_BOUNDS, PAUSE_BOUNDS, FrozenDict, FrozenList, at, check_payload, freeze, shown
 from plancast.errors import InvalidDecision
+from plancast.json_values.limits import (
+    DATA_BOUNDS,
+    PAUSE_BOUNDS,
+    FrozenDict,
+    FrozenList,
+    at,
+    check_payload,
+    freeze,
+    shown,
+)
 
 json_values = st.recursive(
     st.none()

@@ -12,7 +12,8 @@ from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
-from plancast.actions import (
+from plancast.agents.definitions import AgentDefinition, EventDefinition
+from plancast.decisions.actions import (
     AwaitAction,
     CompleteAction,
     DelegateAction,
@@ -21,9 +22,7 @@ from plancast.actions import (
     PublishAction,
     WaitAction,
 )
-from plancast.choreography import ChoreographyPlanner
-from plancast.decisions import PlannerDecision
-from plancast.definitions import AgentDefinition, EventDefinition
+from plancast.decisions.decision import PlannerDecision
 from plancast.errors import (
     BudgetExhausted,
     InvalidApp,
@@ -33,13 +32,14 @@ from plancast.errors import (
     ModelUnavailable,
 )
 from plancast.goal import GoalContext
-from plancast.plan import PlanContext
-from plancast.planner import Planner
-from plancast.reasoning import CURRENT_REASONER, ReasonReply, ReasonRequest
-from plancast.requests import Request
-from plancast.run import RunBudget, RunContext, RunControl, TrajectoryEntry
-from plancast.status import PlanStatus
-from plancast.task_registry import TaskRegistry
+from plancast.models.port import CURRENT_REASONER, ReasonReply, ReasonRequest
+from plancast.plan.context import PlanContext
+from plancast.plan.requests import Request
+from plancast.plan.status import PlanStatus
+from plancast.planners.contract import RunBudget, RunContext, RunControl, TrajectoryEntry
+from plancast.planners.llm.choreography import ChoreographyPlanner
+from plancast.planners.planner import Planner
+from plancast.tasks.registry import TaskRegistry
 from plancast.testing import Answer, ModelRequest, ModelServer
 from plancast.worker import Worker
 

@@ -22,9 +22,9 @@ from plancast.cli.doctor_evidence import RayEvidence, Skew
 from plancast.cli.failures import describe
 from plancast.cli.graph import mermaid
 from plancast.cli.running import DataFolder, Running, find_running, is_held
+from plancast.plan.store import StoredPlans
 from plancast.settings import Settings
-from plancast.stored import StoredPlans
-from plancast.turn import Turn, TurnEnvironment, Verdict
+from plancast.turn.turn import Turn, TurnEnvironment, Verdict
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus, connect

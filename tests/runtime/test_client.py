@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from plancast.client import Client
+from plancast.client.client import Client
+from plancast.client.handle import PlanChange
 from plancast.errors import ForeignPlan, PlanCancelled, PlanFailed, PlanFinished, PlanNotFound, UnknownGoal
 from plancast.goal import GoalContext
-from plancast.handle import PlanChange
-from plancast.plan import PlanContext
+from plancast.plan.context import PlanContext
+from plancast.plan.status import PlanStatus
+from plancast.plan.store import StoredPlans
 from plancast.settings import Settings
-from plancast.states import StateConfig
-from plancast.status import PlanStatus
-from plancast.stored import StoredPlans
+from plancast.state_machine.states import StateConfig
 from plancast_bus.errors import BusUnavailable, InvalidSubject, PublishRefused
 from plancast_bus.events.codec import decode, pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -393,7 +393,7 @@ async def test_a_timeout_names_the_plan_and_leaves_it_alone(client: Client, host
 async def test_the_result_of_an_unknown_plan_is_not_awaited_for_ever(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plancast.waiting.GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("plancast.client.results.GRACE_SECONDS", 0.0)
     with pytest.raises(PlanNotFound, match="nobody"):
         await client.plan("nobody").result()
 
@@ -579,7 +579,7 @@ async def test_a_watch_shows_each_turn_and_ends_with_the_plan(client: Client, ho
 async def test_a_watch_goes_on_after_the_bus_was_away(
     client: Client, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plancast.handle._AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("plancast.client.handle._AGAIN_SECONDS", 0.0)
     handle = await client.submit("trip.goal", {})
     plan = await host.begin()
     watch = client.bus.checkpoints.watch

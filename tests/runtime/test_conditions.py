@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plancast.conditions import MAX_LENGTH, compile_condition
 from plancast.errors import ConditionFailed, InvalidCondition
+from plancast.state_machine.conditions import MAX_LENGTH, compile_condition
 
 EVENT = {
     "type": "order.priced",

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, RootModel
 
-from plancast.client import Client
+from plancast.client.client import Client
+from plancast.client.handle import PlanHandle
 from plancast.errors import PlanFinished, PlanNotFound
-from plancast.handle import PlanHandle
-from plancast.status import PlanStatus
+from plancast.plan.status import PlanStatus
 from plancast_bus.events.codec import decode, pack
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.memory import MemoryBus, MemoryWorld

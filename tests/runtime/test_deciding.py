@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plancast import App, PlanCancelled, PlanFailed, PlanHandle, Planner, Worker
-from plancast.actions import (
+from plancast.decisions.actions import (
     AwaitAction,
     CompleteAction,
     DelegateAction,
@@ -19,8 +19,8 @@ from plancast.actions import (
     PublishAction,
     WaitAction,
 )
-from plancast.decisions import PlannerDecision
-from plancast.run import RunContext, WakeMode
+from plancast.decisions.decision import PlannerDecision
+from plancast.planners.contract import RunContext, WakeMode
 from plancast.testing import ManualClock, PlancastTest
 
 Script = Callable[[RunContext], PlannerAction]

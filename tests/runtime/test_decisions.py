@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, TypeAdapter, ValidationError, model_serializer
 
-from plancast.decisions import (
+from plancast.decisions.decision import (
     MAX_ANSWER_BYTES,
     MAX_DECISION_BYTES,
     AwaitAction,

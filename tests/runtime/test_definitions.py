@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from plancast.definitions import AgentDefinition, EventDefinition
+from plancast.agents.definitions import AgentDefinition, EventDefinition
 from plancast.errors import InvalidApp
-from plancast.schemas import schema_faults
+from plancast.json_values.schemas import schema_faults
 from plancast_bus.errors import InvalidSubject
 from plancast_bus.events.envelope import EventTopic
 
@@ -248,7 +248,8 @@ def test_data_passes_exactly_when_the_model_takes_it(data: Any) -> None:
 
 def test_defining_events_without_schemas_loads_no_validator() -> None:
     code = (
-        "import sys, plancast.run, plancast.definitions as d; d.EventDefinition('a.b', 'action-requests');"
+        "import sys, plancast.planners.contract, plancast.agents.definitions as d;"
+        "d.EventDefinition('a.b', 'action-requests');"
         "sys.exit('jsonschema' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

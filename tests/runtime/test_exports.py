@@ -22,8 +22,9 @@ def test_names_that_do_not_exist_are_refused() -> None:
 def test_what_a_program_does_not_use_is_not_loaded() -> None:
     code = (
         "import sys, plancast; "
-        "later = {'plancast.client', 'plancast.settings', 'plancast.choreography', 'plancast.conditions'}; "
+        "later = {'plancast.client.client', 'plancast.settings', 'plancast.planners.llm.choreography', "
+        "'plancast.state_machine.conditions'}; "
         "assert not later & set(sys.modules), later & set(sys.modules); "
-        "plancast.Client; from plancast import Settings; assert 'plancast.client' in sys.modules"
+        "plancast.Client; from plancast import Settings; assert 'plancast.client.client' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], timeout=60, check=True)

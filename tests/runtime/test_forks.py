@@ -15,22 +15,22 @@ from tests.runtime.test_replay import recorded_of
 from tests.runtime.test_turn_properties import Happening, World, a_machine, happenings, lived
 
 from plancast import App, Planner, PlannerDecision, PlanStatus, Settings, StateConfig, Worker
-from plancast.actions import CompleteAction, DelegateAction, PublishAction, SpawnSpec, WaitAction
 from plancast.carrying_over import carried_over
-from plancast.controls import FORK
-from plancast.deterministic import DeterministicPlanner
+from plancast.decisions.actions import CompleteAction, DelegateAction, PublishAction, SpawnSpec, WaitAction
 from plancast.errors import CannotReplay, ForeignPlan, PlanFailed, PlanFinished, PlanNotFound, UnknownRevision
-from plancast.forking import fork_event
-from plancast.machine import Machine
-from plancast.plan import PlanContext
-from plancast.reading import answered_request
-from plancast.replay import ReplayOptions, walk
-from plancast.replay_environment import OtherPlans
-from plancast.requests import Request
-from plancast.run import RunContext
-from plancast.steps import FinishStep, SpawnAndAwaitStep
+from plancast.plan.context import PlanContext
+from plancast.plan.control_events import FORK
+from plancast.plan.event_fields import answered_request
+from plancast.plan.requests import Request
+from plancast.planners.contract import RunContext
+from plancast.planners.decision_tree.planner import DeterministicPlanner
+from plancast.planners.decision_tree.steps import FinishStep, SpawnAndAwaitStep
+from plancast.replay.environment import OtherPlans
+from plancast.replay.replay import ReplayOptions, walk
+from plancast.state_machine.machine import Machine
 from plancast.testing import ManualClock, PlancastTest
-from plancast.turn import Turn, Verdict
+from plancast.turn.fork import fork_event
+from plancast.turn.turn import Turn, Verdict
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.ports.effects import Effect, Publish, SetTimer

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from plancast import App, PlanContext, PlanHandle, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
-from plancast.actions import DelegateAction, ParallelAction, PlannerAction, PublishAction, SpawnSpec
-from plancast.decisions import PlannerDecision
-from plancast.requests import Request
-from plancast.run import RunContext, WakeMode
-from plancast.settling import MAX_ALIASES
-from plancast.task_registry import KEPT_STEPS, TaskRegistry
-from plancast.tasks import StepState
+from plancast.decisions.actions import DelegateAction, ParallelAction, PlannerAction, PublishAction, SpawnSpec
+from plancast.decisions.decision import PlannerDecision
+from plancast.plan.requests import Request
+from plancast.planners.contract import RunContext, WakeMode
+from plancast.tasks.model import StepState
+from plancast.tasks.registry import KEPT_STEPS, TaskRegistry
 from plancast.testing import ManualClock, PlancastTest
+from plancast.turn.timers import MAX_ALIASES
 from plancast_actors.hosting import plan_host
 from plancast_actors.maintenance import stalled_plans
 from plancast_bus.events.codec import unpack

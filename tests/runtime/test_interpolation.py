@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plancast.errors import InterpolationError
-from plancast.interpolation import MAX_DEPTH, ROOTS, Placeholder, compile_template
+from plancast.state_machine.interpolation import MAX_DEPTH, ROOTS, Placeholder, compile_template
 
 SCOPE: dict[str, Any] = {
     "goal_data": {

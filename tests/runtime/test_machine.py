@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plancast.errors import ConditionFailed, InvalidStateMachine
-from plancast.machine import Machine, base_of, failed_event, timeout_event, validate_state_machine
-from plancast.states import StateAction, StateConfig, StateMachine, StateTransition
+from plancast.state_machine.machine import Machine, base_of, failed_event, timeout_event, validate_state_machine
+from plancast.state_machine.states import StateAction, StateConfig, StateMachine, StateTransition
 
 
 def research() -> StateMachine:

@@ -17,10 +17,10 @@ import pytest
 from pydantic import SecretStr
 
 from plancast.errors import ModelUnavailable, TerminalError
-from plancast.model_failures import judge
-from plancast.models import Reasoner, supports_structured_output
-from plancast.ratelimit import RateLimit
-from plancast.reasoning import ReasonReply, ReasonRequest, ReasonRetry
+from plancast.models.failures import judge
+from plancast.models.port import ReasonReply, ReasonRequest, ReasonRetry
+from plancast.models.rate_limit import RateLimit
+from plancast.models.reasoner import Reasoner, supports_structured_output
 from plancast.testing import Answer, ModelRequest, ModelServer
 from plancast_bus.clock import ManualClock
 
@@ -471,7 +471,7 @@ def test_one_reasoner_serves_several_event_loops_and_leaves_no_connection_open()
 async def test_loading_litellm_does_not_stop_the_event_loop() -> None:
     code = """
 import asyncio, sys, time
-from plancast.models import load_litellm
+from plancast.models.reasoner import load_litellm
 assert "litellm" not in sys.modules
 async def main():
     worst, last = 0.0, time.perf_counter()
@@ -492,7 +492,7 @@ asyncio.run(main())
 
 async def test_loading_litellm_reads_no_env_file(tmp_path: Any) -> None:
     (tmp_path / ".env").write_text("PLANCAST_FROM_FILE=1\n")
-    code = "import os; from plancast.models import _load; _load(); print('PLANCAST_FROM_FILE' in os.environ)"
+    code = "import os; from plancast.models.reasoner import _load; _load(); print('PLANCAST_FROM_FILE' in os.environ)"
     done = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
     )

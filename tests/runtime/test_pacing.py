@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from plancast.pacing import PAUSE_SECONDS, SPREAD_SECONDS, in_turn
+from plancast.models.throttle import PAUSE_SECONDS, SPREAD_SECONDS, in_turn
 from plancast.testing.simulation.loop import VirtualLoop
 
 

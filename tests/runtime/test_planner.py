@@ -21,7 +21,7 @@ from plancast import (
     StateTransition,
     TransitionContext,
 )
-from plancast.planner import call_handler, wants_four
+from plancast.planners.planner import call_handler, wants_four
 
 SEARCH = {
     "start": StateConfig(state_name="start", default_next="search"),

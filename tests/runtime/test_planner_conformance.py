@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 import pytest
 from pydantic import BaseModel
 
-from plancast.actions import (
+from plancast.decisions.actions import (
     AwaitAction,
     CompleteAction,
     DelegateAction,
@@ -24,17 +24,17 @@ from plancast.actions import (
     SpawnSpec,
     WaitAction,
 )
-from plancast.asking import reasoner_of
-from plancast.choreography import ChoreographyPlanner
-from plancast.decisions import PlannerDecision, parse_decision
-from plancast.deterministic import DeterministicPlanner
+from plancast.decisions.decision import PlannerDecision, parse_decision
 from plancast.errors import BudgetExhausted, InvalidDecision
-from plancast.reasoning import ReasonRequest
-from plancast.run import RunContext
-from plancast.steps import CallToolStep, FinishStep, PauseStep, SpawnAndAwaitStep, WatchGroupStep
+from plancast.models.port import ReasonRequest
+from plancast.models.repair_loop import reasoner_of
+from plancast.planners.contract import RunContext
+from plancast.planners.decision_tree.planner import DeterministicPlanner
+from plancast.planners.decision_tree.steps import CallToolStep, FinishStep, PauseStep, SpawnAndAwaitStep, WatchGroupStep
+from plancast.planners.llm.choreography import ChoreographyPlanner
+from plancast.planners.llm.decision_validation import decision_faults
 from plancast.testing import Check, ConformanceReport, TaskRegistry, planner_conformance
 from plancast.testing.planner_imports import MODELS, RUNTIME, Reached, imports_of, modules_of, reached
-from plancast.validation import decision_faults
 
 DOCS = Path(__file__).parents[2] / "docs" / "planners.md"
 CHECKS = [
@@ -684,14 +684,14 @@ def loaded(folder: Path, name: str, text: str) -> ModuleType:
 @pytest.mark.parametrize(
     ("imports", "later", "way"),
     [
-        ("import plancast.turn", "", "own_planner -> plancast.turn"),
-        ("from plancast.deciding import Deciding", "", "own_planner -> plancast.deciding"),
-        ("from plancast import outbox", "", "own_planner -> plancast.outbox"),
+        ("import plancast.turn.turn", "", "own_planner -> plancast.turn"),
+        ("from plancast.turn.autonomous import Deciding", "", "own_planner -> plancast.turn"),
+        ("from plancast.turn import outbox", "", "own_planner -> plancast.turn"),
         ("", "import ray", "own_planner -> ray"),
         ("", "from nats.js import api", "own_planner -> nats"),
         ("import importlib\nbus = importlib.import_module('plancast_bus.jetstream')", "", "-> plancast_bus.jetstream"),
         ("import plancast_actors.hosting.plan_host as host", "", "own_planner -> plancast_actors"),
-        ("from plancast.settling import *", "", "own_planner -> plancast.settling"),
+        ("from plancast.turn.timers import *", "", "own_planner -> plancast.turn"),
     ],
 )
 async def test_the_runtime_is_imported(tmp_path: Path, imports: str, later: str, way: str) -> None:
@@ -701,7 +701,9 @@ async def test_the_runtime_is_imported(tmp_path: Path, imports: str, later: str,
 
 
 async def test_imports_for_type_checkers_do_not_count(tmp_path: Path) -> None:
-    imports = f"{DECISIONS}\nimport typing\nif typing.TYPE_CHECKING:\n    import plancast.turn\nelse:\n    import json"
+    imports = (
+        f"{DECISIONS}\nimport typing\nif typing.TYPE_CHECKING:\n    import plancast.turn.turn\nelse:\n    import json"
+    )
     text = PLANNER.format(imports=imports, later="pass")
     report = await planner_conformance(loaded(tmp_path, "own_planner", text).Own)
     report.require()
@@ -735,7 +737,9 @@ def test_classes_that_a_planner_is_derived_from_count_too(tmp_path: Path, monkey
     module = loaded(tmp_path, "own_planner", text)
     monkeypatch.setitem(sys.modules, "own_planner", module)
     planner = module.Own("own", "openai/none")
-    assert {"own_planner", "plancast.choreography", "plancast.planner"} <= set(modules_of(planner))
+    assert {"own_planner", "plancast.planners.llm.choreography", "plancast.planners.planner"} <= set(
+        modules_of(planner)
+    )
 
 
 def test_libraries_that_a_planner_is_derived_from_do_not_count() -> None:
@@ -755,7 +759,7 @@ def test_decision_trees_reach_no_models_and_the_check_would_see_them() -> None:
     tree = DeterministicPlanner([FinishStep("goal")])
     found = reached(modules_of(tree), RUNTIME + MODELS)
     assert found.found == []
-    assert {"deterministic.py", "run.py", "decisions.py"} <= {file.name for file in found.files}
+    assert {"planner.py", "contract.py", "decision.py"} <= {file.name for file in found.files}
     desk = reached(modules_of(ChoreographyPlanner("desk", "openai/none")), RUNTIME + MODELS)
     assert "plancast.choreography -> plancast.asking" in desk.found
     assert "executor.py" in {file.name for file in desk.files}, "imports inside functions count"

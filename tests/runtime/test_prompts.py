@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plancast.abridging import LEAST, fit, share, tell
-from plancast.actions import PublishAction, SpawnSpec
-from plancast.decisions import PlannerDecision
-from plancast.definitions import AgentDefinition, EventDefinition
+from plancast.agents.definitions import AgentDefinition, EventDefinition
+from plancast.decisions.actions import PublishAction, SpawnSpec
+from plancast.decisions.decision import PlannerDecision
 from plancast.errors import InvalidPlannerConfig
-from plancast.prompts import STRATEGIES, Prompt, PromptTemplate, build_messages
-from plancast.run import RunBudget, RunContext, RunControl, TrajectoryEntry
-from plancast.task_registry import TaskRegistry
+from plancast.json_values.abbreviate import LEAST, fit, share, tell
+from plancast.planners.contract import RunBudget, RunContext, RunControl, TrajectoryEntry
+from plancast.planners.llm.prompt import STRATEGIES, Prompt, PromptTemplate, build_messages
+from plancast.tasks.registry import TaskRegistry
 
 GOLDEN = Path(__file__).parent / "golden" / "prompt.txt"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

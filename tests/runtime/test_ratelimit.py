@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plancast.ratelimit import WINDOW_SECONDS, RateLimit
+from plancast.models.rate_limit import WINDOW_SECONDS, RateLimit
 from plancast_bus.clock import ManualClock
 
 

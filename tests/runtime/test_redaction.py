@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plancast.log_records import FieldFormatter
-from plancast.reading import error_text
-from plancast.redaction import HIDDEN, redact, without
+from plancast.plan.event_fields import error_text
+from plancast.telemetry.logging import FieldFormatter
+from plancast.telemetry.redaction import HIDDEN, redact, without
 
 A = "aB3dE5fG7hJ9kL1mN2pQ4rS6tU8vW0xY"  # 32 characters, of no meaning
 SEED = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER).decode()

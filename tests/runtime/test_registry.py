@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from plancast.definitions import AgentDefinition, EventDefinition
-from plancast.registry import AgentRegistry, Toolkit, UnknownAgent
+from plancast.agents.definitions import AgentDefinition, EventDefinition
+from plancast.agents.registry import AgentRegistry, Toolkit, UnknownAgent
 from plancast_bus.clock import ManualClock
 from plancast_bus.errors import BusUnavailable, InvalidEnvelope
 from plancast_bus.events.envelope import EventTopic

@@ -14,23 +14,23 @@ from hypothesis import given, settings
 from tests.runtime.test_turn_properties import KEPT, Happening, World, a_machine, happenings, lived
 
 from plancast import App, PlanContext, Planner, PlannerDecision, Settings, StateConfig, Worker
-from plancast.actions import CompleteAction, FinishReason, PublishAction, SpawnSpec
-from plancast.choreography import ChoreographyPlanner
-from plancast.deterministic import DeterministicPlanner
-from plancast.differences import MISSING, Difference, differences
+from plancast.decisions.actions import CompleteAction, FinishReason, PublishAction, SpawnSpec
 from plancast.errors import CannotReplay, UnknownRevision
-from plancast.machine import Machine
-from plancast.reasoning import ReasonReply, ReasonRequest, Usage
-from plancast.replay import RecordedPlan, ReplayOptions, replay, state_at, walk
-from plancast.replayed import Outcome
-from plancast.run import RunContext
+from plancast.json_values.diff import MISSING, Difference, differences
+from plancast.models.port import ReasonReply, ReasonRequest, Usage
+from plancast.planners.contract import RunContext
+from plancast.planners.decision_tree.planner import DeterministicPlanner
+from plancast.planners.decision_tree.steps import FinishStep, SpawnAndAwaitStep
+from plancast.planners.llm.choreography import ChoreographyPlanner
+from plancast.replay.replay import RecordedPlan, ReplayOptions, replay, state_at, walk
+from plancast.replay.report import Outcome
+from plancast.replay.stored import recorded_plan
 from plancast.settings import PlanSettings
-from plancast.steps import FinishStep, SpawnAndAwaitStep
+from plancast.state_machine.machine import Machine
 from plancast.testing import PlancastTest
 from plancast.testing.simulation import Workload, make_workload, simulate
 from plancast.testing.simulation.history import Committed
 from plancast.testing.simulation.plans import Refusals, make_app, make_worker
-from plancast.time_travel import recorded_plan
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.ports.effects import Respond
 

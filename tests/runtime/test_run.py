@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from plancast.decisions import PlannerDecision, PublishAction
-from plancast.definitions import EventDefinition
+from plancast.agents.definitions import EventDefinition
+from plancast.decisions.decision import PlannerDecision, PublishAction
 from plancast.errors import (
     BudgetExhausted,
     DeterministicStepError,
@@ -18,7 +18,7 @@ from plancast.errors import (
     RetryableError,
     TerminalError,
 )
-from plancast.run import (
+from plancast.planners.contract import (
     AutonomousPlanner,
     RunBudget,
     RunContext,

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from jsonschema.validators import validator_for
 
 from plancast import App, ChoreographyPlanner, Worker
-from plancast.definitions import EventDefinition
+from plancast.agents.definitions import EventDefinition
+from plancast.agents.registry import AgentRegistry
 from plancast.errors import InvalidApp, PlanFailed
-from plancast.registry import AgentRegistry
-from plancast.schemas import MAX_COST, MAX_SCHEMA_PARTS, Budget, checked_schema, schema_faults
+from plancast.json_values.schemas import MAX_COST, MAX_SCHEMA_PARTS, Budget, checked_schema, schema_faults
 from plancast.testing import Answer, ModelServer, PlancastTest
 
 Json = dict[str, Any]

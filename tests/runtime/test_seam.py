@@ -10,13 +10,20 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = {"ChoreographyPlanner", "DeterministicPlanner"}
-HOMES = {"plancast.choreography", "plancast.deterministic", "plancast.steps"}
-OWN = {"choreography.py", "deterministic.py", "steps.py", "claims.py", "__init__.py"}
-"""Where the kinds themselves live, and where users import them from."""
+HOMES = {
+    "plancast.planners.llm.choreography",
+    "plancast.planners.decision_tree.planner",
+    "plancast.planners.decision_tree.steps",
+}
+APART = ("planners/llm", "planners/decision_tree", "cli", "console", "demo", "integrations", "testing")
+"""Where the kinds themselves live, and what is composed of them."""
 
 
 def runtime_files() -> list[Path]:
-    plans = [each for each in (ROOT / "runtime/plancast").glob("*.py") if each.name not in OWN]
+    core = ROOT / "runtime/plancast"
+    apart = [core / each for each in APART]
+    plans = [each for each in core.rglob("*.py") if not any(map(each.is_relative_to, apart)) and each.parent != core]
+    plans += [each for each in core.glob("*.py") if each.name != "__init__.py"]
     return [*plans, *(ROOT / "actors").rglob("*.py"), *(ROOT / "bus").rglob("*.py")]
 
 
@@ -37,7 +44,7 @@ def namings(tree: ast.AST) -> Iterator[str]:
 
 def test_no_module_that_runs_plans_knows_a_kind_of_planner() -> None:
     files = runtime_files()
-    assert {"turn.py", "deciding.py", "executor.py", "plan_actor.py", "plan_host.py"} <= {each.name for each in files}
+    assert {"turn.py", "autonomous.py", "executor.py", "plan_actor.py", "plan_host.py"} <= {each.name for each in files}
     found = {
         str(each.relative_to(ROOT)): naming
         for each in files
@@ -49,8 +56,8 @@ def test_no_module_that_runs_plans_knows_a_kind_of_planner() -> None:
 @pytest.mark.parametrize(
     "planted",
     [
-        "from plancast.choreography import ChoreographyPlanner",
-        "import plancast.deterministic",
+        "from plancast.planners.llm.choreography import ChoreographyPlanner",
+        "import plancast.planners.decision_tree.planner",
         "def f(p): return isinstance(p, ChoreographyPlanner)",
         "import plancast\ndef f(p): return isinstance(p, plancast.DeterministicPlanner)",
         "def f(p): return type(p).__name__ == 'ChoreographyPlanner'",

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from plancast.errors import InvalidStateMachine, PlanCancelled, PlancastError, PlanFailed, RetryableError
-from plancast.states import RetryPolicy, StateAction, StateConfig, StateTransition
+from plancast.state_machine.states import RetryPolicy, StateAction, StateConfig, StateTransition
 
 
 def test_a_state_needs_only_its_name() -> None:

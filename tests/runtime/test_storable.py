@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from plancast import App, PlanContext, Planner
 from plancast.errors import UnstorablePlan
-from plancast.storable import packed_and_checked
 from plancast.testing import PlancastTest
-from plancast.turn import Turn
+from plancast.turn.serialization_check import packed_and_checked
+from plancast.turn.turn import Turn
 from plancast_bus.events.codec import unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 

@@ -13,7 +13,7 @@ PROGRAM = """
 import logging, sys
 logging.basicConfig(level="WARNING")
 from plancast.settings import Settings
-from plancast.trace_export import flush, open_tracing
+from plancast.telemetry.trace_export import flush, open_tracing
 tracing = open_tracing(Settings(), "host-7")
 if tracing is None:
     print("off", sorted(each for each in sys.modules if each.startswith("opentelemetry")))

@@ -24,8 +24,8 @@ from plancast import (
     Worker,
 )
 from plancast.settings import Settings, TelemetrySettings
+from plancast.telemetry.tracing import Tracing
 from plancast.testing import Answer, MemoryWorld, ModelServer, PlancastTest
-from plancast.tracing import Tracing
 from plancast_bus.events.codec import decode
 from plancast_bus.memory import MemoryBus
 from plancast_bus.ports.bus import ConsumerSpec, Source

@@ -21,7 +21,7 @@ from plancast import (
     TerminalError,
 )
 from plancast.settings import PlanSettings
-from plancast.turn import Turn, TurnEnvironment, Verdict
+from plancast.turn.turn import Turn, TurnEnvironment, Verdict
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from plancast import App, PlanContext, Planner, PlanStatus, RetryPolicy, StateAction, StateConfig, StateTransition
 from plancast.errors import InvalidStateMachine
-from plancast.machine import Machine, validate_state_machine
 from plancast.settings import PlanSettings
-from plancast.turn import Turn, TurnEnvironment, Verdict
+from plancast.state_machine.machine import Machine, validate_state_machine
+from plancast.turn.turn import Turn, TurnEnvironment, Verdict
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.ports.effects import CancelTimer, Effect, Publish, Respond, SetTimer, to_fields

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from plancast import answering, deciding
 from plancast.testing.simulation import (
     Fault,
     Noise,
@@ -25,6 +24,7 @@ from plancast.testing.simulation import (
 )
 from plancast.testing.simulation.history import Struck
 from plancast.testing.simulation.running import run_seed
+from plancast.turn import autonomous, task_responses
 from plancast_actors.dispatch import host_link
 from plancast_actors.hosting import plan_actor
 from plancast_actors.hosting.activation import Activation, Emitted
@@ -146,9 +146,9 @@ def _timeouts_that_do_not_look(patch: pytest.MonkeyPatch) -> None:
 def _kept_answers_all_have_requests(patch: pytest.MonkeyPatch) -> None:
     def take(plan: Any, fields: Any) -> bool:
         plan.requests[fields["parent_event_id"]]
-        return answering.take_answer(plan, fields)
+        return task_responses.take_answer(plan, fields)
 
-    patch.setattr(deciding, "take_answer", take)
+    patch.setattr(autonomous, "take_answer", take)
 
 
 ENDED_BY_ANOTHER = Workload(

@@ -9,8 +9,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from plancast.telemetry.tracing import Tracing
 from plancast.testing.simulation import make_workload, report, simulate
-from plancast.tracing import Tracing
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.workers.runner import TaskRunner
 

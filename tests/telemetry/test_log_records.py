@@ -19,8 +19,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from plancast import App, Planner, StateAction, StateConfig, StateTransition, Worker
 from plancast.cli import logs, main
 from plancast.cli.connection import load_settings
-from plancast.log_records import IN_HAND, MAX_CHARS, FieldFormatter, JsonFormatter
 from plancast.settings import Settings, TelemetrySettings
+from plancast.telemetry.logging import IN_HAND, MAX_CHARS, FieldFormatter, JsonFormatter
 from plancast.testing import PlancastTest
 from plancast_actors.hosting.protocol import Inbound
 from plancast_actors.telemetry import logging as actor_logs

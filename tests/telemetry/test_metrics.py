@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plancast import App, Planner, StateAction, StateConfig, StateTransition, Worker
-from plancast.deterministic import DeterministicPlanner
-from plancast.reasoning import ReasonReply, ReasonRequest, Usage
+from plancast.models.port import ReasonReply, ReasonRequest, Usage
+from plancast.planners.decision_tree.planner import DeterministicPlanner
+from plancast.planners.decision_tree.steps import CallToolStep, FinishStep
 from plancast.settings import ReasonerSettings
-from plancast.steps import CallToolStep, FinishStep
 from plancast.testing import PlancastTest
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.hosting.protocol import Inbound

@@ -14,9 +14,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from plancast.agents.registry import TTL_SECONDS
 from plancast.app import App, load_app
 from plancast.errors import InvalidApp
-from plancast.registry import TTL_SECONDS
 from plancast.settings import Settings
 from plancast_actors.dispatch.dispatcher import CONSUMER_PREFIX, DispatcherOptions, consumer_specs
 from plancast_actors.liveness.registration import deregister_app, register_app

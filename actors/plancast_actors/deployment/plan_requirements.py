@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from plancast.machine import Machine
-from plancast.status import PlanStatus
+from plancast.plan.status import PlanStatus
+from plancast.state_machine.machine import Machine
 from plancast_actors.dispatcher_options import CONSUMER_PREFIX
 from plancast_actors.release import Need
 from plancast_bus.events.codec import unpack

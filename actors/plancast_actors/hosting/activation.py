@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from plancast.machine import Machine
-from plancast.plan import PlanContext
-from plancast.storable import packed_and_checked
-from plancast.turn import Turn
+from plancast.plan.context import PlanContext
+from plancast.state_machine.machine import Machine
+from plancast.turn.serialization_check import packed_and_checked
+from plancast.turn.turn import Turn
 from plancast_actors.hosting.outbox_recovery import still_unsent
 from plancast_actors.maintenance.machine_gc import is_kept
 from plancast_actors.telemetry.samples import Laps

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from plancast.turn import Turn, Verdict
+from plancast.turn.turn import Turn, Verdict
 from plancast_actors.hosting.activation import digest_of
 from plancast_actors.hosting.protocol import Inbound
 from plancast_actors.telemetry.samples import Laps, laps_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plancast.plan import PlanContext
-from plancast.reading import answered_request
+from plancast.plan.context import PlanContext
+from plancast.plan.event_fields import answered_request
 from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.events.codec import decode
 from plancast_bus.events.envelope import EventTopic

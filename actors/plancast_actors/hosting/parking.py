@@ -6,10 +6,10 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Protocol
 
-from plancast.asking import in_process_reasoner
-from plancast.pacing import in_turn
-from plancast.reasoning import ReasonerPort, ReasonReply, ReasonRequest
-from plancast.trace_scope import TRACING, current_trace
+from plancast.models.port import ReasonerPort, ReasonReply, ReasonRequest
+from plancast.models.repair_loop import in_process_reasoner
+from plancast.models.throttle import in_turn
+from plancast.telemetry.trace_scope import TRACING, current_trace
 
 
 class Parked(Protocol):
@@ -29,7 +29,7 @@ PARK: ContextVar[Parked | None] = ContextVar("PARK", default=None)
 
 
 class ParkingReasoner:
-    """The reasoner of a plan host: a turn that asks it is parked. See :class:`plancast.reasoning.ReasonerPort`.
+    """The reasoner of a plan host: a turn that asks it is parked. See :class:`plancast.models.port.ReasonerPort`.
 
     Models answer in waves: the turns that go on then do so one at a time, and those of other plans come in between.
 

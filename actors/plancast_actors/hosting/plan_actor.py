@@ -10,14 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from plancast.app_code import contained
-from plancast.controls import CANCEL, cancel_reason
 from plancast.errors import HandlerAborted, RetryableError, TerminalError, UnstorablePlan
 from plancast.goal import GoalContext
-from plancast.log_records import IN_HAND, about
-from plancast.reading import error_text
-from plancast.redaction import redact
-from plancast.tree import KEPT_SECONDS, Place
-from plancast.turn import Turn, Verdict
+from plancast.plan.control_events import CANCEL, cancel_reason
+from plancast.plan.event_fields import error_text
+from plancast.plan.tree import KEPT_SECONDS, Place
+from plancast.telemetry.logging import IN_HAND, about
+from plancast.telemetry.redaction import redact
+from plancast.turn.turn import Turn, Verdict
 from plancast_actors.hosting.activation import EXPIRED, Activation, Emitted, digest_of
 from plancast_actors.hosting.backlog import Backlog
 from plancast_actors.hosting.fast_path import QuickTurn

@@ -12,14 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from plancast.agents.registry import AgentRegistry, Toolkit
 from plancast.app import App
-from plancast.machine import Machine
-from plancast.reasoning import ReasonerPort
-from plancast.registry import AgentRegistry, Toolkit
+from plancast.models.port import ReasonerPort
+from plancast.plan.status import PlanStatus
+from plancast.plan.store import StoredPlans
 from plancast.settings import Settings
-from plancast.status import PlanStatus
-from plancast.stored import StoredPlans
-from plancast.turn import TurnEnvironment
+from plancast.state_machine.machine import Machine
+from plancast.turn.turn import TurnEnvironment
 from plancast_actors.dead_letters import Poison
 from plancast_actors.hosting.activation import Emitted
 from plancast_actors.hosting.event_decoder import InboundReader
@@ -37,7 +37,7 @@ from plancast_bus.ports.bus import Bus
 from plancast_bus.topics import SOURCES
 
 if TYPE_CHECKING:
-    from plancast.tracing import Tracing
+    from plancast.telemetry.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 MAX_REMEMBERED = 20_000

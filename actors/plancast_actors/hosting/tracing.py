@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from opentelemetry.trace import Link, SpanKind
 
-from plancast.tracing import Tracing, Work, link_to, processing
-from plancast.turn import Turn, Verdict
+from plancast.telemetry.tracing import Tracing, Work, link_to, processing
+from plancast.turn.turn import Turn, Verdict
 from plancast_actors.hosting.activation import Activation
 from plancast_actors.hosting.backlog import Backlog
 from plancast_actors.hosting.fast_path import QuickTurn

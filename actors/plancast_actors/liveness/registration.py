@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 from uuid import uuid4
 
+from plancast.agents.definitions import AgentDefinition, EventDefinition
+from plancast.agents.registry import AgentRegistry
 from plancast.app import App
-from plancast.definitions import AgentDefinition, EventDefinition
-from plancast.machine import failed_event
-from plancast.planner import Planner
-from plancast.registry import AgentRegistry
+from plancast.planners.planner import Planner
+from plancast.state_machine.machine import failed_event
 from plancast.worker import Worker
 from plancast_bus.clock import Clock
 from plancast_bus.errors import BusError

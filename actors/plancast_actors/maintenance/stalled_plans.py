@@ -10,13 +10,13 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
-from plancast.controls import WAKE
-from plancast.machine import Machine
-from plancast.plan import PlanContext
-from plancast.requests import WAIT
+from plancast.plan.context import PlanContext
+from plancast.plan.control_events import WAKE
+from plancast.plan.requests import WAIT
+from plancast.plan.status import PlanStatus
 from plancast.settings import PlanSettings
-from plancast.status import PlanStatus
-from plancast.waking import Kind, Standstill, standstill
+from plancast.state_machine.machine import Machine
+from plancast.turn.stall import Kind, Standstill, standstill
 from plancast_actors.maintenance.machine_gc import UnusedMachines
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.errors import BusError, InvalidEnvelope

@@ -20,9 +20,9 @@ import ray
 import ray._private.state as ray_state
 from ray.exceptions import RayError
 
-from plancast import trace_export
 from plancast.app import App, load_app
 from plancast.settings import Settings
+from plancast.telemetry import trace_export
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.dispatch.remote_host import RayHost, listen_where_ray_does
 from plancast_actors.hosting.connection import Lines
@@ -217,7 +217,7 @@ class HostProcess(Process):
             yield reading
 
     async def exchange(self, dispatcher: str, packed: bytes, wait: bool) -> bytes:
-        """Implements :class:`~plancast_actors.hosting.protocol.HostPort` on bytes: pickling tuples costs more than the call."""
+        """Implement :class:`~plancast_actors.hosting.protocol.HostPort` on bytes: pickling tuples costs more."""
         if not self._ready.done():
             await asyncio.shield(self._ready)
         batch = [Inbound(*each) for each in unpack(packed)]

@@ -14,13 +14,13 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from plancast import trace_export
-from plancast.answers import Key
-from plancast.log_records import IN_HAND
-from plancast.models import Reasoner, load_litellm
-from plancast.ratelimit import RateLimit, Ticket
-from plancast.reasoning import ReasonReply, ReasonRequest
+from plancast.models.port import ReasonReply, ReasonRequest
+from plancast.models.rate_limit import RateLimit, Ticket
+from plancast.models.reasoner import Reasoner, load_litellm
+from plancast.models.response_cache import Key
 from plancast.settings import ReasonerSettings
+from plancast.telemetry import trace_export
+from plancast.telemetry.logging import IN_HAND
 from plancast_actors.dispatch.remote_host import listen_where_ray_does
 from plancast_actors.ray.process import Blueprint, Process, actor_options, names_of, open_bus
 from plancast_actors.reasoning.autoscaler import ReasonerLost

@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from plancast.answers import Key
-from plancast.reasoning import ReasonReply
+from plancast.models.port import ReasonReply
+from plancast.models.response_cache import Key
 from plancast.settings import ReasonerSettings
 from plancast_actors.reasoning.response_store import T
 from plancast_actors.reasoning.serialization import Question

@@ -16,7 +16,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from plancast.app import App
 from plancast.errors import ReasonerUnavailable
-from plancast.reasoning import ReasonReply, ReasonRequest
+from plancast.models.port import ReasonReply, ReasonRequest
 from plancast.settings import Settings
 from plancast_actors.dispatch.remote_host import DETOUR_SECONDS
 from plancast_actors.reasoning.connection import LineCut, QuestionLine
@@ -114,7 +114,7 @@ def _call(question: Question) -> tuple[str, bytes]:
 
 
 class RayReasoner:
-    """The pool in another process; see :class:`plancast.reasoning.ReasonerPort`.
+    """The pool in another process; see :class:`plancast.models.port.ReasonerPort`.
 
     Args:
         namespace: The Ray namespace of the deployment.

@@ -8,10 +8,10 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
-from plancast.answers import AnswerCache, Key
 from plancast.errors import ReasonerUnavailable
-from plancast.ratelimit import MonotonicClock, Ticket
-from plancast.reasoning import ReasonReply
+from plancast.models.port import ReasonReply
+from plancast.models.rate_limit import MonotonicClock, Ticket
+from plancast.models.response_cache import AnswerCache, Key
 from plancast.settings import ReasonerSettings
 from plancast_actors.reasoning.autoscaler import Member, ReasonerCrew, ReasonerLost, ReasonerStarter
 from plancast_actors.reasoning.fair_queue import FairQueue
@@ -52,7 +52,7 @@ class _Waiter:
 
 
 class ReasonerPool:
-    """Asks models through reasoners; see :class:`plancast.reasoning.ReasonerPort`.
+    """Asks models through reasoners; see :class:`plancast.models.port.ReasonerPort`.
 
     A full pool makes requests wait; it loses none. Failed calls are retried by the reasoners alone: the pool repeats
     only what was in the hands of a reasoner that died, and that once.

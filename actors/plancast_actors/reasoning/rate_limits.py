@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plancast.ratelimit import MonotonicClock, RateLimit, Ticket
-from plancast.reasoning import ReasonRequest
+from plancast.models.port import ReasonRequest
+from plancast.models.rate_limit import MonotonicClock, RateLimit, Ticket
 from plancast.settings import ModelLimit
 from plancast_actors.reasoning.serialization import Question, opened
 from plancast_bus.clock import Clock

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from plancast.answers import Key
-from plancast.reasoning import ReasonReply
+from plancast.models.port import ReasonReply
+from plancast.models.response_cache import Key
 from plancast_bus.errors import BusError, BusUnavailable
 from plancast_bus.ports.bus import Bus
 

@@ -10,14 +10,14 @@ import pickle
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from plancast.reasoning import ReasonReply, ReasonRequest
+from plancast.models.port import ReasonReply, ReasonRequest
 
 PROTOCOL = pickle.HIGHEST_PROTOCOL
 
 
 @dataclass(frozen=True, slots=True)
 class SealedRequest:
-    """A question that is not opened on its way; fields are those of :class:`plancast.reasoning.ReasonRequest`."""
+    """A question that is not opened on its way; fields are those of :class:`plancast.models.port.ReasonRequest`."""
 
     model: str
     idempotency_key: str

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from plancast.reasoning import ReasonReply
+from plancast.models.port import ReasonReply
 from plancast_actors.reasoning.serialization import Question
 
 MAX_NAMES = 1000

@@ -6,8 +6,8 @@ import logging
 import os
 import sys
 
-from plancast.log_records import FieldFormatter, formatter
 from plancast.settings import TelemetrySettings
+from plancast.telemetry.logging import FieldFormatter, formatter
 
 _OURS = ("plancast", "plancast_actors", "plancast_bus")
 

@@ -139,7 +139,7 @@ LOOP_LAG = _gauge("event_loop_lag_seconds", "By how much the last report of metr
 
 
 def table() -> str:
-    """Render all metrics as the Markdown table of ``docs/telemetry.md``: ``python -m plancast_actors.telemetry.metrics``."""
+    """Render all metrics as the table of ``docs/telemetry.md``: ``python -m plancast_actors.telemetry.metrics``."""
     lines = ["| metric | kind | labels | what it says |", "|---|---|---|---|"]
     for metric in METRICS.values():
         labels = ", ".join(f"`{label}`" for label in metric.labels)

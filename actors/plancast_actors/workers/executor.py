@@ -18,9 +18,9 @@ from typing import Any
 from plancast.app_code import aborted_by, contained
 from plancast.context import PlatformContext
 from plancast.errors import RetryableError, TerminalError
-from plancast.plain import plain
-from plancast.redaction import redact
-from plancast.trace_scope import WORK
+from plancast.json_values.normalize import plain
+from plancast.telemetry.redaction import redact
+from plancast.telemetry.trace_scope import WORK
 from plancast.worker import TaskContext, TaskDefinition, TaskHandler, Worker
 from plancast_actors.telemetry.samples import UNSAMPLED, Samples
 from plancast_actors.workers.delivery_record import TRUSTED
@@ -135,7 +135,7 @@ class TaskExecutor:
         self._max_lost = max_lost
         self._is_async = _is_async(definition.handler)
         self.trusted = min(TRUSTED, max_lost)
-        """Deliveries before a task's attempts are recorded by :class:`~plancast_actors.workers.delivery_record.TaskRecord`."""
+        """Deliveries before attempts are recorded by :class:`~plancast_actors.workers.delivery_record.TaskRecord`."""
 
     async def run(self, request: EventEnvelope, attempt: int) -> Answer | None:
         """Call the handler, and make the answer of what it returns or raises.

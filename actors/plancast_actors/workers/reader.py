@@ -10,9 +10,9 @@ from contextlib import suppress
 from functools import partial
 
 from plancast.errors import RetryableError, TerminalError
-from plancast.log_records import IN_HAND
-from plancast.redaction import redact
-from plancast.trace_scope import TRACE
+from plancast.telemetry.logging import IN_HAND
+from plancast.telemetry.redaction import redact
+from plancast.telemetry.trace_scope import TRACE
 from plancast_actors.dead_letters import Poison
 from plancast_actors.workers.delivery_record import TaskRecord
 from plancast_actors.workers.executor import TaskExecutor, given_up

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from plancast.errors import TerminalError
-from plancast.machine import failed_event
-from plancast.reading import error_text
+from plancast.plan.event_fields import error_text
+from plancast.state_machine.machine import failed_event
 from plancast.worker import TaskDefinition
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
 from plancast_bus.events.codec import decode

@@ -8,13 +8,13 @@ from dataclasses import asdict
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
+from plancast.agents.registry import AgentRegistry, Toolkit
 from plancast.app import App
 from plancast.context import PlatformContext
 from plancast.errors import InvalidApp
 from plancast.live import LiveEvents
-from plancast.registry import AgentRegistry, Toolkit
+from plancast.plan.store import StoredPlans
 from plancast.settings import WorkerSettings
-from plancast.stored import StoredPlans
 from plancast.worker import Worker
 from plancast_actors.liveness.registration import Presence
 from plancast_actors.telemetry.samples import Samples
@@ -27,7 +27,7 @@ from plancast_bus.settings import BusSettings
 from plancast_bus.subjects import Subjects, task_consumer_name
 
 if TYPE_CHECKING:
-    from plancast.tracing import Tracing
+    from plancast.telemetry.tracing import Tracing
 
 DRAIN_SECONDS = 10.0
 MAX_EVENT_BYTES: int = BusSettings().max_event_bytes

@@ -7,8 +7,8 @@ from typing import Any
 from opentelemetry.trace import SpanKind
 
 from plancast.errors import RetryableError
-from plancast.trace_scope import WORK
-from plancast.tracing import Tracing, processing
+from plancast.telemetry.trace_scope import WORK
+from plancast.telemetry.tracing import Tracing, processing
 from plancast_actors.workers.delivery_record import TaskRecord
 from plancast_actors.workers.reader import TaskReader, _Held
 from plancast_bus.events.envelope import EventEnvelope

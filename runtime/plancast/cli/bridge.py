@@ -15,7 +15,7 @@ from plancast.cli.options import AsJson, NatsUrl, Verbose
 from plancast.cli.output import note, print_json, print_line, public_url
 
 if TYPE_CHECKING:
-    from plancast.bridges.soorma import SoormaOptions
+    from plancast.integrations.soorma.bridge import SoormaOptions
     from plancast.settings import Settings
 
 bridge = typer.Typer(
@@ -70,7 +70,7 @@ def soorma(
     go back on its own subjects, under the response_event and correlation_id that it asked for. Several bridges share
     the work. What Soorma publishes while no bridge runs is lost: core NATS delivers at most once.
     """
-    from plancast.bridges.soorma import SoormaOptions
+    from plancast.integrations.soorma.bridge import SoormaOptions
     from plancast_bus.subjects import check_event_type
 
     root = from_subject.removesuffix(".>").removesuffix(".*")
@@ -90,8 +90,8 @@ async def _soorma(
     task_seconds: float,
     as_json: bool,
 ) -> int:
-    from plancast.bridges.soorma import SoormaBridge
-    from plancast.bridges.soorma_workers import SoormaTasks
+    from plancast.integrations.soorma.bridge import SoormaBridge
+    from plancast.integrations.soorma.workers import SoormaTasks
     from plancast_bus.jetstream.core_nats import connect_plain
     from plancast_bus.settings import NatsSettings
 

@@ -63,7 +63,7 @@ def awaited_events(ctx: typer.Context, incomplete: str) -> list[Completion]:
 
     async def read(bus: JetStreamBus, found: list[Completion]) -> None:
         from plancast.cli.timeline import listens_for, waits
-        from plancast.stored import find_checkpoint, plan_fields
+        from plancast.plan.store import find_checkpoint, plan_fields
 
         checkpoint = await find_checkpoint(bus.checkpoints, plan_id)
         if checkpoint is None:

@@ -16,7 +16,7 @@ from plancast.cli.running import find_running
 from plancast.settings import Settings
 
 if TYPE_CHECKING:
-    from plancast.client import Client
+    from plancast.client.client import Client
     from plancast_bus.jetstream import JetStreamBus
 
 
@@ -107,8 +107,8 @@ async def open_deployed(nats_url: str | None) -> AsyncIterator[JetStreamBus]:
 @asynccontextmanager
 async def open_client(nats_url: str | None) -> AsyncIterator[Client]:
     """A client over :func:`open_deployed`; raises the same."""
-    from plancast.client import Client
-    from plancast.trace_export import open_tracing
+    from plancast.client.client import Client
+    from plancast.telemetry.trace_export import open_tracing
 
     async with open_deployed(nats_url) as bus, Client(bus) as client:
         client.tracing = open_tracing(load_settings(), "cli")

@@ -143,9 +143,9 @@ async def _clock_skew(settings: Settings, stream: str) -> Skew:
 
 async def _stalled(bus: Bus, settings: Settings) -> dict[str, Any] | None:
     """The plans that stand still, among those that moved last longest ago: what a dispatcher would report of them."""
-    from plancast.plan import PlanContext
-    from plancast.stored import plan_fields
-    from plancast.waking import standstill
+    from plancast.plan.context import PlanContext
+    from plancast.plan.store import plan_fields
+    from plancast.turn.stall import standstill
 
     now, patience, looks, read = time.time(), settings.plans.stalled_seconds, 0, 0
     found: list[str] = []

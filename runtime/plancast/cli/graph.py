@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from plancast.cli import timeline
-from plancast.machine import START
+from plancast.state_machine.machine import START
 
 TAKEN = "✓ "
 """Stands before the label of a transition that the plan took."""

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from plancast.cli import timeline
 from plancast.cli.output import cell, duration, iso, note, out, plain, shorten, status_text, table, timestamp
-from plancast.controls import INJECT, REDIRECT, RESUME, who
+from plancast.plan.control_events import INJECT, REDIRECT, RESUME, who
 
 if TYPE_CHECKING:
-    from plancast.handle import PlanChange
+    from plancast.client.handle import PlanChange
 
 SAID_WIDTH = 120
 """Characters that a line of the table has for what a control event says."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from plancast.log_records import FieldFormatter, LogFormat, formatter
+from plancast.telemetry.logging import FieldFormatter, LogFormat, formatter
 
 __all__ = (
     "FieldFormatter", "ask_format", "asked_format", "configure", "in_json", "reset", "tell", "tracebacks_wanted",

@@ -25,9 +25,9 @@ from plancast.cli.output import (
     timestamp,
 )
 from plancast.cli.timeline import Waiting
-from plancast.status import PlanStatus
-from plancast.task_registry import TaskRegistry
-from plancast.tasks import Task
+from plancast.plan.status import PlanStatus
+from plancast.tasks.model import Task
+from plancast.tasks.registry import TaskRegistry
 
 if TYPE_CHECKING:
     from plancast_bus.ports.checkpoints import PlanSummary

@@ -16,11 +16,11 @@ from plancast.cli.graph import mermaid
 from plancast.cli.options import AsJson, NatsUrl, PlanId, Verbose
 from plancast.cli.output import print_json, print_line, report_line
 from plancast.cli.progress import working
-from plancast.status import PlanStatus
+from plancast.plan.status import PlanStatus
 
 if TYPE_CHECKING:
-    from plancast.client import PlanPage
-    from plancast.handle import PlanHandle
+    from plancast.client.client import PlanPage
+    from plancast.client.handle import PlanHandle
 
 _T = TypeVar("_T")
 

@@ -7,8 +7,8 @@ from typing import Any
 from rich.text import Text
 
 from plancast.cli.output import cell, out, plural, report_line, shorten, table, timestamp
-from plancast.differences import MISSING
-from plancast.replayed import Outcome, Replay, ReplayedTurn
+from plancast.json_values.diff import MISSING
+from plancast.replay.report import Outcome, Replay, ReplayedTurn
 
 VALUE_WIDTH = 80
 """Characters that a line has for a value of then or of now."""

@@ -190,7 +190,7 @@ def _chosen(app: App, only: list[str] | None) -> tuple[Worker, ...]:
 async def _work(app: App, workers: tuple[Worker, ...], settings: Settings, as_json: bool) -> int:
     foreground = Foreground()
     note(f"starting {plural(len(workers), 'worker')} of {app.name} on {public_url(settings.nats.url)} …")
-    from plancast.trace_export import open_tracing
+    from plancast.telemetry.trace_export import open_tracing
     from plancast_actors.workers.runner import TaskRunner
 
     try:

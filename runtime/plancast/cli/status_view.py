@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from plancast.cli.output import cell, duration, fields, out, status_text, table
-from plancast.status import PlanStatus
+from plancast.plan.status import PlanStatus
 
 _NOT_COLUMNS = frozenset({"name", "alive", "error"})
 _SELDOM = frozenset(

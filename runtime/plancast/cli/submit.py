@@ -14,10 +14,10 @@ from plancast.cli.options import AsJson, NatsUrl, Verbose
 from plancast.cli.output import note, print_json, print_line
 from plancast.cli.progress import Tell, working
 from plancast.errors import PlanCancelled, PlanFailed
-from plancast.status import PlanStatus
+from plancast.plan.status import PlanStatus
 
 if TYPE_CHECKING:
-    from plancast.handle import PlanHandle
+    from plancast.client.handle import PlanHandle
 
 
 def submit(

@@ -16,7 +16,7 @@ from plancast.cli.output import print_json, report_line
 
 if TYPE_CHECKING:
     from plancast.app import App
-    from plancast.replayed import Replay
+    from plancast.replay.report import Replay
 
 AppOption = Annotated[
     str | None,
@@ -60,7 +60,7 @@ def replay(
             return await client.plan(_named(plan)).replay(app=code, machine=machine.value)
 
     from plancast.cli.replay_view import show_replay
-    from plancast.replayed import Outcome
+    from plancast.replay.report import Outcome
 
     replayed = asyncio.run(run())
     if as_json:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from plancast.controls import CANCEL, INJECT, PAUSE, REDIRECT, REJECT, RESUME
-from plancast.requests import Request
+from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, REJECT, RESUME
+from plancast.plan.requests import Request
 
 _SAID_IN = {
     CANCEL: "reason",

@@ -10,15 +10,15 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
-from plancast.client import Client
+from plancast.agents.registry import AgentRegistry
+from plancast.client.client import Client
+from plancast.client.handle import PlanHandle
 from plancast.console.index import PlanIndex, Row, Wanted
 from plancast.console.limits import Slots
 from plancast.console.problems import Refused
 from plancast.errors import PlanNotFound
-from plancast.handle import PlanHandle
-from plancast.registry import AgentRegistry
+from plancast.plan.store import find_checkpoint, plan_fields
 from plancast.settings import Settings
-from plancast.stored import find_checkpoint, plan_fields
 from plancast_bus.events.codec import unpack
 from plancast_bus.ports.bus import Bus
 from plancast_bus.ports.checkpoints import Checkpoint

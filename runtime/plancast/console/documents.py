@@ -20,14 +20,14 @@ from plancast.console.plan_schemas import (
     Usage,
     Waiting,
 )
-from plancast.controls import PAUSE, who
 from plancast.errors import PlancastError
-from plancast.interpolation import ROOTS, compile_template
-from plancast.plan import WAITING_FOR
-from plancast.requests import WAIT, Request
-from plancast.status import PlanStatus
-from plancast.task_registry import TaskRegistry
-from plancast.tasks import Task
+from plancast.plan.context import WAITING_FOR
+from plancast.plan.control_events import PAUSE, who
+from plancast.plan.requests import WAIT, Request
+from plancast.plan.status import PlanStatus
+from plancast.state_machine.interpolation import ROOTS, compile_template
+from plancast.tasks.model import Task
+from plancast.tasks.registry import TaskRegistry
 from plancast_bus.ports.checkpoints import PlanSummary
 
 Fields = Mapping[str, Any]

@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple
 from plancast.cli import timeline
 from plancast.console.layout import place
 from plancast.console.plan_schemas import Edge, Graph, Node
-from plancast.machine import START
-from plancast.status import PlanStatus
+from plancast.plan.status import PlanStatus
+from plancast.state_machine.machine import START
 
 Kind = Literal["start", "state", "end", "decision", "tool", "wait", "fail"]
 MAX_DECISIONS = 200

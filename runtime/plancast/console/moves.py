@@ -23,10 +23,10 @@ from plancast.console.move_schemas import (
 from plancast.console.people import asked_of_people
 from plancast.console.plans import IdempotencyKey, PlanId, sendable, stable_id
 from plancast.console.problems import Refused
-from plancast.controls import BY, CANCEL, FORK, INJECT, PAUSE, REDIRECT, REJECT, RESUME
 from plancast.errors import PlanFinished
-from plancast.status import PlanStatus
-from plancast.steering import CONTROLS
+from plancast.plan.control_events import BY, CANCEL, FORK, INJECT, PAUSE, REDIRECT, REJECT, RESUME
+from plancast.plan.status import PlanStatus
+from plancast.turn.controls import CONTROLS
 
 routes = APIRouter(prefix="/plans/{plan_id}", tags=["moves"])
 RETRY_OF = "retry_of"

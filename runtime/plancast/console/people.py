@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from plancast.console.backend import Backend
 from plancast.console.index import Row
-from plancast.machine import Machine
-from plancast.status import PAUSED, RUNNING
+from plancast.plan.status import PAUSED, RUNNING
+from plancast.state_machine.machine import Machine
 from plancast_bus.errors import BusError
 from plancast_bus.events.envelope import EventTopic
 

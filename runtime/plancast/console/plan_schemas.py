@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from plancast.console.said import Asked, EventType, Moment, Name, Said
-from plancast.status import PlanStatus
+from plancast.plan.status import PlanStatus
 
 
 class Summary(Said):

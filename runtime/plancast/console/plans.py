@@ -30,10 +30,10 @@ from plancast.console.plan_schemas import (
     Tree,
 )
 from plancast.console.problems import Refused
-from plancast.controls import BY
 from plancast.ending import response_of
-from plancast.plain import plain
-from plancast.status import PlanStatus
+from plancast.json_values.normalize import plain
+from plancast.plan.control_events import BY
+from plancast.plan.status import PlanStatus
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 
 SLASH = "\ue000"

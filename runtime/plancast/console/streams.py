@@ -22,7 +22,7 @@ from plancast.console.index import Wanted
 from plancast.console.plan_schemas import PlanStanding, Result
 from plancast.console.plans import PlanId, wanted
 from plancast.ending import response_of
-from plancast.status import PlanStatus
+from plancast.plan.status import PlanStatus
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.ports.checkpoints import Checkpoint
 

@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from plancast.client.handle import PlanHandle
 from plancast.demo.cases import Case
 from plancast.demo.driving import HUMAN_SECONDS, Journey, PlanDrive
-from plancast.handle import PlanHandle
 
 CLARIFIED = "user.clarification.provided"
 ASK_USER, FAILED = "ask_user", "failed"

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from plancast.client import Client
+from plancast.client.client import Client
+from plancast.client.handle import PlanHandle
 from plancast.errors import PlanFailed
-from plancast.handle import PlanHandle
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import Subscription
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from plancast.cli.output import err, out, plain, plural, print_json
-from plancast.client import Client
+from plancast.client.client import Client
 from plancast.demo import offline_model, order_display
 from plancast.demo.decided import Account, Spent
 from plancast.demo.with_model import deployed_with_model

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from plancast.client import Client
+from plancast.client.client import Client
+from plancast.client.handle import PlanHandle
+from plancast.decisions.executor import WAITING_EVENT
 from plancast.demo.decided import Account
 from plancast.demo.driving import LATE_SECONDS, Audience
 from plancast.demo.order_cases import LIMIT, OrderCase
 from plancast.errors import PlanCancelled, PlanFailed, PlanFinished
-from plancast.executor import WAITING_EVENT
-from plancast.handle import PlanHandle
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import Subscription
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from plancast.cli.output import out, plural, print_json, public_url
-from plancast.client import Client
+from plancast.client.client import Client
 from plancast.demo import offline_model, order_display
 from plancast.demo.decided import Spent
 from plancast.demo.order_cases import choose_orders

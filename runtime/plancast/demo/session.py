@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.text import Text
 
 from plancast.cli.output import err, out, plural, print_json, public_url
-from plancast.client import Client
+from plancast.client.client import Client
+from plancast.client.handle import PlanHandle
 from plancast.demo import display
 from plancast.demo.cases import choose
 from plancast.demo.deployed import HOSTS, deployed
 from plancast.demo.drive import ASK_USER, CLARIFIED, Drive, Run
 from plancast.demo.driving import Cost, Journey, cost_of, most_telling
 from plancast.errors import PlanFailed
-from plancast.handle import PlanHandle
 
 if TYPE_CHECKING:
     from plancast_actors.deployment.local import LocalRuntime

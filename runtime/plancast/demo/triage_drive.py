@@ -8,12 +8,12 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from plancast.client.handle import PlanHandle
 from plancast.demo.decided import Account
 from plancast.demo.driving import HUMAN_SECONDS, Journey, PlanDrive
 from plancast.demo.triage_cases import APPROVER, TicketCase
 from plancast.errors import PlanFinished
-from plancast.handle import PlanHandle
-from plancast.status import PlanStatus
+from plancast.plan.status import PlanStatus
 from plancast_bus.events.codec import decode
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import Subscription

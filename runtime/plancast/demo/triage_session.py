@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from plancast.cli.output import cell, duration, out, plural, print_json, public_url, table
-from plancast.client import Client
+from plancast.client.client import Client
 from plancast.demo import PlannerKind, display, offline_model, order_display
 from plancast.demo.decided import Spent
 from plancast.demo.deployed import deployed

@@ -3,7 +3,7 @@
 And for tests of planners: the conformance kit. No server, no key and no Ray needed.
 """
 
-from plancast.task_registry import TaskRegistry
+from plancast.tasks.registry import TaskRegistry
 from plancast.testing.environment import PlancastTest
 from plancast.testing.model_answers import Answer, ModelRequest
 from plancast.testing.model_server import ModelServer

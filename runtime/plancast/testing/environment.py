@@ -7,10 +7,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from plancast.agents.registry import TTL_SECONDS
 from plancast.app import App
-from plancast.client import Client
-from plancast.handle import PlanHandle
-from plancast.registry import TTL_SECONDS
+from plancast.client.client import Client
+from plancast.client.handle import PlanHandle
 from plancast.settings import Settings
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
@@ -22,7 +22,7 @@ from plancast_bus.clock import Clock, ManualClock, SystemClock
 from plancast_bus.memory import MemoryBus, MemoryWorld
 
 if TYPE_CHECKING:
-    from plancast.tracing import Tracing
+    from plancast.telemetry.tracing import Tracing
 
 
 class LocalHost:
@@ -114,7 +114,7 @@ class PlancastTest:
         self.client: Client
         self.tracing = tracing
         if tracing is None and self.settings.telemetry.traces == "on":
-            from plancast.tracing import Tracing
+            from plancast.telemetry.tracing import Tracing
 
             self.tracing = Tracing()
         self._dedicated: dict[str, LocalHost] = {}

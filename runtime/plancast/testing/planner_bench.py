@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from plancast.actions import (
+from plancast.decisions.actions import (
     AwaitAction,
     CompleteAction,
     DelegateAction,
@@ -21,12 +21,12 @@ from plancast.actions import (
     PublishAction,
     WaitAction,
 )
-from plancast.bounds import shown
-from plancast.decisions import PlannerDecision, check_decision
+from plancast.decisions.decision import PlannerDecision, check_decision
 from plancast.errors import InvalidDecision
-from plancast.reasoning import CURRENT_REASONER
-from plancast.run import RunContext, TrajectoryEntry
-from plancast.task_registry import TaskRegistry
+from plancast.json_values.limits import shown
+from plancast.models.port import CURRENT_REASONER
+from plancast.planners.contract import RunContext, TrajectoryEntry
+from plancast.tasks.registry import TaskRegistry
 from plancast.testing.scripted_reasoner import AGENT, APPROVED, LOOK, Script, ScriptedReasoner, completing
 
 PlannerFactory = Callable[[], Any | Awaitable[Any]]

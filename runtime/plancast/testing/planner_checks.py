@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
 
-from plancast.actions import CompleteAction, FinishReason, PlannerAction
-from plancast.decisions import PlannerDecision, check_decision
+from plancast.decisions.actions import CompleteAction, FinishReason, PlannerAction
+from plancast.decisions.decision import PlannerDecision, check_decision
 from plancast.errors import BudgetExhausted, IdentityRequired, InvalidDecision
-from plancast.run import RunBudget, RunContext, RunControl, resolve_wake_mode
+from plancast.planners.contract import RunBudget, RunContext, RunControl, resolve_wake_mode
 from plancast.testing.planner_bench import ACTIONS, Bench, NotConforming, action_of, own_registry, plain, sound, told
 from plancast.testing.planner_drive import MOST_STEPS, Drive
 from plancast.testing.scripted_reasoner import GOOD

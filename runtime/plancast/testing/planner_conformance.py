@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from plancast.run import RunContext
+from plancast.planners.contract import RunContext
 from plancast.testing.planner_bench import Bench, NotConforming, PlannerFactory, told
 from plancast.testing.planner_checks import (
     check_cancelled,
@@ -145,7 +145,7 @@ async def _check_imports(bench: Bench) -> str:
     """What the planner reaches by import runs no plans; a decision tree asks no models either."""
     planner = await bench.fresh()
     modules = modules_of(planner)
-    forbidden = RUNTIME + MODELS if "plancast.deterministic" in modules else RUNTIME
+    forbidden = RUNTIME + MODELS if "plancast.planners.decision_tree.planner" in modules else RUNTIME
     result = reached(modules, forbidden)
     if result.found:
         raise NotConforming(f"reaches what planners must not: {'; '.join(result.found)}")

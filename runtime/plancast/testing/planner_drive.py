@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from plancast.actions import AwaitAction, DelegateAction, ParallelAction, PublishAction, SpawnSpec, WaitAction
-from plancast.decisions import PlannerDecision
+from plancast.decisions.actions import AwaitAction, DelegateAction, ParallelAction, PublishAction, SpawnSpec, WaitAction
+from plancast.decisions.decision import PlannerDecision
 from plancast.errors import TaskError
-from plancast.machine import base_of
-from plancast.run import RunContext, TrajectoryEntry
-from plancast.task_registry import TaskRegistry
-from plancast.tasks import GroupState, TaskState
+from plancast.planners.contract import RunContext, TrajectoryEntry
+from plancast.state_machine.machine import base_of
+from plancast.tasks.model import GroupState, TaskState
+from plancast.tasks.registry import TaskRegistry
 from plancast.testing.planner_bench import ACTIONS
 
 MOST_STEPS: Final = 10

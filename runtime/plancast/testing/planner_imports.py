@@ -14,16 +14,13 @@ from typing import Final
 
 RUNTIME: Final = (
     "plancast.turn",
-    "plancast.deciding",
-    "plancast.outbox",
-    "plancast.settling",
     "plancast_actors",
     "plancast_bus.jetstream",
     "ray",
     "nats",
 )
 """What runs plans: no planner reaches it."""
-MODELS: Final = ("plancast.reasoning", "plancast.asking", "plancast.models", "litellm")
+MODELS: Final = ("plancast.models", "litellm")
 """What asks models: decision trees do not reach it either."""
 
 _OURS: Final = ("plancast", "plancast_bus")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final, get_args
 
-from plancast.actions import (
+from plancast.decisions.actions import (
     MAX_BRANCHES,
     CompleteAction,
     DelegateAction,
@@ -16,12 +16,12 @@ from plancast.actions import (
     PlannerAction,
     PublishAction,
 )
-from plancast.decisions import check_decision
+from plancast.decisions.decision import check_decision
 from plancast.errors import InvalidDecision, PlancastError
+from plancast.planners.llm.decision_validation import RESERVED_PREFIX
 from plancast.testing.planner_bench import Bench, Hung, NotConforming, action_of, marks_of, sound, told
 from plancast.testing.planner_drive import MOST_STEPS, Drive
 from plancast.testing.scripted_reasoner import BAD, GOOD, OVERSIZED, TOO_MANY, Script, completing, parallel, saying
-from plancast.validation import RESERVED_PREFIX
 
 _NO_MODEL: Final = "asks no model"
 _MOST_FAULTS: Final = 3

@@ -6,10 +6,10 @@ import asyncio
 import json
 from typing import Any, Final
 
-from plancast.actions import AwaitAction, DelegateAction
-from plancast.decisions import PlannerDecision
-from plancast.reasoning import ReasonRequest
-from plancast.run import RunContext
+from plancast.decisions.actions import AwaitAction, DelegateAction
+from plancast.decisions.decision import PlannerDecision
+from plancast.models.port import ReasonRequest
+from plancast.planners.contract import RunContext
 from plancast.testing.planner_bench import MARK, Bench, NotConforming, action_of, own_registry, plain
 from plancast.testing.planner_drive import MOST_STEPS, Drive
 from plancast.testing.scripted_reasoner import completing, delegating

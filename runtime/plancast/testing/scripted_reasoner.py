@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from zlib import crc32
 
-from plancast.actions import MAX_BRANCHES
-from plancast.definitions import AgentDefinition, EventDefinition
+from plancast.agents.definitions import AgentDefinition, EventDefinition
+from plancast.decisions.actions import MAX_BRANCHES
 from plancast.errors import ModelUnavailable, ReasonerUnavailable
-from plancast.reasoning import ReasonReply, ReasonRequest, Usage
-from plancast.run import RunContext
+from plancast.models.port import ReasonReply, ReasonRequest, Usage
+from plancast.planners.contract import RunContext
 
 Script = Callable[[ReasonRequest, RunContext], str]
 """What a model answers to a question that is asked for a run; it may raise what a port raises."""
@@ -51,7 +51,7 @@ class ScriptedReasoner:
         """How often it was asked."""
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
-        """See :class:`plancast.reasoning.ReasonerPort`."""
+        """See :class:`plancast.models.port.ReasonerPort`."""
         self.questions += 1
         for _ in range(1 + crc32(self._run.run_id.encode()) % 5):
             await asyncio.sleep(0)  # calls that run at the same time overtake each other

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from plancast.status import PlanStatus
+from plancast.plan.status import PlanStatus
 from plancast.testing.simulation.history import (
     Answered,
     Called,

@@ -7,11 +7,11 @@ import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from plancast.client import Client
-from plancast.controls import CANCEL, PAUSE, RESUME
+from plancast.client.client import Client
+from plancast.client.handle import PlanHandle
 from plancast.errors import PlanCancelled, PlanFailed
-from plancast.handle import PlanHandle
-from plancast.status import PlanStatus
+from plancast.plan.control_events import CANCEL, PAUSE, RESUME
+from plancast.plan.status import PlanStatus
 from plancast.testing.simulation.cluster import Cluster, Life, Process
 from plancast.testing.simulation.history import Struck, Submitted, Told
 from plancast.testing.simulation.loop import START

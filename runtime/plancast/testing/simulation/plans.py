@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from plancast.actions import (
+from plancast.app import App
+from plancast.decisions.actions import (
     AwaitAction,
     CompleteAction,
     DelegateAction,
@@ -17,16 +18,15 @@ from plancast.actions import (
     SpawnSpec,
     WaitAction,
 )
-from plancast.app import App
-from plancast.decisions import PlannerDecision
-from plancast.deterministic import DecisionTreeStep, DeterministicPlanner
+from plancast.decisions.decision import PlannerDecision
 from plancast.errors import RetryableError, TerminalError
-from plancast.machine import timeout_event
-from plancast.planner import Planner
-from plancast.run import RunContext, WakeMode
-from plancast.states import RetryPolicy, StateAction, StateConfig, StateTransition
-from plancast.steps import FinishStep, PauseStep, SpawnAndAwaitStep
-from plancast.tasks import GroupCompletion
+from plancast.planners.contract import RunContext, WakeMode
+from plancast.planners.decision_tree.planner import DecisionTreeStep, DeterministicPlanner
+from plancast.planners.decision_tree.steps import FinishStep, PauseStep, SpawnAndAwaitStep
+from plancast.planners.planner import Planner
+from plancast.state_machine.machine import timeout_event
+from plancast.state_machine.states import RetryPolicy, StateAction, StateConfig, StateTransition
+from plancast.tasks.model import GroupCompletion
 from plancast.testing.simulation.workload import PlanSpec, Step, Workload
 from plancast.worker import TaskContext, Worker
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from plancast.client import Client
+from plancast.client.client import Client
+from plancast.plan.status import PlanStatus
 from plancast.settings import Settings
-from plancast.status import PlanStatus
 from plancast.testing.simulation.adversary import Adversary
 from plancast.testing.simulation.checker import Violation, check_history
 from plancast.testing.simulation.cluster import Cluster

@@ -1,0 +1,1 @@
+"""Event and agent definitions, and the registry of what is live."""

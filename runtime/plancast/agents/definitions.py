@@ -1,0 +1,124 @@
+"""What agents declare of themselves: events with their schemas, and who consumes and produces them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+from plancast.errors import InvalidApp
+from plancast.json_values.normalize import plain
+from plancast.json_values.schemas import Schema, checked_schema
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.subjects import check_event_type
+
+__all__ = ["AgentDefinition", "EventDefinition", "Schema"]
+
+_D = TypeVar("_D")
+
+
+@dataclass(frozen=True, init=False)
+class EventDefinition:
+    """An event that may be published, with what its data looks like and what answers it.
+
+    Raises:
+        InvalidSubject: a name is no event type.
+        InvalidApp: the topic does not exist, or a schema is no JSON Schema.
+    """
+
+    event_type: str
+    topic: EventTopic
+    description: str = ""
+    payload_schema: dict[str, Any] | None = field(default=None, hash=False)
+    """JSON Schema of the event's data; None: anything goes."""
+    response_event: str | None = None
+    """The event that answers it."""
+    response_schema: dict[str, Any] | None = field(default=None, hash=False)
+    """JSON Schema of the answer's data."""
+
+    def __init__(
+        self,
+        event_type: str = "",
+        topic: str = EventTopic.ACTION_REQUESTS,
+        description: str = "",
+        payload_schema: Schema | None = None,
+        response_event: str | None = None,
+        response_schema: Schema | None = None,
+        *,
+        event_name: str = "",
+    ) -> None:
+        if event_type and event_name and event_type != event_name:
+            raise InvalidApp(f"an event has one name, not {event_type[:80]!r} and {event_name[:80]!r}")
+        name = check_event_type(event_type or event_name)
+        fields = {
+            "event_type": name,
+            "topic": _topic(name, topic),
+            "description": description,
+            "payload_schema": checked_schema(payload_schema, f"event {name}: payload_schema"),
+            "response_event": check_event_type(response_event) if response_event else None,
+            "response_schema": checked_schema(response_schema, f"event {name}: response_schema"),
+        }
+        for key, value in fields.items():
+            object.__setattr__(self, key, value)
+
+    @property
+    def event_name(self) -> str:
+        """Alias of `event_type`."""
+        return self.event_type
+
+    def to_dict(self) -> dict[str, Any]:
+        """The definition as JSON has it; what is left at its default is left out."""
+        told = {name: getattr(self, name) for name in self.__dataclass_fields__} | {"topic": str(self.topic)}
+        return {name: plain(value) for name, value in told.items() if value not in (None, "")}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """What `to_dict` gave; fields that are not known (of a later version) are passed over."""
+        return _read(cls, fields, {*cls.__dataclass_fields__, "event_name"})
+
+
+@dataclass(frozen=True)
+class AgentDefinition:
+    """An agent (worker or planner), with the event types that it acts on and sends."""
+
+    agent_id: str
+    name: str
+    consumes: Sequence[str] = ()
+    produces: Sequence[str] = ()
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.agent_id or not self.name:
+            raise InvalidApp("an agent needs an agent_id and a name")
+        for side in ("consumes", "produces"):
+            object.__setattr__(self, side, _event_types(getattr(self, side), f"agent {self.name!r}: {side}"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The definition as JSON has it."""
+        told = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: plain(value) for name, value in told.items()}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """What `to_dict` gave; fields that are not known (of a later version) are passed over."""
+        return _read(cls, fields, cls.__dataclass_fields__)
+
+
+def _read(cls: type[_D], fields: Mapping[str, Any], known: Container[str]) -> _D:
+    try:
+        return cls(**{name: value for name, value in fields.items() if name in known})
+    except (AttributeError, TypeError) as error:
+        raise InvalidApp(f"it is no {cls.__name__}: {str(error)[:300]}") from None
+
+
+def _event_types(given: Iterable[str], where: str) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise InvalidApp(f"{where} is a list of event types, not the text {given[:80]!r}")
+    return tuple(dict.fromkeys(check_event_type(each) for each in given))
+
+
+def _topic(name: str, topic: str) -> EventTopic:
+    try:
+        return EventTopic(topic)
+    except ValueError:
+        raise InvalidApp(f"event {name}: topic is {topic!r:.60}, allowed: {', '.join(EventTopic)}") from None

@@ -1,0 +1,289 @@
+"""AgentRegistry and Toolkit: which agents are there, and which events can be acted on now."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
+
+from plancast.agents.definitions import AgentDefinition, EventDefinition
+from plancast.errors import PlancastError
+from plancast.json_values.normalize import plain
+from plancast_bus.clock import Clock, SystemClock
+from plancast_bus.errors import InvalidEnvelope
+from plancast_bus.ports.bus import Registry
+
+__all__ = ["AgentRegistry", "Toolkit", "UnknownAgent"]
+
+logger = logging.getLogger(__name__)
+TTL_SECONDS: Final = 45.0
+"""How long an agent is there after its last sign of life."""
+EVENT_SECONDS: Final = 86_400.0
+"""How long an event's definition is kept after it was last registered; it is actionable only while an agent lives."""
+
+
+class UnknownAgent(PlancastError, LookupError):
+    """Raised when an agent that is not registered, or no longer, gives a sign of life."""
+
+
+class AgentRegistry:
+    """``context.registry``: agents with a lifetime, and the events that they act on and send.
+
+    What is read may be ``cache_seconds`` old, and is read once for all who ask at the same time. A
+    registration that cannot be understood is passed over with a warning.
+
+    Args:
+        port: Where registrations rest: ``bus.registry``.
+        ttl: Seconds that an agent is there after it was registered or gave a sign of life.
+        cache_seconds: How long what was read is taken to be up to date.
+        clock: The machine's, unless one is given.
+    """
+
+    def __init__(
+        self, port: Registry, *, ttl: float = TTL_SECONDS, cache_seconds: float = 1.0, clock: Clock | None = None
+    ) -> None:
+        if ttl <= 0 or cache_seconds < 0:
+            raise ValueError("ttl is more than 0 seconds, cache_seconds at least 0")
+        self.port = port
+        self.ttl = ttl
+        self._cache_seconds = cache_seconds
+        self._clock = clock or SystemClock()
+        self._agents = _Shelf("agent", AgentDefinition.from_dict)
+        self._events = _Shelf("event", EventDefinition.from_dict)
+        self._own_agents: dict[str, AgentDefinition] = {}
+        self._own_events: dict[str, EventDefinition] = {}
+        self._listing: _Listing | None = None
+        self._reading: asyncio.Task[_Listing] | None = None
+
+    @classmethod
+    def in_memory(cls, *, clock: Clock | None = None, **options: Any) -> Self:
+        """A registry of one's own that needs no server, for tests; ``options`` as for the constructor."""
+        from plancast_bus.memory import MemoryBus
+
+        clock = clock or SystemClock()
+        return cls(MemoryBus(clock=clock).registry, clock=clock, **options)
+
+    async def register_event(self, definition: EventDefinition) -> None:
+        """Make an event known, or known anew.
+
+        Raises:
+            BusUnavailable: NATS cannot be reached; it is registered at the next sign of life of its agent.
+        """
+        self._own_events[_key(definition)] = definition
+        await self._put_event(definition)
+
+    async def register_agent(self, definition: AgentDefinition) -> None:
+        """Make an agent known; it is gone ``ttl`` seconds after its last sign of life.
+
+        Raises:
+            BusUnavailable: NATS cannot be reached; it is registered at its next sign of life.
+        """
+        self._own_agents[definition.agent_id] = definition
+        await self._put_agent(definition)
+
+    async def heartbeat(self, agent_id: str) -> None:
+        """Renew an agent, and the events that it acts on or sends.
+
+        Whoever has registered the agent may also bring it back after its time; others cannot.
+
+        Raises:
+            UnknownAgent: it is not registered.
+            BusUnavailable: NATS cannot be reached.
+        """
+        agent = self._own_agents.get(agent_id)
+        events: Iterable[EventDefinition] = self._own_events.values()
+        if agent is None:
+            self._forget_listing()
+            listing = await self._listed()
+            agent = next((each for each in listing.agents if each.agent_id == agent_id), None)
+            events = listing.events
+        if agent is None:
+            raise UnknownAgent(
+                f"no agent {agent_id!r} is registered, or its {self.ttl:g} s are over: call register_agent first"
+            )
+        types = {*agent.consumes, *agent.produces}
+        renewed = [self._put_event(each) for each in events if each.event_type in types]
+        await _all(*renewed, self._put_agent(agent))
+
+    async def deregister(self, agent_id: str) -> None:
+        """Take an agent off at once; harmless when there is none."""
+        self._own_agents.pop(agent_id, None)
+        await self.port.delete(self._agents.kind, agent_id)
+        self._forget_listing()
+
+    async def discover(self, topic: str | None = None) -> list[EventDefinition]:
+        """All events that are known, whether or not an agent is there for them, sorted by type.
+
+        Args:
+            topic: Only events of this topic.
+        """
+        return [each for each in (await self._listed()).events if topic is None or each.topic == topic]
+
+    async def agents(self, consuming: str | None = None) -> list[AgentDefinition]:
+        """The agents that are there now, sorted by id.
+
+        Args:
+            consuming: Only those that act on this event type.
+        """
+        return [each for each in (await self._listed()).agents if consuming is None or consuming in each.consumes]
+
+    async def _put_event(self, definition: EventDefinition) -> None:
+        await self.port.put(self._events.kind, _key(definition), definition.to_dict(), ttl=max(EVENT_SECONDS, self.ttl))
+        self._forget_listing()
+
+    async def _put_agent(self, definition: AgentDefinition) -> None:
+        await self.port.put(self._agents.kind, definition.agent_id, definition.to_dict(), ttl=self.ttl)
+        self._forget_listing()
+
+    # What was read.
+
+    def _forget_listing(self) -> None:
+        self._listing = self._reading = None
+
+    async def _listed(self) -> _Listing:
+        listing = self._listing
+        if listing is not None and 0 <= self._clock.time() - listing.read_at < self._cache_seconds:
+            return listing
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._read())
+            self._reading.add_done_callback(self._keep)
+        return await asyncio.shield(self._reading)  # one who is cancelled leaves it to the others
+
+    async def _read(self) -> _Listing:
+        read_at = self._clock.time()
+        agents, events = await asyncio.gather(self._agents.read(self.port), self._events.read(self.port))
+        return _Listing(
+            read_at,
+            tuple(sorted(agents, key=lambda each: each.agent_id)),
+            tuple(sorted(events, key=lambda each: (each.event_type, each.topic))),
+        )
+
+    def _keep(self, reading: asyncio.Task[_Listing]) -> None:
+        if self._reading is reading:  # and nothing was written meanwhile
+            self._reading = None
+            if not reading.cancelled() and reading.exception() is None:
+                self._listing = reading.result()
+
+
+class _Discovery(Protocol):
+    """What a toolkit needs of a registry."""
+
+    async def discover(self, topic: str | None = None) -> list[EventDefinition]: ...
+
+    async def agents(self, consuming: str | None = None) -> list[AgentDefinition]: ...
+
+
+class Toolkit:
+    """``context.toolkit``: what a planner may choose from.
+
+    Args:
+        registry: An :class:`AgentRegistry`.
+    """
+
+    def __init__(self, registry: _Discovery) -> None:
+        self.registry = registry
+
+    async def discover_actionable_events(self, topic: str | None = None) -> list[EventDefinition]:
+        """The events that an agent which is there now acts on, sorted by type.
+
+        Args:
+            topic: Only events of this topic, such as ``action-requests``.
+        """
+        events = await self.registry.discover(topic)
+        consumed = {event_type for agent in await self.registry.agents() for event_type in agent.consumes}
+        return [each for each in events if each.event_type in consumed]
+
+    async def discover_events(self, topic: str | None = None) -> list[EventDefinition]:
+        """All events that are known, sorted by type; only of ``topic`` when it is given."""
+        return await self.registry.discover(topic)
+
+    def format_for_llm(self, events: Iterable[EventDefinition]) -> str:
+        """Events as text for a prompt; the same for the same events, in whatever order they come."""
+        ordered = sorted(events, key=lambda each: (each.event_type, each.topic))
+        return "\n".join(map(_told, ordered)) or "(no events)"
+
+
+def _told(event: EventDefinition) -> str:
+    description = " ".join(event.description.split())
+    lines = [f"- {event.event_type} (topic {event.topic})" + (f": {description}" if description else "")]
+    if event.payload_schema is None:
+        lines.append("  payload: any JSON object")
+    else:
+        schema = json.dumps(plain(event.payload_schema), sort_keys=True, ensure_ascii=False)
+        lines.append(f"  payload schema: {schema}")
+    if event.response_event:
+        lines.append(f"  answered by: {event.response_event}")
+    return "\n".join(lines)
+
+
+# What lies behind the port.
+
+
+@dataclass(frozen=True)
+class _Listing:
+    read_at: float
+    agents: tuple[AgentDefinition, ...]
+    events: tuple[EventDefinition, ...]
+
+
+_D = TypeVar("_D", bound=AgentDefinition | EventDefinition)
+
+
+class _Shelf(Generic[_D]):
+    """The registrations of a kind, as definitions. What has not changed since it was last read is not checked anew."""
+
+    def __init__(self, kind: str, parse: Callable[[Mapping[str, Any]], _D]) -> None:
+        self.kind = kind
+        self._parse = parse
+        self._known: dict[str, tuple[Any, _D | None]] = {}
+
+    async def read(self, port: Registry) -> list[_D]:
+        """All that can be understood."""
+        try:
+            stored = await port.list(self.kind)
+        except InvalidEnvelope as error:
+            logger.warning(
+                "registrations of kind %s cannot be read, the last known ones are used: %s", self.kind, error
+            )
+        else:
+            known = {}
+            for key, fields in stored.items():
+                before = self._known.get(key)
+                if before is not None and before[0] == fields:
+                    known[key] = before
+                else:
+                    known[key] = self._understood(key, fields)
+                    await asyncio.sleep(0)  # checking a schema takes its time; there may be many, of whatever kind
+            self._known = known
+        return [definition for _, definition in self._known.values() if definition is not None]
+
+    def _understood(self, key: str, fields: Any) -> tuple[Any, _D | None]:
+        try:
+            return fields, self._checked(key, fields)
+        except Exception as error:  # whatever is wrong with this one, the others are of use
+            logger.warning("the registration of %s %.200r is passed over: %.500s", self.kind, key, error)
+            return fields, None
+
+    def _checked(self, key: str, fields: Mapping[str, Any]) -> _D:
+        definition = self._parse(fields)
+        if not isinstance(definition.description, str):
+            raise TypeError("its description is no text")
+        if key != _key(definition):
+            raise ValueError(f"it is registered under another name than its own, {_key(definition)!r:.200}")
+        return definition
+
+
+def _key(definition: AgentDefinition | EventDefinition) -> str:
+    if isinstance(definition, AgentDefinition):
+        return definition.agent_id
+    return f"{definition.topic}:{definition.event_type}"
+
+
+async def _all(*writes: Any) -> None:
+    """Do all at once; raises the first failure when all have come to an end."""
+    for outcome in await asyncio.gather(*writes, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome

@@ -1,0 +1,1 @@
+"""Clients: submit goals, follow and steer plans."""

@@ -1,0 +1,357 @@
+"""Client: submits goals, and finds the plans that came of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import aclosing
+from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pydantic import BaseModel
+
+from plancast.client.connect import RUN_FILE, Connecting
+from plancast.client.handle import PlanHandle
+from plancast.client.results import Endings
+from plancast.errors import ForeignPlan, UnknownGoal
+from plancast.json_values.normalize import plain
+from plancast.plan import tree
+from plancast.plan.status import PlanStatus
+from plancast.settings import Settings
+from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
+from plancast_bus.events.codec import validated
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.bus import Bus
+from plancast_bus.ports.checkpoints import Committed, PlanFilter, PlanSummary
+from plancast_bus.subjects import check_event_type, encode_token
+
+if TYPE_CHECKING:
+    from plancast.app import App
+    from plancast.telemetry.tracing import Tracing
+
+__all__ = ["RUN_FILE", "Client", "Connecting"]
+
+RESERVED_METADATA = frozenset({"notify", "parent_plan_id", "reply_to", "tenant_id", *tree.METADATA})
+"""What plancast itself says in a goal's metadata: nobody else may name a parent, a tenant, or where answers go."""
+GOALS_SECONDS = 3.0
+"""How long the list of known goals is taken to be up to date."""
+
+
+class PlanPage(list[PlanSummary]):
+    """Summaries of plans, as :meth:`Client.plans` lists them."""
+
+    def __init__(self, summaries: Iterable[PlanSummary] = (), following: str | None = None) -> None:
+        super().__init__(summaries)
+        self.next = following
+        """What to give as ``after`` for the page behind this one, which may be empty; None: there is none."""
+
+
+class Client:
+    """Submits goals and follows plans. Make one with :meth:`connect`.
+
+    Args:
+        bus: The connection to work over; who made it closes it.
+        first_look: Seconds until the first look at the checkpoint of a plan whose result is awaited.
+        longest_look: Seconds between two such looks at most.
+        tenant_id: Binds the client to a tenant: it submits for this tenant alone, and plans of others are unknown to
+            it. None binds it to none: it sees every plan. It is a convenience for programs that serve tenants, and no
+            wall against whoever holds the connection; see docs/tenancy.md.
+    """
+
+    def __init__(
+        self, bus: Bus, *, first_look: float = 1.0, longest_look: float = 15.0, tenant_id: str | None = None
+    ) -> None:
+        self.bus = bus
+        self.tenant_id = tenant_id
+        self.endings = Endings(bus, first_look=first_look, longest_look=longest_look)
+        self.tracing: Tracing | None = None
+        """Makes spans of what the client publishes; None makes none."""
+        self.closed = False
+        self._owns_bus = False
+        self._goals: frozenset[str] | None = None
+        """The goals that the deployed apps take; None while no app is deployed."""
+        self._goals_read = float("-inf")
+        self._reading_goals = asyncio.Lock()
+
+    @classmethod
+    def connect(
+        cls,
+        url: str | None = None,
+        *,
+        settings: Settings | None = None,
+        data_dir: Path | str | None = None,
+        tenant_id: str | None = None,
+    ) -> Connecting:
+        """Connect to a deployment: ``await Client.connect(url)``, or ``async with Client.connect(url) as client``.
+
+        Args:
+            url: ``nats://host:port``. Without one: that of the settings, else ``NATS_URL``, else what
+                ``plancast run`` left in the data folder.
+            settings: Instead of those of the environment.
+            data_dir: The data folder of ``plancast run``; ``.plancast`` unless the settings say otherwise.
+            tenant_id: Binds the client to a tenant, as in the constructor.
+
+        Raises:
+            BusUnavailable: no URL is known, or nothing answers there.
+            UnsupportedServer: the server is too old or runs without JetStream.
+        """
+        return Connecting(cls, url, settings, data_dir, tenant_id)
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop waiting, and close the connection that :meth:`connect` made."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            await self.endings.close()
+        finally:
+            if self._owns_bus:
+                await self.bus.close()
+
+    async def submit(
+        self,
+        event_type: str,
+        data: Any = None,
+        *,
+        response_event: str | None = None,
+        correlation_id: str | None = None,
+        session_id: str | None = None,
+        user_id: str = "",
+        tenant_id: str | None = None,
+        response_topic: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> PlanHandle:
+        """Publish a goal; returns when it is durable.
+
+        Args:
+            event_type: Type of the goal.
+            data: What the goal says: a JSON object, or a pydantic model.
+            response_event: Type of the final response; ``<goal>.completed`` or ``.failed`` without.
+            correlation_id: The plan's id. One that was used already gives the plan that there is.
+            session_id: Groups plans.
+            user_id: For whom.
+            tenant_id: For which tenant; that of the client, or none, without. Only its events move the plan.
+            response_topic: Where the final response is published; ``action-results`` without.
+            metadata: Further fields for the goal's handler; what plancast keeps there itself is left out.
+
+        Raises:
+            ForeignPlan: the client is bound to another tenant.
+            UnknownGoal: apps are deployed, and none takes the goal. With no app deployed the goal waits for one.
+            InvalidSubject: an event type, or the correlation id, cannot be part of a subject.
+            InvalidEnvelope: another field cannot be sent, such as a session's id with a line break in it.
+            PublishRefused, PayloadTooLarge: the goal was not accepted.
+            BusUnavailable: it may have been accepted all the same; submit again with the same correlation id.
+        """
+        check_event_type(event_type)
+        if response_event is not None:
+            check_event_type(response_event)
+        tenant = self._tenant_of(tenant_id) or ""
+        goal_id = uuid4().hex if correlation_id is None else _goal_id(tenant, correlation_id)
+        plan_id = goal_id if correlation_id is None else correlation_id
+        topic = None if response_topic is None else str(EventTopic(response_topic))
+        await self._require_goal(event_type)
+        event = validated(
+            {
+                "id": goal_id,
+                "source": "client",
+                "type": event_type,
+                "topic": EventTopic.ACTION_REQUESTS,
+                "data": {} if data is None else plain(data),
+                "correlation_id": plan_id,
+                "response_event": response_event,
+                "response_topic": topic,
+                "session_id": session_id,
+                "user_id": user_id or None,
+                "tenant_id": tenant or None,
+                "metadata": {**_without_reserved(metadata), "notify": await self.endings.inbox()},
+            }
+        )
+        ending = self.endings.of(plan_id, noticed=True, tenant_id=tenant)
+        await self._publish(event)
+        return PlanHandle(self, ending, submitted=True)
+
+    async def _publish(self, event: EventEnvelope) -> None:
+        """Publish an event, in a span where traces are on."""
+        if self.tracing is None:
+            await self.bus.publish(event)
+        else:
+            await self.tracing.publish(self.bus, event)
+
+    def plan(self, plan_id: str, *, tenant_id: str | None = None) -> PlanHandle:
+        """The plan with this id, or the one that events with this correlation id belong to.
+
+        Nothing is looked up yet: what is asked of the handle raises PlanNotFound when there is none, or when it is
+        another tenant's.
+
+        Args:
+            plan_id: Its id, or a correlation id.
+            tenant_id: Whose plan it must be; that of the client, or anybody's, without.
+
+        Raises:
+            ForeignPlan: the client is bound to another tenant.
+        """
+        return PlanHandle(self, self.endings.of(plan_id, tenant_id=self._tenant_of(tenant_id)))
+
+    async def fork(
+        self,
+        plan_id: str,
+        *,
+        at: int,
+        data: Mapping[str, Any] | BaseModel | None = None,
+        correlation_id: str | None = None,
+        app: App | None = None,
+        tenant_id: str | None = None,
+    ) -> PlanHandle:
+        """Begin a new plan where another one stood after one of its turns; returns when that is durable.
+
+        What the plan waited for then is asked for again, on behalf of the new one; the old one is left as it is.
+
+        Args:
+            plan_id: The plan that it is made of.
+            at: The revision: the number of a turn, from 1.
+            data: Fields of the goal's data that are to be others.
+            correlation_id: The new plan's id. Forking under it again gives the plan that there is.
+            app: The code by which the plan as of then is found; see :meth:`PlanHandle.state_at`.
+            tenant_id: Whose plan it must be; that of the client, or anybody's, without.
+
+        Raises:
+            UnknownRevision: there was no such turn, or it is gone from the history.
+            PlanFinished: the plan was finished then.
+            CannotReplay: nobody knows the plan as of then: the code of today differs, or the history does not tell.
+            PlanNotFound: no plan has this id, or it is another tenant's.
+            ForeignPlan: the correlation id is another plan's, or the client is bound to another tenant.
+            PayloadTooLarge: the plan is too large to be forked.
+            AccessDenied: forking takes the permissions of the runtime.
+            BusUnavailable: it may have been forked all the same; fork again with the same correlation id.
+        """
+        from plancast.replay.stored import options_of, send_fork
+
+        source = self.plan(plan_id, tenant_id=tenant_id)
+        checkpoint = await source.begun()
+        changed = data.model_dump(mode="json") if isinstance(data, BaseModel) else data
+        fork_id = await send_fork(
+            self.bus,
+            checkpoint,
+            at,
+            await options_of(self.bus, app),
+            data=changed,
+            correlation_id=correlation_id,
+            notify=await self.endings.inbox(),
+        )
+        ending = self.endings.of(fork_id, noticed=True, tenant_id=checkpoint.summary.tenant_id)
+        return PlanHandle(self, ending, submitted=True)
+
+    async def plans(
+        self,
+        *,
+        session_id: str | None = None,
+        status: PlanStatus | str | None = None,
+        tenant_id: str | None = None,
+        goal_event: str | None = None,
+        text: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> PlanPage:
+        """Summaries of the plans that are stored, children included, the one changed last first.
+
+        With a limit it reads no further than it must: the first page costs the same among a hundred plans and a
+        million, unless the filters leave out most of them.
+
+        Args:
+            session_id: Only plans of this session.
+            status: Only plans of this status.
+            tenant_id: Only plans of this tenant; of the client's, or of all, without.
+            goal_event: Only plans of this goal.
+            text: Only plans with this text, in upper or lower case, in an id, their goal, state or planner.
+            limit: At most so many, of those changed last.
+            after: Goes on behind an earlier page: its ``next``. A plan that has changed since is at the front of a
+                new listing, and on no further page of the old one.
+
+        Raises:
+            ForeignPlan: the client is bound to another tenant.
+            ValueError: there is no such status, or ``after`` is the ``next`` of no page.
+            BusUnavailable: the store cannot be reached.
+        """
+        only = None if status is None else str(PlanStatus(status))
+        wanted = PlanFilter(only, session_id, self._tenant_of(tenant_id), goal_event, text or None)
+        before = 0 if after is None else _version(after)
+        # Whether there is more costs nothing to know where any plan will do; else it might be far to the next one.
+        enough = limit if limit is None or wanted != PlanFilter() else limit + 1
+        found: dict[str, Committed] = {}
+        stopped = enough == 0
+        async with aclosing(self.bus.checkpoints.newest(wanted, before=before)) as newest:
+            while not stopped and (committed := await anext(newest, None)) is not None:
+                found[committed.correlation_id] = committed
+                stopped = len(found) == enough
+        page = sorted(found.values(), reverse=True, key=lambda each: each.version)[:limit]
+        return PlanPage((each.summary for each in page), str(page[-1].version) if stopped and page else None)
+
+    def _tenant_of(self, asked: str | None) -> str | None:
+        """The tenant that is asked for, or else the client's own; None for all."""
+        if self.tenant_id is not None and asked not in (None, self.tenant_id):
+            raise ForeignPlan(f"this client is bound to the tenant {self.tenant_id!r}, and cannot act for {asked!r}")
+        return self.tenant_id if asked is None else asked
+
+    async def _require_goal(self, goal: str) -> None:
+        if self._surely_taken(goal):
+            return
+        async with self._reading_goals:
+            if self._surely_taken(goal):
+                return
+            try:
+                apps = await self.bus.registry.list("app")
+            except AccessDenied:  # who may only publish hears of a goal that nobody takes by its silence
+                self._goals, self._goals_read = None, time.monotonic()
+                return
+            except BusUnavailable:
+                raise
+            except BusError:  # nothing was ever deployed on this server; publishing says it better
+                return
+            self._goals = frozenset(each for app in apps.values() for each in app.get("goals", ())) if apps else None
+            self._goals_read = time.monotonic()
+        if self._goals is not None and goal not in self._goals:
+            raise UnknownGoal(f"no planner takes the goal {goal!r}; {_known(goal, self._goals)}")
+
+    def _surely_taken(self, goal: str) -> bool:
+        fresh = time.monotonic() - self._goals_read < GOALS_SECONDS
+        return fresh and (self._goals is None or goal in self._goals)
+
+
+def _version(after: str) -> int:
+    if not (after.isascii() and after.isdigit() and int(after)):
+        raise ValueError(f"after is what a page of plans has as its next, not {after[:100]!r}")
+    return int(after)
+
+
+def _goal_id(tenant: str, correlation_id: str) -> str:
+    """The same for a goal that is submitted again, and another for each tenant: a stream drops what repeats an id."""
+    whose = f"{encode_token(tenant)}:" if tenant else ""
+    return f"goal:{whose}{encode_token(correlation_id)}"
+
+
+def _without_reserved(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {key: value for key, value in (metadata or {}).items() if key not in RESERVED_METADATA}
+
+
+def _known(goal: str, goals: frozenset[str]) -> str:
+    """The goals that there are, those that are spelled alike first."""
+    if not goals:
+        return "the deployed apps take no goals"
+    close = get_close_matches(goal, goals, n=3, cutoff=0.5)
+    others = sorted(goals.difference(close))
+    shown = [*close, *others][:20]
+    more = f" and {len(goals) - len(shown)} more" if len(goals) > len(shown) else ""
+    guess = f"did you mean {close[0]!r}? " if close else ""
+    return f"{guess}known goals: {', '.join(shown)}{more}"

@@ -1,0 +1,327 @@
+"""PlanHandle: one plan, as a client sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from plancast.ending import Ending
+from plancast.errors import PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
+from plancast.json_values.normalize import plain
+from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, REJECT, RESUME
+from plancast.plan.status import PlanStatus
+from plancast.plan.store import find_checkpoint, plan_fields
+from plancast_bus.errors import AccessDenied, BusUnavailable
+from plancast_bus.events.codec import unpack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.checkpoints import Checkpoint
+from plancast_bus.subjects import check_event_type
+
+if TYPE_CHECKING:
+    from plancast.app import App
+    from plancast.client.client import Client
+    from plancast.replay.report import PlanAt, Replay, Which
+
+BEGIN_SECONDS = 5.0
+"""How long what is asked of a plan that was just submitted waits for the plan to begin."""
+_BEGIN_LOOK = 0.05
+_AGAIN_SECONDS = 0.5
+"""Seconds after which a watch that lost the bus goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChange:
+    """A committed turn of a plan, as :meth:`PlanHandle.watch` shows it."""
+
+    plan_id: str
+    revision: int
+    """Number of the turn, from 1."""
+    status: PlanStatus
+    current_state: str
+    time: float
+    """When it was committed, seconds since the epoch, UTC."""
+    event_type: str | None = None
+    """Type of the event whose turn it was."""
+    path: tuple[str, ...] = ()
+    """States entered in the turn."""
+
+
+class PlanHandle:
+    """One plan. Made by :meth:`plancast.Client.submit` and :meth:`plancast.Client.plan`.
+
+    The plan of a handle from ``submit`` may not have begun yet; one from ``plan`` is taken to exist.
+    """
+
+    def __init__(self, client: Client, ending: Ending, *, submitted: bool = False) -> None:
+        self._client = client
+        self._ending = ending
+        self._submitted = submitted
+        self._tenant_id = ending.tenant_id
+
+    def __repr__(self) -> str:
+        return f"PlanHandle({self.plan_id!r})"
+
+    @property
+    def plan_id(self) -> str:
+        """The plan's id."""
+        return self._ending.plan_id
+
+    async def result(self, timeout: float | None = None) -> Any:
+        """Wait until the plan is finished, and return its bare result.
+
+        It goes on waiting while nats-server is away.
+
+        Args:
+            timeout: Seconds to wait; None waits for ever.
+
+        Raises:
+            PlanFailed, PlanCancelled: the plan did not complete.
+            PlanNotFound: nobody knows the plan (of a handle from ``submit``: not any more).
+            TimeoutError: it is not finished yet; the plan goes on.
+            BusUnavailable: the client was closed.
+        """
+        scope = asyncio.timeout(timeout)
+        try:
+            async with scope:
+                data = await self._client.endings.wait(self._ending)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise TimeoutError(f"plan {self.plan_id} has not finished within {timeout:g} seconds") from None
+        status, error, reason = PlanStatus(data["status"]), data.get("error"), data.get("reason")
+        if status is PlanStatus.CANCELLED:
+            raise PlanCancelled(self.plan_id, error or reason)
+        if status is not PlanStatus.COMPLETED:
+            raise PlanFailed(self.plan_id, error or "", reason)
+        return data.get("result")
+
+    async def status(self) -> PlanStatus:
+        """Where the plan stands; PENDING while a submitted plan has not begun.
+
+        Raises:
+            PlanNotFound: no plan has this id.
+            BusUnavailable: the store cannot be reached.
+        """
+        checkpoint = await self._checkpoint()
+        return PlanStatus.PENDING if checkpoint is None else PlanStatus(checkpoint.summary.status)
+
+    async def state(self) -> dict[str, Any]:
+        """The plan as a dict, as ``PlanContext.to_dict()`` gives it, its state machine included.
+
+        For a plan that was just submitted it waits up to 5 seconds until the plan has begun.
+
+        Raises:
+            PlanNotFound: no plan has this id, or it has not begun in this time.
+            BusUnavailable: the store cannot be reached.
+        """
+        return await plan_fields(self._client.bus.checkpoints, await self._begun())
+
+    async def history(self) -> list[dict[str, Any]]:
+        """The plan's timeline, oldest first: for each turn a JSON-able dict with its ``revision``, ``time``, ``event``.
+
+        Waits and raises as :meth:`state` does.
+        """
+        checkpoint = await self._begun()
+        entries = await self._client.bus.checkpoints.history(checkpoint.correlation_id)
+        return [unpack(entry) for entry in entries]
+
+    async def state_at(self, revision: int, *, app: App | None = None) -> PlanAt:
+        """The plan as it was after a turn: results, state and status, as far as they are known.
+
+        Args:
+            revision: Number of the turn, from 1.
+            app: The code; plans that handlers, or planners with tasks of their own, move are known by it alone.
+
+        Raises:
+            UnknownRevision: there was no such turn, or it is gone from the history.
+            PlanNotFound, BusUnavailable: as :meth:`state` does.
+        """
+        from plancast.replay.replay import state_at
+        from plancast.replay.stored import options_of, recorded_plan
+
+        bus = self._client.bus
+        plan = await recorded_plan(bus, await self._begun())
+        return await state_at(plan, revision, await options_of(bus, app))
+
+    async def replay(self, *, app: App | None = None, machine: Which = "then") -> Replay:
+        """Re-run the plan's history through the code of today, and tell for each turn whether it does the same.
+
+        No model and no worker is asked, and nothing is sent. Handlers are run: what they do in the world by
+        themselves, they do again.
+
+        Args:
+            app: The code of today; without it the plan's own machine and recorded decisions alone.
+            machine: The state machine that the plan began with (``then``), or its goal's of today (``now``).
+
+        Raises:
+            CannotReplay: the beginning of the history, or the state machine, is gone.
+            PlanNotFound, BusUnavailable: as :meth:`state` does.
+        """
+        from plancast.replay.replay import replay
+        from plancast.replay.stored import options_of, recorded_plan
+
+        bus = self._client.bus
+        plan = await recorded_plan(bus, await self._begun())
+        return await replay(plan, await options_of(bus, app, machine=machine))
+
+    async def signal(self, event_type: str, data: Any = None, *, user_id: str = "", event_id: str | None = None) -> str:
+        """Send the plan an event from outside, on the topic ``plan-events``; returns the event's id.
+
+        A plan that does not wait for it yet keeps it.
+
+        Args:
+            event_type: Type of the event.
+            data: What it says: JSON, or a pydantic model.
+            user_id: Who sends it.
+            event_id: The same id sent twice counts once; a new one when absent.
+
+        Raises:
+            PlanFinished: the plan moves no more.
+            PlanNotFound: no plan has this id.
+            BusUnavailable: it may have been sent all the same.
+        """
+        check_event_type(event_type)
+        try:
+            checkpoint = await self._checkpoint()
+        except AccessDenied:
+            if self._tenant_id is None:
+                raise
+            checkpoint = None  # who may publish and not look sends it all the same; the plan judges it
+        if checkpoint is not None and PlanStatus(checkpoint.summary.status).finished:
+            raise PlanFinished(f"plan {self.plan_id} is {checkpoint.summary.status} and takes no {event_type}")
+        fields: dict[str, Any] = {"id": event_id} if event_id is not None else {}
+        event = EventEnvelope(
+            source="client",
+            type=event_type,
+            topic=EventTopic.PLAN_EVENTS,
+            data={} if data is None else plain(data),
+            correlation_id=self._ending.key,
+            tenant_id=self._tenant_id or None,
+            session_id=checkpoint.summary.session_id or None if checkpoint is not None else None,
+            user_id=user_id or None,
+            **fields,
+        )
+        await self._client._publish(event)
+        return event.id
+
+    async def resume(self, data: Any = None, *, user_id: str = "", event_id: str | None = None) -> None:
+        """Have a paused plan go on, with ``data`` as its ``results["user_input"]``. Raises as :meth:`signal` does."""
+        await self.signal(RESUME, {"input": plain(data)}, user_id=user_id, event_id=event_id)
+
+    async def cancel(self, reason: str = "cancelled", *, user_id: str = "", event_id: str | None = None) -> None:
+        """Cancel the plan, and its children with it. Raises as :meth:`signal` does."""
+        await self.signal(CANCEL, {"reason": reason}, user_id=user_id, event_id=event_id)
+
+    async def pause(self, reason: str = "paused", *, user_id: str = "", event_id: str | None = None) -> None:
+        """Hold the plan until it is resumed. Raises as :meth:`signal` does."""
+        await self.signal(PAUSE, {"reason": reason}, user_id=user_id, event_id=event_id)
+
+    async def reject(self, reason: str = "rejected", *, user_id: str = "", event_id: str | None = None) -> None:
+        """End the plan as failed, with ``constraints_conflict``. Raises as :meth:`signal` does."""
+        await self.signal(REJECT, {"reason": reason}, user_id=user_id, event_id=event_id)
+
+    async def redirect(
+        self, goal_data: Mapping[str, Any] | BaseModel, *, user_id: str = "", event_id: str | None = None
+    ) -> None:
+        """Give the goal new data, which its planner is shown the next time it is asked.
+
+        Args:
+            goal_data: All of the goal's data from now on: a mapping, or a pydantic model.
+            user_id: Who redirects it.
+            event_id: As for :meth:`signal`.
+
+        Raises:
+            TypeError: it is neither, or has no JSON form; nothing was sent.
+            PlanFinished, PlanNotFound, BusUnavailable: as :meth:`signal` does.
+        """
+        await self.signal(REDIRECT, {"goal_data": self._goal_data(goal_data)}, user_id=user_id, event_id=event_id)
+
+    async def inject(self, context: Any, *, user_id: str = "", event_id: str | None = None) -> None:
+        """Hand the planner context, any JSON, shown the next time it is asked. Raises as :meth:`signal` does."""
+        await self.signal(INJECT, {"context": plain(context)}, user_id=user_id, event_id=event_id)
+
+    async def watch(self) -> AsyncIterator[PlanChange]:
+        """The plan as it is, then each further committed turn; ends after the one that finished the plan.
+
+        It goes on after the loss of nats-server, with the newest turn.
+
+        Raises:
+            PlanNotFound: no plan has this id.
+            BusUnavailable: the client is closed, or its connection is, for good.
+        """
+        await self._checkpoint()
+        seen = 0
+        while True:
+            try:
+                async for checkpoint in self._client.bus.checkpoints.watch(self._ending.key):
+                    if (unknown := self._ending.unknown(checkpoint)) is not None:
+                        raise unknown
+                    if checkpoint.revision > seen:
+                        seen = checkpoint.revision
+                        change = _change(checkpoint)
+                        yield change
+                        if change.status.finished:
+                            return
+            except BusUnavailable:
+                if self._client.closed or self._client.endings.lost:
+                    raise
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    def _goal_data(self, value: Any) -> dict[str, Any]:
+        data = dict(value) if isinstance(value, Mapping) else value
+        data = plain(data) if isinstance(data, (dict, BaseModel)) else None
+        if not isinstance(data, dict):
+            raise TypeError(
+                f"plan {self.plan_id} cannot be redirected: goal_data must be a mapping or a pydantic model with "
+                f"named fields, not {type(value).__name__}"
+            )
+        return data
+
+    async def _checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint; None while a submitted plan has not begun."""
+        checkpoint = await find_checkpoint(self._client.bus.checkpoints, self._ending.key)
+        if checkpoint is not None:
+            if (unknown := self._ending.unknown(checkpoint)) is not None:
+                raise unknown
+            self._ending.key = checkpoint.correlation_id
+            self._tenant_id = checkpoint.summary.tenant_id
+        elif not self._submitted:
+            raise PlanNotFound(f"plan {self.plan_id} is unknown, or was forgotten after its retention")
+        return checkpoint
+
+    async def begun(self) -> Checkpoint:
+        """The newest checkpoint, of a plan that was just submitted once it has begun.
+
+        Raises:
+            PlanNotFound, BusUnavailable: as :meth:`state` does.
+        """
+        return await self._begun()
+
+    async def _begun(self) -> Checkpoint:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + BEGIN_SECONDS
+        while True:
+            checkpoint = await self._checkpoint()
+            if checkpoint is not None:
+                return checkpoint
+            if loop.time() >= deadline:
+                raise PlanNotFound(f"plan {self.plan_id} has not begun: its goal waits for a deployment that takes it")
+            await asyncio.sleep(_BEGIN_LOOK)
+
+
+def _change(checkpoint: Checkpoint) -> PlanChange:
+    entry = unpack(checkpoint.timeline[-1]) if checkpoint.timeline else {}
+    event = entry.get("event") or {}
+    return PlanChange(
+        plan_id=checkpoint.summary.plan_id,
+        revision=checkpoint.revision,
+        status=PlanStatus(checkpoint.summary.status),
+        current_state=checkpoint.summary.current_state,
+        time=checkpoint.summary.updated_at,
+        event_type=event.get("type"),
+        path=tuple(entry.get("path") or ()),
+    )

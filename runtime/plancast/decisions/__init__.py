@@ -1,0 +1,1 @@
+"""What a planner can decide, and how a decision is carried out."""

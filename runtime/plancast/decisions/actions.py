@@ -1,0 +1,238 @@
+"""What a planner can do next: the members of the union that a decision holds, told apart by `action`.
+
+The fields are those of seed 004, with PARALLEL and AWAIT besides. The docstrings of models and fields go into
+the JSON schema, and so into prompts: they are written for models to read. Data in actions is read-only.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticUseDefault
+
+from plancast.json_values.limits import FrozenDict, freeze, shown
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.subjects import MAX_TYPE
+
+MAX_BRANCHES: Final = 50
+"""Most branches of a ParallelAction."""
+MAX_WAIT_SECONDS: Final = 10 * 366 * 24 * 3600
+"""Longest wait, in seconds: ten years."""
+
+JoinKind = Literal["all", "first_success", "n"]
+"""When a ParallelAction is done: after all answers, the first success, or n successes."""
+
+
+class PlanAction(StrEnum):
+    """What a planner can do next."""
+
+    PUBLISH = "publish"
+    COMPLETE = "complete"
+    WAIT = "wait"
+    DELEGATE = "delegate"
+    PARALLEL = "parallel"
+    AWAIT = "await"
+
+
+class FinishReason(StrEnum):
+    """Why a plan ends. Anything but `goal` does not count as completed."""
+
+    GOAL = "goal"
+    NO_PATH = "no_path"
+    CANCELLED = "cancelled"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    CONSTRAINTS_CONFLICT = "constraints_conflict"
+
+
+class PauseReason(StrEnum):
+    """What kind of waiting it is."""
+
+    APPROVAL_REQUIRED = "approval_required"
+    AWAIT_INPUT = "await_input"
+    EXTERNAL_EVENT = "external_event"
+    CONSTRAINTS_CONFLICT = "constraints_conflict"
+
+
+def _null_is_default(value: Any) -> Any:
+    if value is None:
+        raise PydanticUseDefault
+    return value
+
+
+def _not_keyed(value: Any) -> Any:
+    if value == "keyed":
+        raise ValueError("got 'keyed', which is reserved and does not exist yet, allowed: all, first_success, n")
+    return value
+
+
+NullIsDefault = BeforeValidator(_null_is_default)
+_Text = Annotated[str, NullIsDefault]
+_Name = Annotated[str, Field(min_length=1, max_length=MAX_TYPE)]
+_Data = Annotated[dict[str, Any], NullIsDefault, AfterValidator(freeze)]
+
+
+def _for_models(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """What a model should write, though a program may leave it out; and no titles, which only repeat names."""
+    for field in schema["properties"].values():
+        field.pop("title", None)
+    wanted = {"action", *schema.get("required", ()), *getattr(model, "_wanted", ())}
+    schema["required"] = [name for name in schema["properties"] if name in wanted]
+
+
+class PlannerValue(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, json_schema_extra=_for_models)
+
+
+class SpawnSpec(PlannerValue):
+    """A task or child plan to start."""
+
+    event_type: _Name
+    """The event that starts it."""
+    data: _Data = Field(default_factory=FrozenDict)
+    """The event's data."""
+    description: _Text = ""
+    """What it is for."""
+    query: _Text = ""
+    """What it is to find out, in words."""
+    priority: Annotated[int, Field(ge=-1000, le=1000), NullIsDefault] = 0
+    """Higher goes first."""
+    retain_turn: Annotated[bool, NullIsDefault] = False
+    """Whether the plan makes no other move until it is resolved."""
+    fail_fast: Annotated[bool, NullIsDefault] = False
+    """Whether its failure cancels the rest of its group."""
+
+
+class PublishAction(PlannerValue):
+    """Publish an event that an agent acts on, and go on with its answer."""
+
+    action: Literal[PlanAction.PUBLISH] = PlanAction.PUBLISH
+    event_type: _Name
+    """The event to publish: one of those listed, exactly as written there."""
+    topic: Annotated[EventTopic, NullIsDefault] = EventTopic.ACTION_REQUESTS
+    """The event's topic."""
+    data: _Data = Field(default_factory=FrozenDict)
+    """The event's data, as its payload schema wants it."""
+    response_event: _Name | None = None
+    """The event that answers it; leave it out to take the one that the event declares."""
+    reasoning: _Text = ""
+    """Why this event."""
+
+
+class CompleteAction(PlannerValue):
+    """End the plan with a result."""
+
+    _wanted: ClassVar = ("result",)
+    action: Literal[PlanAction.COMPLETE] = PlanAction.COMPLETE
+    result: Annotated[Any, AfterValidator(freeze), Field(json_schema_extra={"type": ["object", "null"]})] = None
+    """The final result for the requester: an object. Required when the reason is goal."""
+    reason: Annotated[FinishReason, NullIsDefault] = FinishReason.GOAL
+    """Why the plan ends: goal when the goal is reached."""
+    metadata: _Data = Field(default_factory=FrozenDict)
+    """Anything else that the plan's history should keep."""
+    reasoning: _Text = ""
+    """Why the plan ends now."""
+
+    @model_validator(mode="after")
+    def _goal_has_result(self) -> Self:
+        if self.reason is FinishReason.GOAL and "result" not in self.model_fields_set:
+            raise ValueError("result: got nothing, allowed: an object; it is required when the reason is goal")
+        return self
+
+
+class WaitAction(PlannerValue):
+    """Pause the plan until an event comes from outside, such as an approval."""
+
+    action: Literal[PlanAction.WAIT] = PlanAction.WAIT
+    reason: Annotated[str, Field(min_length=1)]
+    """What is waited for, for people to read."""
+    expected_event: _Name
+    """The event that lets the plan go on."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=MAX_WAIT_SECONDS)] | None = 3600
+    """Seconds until the wait is given up; null waits for ever."""
+    pause_reason: Annotated[PauseReason, NullIsDefault] = PauseReason.AWAIT_INPUT
+    """What kind of waiting it is."""
+    payload: _Data = Field(default_factory=FrozenDict)
+    """What whoever sends the event should see."""
+    reasoning: _Text = ""
+    """Why waiting is right; may be left out, there is the reason."""
+
+
+class DelegateAction(PlannerValue):
+    """Hand a goal to another planner as a child plan, and go on with its result."""
+
+    _wanted: ClassVar = ("target_planner", "goal_event", "goal_data")
+    action: Literal[PlanAction.DELEGATE] = PlanAction.DELEGATE
+    spec: SpawnSpec | None = None
+    """The same goal with its options; what it says of event and data need not be said twice."""
+    target_planner: _Text = ""
+    """The planner's name. Required without a spec."""
+    goal_event: Annotated[str, Field(max_length=MAX_TYPE), NullIsDefault] = Field(
+        default_factory=lambda given: given["spec"].event_type if given.get("spec") else ""
+    )
+    """The goal's event. Required without a spec."""
+    goal_data: _Data = Field(default_factory=lambda given: given["spec"].data if given.get("spec") else FrozenDict())
+    """The goal's data."""
+    group_id: _Name | None = None
+    """The group of tasks that it belongs to."""
+    reasoning: _Text = ""
+    """Why that planner."""
+
+    @model_validator(mode="after")
+    def _names_its_goal(self) -> Self:
+        if self.spec is None:
+            for name in ("target_planner", "goal_event"):
+                if not getattr(self, name):
+                    raise ValueError(f"{name}: got nothing, allowed: a name; it is required without a spec")
+        elif self.goal_event != self.spec.event_type:
+            raise ValueError(f"goal_event: got {shown(self.goal_event)}, allowed: the event of the spec, or nothing")
+        elif self.goal_data != self.spec.data:
+            raise ValueError("goal_data: got other data than the spec's, allowed: the data of the spec, or nothing")
+        return self
+
+
+class ParallelAction(PlannerValue):
+    """Publish several events at once, and go on when enough of them are answered."""
+
+    action: Literal[PlanAction.PARALLEL] = PlanAction.PARALLEL
+    branches: Annotated[list[PublishAction], Field(min_length=1, max_length=MAX_BRANCHES), AfterValidator(freeze)]
+    """The events to publish."""
+    join: Annotated[JoinKind, BeforeValidator(_not_keyed), NullIsDefault] = "all"
+    """When to go on: after all answers, the first success, or n successes."""
+    n: int | None = None
+    """How many successes, when join is n."""
+    reasoning: _Text = ""
+    """Why these, and why at once."""
+
+    @model_validator(mode="after")
+    def _n_fits(self) -> Self:
+        count = len(self.branches)
+        if self.join != "n" and self.n is not None:
+            raise ValueError(f"n: got {self.n}, allowed: nothing, when join is {self.join}")
+        if self.join == "n" and (self.n is None or not 1 <= self.n <= count):
+            raise ValueError(f"n: got {'nothing' if self.n is None else self.n}, allowed: 1 to {count}, the branches")
+        return self
+
+
+class AwaitAction(PlannerValue):
+    """Wait for a task, or a group of tasks, that was started before."""
+
+    action: Literal[PlanAction.AWAIT] = PlanAction.AWAIT
+    task_id: _Name | None = None
+    """The task; either this or group_id."""
+    group_id: _Name | None = None
+    """The group; either this or task_id."""
+    reasoning: _Text = ""
+    """Why nothing else can be done meanwhile."""
+
+    @model_validator(mode="after")
+    def _names_one(self) -> Self:
+        if (self.task_id is None) == (self.group_id is None):
+            got = "neither" if self.task_id is None else "both"
+            raise ValueError(f"task_id: got {got} of task_id and group_id, allowed: exactly one of them")
+        return self
+
+
+PlannerAction = Annotated[
+    PublishAction | CompleteAction | WaitAction | DelegateAction | ParallelAction | AwaitAction,
+    Field(discriminator="action"),
+]

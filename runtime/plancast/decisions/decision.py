@@ -1,0 +1,317 @@
+"""Decisions: what a planner wants next, as a value, and as read from what a model wrote (seed 004, RF-SDK-015)."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Final, Self
+from weakref import WeakValueDictionary
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from plancast.decisions.actions import (
+    MAX_BRANCHES,
+    MAX_WAIT_SECONDS,
+    AwaitAction,
+    CompleteAction,
+    DelegateAction,
+    FinishReason,
+    JoinKind,
+    NullIsDefault,
+    ParallelAction,
+    PauseReason,
+    PlanAction,
+    PlannerAction,
+    PlannerValue,
+    PublishAction,
+    SpawnSpec,
+    WaitAction,
+)
+from plancast.errors import InvalidDecision
+from plancast.json_values.limits import DATA_BOUNDS, PAUSE_BOUNDS, at, check_payload, freeze, shown
+
+__all__ = [
+    "MAX_ANSWER_BYTES",
+    "MAX_BRANCHES",
+    "MAX_DECISION_BYTES",
+    "MAX_WAIT_SECONDS",
+    "AwaitAction",
+    "CompleteAction",
+    "DelegateAction",
+    "FinishReason",
+    "JoinKind",
+    "ParallelAction",
+    "PauseReason",
+    "PlanAction",
+    "PlannerAction",
+    "PlannerDecision",
+    "PublishAction",
+    "SpawnSpec",
+    "WaitAction",
+    "check_decision",
+    "decision_response_format",
+    "parse_decision",
+]
+
+MAX_ANSWER_BYTES: Final = 256 * 1024
+"""Longest answer of a model that is read, in bytes of UTF-8."""
+MAX_DECISION_BYTES: Final = 512 * 1024
+"""Largest decision, in bytes of JSON: it is committed with the plan, whose checkpoint has 1 MiB."""
+
+_MAX_FAULTS: Final = 20
+_MAX_STARTS: Final = 100
+_ACTIONS: Final[dict[str, type[PlannerValue]]] = {
+    PlanAction.PUBLISH: PublishAction,
+    PlanAction.COMPLETE: CompleteAction,
+    PlanAction.WAIT: WaitAction,
+    PlanAction.DELEGATE: DelegateAction,
+    PlanAction.PARALLEL: ParallelAction,
+    PlanAction.AWAIT: AwaitAction,
+}
+_NESTED: Final[dict[str, type[PlannerValue]]] = {"branches": PublishAction, "spec": SpawnSpec}
+_BOUNDS: Final = {
+    "data": DATA_BOUNDS,
+    "goal_data": DATA_BOUNDS,
+    "result": DATA_BOUNDS,
+    "metadata": DATA_BOUNDS,
+    "payload": PAUSE_BOUNDS,
+}
+_NO_REASONING: Final = "reasoning: got nothing, allowed: a text here or in next_action; it is required in one of them"
+
+
+class PlannerDecision(PlannerValue):
+    """A decision on the next step of a plan."""
+
+    model_config = ConfigDict(title="Planner Decision")
+
+    _wanted: ClassVar = ("reasoning",)
+
+    plan_id: Annotated[str, NullIsDefault] = ""
+    """The plan; may be left out."""
+    current_state: Annotated[str, NullIsDefault] = ""
+    """Where the plan stands; may be left out."""
+    next_action: PlannerAction
+    """What to do next."""
+    alternative_actions: Annotated[list[PlannerAction] | None, AfterValidator(freeze)] = None
+    """What else was considered; never acted on."""
+    confidence: Annotated[float, Field(ge=0, le=1), NullIsDefault] = 1.0
+    """Confidence in the decision, 0 to 1."""
+    reasoning: Annotated[str, NullIsDefault] = ""
+    """Why this is the best next step."""
+
+    @model_validator(mode="after")
+    def _has_reasoning(self) -> Self:
+        if not _reasoned(self.reasoning, self.next_action):
+            raise ValueError(_NO_REASONING)
+        return self
+
+
+@lru_cache(maxsize=1)
+def _response_format() -> dict[str, Any]:
+    schema = _any_of(PlannerDecision.model_json_schema())
+    return {"type": "json_schema", "json_schema": {"name": "planner_decision", "schema": schema, "strict": False}}
+
+
+def decision_response_format() -> dict[str, Any]:
+    """The `response_format` by which an OpenAI-compatible API is asked for a decision.
+
+    `strict` is false: strict mode wants every object's keys declared, and the data of events and results is
+    free-form. So an answer may still break the schema, and `parse_decision` judges it. Alternatives are written
+    as plain `anyOf`, which more providers know than `oneOf` with a discriminator. The schema is made once.
+    """
+    return dict(_response_format())
+
+
+def _any_of(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_any_of(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    union = "oneOf" in schema
+    return {
+        "anyOf" if key == "oneOf" else key: _any_of(item)
+        for key, item in schema.items()
+        if not (union and key == "discriminator")
+    }
+
+
+def parse_decision(text: str) -> PlannerDecision:
+    """The decision in a model's answer; Markdown fences and prose around the JSON object are passed over.
+
+    Of several objects the first with a `next_action` counts.
+
+    Raises:
+        InvalidDecision: there is no such object, or it is no decision; each fault names the field, what was got
+            and what is allowed, such as `next_action.action: got 'publsh', allowed: publish, complete, ...`.
+    """
+    if not isinstance(text, str):
+        raise InvalidDecision(f"the answer: got a {type(text).__name__}, allowed: text with one JSON object")
+    if len(text) > MAX_ANSWER_BYTES or len(text.encode(errors="replace")) > MAX_ANSWER_BYTES:
+        raise InvalidDecision(f"the answer: got more than {MAX_ANSWER_BYTES} bytes, allowed: at most that")
+    return _noted(check_decision(_find_object(text)))
+
+
+def check_decision(decision: object) -> PlannerDecision:
+    """A decision (or its fields) checked anew and with its bounds, whoever made it: what an executor does first.
+
+    Raises:
+        InvalidDecision: as `parse_decision` does; also when data is not JSON or exceeds its bounds, which are
+            `PAUSE_BOUNDS` for a pause's payload and `DATA_BOUNDS` for everything else.
+    """
+    if isinstance(decision, PlannerDecision) and is_checked(decision):
+        return decision
+    try:
+        fields = decision.model_dump(warnings=False) if isinstance(decision, BaseModel) else decision
+        checked = PlannerDecision.model_validate(fields)
+    except ValidationError as error:
+        raise InvalidDecision(_faults(error, fields)) from None
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidDecision(f"the decision: got what cannot be read ({type(error).__name__})") from error
+    faults = list(_overloads("", checked))
+    if not faults and (size := len(checked.model_dump_json().encode())) > MAX_DECISION_BYTES:
+        faults = [f"the decision: got {size} bytes of JSON, allowed: at most {MAX_DECISION_BYTES}"]
+    if faults:
+        raise InvalidDecision(faults[:_MAX_FAULTS])
+    return _noted(checked) if isinstance(decision, BaseModel) else checked
+
+
+_checked: WeakValueDictionary[int, PlannerDecision] = WeakValueDictionary()
+
+
+def is_checked(decision: PlannerDecision) -> bool:
+    """Whether this very object has come out of `check_decision`: it is read-only throughout, so it still holds."""
+    return _checked.get(id(decision)) is decision
+
+
+def settled(decision: PlannerDecision, fields: Mapping[str, Any]) -> PlannerDecision:
+    """A decision with other fields, which come from its run and so need no check: as well checked as it was."""
+    copy = decision.model_copy(update={name: freeze(value) for name, value in fields.items()})
+    return _noted(copy) if is_checked(decision) else copy
+
+
+def _noted(decision: PlannerDecision) -> PlannerDecision:
+    _checked[id(decision)] = decision
+    return decision
+
+
+def _overloads(path: str, value: BaseModel) -> Iterator[str]:
+    """The faults of all data and texts in a decision, an action or a spec."""
+    for name in type(value).model_fields:
+        inner, where = getattr(value, name), at(path, name)
+        if name in _BOUNDS or isinstance(inner, str):
+            try:
+                check_payload(inner, where=where, **_BOUNDS.get(name, DATA_BOUNDS))
+            except InvalidDecision as error:
+                yield from error.faults
+        elif isinstance(inner, BaseModel):
+            yield from _overloads(where, inner)
+        elif isinstance(inner, list):
+            for index, item in enumerate(inner):
+                yield from _overloads(at(where, index), item)
+
+
+def _reasoned(top: object, action: object) -> bool:
+    def read(name: str) -> object:
+        return action.get(name) if isinstance(action, Mapping) else getattr(action, name, None)
+
+    said = (top, read("reasoning"), read("reason") if read("action") == PlanAction.WAIT else None)
+    return any(isinstance(text, str) and text.strip() for text in said)
+
+
+# Reading an answer.
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+_START = re.compile(r'\{(?=\s*["}])')
+
+
+def _find_object(text: str) -> dict[str, Any]:
+    """The first JSON object with a `next_action`; failing that the first that is broken, or the first at all."""
+    first: dict[str, Any] | None = None
+    broken: InvalidDecision | None = None
+    position = 0
+    for _ in range(_MAX_STARTS):
+        start = _START.search(text, position)
+        if start is None:
+            break
+        try:
+            found, position = _decoder.raw_decode(text, start.start())
+        except (ValueError, RecursionError) as error:
+            broken = broken or _broken(text, start.start(), error)
+            position = start.end()
+            continue
+        if "next_action" in found:
+            return dict(found)
+        first = first or found
+    if broken is not None:
+        raise broken
+    if first is None:
+        raise InvalidDecision(f"the answer: got {shown(text)}, allowed: one JSON object, a decision")
+    return first
+
+
+def _broken(text: str, start: int, error: Exception) -> InvalidDecision:
+    if not isinstance(error, json.JSONDecodeError):
+        what = "is nested without end" if isinstance(error, RecursionError) else f"cannot be read ({str(error)[:60]})"
+        return InvalidDecision(f"the answer: got a JSON object that {what}, allowed: a decision")
+    if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
+        return InvalidDecision(
+            f"the answer: got a JSON object that is cut off: ...{shown(text[-40:])}, allowed: all of it"
+        )
+    near = shown(text[max(start, error.pos - 20) : error.pos + 20])
+    return InvalidDecision(
+        f"the answer: got a JSON object that is broken near {near}: {error.msg}, allowed: valid JSON"
+    )
+
+
+# Faults in words.
+
+_SHOULD = re.compile(r"^\w+ should (?:be|have) ")
+_ENUM = re.compile(r"<\w+\.\w+: ('[^']*')>")
+
+
+def _faults(error: ValidationError, fields: object) -> list[str]:
+    details = error.errors(include_url=False)
+    faults = [_fault(detail) for detail in details if detail["type"] != "default_factory_not_called"]
+    if isinstance(fields, Mapping) and not _reasoned(fields.get("reasoning"), fields.get("next_action")):
+        faults = [fault for fault in faults if fault != _NO_REASONING] + [_NO_REASONING]
+    more = len(faults) - _MAX_FAULTS
+    return faults if more <= 0 else [*faults[:_MAX_FAULTS], f"and {more} more"]
+
+
+def _fault(detail: ErrorDetails) -> str:
+    path, owner = _placed(detail["loc"])
+    kind, got = detail["type"], detail["input"]
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        tag = got.get("action") if isinstance(got, Mapping) else None
+        return f"{at(path, 'action')}: got {'nothing' if tag is None else shown(tag)}, allowed: {', '.join(PlanAction)}"
+    if kind == "missing":
+        meaning = owner.model_fields[str(detail["loc"][-1])].description
+        return f"{path}: got nothing, allowed: a value; it is required: {meaning}"
+    if kind == "extra_forbidden":
+        return f"{path}: got a field that does not exist, allowed: {', '.join(owner.model_fields)}"
+    if kind == "value_error":
+        said = detail["msg"].removeprefix("Value error, ")
+        if said.startswith("got "):
+            return f"{path}: {said}"
+        return f"{path}.{said}" if path else said  # a model's own check, which names the field
+    allowed = _ENUM.sub(r"\1", _SHOULD.sub("", detail["msg"]))
+    return f"{path or 'the decision'}: got {shown(got)}, allowed: {allowed}"
+
+
+def _placed(location: tuple[int | str, ...]) -> tuple[str, type[PlannerValue]]:
+    """An error's path as the writer knows it, without the union's tags, and the model that its last step is in."""
+    tagged = {"next_action": 1, "alternative_actions": 2}.get(str(location[0]) if location else "", len(location))
+    tag, rest = location[tagged : tagged + 1], location[tagged + 1 :]
+    path = ""
+    for step in (*location[:tagged], *rest):
+        path = at(path, step)
+    owner: type[PlannerValue] = _ACTIONS[str(tag[0])] if tag and rest else PlannerDecision
+    if len(rest) > 1:
+        owner = _NESTED.get(str(rest[0]), owner)
+    return path, owner

@@ -1,0 +1,1 @@
+"""The bridge to Soorma: its events and its workers."""

@@ -1,0 +1,353 @@
+"""SoormaBridge: lets what publishes on ``soorma.events.<topic>`` drive plans, and hear their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from plancast.ending import response_of
+from plancast.integrations.soorma.events import (
+    FROM_SOORMA,
+    MARK,
+    TASK,
+    is_own,
+    lifecycle_of,
+    mark_id,
+    read_event,
+    write_event,
+)
+from plancast.plan.store import find_checkpoint
+from plancast_bus.errors import BusError, InvalidEnvelope, InvalidSubject, PayloadTooLarge
+from plancast_bus.events.codec import decode
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.bus import Bus, Consumer, ConsumerSpec, Delivery
+from plancast_bus.ports.checkpoints import Checkpoint
+from plancast_bus.retry import FIRST_PAUSE, LONGEST_PAUSE, patiently
+
+logger = logging.getLogger(__name__)
+
+NAME = "bridge-soorma"
+"""Of the durable consumers, and of the queue group."""
+GOALS_SECONDS = 3.0
+"""How long the goals that deployed apps take are remembered before they are read again."""
+BATCH = 100
+IN_HAND = 256
+"""Events that are being handed over to plancast at once; further ones wait in the NATS client."""
+_FACTS = frozenset((EventTopic.BUSINESS_FACTS, EventTopic.BILLING_EVENTS, EventTopic.NOTIFICATION_EVENTS))
+
+Receive = Callable[[str, bytes, Mapping[str, str]], Awaitable[None]]
+
+
+class PlainPort(Protocol):
+    """Core NATS, as :class:`plancast_bus.jetstream.core_nats.PlainNats` gives it."""
+
+    async def subscribe(self, subject: str, receive: Receive, *, queue: str = "") -> None: ...
+
+    async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> None: ...
+
+    async def flush(self) -> None: ...
+
+    async def stop_listening(self) -> None: ...
+
+
+class ResponsesBus(Bus, Protocol):
+    """A bus whose final responses can be read, as :class:`plancast_bus.jetstream.JetStreamBus` is one."""
+
+    def consume_responses(self, name: str) -> Consumer: ...
+
+
+@dataclass(frozen=True)
+class SoormaOptions:
+    """How a bridge works."""
+
+    root: str = "soorma.events"
+    """What comes before the topic in Soorma's subjects."""
+    goals: tuple[str, ...] = ()
+    """Goals that are taken also while no app is deployed that takes them; those of deployed apps always are."""
+    facts: bool = True
+    """Whether business facts, billing and notification events are handed over, for handlers that listen to them."""
+
+
+@dataclass
+class BridgeCounts:
+    """What a bridge has done since its start, in numbers of events."""
+
+    goals: int = 0
+    answers: int = 0
+    """Answers and signals for plans."""
+    facts: int = 0
+    responses: int = 0
+    """Final responses given back."""
+    answered_again: int = 0
+    """Goals that came again when their plans had ended."""
+    passed_over: int = 0
+    """Events between Soorma's own agents."""
+    refused: int = 0
+    """What could not be read, or not be an event of ours."""
+
+
+class SoormaBridge:
+    """Hands goals, answers and facts over to plancast, and the final responses of these goals' plans back.
+
+    Several bridges share the work: they are one queue group, and read the same durable consumers.
+
+    Args:
+        bus: Of plancast; who made it closes it.
+        theirs: Core NATS, where Soorma's events are; who made it closes it.
+        options: How to work.
+    """
+
+    def __init__(self, bus: ResponsesBus, theirs: PlainPort, options: SoormaOptions | None = None) -> None:
+        self._bus = bus
+        self._theirs = theirs
+        self._options = options or SoormaOptions()
+        self._prefix = bus.subjects.prefix
+        self._goals: set[str] = set(self._options.goals)
+        """Those that an app has taken at any time since the start: one that is replaced is gone for a while."""
+        self._goals_read = float("-inf")
+        self._room = asyncio.Semaphore(IN_HAND)
+        self._in_hand: set[asyncio.Task[None]] = set()
+        self._handing_back: list[asyncio.Task[None]] = []
+        self._consumers: list[Consumer] = []
+        self.counts = BridgeCounts()
+
+    async def start(self) -> None:
+        """Listen, and hand back what is there to be handed back.
+
+        Raises:
+            BusError: the streams are not there, or cannot be read.
+        """
+        await self._read_goals()
+        notices = self._bus.subjects.stored(EventTopic.SYSTEM_EVENTS, event_type="plan.>")
+        self._consumers = [
+            self._bus.consume_responses(NAME),
+            self._bus.consume(ConsumerSpec(f"{NAME}-notices", "facts", (notices,))),
+        ]
+        await self._theirs.subscribe(f"{self._options.root}.*", self._receive, queue=f"plancast-{NAME}-{self._prefix}")
+        loop = asyncio.get_running_loop()
+        turned = zip(self._consumers, (self._response, self._notice), strict=True)
+        self._handing_back = [loop.create_task(self._hand_back(consumer, turn)) for consumer, turn in turned]
+
+    async def stop(self, *, drain_seconds: float = 10.0) -> bool:
+        """Listen no more, and finish what is in hand; what is not done in time is lost, as core NATS has it.
+
+        Returns:
+            Whether all of it was done in time.
+        """
+        await self._theirs.stop_listening()
+        if self._in_hand:
+            await asyncio.wait(self._in_hand, timeout=drain_seconds)
+        left = [*self._in_hand]
+        for task in (*left, *self._handing_back):
+            task.cancel()
+        await asyncio.gather(*left, *self._handing_back, return_exceptions=True)
+        for consumer in self._consumers:
+            with suppress(BusError):
+                await consumer.close()
+        return not left
+
+    def status(self) -> dict[str, int]:
+        """The counts, and how many events are ``in_hand``."""
+        return {**asdict(self.counts), "in_hand": len(self._in_hand)}
+
+    # From there.
+
+    async def _receive(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> None:
+        if headers.get(MARK) == self._prefix:
+            return
+        try:
+            event = read_event(payload, subject.removeprefix(f"{self._options.root}."))
+        except (InvalidEnvelope, InvalidSubject) as error:
+            self._refuse(subject, error)
+            return
+        if is_own(event, headers, self._prefix):
+            return
+        await self._room.acquire()  # what comes meanwhile waits in the client, which has bounds
+        self._hold(self._take(event, subject))
+
+    def _hold(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._in_hand.add(task)
+        task.add_done_callback(self._let_go)
+
+    def _let_go(self, task: asyncio.Task[None]) -> None:
+        self._in_hand.discard(task)
+        self._room.release()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("an event could not be handed over", exc_info=error)
+
+    async def _take(self, event: EventEnvelope, subject: str) -> None:
+        try:
+            if event.topic == EventTopic.ACTION_REQUESTS:
+                await self._take_request(event)
+            elif event.topic == EventTopic.ACTION_RESULTS:
+                await self._take_answer(event)
+            elif event.topic in _FACTS and self._options.facts:
+                await patiently(lambda: self._bus.publish(event), logger)
+                self.counts.facts += 1
+            else:  # lifecycles of Soorma's own plans and tasks; on ours, plan events are controls
+                self.counts.passed_over += 1
+        except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
+            self._refuse(subject, error)
+
+    async def _take_request(self, event: EventEnvelope) -> None:
+        if not await self._is_goal(event.type):
+            self.counts.passed_over += 1
+            return
+        if await self._answered_again(event):
+            return
+        try:
+            await patiently(lambda: self._bus.publish(event), logger)
+        except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
+            await self._answer_refused(event, error)
+            raise
+        self.counts.goals += 1
+        started = {"plan_id": event.correlation_id, "plan_name": event.type, "goal_id": event.id}
+        await self._tell("plan.started", started, event)
+
+    async def _answered_again(self, goal: EventEnvelope) -> bool:
+        """Answer a goal whose plan has ended: who asks again has not heard the response, which core NATS told once."""
+        ended: Checkpoint | None = None
+
+        async def look() -> None:
+            nonlocal ended
+            ended = await find_checkpoint(self._bus.checkpoints, goal.correlation_id)
+
+        await patiently(look, logger)
+        if ended is None or ended.summary.tenant_id != (goal.tenant_id or ""):
+            return False
+        data = response_of(ended)
+        if data is None:
+            return False
+        ending = "completed" if data["status"] == "completed" else "failed"
+        event_type = goal.response_event or f"{goal.type}.{ending}"
+        await self._tell(event_type, data, goal, topic=goal.response_topic or str(EventTopic.ACTION_RESULTS))
+        self.counts.answered_again += 1
+        return True
+
+    async def _take_answer(self, event: EventEnvelope) -> None:
+        if event.correlation_id.startswith(TASK) or not await self._is_for_a_plan(event):
+            self.counts.passed_over += 1
+            return
+        await patiently(lambda: self._bus.publish(event), logger)
+        self.counts.answers += 1
+
+    async def _is_goal(self, event_type: str) -> bool:
+        if event_type not in self._goals and time.monotonic() - self._goals_read > GOALS_SECONDS:
+            await patiently(self._read_goals, logger)
+        return event_type in self._goals
+
+    async def _read_goals(self) -> None:
+        apps = await self._bus.registry.list("app")
+        self._goals.update(goal for app in apps.values() for goal in app.get("goals", ()))
+        self._goals_read = time.monotonic()
+
+    async def _is_for_a_plan(self, event: EventEnvelope) -> bool:
+        """Whether there is a plan for it, or a goal that is to become one; others would end as dead letters."""
+        known = False
+
+        async def look() -> None:
+            nonlocal known
+            name = event.correlation_id
+            checkpoint = await find_checkpoint(self._bus.checkpoints, name)
+            known = checkpoint is not None or bool(await self._bus.stored_events(str(EventTopic.ACTION_REQUESTS), name))
+
+        await patiently(look, logger)
+        return known
+
+    def _refuse(self, subject: str, error: BusError) -> None:
+        self.counts.refused += 1
+        logger.warning("an event on %s is passed over: %s", subject[:200], str(error)[:300])
+
+    # And back.
+
+    async def _hand_back(self, consumer: Consumer, turn: Callable[[EventEnvelope], Awaitable[None]]) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            deliveries: list[Delivery] = []
+            try:
+                deliveries = await consumer.fetch(BATCH)
+                for delivery in deliveries:
+                    event = _readable(delivery)
+                    if event is not None and (event.goal_id or "").startswith(FROM_SOORMA):
+                        await self._turn_back(event, delivery.subject, turn)
+                await self._theirs.flush()
+                await consumer.ack(deliveries)
+                pause = FIRST_PAUSE
+            except BusError as error:  # it is delivered, and told, again: receivers know it by its id
+                logger.warning("answers are handed back later: %s", error)
+                for delivery in deliveries:
+                    with suppress(BusError):
+                        await consumer.nak(delivery, pause)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _turn_back(
+        self, event: EventEnvelope, subject: str, turn: Callable[[EventEnvelope], Awaitable[None]]
+    ) -> None:
+        """Hand one event back; what can never be is passed over, or it would hold up all others for ever."""
+        try:
+            await turn(event)
+        except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
+            self._refuse(subject, error)
+
+    async def _response(self, event: EventEnvelope) -> None:
+        try:
+            await self._publish(event)
+        except PayloadTooLarge as error:  # as JSON, or there, it is larger than here
+            data = {"plan_id": event.plan_id, "status": "failed", "result": None, "error": f"the response: {error}"}
+            event = event.model_copy(update={"data": data})
+            await self._publish(event)
+        event_type, data = lifecycle_of(event)
+        await self._publish(event, id=f"{event.id}:told", type=event_type, topic=_SYSTEM, data=data)
+        self.counts.responses += 1
+
+    async def _notice(self, event: EventEnvelope) -> None:
+        await self._publish(event)
+
+    async def _answer_refused(self, goal: EventEnvelope, error: BusError) -> None:
+        """A goal that cannot become a plan is answered, too, as a plan that has failed."""
+        if not goal.response_event:
+            return
+        data = {"plan_id": goal.correlation_id, "status": "failed", "result": None, "error": str(error)[:2000]}
+        topic = goal.response_topic or str(EventTopic.ACTION_RESULTS)
+        await self._tell(goal.response_event, data, goal, topic=topic)
+
+    async def _tell(self, event_type: str, data: dict[str, Any], about: EventEnvelope, topic: str = "") -> None:
+        event = EventEnvelope(
+            id=mark_id(f"{about.id}:{event_type}"),
+            source=NAME,
+            type=event_type,
+            topic=EventTopic(topic or _SYSTEM),
+            data=data,
+            correlation_id=about.correlation_id,
+            plan_id=about.correlation_id,
+            parent_event_id=about.id,
+            trace_id=about.trace_id,
+            session_id=about.session_id,
+            tenant_id=about.tenant_id,
+            user_id=about.user_id,
+        )
+        with suppress(BusError):  # at most once, as everything there
+            await self._publish(event)
+
+    async def _publish(self, event: EventEnvelope, **changes: Any) -> None:
+        topic = changes.get("topic", str(event.topic))
+        payload = write_event(event, self._prefix, **changes)
+        await self._theirs.publish(f"{self._options.root}.{topic}", payload, {MARK: self._prefix})
+
+
+_SYSTEM = str(EventTopic.SYSTEM_EVENTS)
+
+
+def _readable(delivery: Delivery) -> EventEnvelope | None:
+    try:
+        return decode(delivery.payload, delivery.content_type)
+    except InvalidEnvelope as error:
+        logger.warning("an event cannot be read, and is not handed back: %s", error)
+        return None

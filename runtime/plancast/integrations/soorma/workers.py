@@ -1,0 +1,108 @@
+"""SoormaTasks: has Soorma's workers do plancast's tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from plancast.errors import RetryableError, TerminalError
+from plancast.integrations.soorma.bridge import PlainPort
+from plancast.integrations.soorma.events import (
+    MARK,
+    is_own,
+    may_answer,
+    outcome_of,
+    read_event,
+    task_correlation,
+    write_event,
+)
+from plancast.worker import TaskContext, Worker
+from plancast_bus.errors import BusUnavailable, InvalidEnvelope, InvalidSubject
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+
+logger = logging.getLogger(__name__)
+
+
+class SoormaTasks:
+    """A worker whose tasks are done by Soorma's: each is published there, and its answer is the worker's own.
+
+    A task is in hand until it is answered, kept alive meanwhile, and asked for again (under the same id and
+    correlation id) when no answer comes, or when this process ends: a worker may see it twice.
+
+    Args:
+        theirs: Core NATS, where Soorma's events are.
+        tasks: Event types of the tasks.
+        prefix: Of the deployment, to mark what is published.
+        root: What comes before the topic in Soorma's subjects.
+        seconds: How long to wait for an answer before the task is asked for again.
+        attempts: How often it is asked for before it has failed.
+    """
+
+    def __init__(
+        self,
+        theirs: PlainPort,
+        tasks: Iterable[str],
+        *,
+        prefix: str,
+        root: str = "soorma.events",
+        seconds: float = 300.0,
+        attempts: int = 3,
+    ) -> None:
+        self._theirs = theirs
+        self._prefix = prefix
+        self._root = root
+        self._seconds = seconds
+        self._waiting: dict[str, tuple[EventEnvelope, asyncio.Future[EventEnvelope]]] = {}
+        """What was asked for, and where its answer goes, by correlation id."""
+        self.worker = Worker("soorma", concurrency=1000, max_attempts=attempts)
+        """What a task runner runs."""
+        for task in tasks:
+            self.worker.on_task(task, description="Done by a worker on Soorma's bus")(self._ask)
+
+    async def start(self) -> None:
+        """Listen to answers; every bridge hears all of them, and takes those that it has asked for."""
+        await self._theirs.subscribe(f"{self._root}.{EventTopic.ACTION_RESULTS}", self._hear)
+
+    async def _ask(self, task: TaskContext, context: Any) -> Any:
+        request = task.event
+        correlation_id = task_correlation(request.id)
+        payload = write_event(request, self._prefix, correlation_id=correlation_id)
+        answer: asyncio.Future[EventEnvelope] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id] = request, answer
+        try:
+            await self._theirs.publish(f"{self._root}.{request.topic}", payload, {MARK: self._prefix})
+            await self._theirs.flush()
+            if not request.response_event:
+                return None
+            async with asyncio.timeout(self._seconds):
+                said = await answer
+        except BusUnavailable as error:
+            raise RetryableError(str(error), retry_after=1.0) from error
+        except TimeoutError:
+            raise RetryableError(
+                f"no Soorma worker has answered {request.type} in {self._seconds:g} s", retry_after=0.0
+            ) from None
+        finally:
+            del self._waiting[correlation_id]
+        outcome = outcome_of(said.data)
+        if outcome.error is not None and said.type == request.response_event:
+            raise TerminalError(outcome.error)
+        if said.type != request.response_event:
+            await task.respond_with(said.type, outcome.result if outcome.error is None else said.data)
+        return outcome.result
+
+    async def _hear(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> None:
+        if headers.get(MARK) == self._prefix or not self._waiting:
+            return
+        try:
+            event = read_event(payload, str(EventTopic.ACTION_RESULTS))
+        except (InvalidEnvelope, InvalidSubject):
+            return  # the bridge itself reports it
+        asked = self._waiting.get(event.correlation_id)
+        if asked is None or is_own(event, headers, self._prefix):
+            return
+        request, answer = asked
+        if not answer.done() and may_answer(request.tenant_id, event.tenant_id):
+            answer.set_result(event)

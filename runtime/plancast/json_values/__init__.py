@@ -1,0 +1,1 @@
+"""JSON values: normalization, limits, schemas, differences, abbreviation."""

@@ -1,0 +1,221 @@
+"""Data at a planner's edge: bounded on its way out, read-only on its way in."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Mapping
+from copy import deepcopy
+from math import isfinite
+from typing import Any, Final, NoReturn
+
+from plancast.errors import InvalidDecision
+from plancast.json_values.normalize import MAX_DEPTH
+
+__all__ = ["DATA_BOUNDS", "PAUSE_BOUNDS", "FrozenDict", "FrozenList", "at", "check_payload", "freeze", "shown"]
+
+PAUSE_BOUNDS: Final[dict[str, int]] = {
+    "max_depth": 6,
+    "max_keys": 64,
+    "max_items": 50,
+    "max_string": 4096,
+    "max_bytes": 16 * 1024,
+}
+"""For what is shown to people while a plan waits: the defaults of :func:`check_payload`."""
+
+DATA_BOUNDS: Final[dict[str, int]] = {
+    "max_depth": 32,
+    "max_keys": 1024,
+    "max_items": 10_000,
+    "max_string": 256 * 1024,
+    "max_bytes": 512 * 1024,
+}
+"""For the data of events and goals, for results and for metadata: well within an event of 1 MiB."""
+
+_INTEGERS: Final = range(-(2**63), 2**64)
+
+
+def check_payload(
+    value: Any,
+    *,
+    where: str,
+    max_depth: int = PAUSE_BOUNDS["max_depth"],
+    max_keys: int = PAUSE_BOUNDS["max_keys"],
+    max_items: int = PAUSE_BOUNDS["max_items"],
+    max_string: int = PAUSE_BOUNDS["max_string"],
+    max_bytes: int = PAUSE_BOUNDS["max_bytes"],
+) -> None:
+    """Check that a value is JSON and within bounds.
+
+    Args:
+        value: What a planner hands out.
+        where: Its path, for the error: ``next_action.payload``.
+        max_depth: Lists and objects within each other; the value itself counts, when it is one.
+        max_keys: Keys of each object.
+        max_items: Items of each list.
+        max_string: Characters of each string, keys included.
+        max_bytes: All of it as compact JSON in UTF-8.
+
+    Raises:
+        InvalidDecision: names the path, what was got and what is allowed. The first fault is reported.
+    """
+    _Walk(where, max_depth, max_keys, max_items, max_string, max_bytes).visit(value, where, 0)
+
+
+class _Walk:
+    """Visits a value, and stops at the first fault; the running size bounds the visit itself."""
+
+    def __init__(self, where: str, depth: int, keys: int, items: int, string: int, size: int) -> None:
+        self.where, self.depth, self.keys, self.items, self.string, self.size = where, depth, keys, items, string, size
+        self.bytes = 0
+
+    def visit(self, value: Any, path: str, depth: int) -> None:
+        if isinstance(value, str):
+            self._string(value, path)
+        elif value is None or isinstance(value, bool):
+            self._add(5 if value is False else 4)
+        elif isinstance(value, int):
+            if value not in _INTEGERS:
+                _refuse(path, "an integer", "integers of 64 bits")
+            self._add(len(str(int(value))))
+        elif isinstance(value, float):
+            if not isfinite(value):
+                _refuse(path, str(value), "finite numbers")
+            self._add(len(repr(float(value))))
+        elif isinstance(value, Mapping):
+            self._object(value, path, depth + 1)
+        elif isinstance(value, (list, tuple)):
+            self._list(value, path, depth + 1)
+        else:
+            _refuse(path, f"a {type(value).__name__}", "JSON")
+
+    def _object(self, value: Mapping[Any, Any], path: str, depth: int) -> None:
+        self._enter(path, depth)
+        if len(value) > self.keys:
+            _refuse(path, f"{len(value)} keys", f"at most {self.keys}")
+        self._add(2 + max(0, len(value) - 1))
+        for key, item in value.items():
+            if not isinstance(key, str):
+                _refuse(path, f"the key {shown(key)}", "strings as keys")
+            inner = at(path, key)
+            self._string(key, inner)
+            self._add(1)
+            self.visit(item, inner, depth)
+
+    def _list(self, value: list[Any] | tuple[Any, ...], path: str, depth: int) -> None:
+        self._enter(path, depth)
+        if len(value) > self.items:
+            _refuse(path, f"{len(value)} items", f"at most {self.items}")
+        self._add(2 + max(0, len(value) - 1))
+        for index, item in enumerate(value):
+            self.visit(item, at(path, index), depth)
+
+    def _enter(self, path: str, depth: int) -> None:
+        if depth > self.depth:
+            _refuse(path, f"{depth} levels of lists and objects", f"at most {self.depth}")
+
+    def _string(self, value: str, path: str) -> None:
+        if len(value) > self.string:
+            _refuse(path, f"{len(value)} characters", f"at most {self.string}")
+        try:
+            self._add(len(json.dumps(value, ensure_ascii=False).encode()))
+        except UnicodeEncodeError:
+            _refuse(path, "half of a surrogate pair", "valid Unicode")
+
+    def _add(self, size: int) -> None:
+        self.bytes += size
+        if self.bytes > self.size:
+            _refuse(self.where, f"more than {self.size} bytes of JSON", f"at most {self.size}")
+
+
+def _refuse(path: str, got: str, allowed: str) -> NoReturn:
+    raise InvalidDecision(f"{path}: got {got}, allowed: {allowed}")
+
+
+def at(path: str, step: object) -> str:
+    """The path of what ``path`` holds under a key (a string) or an index (an int)."""
+    if isinstance(step, int):
+        return f"{path}[{step}]"
+    name = str(step)
+    name = name if len(name) <= 60 else f"{name[:57]}..."
+    name = name if name.isprintable() else repr(name)
+    return f"{path}.{name}" if path else name
+
+
+_short = reprlib.Repr()
+_short.maxlevel, _short.maxstring, _short.maxother, _short.maxlong = 2, 60, 60, 40
+_short.maxdict = _short.maxlist = _short.maxtuple = 4
+
+
+def shown(value: object) -> str:
+    """A value for an error's text, on one line and shortened."""
+    text = _short.repr(str(value) if isinstance(value, str) else value)
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def _read_only(self: object, *args: object, **fields: object) -> NoReturn:
+    raise TypeError("what a planner is shown, and what it has decided, is read-only: change a copy (copy.deepcopy)")
+
+
+class FrozenDict(dict[str, Any]):
+    """A dict that refuses to be changed. It is equal to a plain dict, and JSON and msgpack know it as one.
+
+    ``copy.deepcopy`` gives a plain dict, to be changed at will.
+    """
+
+    __slots__ = ()
+
+    __setitem__ = __delitem__ = __ior__ = _read_only
+    clear = pop = popitem = setdefault = update = _read_only
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        return {key: deepcopy(item, memo) for key, item in self.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenDict, (dict(self),)
+
+
+class FrozenList(list[Any]):
+    """A list that refuses to be changed. It is equal to a plain list, and JSON and msgpack know it as one.
+
+    ``copy.deepcopy`` gives a plain list, to be changed at will.
+    """
+
+    __slots__ = ()
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _read_only
+    append = clear = extend = insert = pop = remove = reverse = sort = _read_only
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
+        return [deepcopy(item, memo) for item in self]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenList, (list(self),)
+
+
+def freeze(value: Any) -> Any:
+    """A read-only copy: dicts and lists (tuples too) all the way down; what is frozen already, and the rest, as it is.
+
+    Frozen once, a value can be shown to any number of planners at no further cost.
+
+    Raises:
+        ValueError: the nesting is deeper than 60 levels.
+    """
+    return _frozen(value, MAX_DEPTH)
+
+
+def _frozen(value: Any, allowed: int) -> Any:
+    if isinstance(value, (FrozenDict, FrozenList, str)):
+        return value
+    if isinstance(value, Mapping):
+        _descend(allowed)
+        return FrozenDict({key: _frozen(item, allowed - 1) for key, item in value.items()})
+    if isinstance(value, list) or type(value) is tuple:
+        _descend(allowed)
+        return FrozenList(_frozen(item, allowed - 1) for item in value)
+    return value
+
+
+def _descend(allowed: int) -> None:
+    if not allowed:
+        raise ValueError(f"got more than {MAX_DEPTH} levels of lists and objects, allowed: at most that")

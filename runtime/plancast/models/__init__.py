@@ -1,0 +1,1 @@
+"""Calls to language models: port, litellm adapter, repair, rate limits, cache."""

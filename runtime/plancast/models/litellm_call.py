@@ -1,0 +1,237 @@
+"""One model, asked on behalf of one request: what is sent to it, with which key, and in which response format."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+from plancast.models.failures import Failure, judge, refused, timed_out
+from plancast.models.port import ReasonRequest, Usage
+from plancast.telemetry.redaction import without
+
+Level: TypeAlias = Literal["json_schema", "json_object", "text"]
+"""How strictly a model can be held to a format; see `LEVELS`."""
+
+LEVELS: tuple[Level, ...] = ("json_schema", "json_object", "text")
+"""From the strictest."""
+
+_OURS = frozenset({"max_retries", "num_retries"})
+_OF_ONE_PROVIDER = frozenset(
+    {"api_version", "custom_llm_provider", "extra_body", "extra_headers", "headers", "organization"}
+)
+_HEADERS = ("extra_headers", "headers")
+_AZURE_SIGN_IN = ("AZURE_AD_TOKEN", "AZURE_CLIENT_ID", "AZURE_TENANT_ID")
+_CLIENT_SECONDS = 86_400.0
+"""What litellm is told as a timeout. It keeps a client, with its connections, for each value: so there is one."""
+
+
+class ModelCall:
+    """Calls to one model for one request.
+
+    Args:
+        litellm: The module.
+        request: What is asked.
+        model: The request's model, or one of its fallbacks.
+        timeout: Seconds for a call, where the request does not say.
+        level: What the model supports, as far as is known.
+        secrets: What neither answers nor errors may tell, beside the request's own and the environment's.
+    """
+
+    def __init__(
+        self,
+        litellm: Any,
+        request: ReasonRequest,
+        model: str,
+        timeout: float,
+        level: Level,
+        secrets: Iterable[str] = (),
+    ) -> None:
+        self._litellm = litellm
+        self._request = request
+        self._timeout = request.timeout or timeout
+        self._known = tuple(secrets)
+        self.provider = provider_of(litellm, model, request.api_base)
+        # A key, and an address, are for one provider. No other one gets to see them.
+        at_home = model == request.model or self.provider == provider_of(litellm, request.model, request.api_base)
+        self._key = request.api_key.get_secret_value() if request.api_key and at_home else None
+        self._parameters = {
+            name: value
+            for name, value in request.parameters.items()
+            if name not in _OURS and (at_home or not _of_one_provider(name))
+        }
+        self.api_base = request.api_base if at_home else None
+        self.model = model
+        self.level = level
+        self.made = 0
+        """Calls so far."""
+
+    async def make(self) -> tuple[Any, Failure | None]:
+        """One call: litellm's answer, or why there is none. Cancelling it closes its connection."""
+        if self._lacks_key():
+            return None, Failure(f"no key is set: {self._key_hint()}")
+        self.made += 1
+        try:
+            async with asyncio.timeout(self._timeout):
+                answer = await self._litellm.acompletion(**self._arguments())
+        except TimeoutError:
+            return None, timed_out(self._timeout)
+        except Exception as error:  # whatever litellm, and the clients below it, may raise
+            return None, judge(error, self._secrets(), key_hint=self._key_hint())
+        failure = _fault_of(answer, self._secrets)
+        if failure:
+            return None, failure
+        self._scrub(answer)
+        return answer, None
+
+    def lower(self, failure: Failure) -> bool:
+        """After a complaint about the response format, ask for less. False when there is nothing to lower."""
+        asked = _asked_level(self._fitting())
+        if not failure.about_format or asked is None:
+            return False
+        self.level = "json_object" if failure.about_format == "this" and asked == "json_schema" else "text"
+        return True
+
+    def estimate(self) -> int:
+        """Tokens that the call may take, at four characters each."""
+        said = sum(len(str(message.get("content", ""))) for message in self._request.messages) // 4
+        answer = self._parameters.get("max_tokens") or self._parameters.get("max_completion_tokens") or 0
+        return said + int(answer)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            # Leaves out what a provider is known not to take: some models refuse any temperature, say.
+            "drop_params": True,
+            **self._fitting(),
+            "model": self.model,
+            "messages": [dict(message) for message in self._request.messages],
+            "api_base": self.api_base,
+            "api_key": self._key,
+            "timeout": _CLIENT_SECONDS,
+            "max_retries": 0,
+            "num_retries": 0,
+        }
+
+    def _fitting(self) -> dict[str, Any]:
+        """The parameters, with no stricter a response format than the model supports."""
+        asked = _asked_level(self._parameters)
+        if asked is None or LEVELS.index(asked) >= LEVELS.index(self.level):
+            return self._parameters
+        rest = {name: value for name, value in self._parameters.items() if name != "response_format"}
+        return rest if self.level == "text" else {**rest, "response_format": {"type": self.level}}
+
+    @cached_property
+    def _key_names(self) -> tuple[str, ...]:
+        return _key_names(self._litellm, self.model, self.provider)
+
+    def _lacks_key(self) -> bool:
+        """Told before the call: litellm would report it as a server's error, which looks worth another try.
+
+        Only of providers that take an API key. There are other ways to sign in to a cloud than by such variables.
+        """
+        if self._key or not any(name.endswith("_API_KEY") for name in self._key_names):
+            return False
+        if any(_is_secret(name) for name in self._parameters):
+            return False
+        set_in_code = getattr(self._litellm, f"{self.provider}_key", None) or getattr(self._litellm, "api_key", None)
+        return not set_in_code
+
+    def _key_hint(self) -> str:
+        if self._key:
+            return "it was given as api_key"
+        if not self._key_names:
+            return ""
+        variables = f"variable{'s' if len(self._key_names) > 1 else ''} {' and '.join(self._key_names)}"
+        anything = "; any text will do if the server at api_base asks for none" if self.api_base else ""
+        return f"set the environment {variables}, or give an api_key{anything}"
+
+    def _scrub(self, answer: Any) -> None:
+        """Take keys that a model echoes out of its answer, before anything is made of it, kept, traced or logged."""
+        secrets = self._secrets()
+        choice = answer.choices[0]
+        for said, field in ((choice.message, "content"), (choice, "finish_reason"), (answer, "model"), (answer, "id")):
+            value = getattr(said, field, None)
+            if isinstance(value, str) and (clean := without(value, secrets)) != value:
+                setattr(said, field, clean)
+
+    def _secrets(self) -> list[str]:
+        given = [str(value) for name, value in self._parameters.items() if _is_secret(name)]
+        for name in _HEADERS:
+            headers = self._parameters.get(name)
+            given += map(str, headers.values()) if isinstance(headers, Mapping) else ()
+        around = [value for name, value in os.environ.items() if _is_secret(name) and len(value) >= 8]
+        return [self._key or "", *given, *around, *self._known]
+
+
+def provider_of(litellm: Any, model: str, api_base: str | None = None) -> str:
+    """litellm's name for the provider of this model; empty where it knows none."""
+    try:
+        return str(litellm.get_llm_provider(model, api_base=api_base)[1])
+    except Exception:  # a model that litellm knows nothing of: the call itself will say so
+        return ""
+
+
+def usage_of(litellm: Any, answer: Any) -> Usage:
+    """What the answer took; no cost where litellm has no price."""
+    usage = getattr(answer, "usage", None)
+    return Usage(
+        int(getattr(usage, "prompt_tokens", 0) or 0),
+        int(getattr(usage, "completion_tokens", 0) or 0),
+        _cost_of(litellm, answer),
+    )
+
+
+def _cost_of(litellm: Any, answer: Any) -> float | None:
+    """US dollars; as litellm has told with the answer, where it has: to have it work that out again takes long."""
+    told = getattr(answer, "_hidden_params", None)
+    if isinstance(told, Mapping) and "response_cost" in told:
+        cost = told["response_cost"]
+        return None if cost is None else float(cost)
+    try:
+        return float(litellm.completion_cost(completion_response=answer))
+    except Exception:  # no price for this model
+        return None
+
+
+def _fault_of(answer: Any, secrets: Callable[[], Iterable[str]]) -> Failure | None:
+    """Why this is no answer, though the call succeeded."""
+    choices = getattr(answer, "choices", None)
+    if not choices:
+        return Failure("an answer without choices", transient=True)
+    message = choices[0].message
+    said = (getattr(message, "provider_specific_fields", None) or {}).get("refusal") or getattr(message, "refusal", "")
+    if said:
+        return refused(str(said), secrets())
+    if choices[0].finish_reason == "content_filter" and not message.content:
+        return refused("stopped by the provider's content filter")
+    return None
+
+
+def _key_names(litellm: Any, model: str, provider: str) -> tuple[str, ...]:
+    """The environment variables that would give a key to this model, and are not set."""
+    if provider == "azure" and any(os.environ.get(name) for name in _AZURE_SIGN_IN):
+        return ()
+    try:
+        missing = litellm.validate_environment(model)["missing_keys"]
+    except Exception:  # no help to be had
+        return ()
+    return tuple(name for name in missing if _is_secret(name))
+
+
+def _asked_level(parameters: Mapping[str, Any]) -> Level | None:
+    """The level of the response format that is asked for; None for none, or one that is not known here."""
+    wanted = parameters.get("response_format")
+    kind = wanted.get("type") if isinstance(wanted, Mapping) else None
+    return next((level for level in LEVELS if level == kind), None)
+
+
+def _of_one_provider(name: str) -> bool:
+    return name in _OF_ONE_PROVIDER or name.startswith(("aws_", "azure_", "vertex_")) or _is_secret(name)
+
+
+def _is_secret(name: str) -> bool:
+    return name != "prompt_cache_key" and name.lower().endswith(
+        ("_key", "_token", "_secret", "_credentials", "_password", "authorization")
+    )

@@ -1,0 +1,286 @@
+"""Reasoner: asks models through litellm, and is the only one that does.
+
+litellm takes seconds to import and some 170 MB, so it is loaded on the first call, in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import math
+import os
+import random
+import sys
+import time
+import warnings
+import weakref
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from plancast.errors import ModelUnavailable
+from plancast.models.failures import Failure
+from plancast.models.litellm_call import Level, ModelCall, provider_of, usage_of
+from plancast.models.port import ReasonReply, ReasonRequest, ReasonRetry
+from plancast.models.rate_limit import RateLimit
+from plancast.models.response_cache import AnswerCache
+from plancast.telemetry.trace_scope import TRACING
+
+if TYPE_CHECKING:
+    from plancast.telemetry.tracing import Tracing
+
+__all__ = ["Level", "Reasoner", "load_litellm", "supports_structured_output"]
+
+logger = logging.getLogger(__name__)
+
+_BEFORE_IMPORT = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else the import downloads a price list
+    "LITELLM_MODE": "PRODUCTION",  # else the import reads a .env file into the environment
+    # Else at most 500 calls to a host go out at once, and those that wait use up their timeout.
+    # 0 would not mean "no limit" but aiohttp's own 100.
+    "AIOHTTP_CONNECTOR_LIMIT": "100000",
+    "AIOHTTP_CONNECTOR_LIMIT_PER_HOST": "100000",
+}
+
+
+class Reasoner:
+    """Asks models, in this process. See :class:`~plancast.models.port.ReasonerPort`.
+
+    What is asked under an idempotency key is asked once, and its answer kept for a while. A Reasoner needs no
+    closing: its connections end with the event loop.
+
+    Args:
+        retry: The one retry policy; the clients' own retries are off.
+        timeout: Seconds for one attempt, where a request does not say.
+        limits: Rate limits by model.
+        structured_output: What models support that litellm does not know, or knows wrongly.
+        cache_size: Answers kept.
+        cache_seconds: How long they are kept.
+        secrets: What answers and errors are kept without, beside the keys of requests and of the environment.
+        sleep: Waits between attempts.
+        chance: A number from 0 to 1, for the jitter of those waits.
+    """
+
+    def __init__(
+        self,
+        *,
+        retry: ReasonRetry | None = None,
+        timeout: float = 120.0,
+        limits: Mapping[str, RateLimit] | None = None,
+        structured_output: Mapping[str, Level] | None = None,
+        cache_size: int = 1024,
+        cache_seconds: float = 600.0,
+        secrets: Iterable[str] = (),
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._retry = retry or ReasonRetry()
+        self._timeout = timeout
+        self._secrets = tuple(secrets)
+        self._limits = dict(limits or {})
+        self._levels = dict(structured_output or {})
+        self._learned: dict[tuple[str, str | None], Level] = {}
+        self.tracing: Tracing | None = None
+        """Makes spans of calls; without it, those of the turn that asks in this process are made."""
+        self._answers = AnswerCache(cache_size, cache_seconds)
+        self._sleep = sleep
+        self._chance = chance
+
+    async def complete(self, request: ReasonRequest) -> ReasonReply:
+        """Ask the model, then its fallbacks, until one answers. Cancelling closes the connection to the model.
+
+        Raises:
+            ModelUnavailable: none answered; the reason says why, for each of them.
+        """
+        if not request.idempotency_key:
+            return await self._ask(request)
+        return await self._answers.get((request.tenant_id, request.idempotency_key), lambda: self._ask(request))
+
+    async def _ask(self, request: ReasonRequest) -> ReasonReply:
+        begun = time.monotonic()
+        litellm = await load_litellm()
+        models = (request.model, *request.fallback_models)
+        tries, calls = self._retry.attempts, 0
+        failures: dict[str, Failure] = {}
+        for position, model in enumerate(models):
+            share = math.ceil(tries / (len(models) - position))
+            if share < 1:
+                break
+            level = self._level(litellm, model, request.api_base)
+            call = ModelCall(litellm, request, model, self._timeout, level, self._secrets)
+            answer, failure, failed = await self._persist(call, share, request)
+            calls, tries = calls + call.made, tries - failed
+            if failure is None:
+                choice = answer.choices[0]
+                return ReasonReply(
+                    text=choice.message.content or "",
+                    usage=usage_of(litellm, answer),
+                    model=model,
+                    latency_seconds=time.monotonic() - begun,
+                    attempts=calls,
+                    fallback_used=position > 0,
+                    finish_reason=choice.finish_reason or "stop",
+                )
+            failures[model] = failure
+            logger.info("model %s failed: %s", model, failure.text, extra={"plan_id": request.plan_id})
+        raise _unavailable(request.model, failures, calls)
+
+    async def _persist(self, call: ModelCall, share: int, request: ReasonRequest) -> tuple[Any, Failure | None, int]:
+        """Call one model until it answers, fails for good, or has failed transiently `share` times."""
+        limit = self._limits.get(call.model)
+        failed = 0
+        while True:
+            ticket = await limit.acquire(call.estimate()) if limit else None
+            answer, failure = await self._make(call, request)
+            if failure is None:
+                if ticket:
+                    ticket.spent(answer.usage.total_tokens)
+                return answer, None, failed
+            if not failure.transient:
+                if not call.lower(failure):
+                    return None, failure, failed
+                self._learned[call.model, call.api_base] = call.level
+                continue
+            failed += 1
+            if limit and failure.retry_after:
+                limit.pause(failure.retry_after)
+            if failed >= share or (failure.retry_after or 0.0) > self._retry.max_retry_after:
+                return None, failure, failed
+            await self._sleep(self._retry.delay(failed, failure.retry_after, self._chance()))
+
+    async def _make(self, call: ModelCall, request: ReasonRequest) -> tuple[Any, Failure | None]:
+        """One call, in a span where traces are on."""
+        tracing = self.tracing or TRACING.get()
+        if tracing is None:
+            return await call.make()
+        from plancast.telemetry.tracing import answered
+
+        work = tracing.chat(request, call.model, call.provider)
+        try:
+            answer, failure = await call.make()
+            if failure is not None:
+                work.fail(str(failure.status or "") or "unavailable")
+            else:
+                choice = answer.choices[0]
+                used = getattr(answer, "usage", None)
+                tokens = int(getattr(used, "prompt_tokens", 0) or 0), int(getattr(used, "completion_tokens", 0) or 0)
+                told = str(getattr(answer, "model", "") or ""), str(getattr(answer, "id", "") or "")
+                answered(work, told[0], tokens, str(choice.finish_reason or "stop"), told[1])
+            return answer, failure
+        except BaseException as error:
+            work.fail(type(error).__name__)
+            raise
+        finally:
+            work.end()
+
+    def _level(self, litellm: Any, model: str, api_base: str | None) -> Level:
+        learned = self._learned.get((model, api_base)) or self._learned.get((model, None))
+        return learned or self._levels.get(model) or _level(litellm, model)
+
+
+def supports_structured_output(model: str) -> Level:
+    """How strictly this model can be held to a format, by what litellm knows of it. Loads litellm, blocking.
+
+    An OpenAI-compatible model that litellm does not know counts as ``json_object``, which most servers take. Where one
+    does not, `Reasoner` goes down to plain text by itself; of better ones it is told by its `structured_output`.
+    """
+    return _level(_load(), model)
+
+
+async def load_litellm() -> Any:
+    """Load litellm without blocking the event loop, and have its connections end with the loop."""
+    litellm = sys.modules.get("litellm") if _loaded else None
+    if litellm is None:
+        litellm = await asyncio.to_thread(_load)
+    loop = asyncio.get_running_loop()
+    if loop not in _guards:
+        guard = _guards[loop] = _close_clients_at_end(litellm, id(loop))
+        await anext(guard)
+    return litellm
+
+
+_loaded = False
+_guards: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None]] = weakref.WeakKeyDictionary()
+
+
+def _load() -> Any:
+    global _loaded
+    for name, value in _BEFORE_IMPORT.items():
+        os.environ.setdefault(name, value)
+    _quieten()
+    try:
+        # By name, so that type checkers do not read all of litellm, which takes them minutes.
+        litellm: Any = importlib.import_module("litellm")
+    except ImportError as error:
+        raise ModelUnavailable("of any name", f"litellm cannot be imported ({error}): pip install litellm") from error
+    if not _loaded:
+        litellm.suppress_debug_info = True  # it prints advertisements of itself on errors
+        _quieten()  # the import has given its loggers handlers
+        _loaded = True
+    return litellm
+
+
+def _quieten() -> None:
+    """litellm writes to stderr by handlers of its own, and at DEBUG whole requests; ``LITELLM_LOG`` has it speak.
+
+    So does the client beneath it, headers that carry credentials included: what it sends is never logged.
+
+    A call that is cancelled in its first milliseconds, while litellm prepares it in a thread, leaves behind a
+    coroutine that was to make the request and never starts. That is as it should be, and no reason to warn.
+    """
+    warnings.filterwarnings("ignore", r"coroutine '\w+\.a(sync_)?completion\w*' was never awaited", RuntimeWarning)
+    logging.getLogger("openai._base_client").addFilter(_tells_no_request)
+    if os.environ.get("LITELLM_LOG"):
+        return
+    for name in ("LiteLLM", "LiteLLM Proxy", "LiteLLM Router"):
+        log = logging.getLogger(name)
+        log.handlers.clear()
+        log.setLevel(logging.CRITICAL)
+
+
+def _tells_no_request(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Request options")
+
+
+async def _close_clients_at_end(litellm: Any, loop_id: int) -> AsyncGenerator[None]:
+    """Suspended until the event loop shuts down its generators, which is the last that runs in it.
+
+    litellm keeps HTTP clients for each loop, and closes none of them before the process ends.
+    """
+    try:
+        yield
+    finally:
+        clients = litellm.in_memory_llm_clients_cache.cache_dict
+        for key in [key for key in clients if str(key).endswith(f"-{loop_id}")]:
+            client = clients.pop(key)
+            close = getattr(client, "close", None) or getattr(client, "aclose", None)
+            if close is not None:
+                closing = close()
+                if hasattr(closing, "__await__"):
+                    await closing
+
+
+def _level(litellm: Any, model: str) -> Level:
+    known = _known_levels.get(model)
+    if known is None:
+        known = _known_levels[model] = _look_up_level(litellm, model)
+    return known
+
+
+_known_levels: dict[str, Level] = {}
+
+
+def _look_up_level(litellm: Any, model: str) -> Level:
+    if not provider_of(litellm, model):
+        return "text"
+    if litellm.supports_response_schema(model=model):
+        return "json_schema"
+    return "json_object" if "response_format" in (litellm.get_supported_openai_params(model=model) or ()) else "text"
+
+
+def _unavailable(model: str, failures: Mapping[str, Failure], calls: int) -> ModelUnavailable:
+    """One error for all: of a single model its reason alone, else each by name."""
+    first = failures[model]
+    reasons = [failure.text if name == model else f"{name}: {failure.text}" for name, failure in failures.items()]
+    often = f" ({calls} calls)" if calls > 1 else ""
+    return ModelUnavailable(model, "; ".join(reasons) + often, first.status)

@@ -1,0 +1,1 @@
+"""The state of one plan: its fields, requests, timeline and stored form."""

@@ -1,0 +1,70 @@
+"""Plans as they were last committed, to be looked at from outside their turns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plancast.errors import ForeignPlan
+from plancast.state_machine.machine import Machine
+from plancast_bus.events.codec import unpack
+from plancast_bus.ports.checkpoints import Checkpoint, CheckpointStore
+
+
+async def find_checkpoint(checkpoints: CheckpointStore, name: str) -> Checkpoint | None:
+    """The newest checkpoint of a plan by its id, or by any correlation id that its events carry; None when unknown.
+
+    Raises:
+        BusUnavailable: the store cannot be reached.
+    """
+    checkpoint = await checkpoints.load(name)
+    if checkpoint is not None:
+        return checkpoint
+    plan = await checkpoints.get_alias(name)
+    return await checkpoints.load(plan) if plan is not None and plan != name else None
+
+
+async def plan_fields(checkpoints: CheckpointStore, checkpoint: Checkpoint) -> dict[str, Any]:
+    """What ``PlanContext.to_dict()`` gives of the plan in a checkpoint, its state machine included."""
+    fields: dict[str, Any] = unpack(checkpoint.state)
+    digest = fields.pop("machine", None)
+    encoded = await checkpoints.get_machine(digest) if digest else None
+    states = Machine.decode(encoded).states if encoded is not None else {}
+    fields["state_machine"] = {name: state.model_dump(mode="json") for name, state in states.items()}
+    return fields
+
+
+class StoredPlans:
+    """``context.memory`` over the checkpoints: plans can be looked at, and changed in turns of their own only.
+
+    Args:
+        checkpoints: Where they are.
+        tenant_id: Whose plans; those of others are unknown. None for everybody's.
+    """
+
+    __slots__ = ("_checkpoints", "_tenant_id")
+
+    def __init__(self, checkpoints: CheckpointStore, tenant_id: str | None = None) -> None:
+        self._checkpoints = checkpoints
+        self._tenant_id = tenant_id
+
+    def of_tenant(self, tenant_id: str) -> StoredPlans:
+        """The same for one tenant's plans."""
+        return StoredPlans(self._checkpoints, tenant_id)
+
+    async def store_plan_context(self, plan_id: str, *args: Any, **fields: Any) -> None:
+        """
+        Raises:
+            ForeignPlan: always; a plan is written by its own turn alone.
+        """
+        raise ForeignPlan(f"plan {plan_id} can only be changed in a turn of its own: send it an event instead")
+
+    async def get_plan_context(self, plan_id: str) -> dict[str, Any] | None:
+        """The plan as a dict, as ``PlanContext.to_dict()`` gives it; None when there is none."""
+        checkpoint = await find_checkpoint(self._checkpoints, plan_id)
+        if checkpoint is None or self._tenant_id not in (None, checkpoint.summary.tenant_id):
+            return None
+        return await plan_fields(self._checkpoints, checkpoint)
+
+    async def get_plan_by_correlation(self, correlation_id: str) -> dict[str, Any] | None:
+        """The plan that events with this correlation id belong to, as a dict; None when there is none."""
+        return await self.get_plan_context(correlation_id)

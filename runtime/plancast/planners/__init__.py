@@ -1,0 +1,1 @@
+"""Planners: those with handlers, and the contract of autonomous ones."""

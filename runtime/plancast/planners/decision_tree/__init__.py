@@ -1,0 +1,1 @@
+"""DeterministicPlanner: a decision tree of steps."""

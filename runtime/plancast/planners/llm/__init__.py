@@ -1,0 +1,1 @@
+"""ChoreographyPlanner: prompts, and validation of a model's decisions."""

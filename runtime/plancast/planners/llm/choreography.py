@@ -1,0 +1,305 @@
+"""ChoreographyPlanner: a planner that asks a model for each next step (seed 004, RF-SDK-016)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final
+
+from pydantic import SecretStr
+
+from plancast.context import PlatformContext
+from plancast.decisions.actions import CompleteAction, FinishReason
+from plancast.decisions.decision import PlannerDecision, check_decision, decision_response_format
+from plancast.errors import BudgetExhausted, InvalidDecision, InvalidPlannerConfig
+from plancast.models.port import ReasonerPort
+from plancast.models.repair_loop import AnswerFormat, Asking, ModelOptions, reasoner_of
+from plancast.models.throttle import in_turn
+from plancast.planners.contract import RunBudget, RunContext, WakeMode
+from plancast.planners.llm.decision_validation import decision_faults, read_decision, settle_decision
+from plancast.planners.llm.prompt import DEFAULT_LIMIT, Prompt, PromptTemplate, check_prompt_options
+from plancast.planners.planner import Planner
+from plancast.planners.run_from_handler import publishable_events, view
+
+__all__ = ["ChoreographyPlanner", "CustomContext"]
+
+CustomContext = Mapping[str, Any] | Callable[[RunContext], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
+"""What an app adds to every prompt: a dict, or a function of the run, plain or async, that gives one."""
+
+_NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class ChoreographyPlanner(Planner):
+    """Asks a model for each next step: with `goals` it runs whole plans, with handlers it is asked by them.
+
+    Args:
+        name: Unique in the app.
+        reasoning_model: A litellm model string.
+        api_key: None takes the provider's environment variable.
+        api_base: Where the model is, when not at its provider's.
+        temperature: 0 to 2; None leaves it to the model.
+        max_actions: Decisions that a plan may execute, but for the final complete.
+        system_instructions: Business rules, for every prompt.
+        planning_strategy: ``balanced``, ``conservative`` or ``aggressive``.
+        goals: Goals whose plans it decides by itself, without handlers.
+        fallback_models: Asked in this order when the model fails.
+        max_repairs: How often an answer that cannot be used is sent back.
+        template: Texts of the prompt.
+        token_budget: Tokens that a plan may spend; None is no limit.
+        cost_budget: US dollars that a plan may spend; None is no limit.
+        custom_context: For every prompt: a dict, or a function of the run.
+        prompt_limit: Characters of trigger, history and results in a prompt.
+        planner_options: `capabilities`, `placement` and `description`, as `Planner` takes them; whatever else goes
+            to the model (``max_tokens``, ``top_p``, ``timeout``).
+
+    Raises:
+        InvalidPlannerConfig: an option is wrong.
+    """
+
+    wake_mode = WakeMode.PUSH
+
+    def __init__(
+        self,
+        name: str,
+        reasoning_model: str = "gpt-4o",
+        *,
+        api_key: str | SecretStr | None = None,
+        api_base: str | None = None,
+        temperature: float | None = 0.7,
+        max_actions: int = 20,
+        system_instructions: str | None = None,
+        planning_strategy: str = "balanced",
+        goals: Iterable[str] = (),
+        fallback_models: Iterable[str] = (),
+        max_repairs: int = 2,
+        template: PromptTemplate | None = None,
+        token_budget: int | None = None,
+        cost_budget: float | None = None,
+        custom_context: CustomContext | None = None,
+        prompt_limit: int = DEFAULT_LIMIT,
+        **llm_kwargs: Any,
+    ) -> None:
+        super().__init__(
+            name,
+            reasoning_model=reasoning_model,
+            api_key=api_key,
+            api_base=api_base,
+            temperature=temperature,
+            fallback_models=fallback_models,
+            max_repairs=max_repairs,
+            **llm_kwargs,
+        )
+        check_prompt_options(planning_strategy, prompt_limit)
+        for limit, what in ((max_actions, "max_actions"), (token_budget, "token_budget"), (cost_budget, "cost_budget")):
+            if limit is not None and not limit >= 0:
+                raise InvalidPlannerConfig(f"planner {name!r}: {what} is {limit!r}, allowed: a number from 0")
+        if isinstance(goals, str):
+            raise InvalidPlannerConfig(f"planner {name!r}: goals is a list of event types, not the text {goals:.80}")
+        self.max_actions = max_actions
+        self.token_budget = token_budget
+        self.cost_budget = cost_budget
+        self.system_instructions = system_instructions
+        self.planning_strategy = planning_strategy
+        self.prompt_limit = prompt_limit
+        self.template = template
+        self.custom_context = custom_context
+        for goal in dict.fromkeys(goals):
+            self.add_goal(goal, decided_by=self)
+
+    @property
+    def options(self) -> ModelOptions:
+        """The model, and how it is asked."""
+        assert self.model_options is not None
+        return self.model_options
+
+    @property
+    def reasoning_model(self) -> str:
+        """The litellm model string."""
+        return self.options.model
+
+    @property
+    def api_key(self) -> SecretStr | None:
+        """The key, kept secret."""
+        return self.options.api_key
+
+    @property
+    def api_base(self) -> str | None:
+        """Where the model is."""
+        return self.options.api_base
+
+    @property
+    def temperature(self) -> float | None:
+        """The model's temperature."""
+        return self.options.temperature
+
+    @property
+    def fallback_models(self) -> tuple[str, ...]:
+        """The models that are asked when the first fails."""
+        return self.options.fallback_models
+
+    @property
+    def max_repairs(self) -> int:
+        """How often an answer that cannot be used is sent back."""
+        return self.options.max_repairs
+
+    @property
+    def llm_kwargs(self) -> Mapping[str, Any]:
+        """Further parameters for the model."""
+        return self.options.llm_kwargs
+
+    # Deciding.
+
+    async def next(self, run: RunContext) -> PlannerDecision:
+        """The next step of a run, by the model, checked against what the run knows.
+
+        Raises:
+            IdentityRequired: a part of the run's identity is empty.
+            InvalidDecision: no answer could be used; `exchange` is all that was said.
+            BudgetExhausted: nothing is left to spend, and the model does not complete.
+            ModelUnavailable: the model has failed for good.
+        """
+        run.require_identity()
+        if run.control.cancelled:
+            return _cancelled(run)
+        run = replace(run, budget=self._limited(run), custom_context=await self._context_of(run))
+        revision = run.trigger.revision if run.trigger else 0
+        return await self._decide(run, reasoner_of(), f"{run.plan_id}:{revision}")
+
+    async def reason_next_action(
+        self,
+        trigger: Any,
+        context: Any,
+        plan_id: str | None = None,
+        custom_context: Mapping[str, Any] | None = None,
+        plan: Any = None,
+    ) -> PlannerDecision:
+        """Ask for the next step from a handler (seed 004).
+
+        Args:
+            trigger: What happened: words, or an event.
+            context: What the handler was given.
+            plan_id: The plan, when there is no `plan` to tell.
+            custom_context: For this decision alone, beside the planner's own.
+            plan: The plan: its goal, its results and what it has spent.
+
+        Raises:
+            InvalidDecision: no answer could be used (``Event 'x' not in Registry``, say).
+            BudgetExhausted: the plan has had its `max_actions`, and the model does not complete.
+            ModelUnavailable: the model has failed for good; a missing key or package is named.
+        """
+        run = await view(
+            context,
+            trigger=trigger,
+            plan=plan,
+            plan_id=plan_id,
+            expected=self.expected,
+            custom_context=custom_context or {},
+            max_actions=self.max_actions,
+        )
+        run = replace(run, custom_context=await self._context_of(run))
+        return await self._decide(run, reasoner_of(context), _key_of_turn(context))
+
+    async def execute_decision(
+        self, decision: PlannerDecision, context: Any, goal_event: Any = None, plan: Any = None
+    ) -> None:
+        """Carry a decision out, after another check (seed 004).
+
+        Raises:
+            InvalidDecision: it cannot be carried out, or names what does not exist; nothing was done.
+        """
+        from plancast.decisions.executor import execute_decision
+
+        checked = check_decision(decision)
+        definitions = await publishable_events(context)
+        if definitions is not None:
+            run = await view(
+                context,
+                trigger="",
+                plan=plan,
+                plan_id=checked.plan_id,
+                expected=self.expected,
+                custom_context={},
+                max_actions=self.max_actions,
+            )
+            if faults := decision_faults(checked, run):
+                raise InvalidDecision(faults)
+        await execute_decision(checked, context, goal_event=goal_event, plan=plan, definitions=definitions or ())
+        spent = getattr(plan, "spent", None)
+        if isinstance(spent, dict) and not isinstance(checked.next_action, CompleteAction):
+            spent["actions"] = spent.get("actions", 0) + 1
+
+    async def _decide(self, run: RunContext, port: ReasonerPort, key: str) -> PlannerDecision:
+        exhausted = run.exhausted_reason
+        if exhausted is not None and not exhausted.startswith("max_actions"):
+            raise BudgetExhausted(exhausted)  # asking would spend more
+        about = {"tenant_id": run.tenant_id, "plan_id": run.plan_id, "planner": self.name}
+        await in_turn(run.plan_id)
+        prompt = self._prompt(run)
+        steady = prompt.messages(_without_time(run)) if key else None
+        asking = Asking(port, self.options, _answer_format(), about, key, steady)
+
+        def read(text: str) -> PlannerDecision:
+            decision = read_decision(text)
+            if exhausted is not None and not isinstance(decision.next_action, CompleteAction):
+                raise BudgetExhausted(exhausted)
+            if faults := decision_faults(decision, run):
+                raise InvalidDecision(faults)
+            return settle_decision(decision, run)
+
+        return await asking.until(prompt.messages(), read)
+
+    def _prompt(self, run: RunContext) -> Prompt:
+        return Prompt(
+            run,
+            system_instructions=self.system_instructions,
+            strategy=self.planning_strategy,
+            template=self.template,
+            limit=self.prompt_limit,
+        )
+
+    def _limited(self, run: RunContext) -> RunBudget:
+        """The run's budget; where it sets no limit, the planner's counts."""
+        budget = run.budget
+        return replace(
+            budget,
+            max_actions=self.max_actions if budget.max_actions is None else budget.max_actions,
+            max_tokens=self.token_budget if budget.max_tokens is None else budget.max_tokens,
+            max_cost=self.cost_budget if budget.max_cost is None else budget.max_cost,
+        )
+
+    async def _context_of(self, run: RunContext) -> dict[str, Any]:
+        given: Any = self.custom_context(run) if callable(self.custom_context) else self.custom_context or {}
+        given = await given if inspect.isawaitable(given) else given
+        return {**given, **run.custom_context}
+
+
+@lru_cache(maxsize=1)
+def _answer_format() -> AnswerFormat:
+    return AnswerFormat(decision_response_format())
+
+
+def _cancelled(run: RunContext) -> PlannerDecision:
+    reasoning = "the run was cancelled"
+    metadata = {"steering": "cancelled", "run_id": run.run_id}
+    action = CompleteAction(reason=FinishReason.CANCELLED, metadata=metadata, reasoning=reasoning)
+    return PlannerDecision(
+        plan_id=run.plan_id, current_state=run.current_state, next_action=action, reasoning=reasoning
+    )
+
+
+def _without_time(run: RunContext) -> RunContext:
+    """The run as it is whenever its turn is made: a turn that is made anew is not to pay for its answers again."""
+    trigger = replace(run.trigger, time=_NO_TIME) if run.trigger else None
+    revision = run.trigger.revision if run.trigger else 0
+    steps = [replace(each, time=_NO_TIME) if each.revision >= revision else each for each in run.trajectory]
+    return replace(run, now=_NO_TIME, trigger=trigger, trajectory=steps)
+
+
+def _key_of_turn(context: Any) -> str:
+    """What idempotency keys of a turn begin with; outside a turn each question is asked anew."""
+    event = getattr(context.turn, "event", None) if isinstance(context, PlatformContext) else None
+    event_id = getattr(event, "id", None)
+    return f"turn:{event_id}" if isinstance(event_id, str) and event_id else ""

@@ -1,0 +1,173 @@
+"""What is wrong with a decision for the run that it is for: pure, and in words that a model can mend its answer by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+from plancast.agents.definitions import EventDefinition
+from plancast.decisions.actions import (
+    AwaitAction,
+    DelegateAction,
+    ParallelAction,
+    PlannerAction,
+    PublishAction,
+    WaitAction,
+)
+from plancast.decisions.decision import PlannerDecision, check_decision, parse_decision, settled
+from plancast.errors import InvalidDecision
+from plancast.json_values.limits import freeze
+from plancast.json_values.schemas import Budget, schema_faults
+from plancast.planners.contract import RunContext
+from plancast.state_machine.machine import failed_event
+
+__all__ = ["RESERVED_PREFIX", "action_faults", "decision_faults", "read_decision", "settle_decision"]
+
+RESERVED_PREFIX: Final = "plan."
+"""Events of this kind are plancast's own; planners never publish them."""
+
+_MOST_NAMES = 50
+_ALTERNATIVES = "alternative_actions"
+
+
+def read_decision(text: str) -> PlannerDecision:
+    """As `parse_decision`, but alternatives that are no actions are dropped: they are never acted on.
+
+    Raises:
+        InvalidDecision: what remains is no decision.
+    """
+    try:
+        return parse_decision(text)
+    except InvalidDecision as error:
+        faults = [fault for fault in error.faults if not fault.startswith(_ALTERNATIVES)]
+        fields = _object_in(text)
+        if len(faults) == len(error.faults) or _ALTERNATIVES not in fields:
+            raise
+    return check_decision({name: value for name, value in fields.items() if name != _ALTERNATIVES})
+
+
+def _object_in(text: str) -> dict[str, Any]:
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text, text.index("{"))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def settle_decision(decision: PlannerDecision, run: RunContext) -> PlannerDecision:
+    """A valid decision as the run's own: its plan and state, topics as the events declare them, sound alternatives."""
+    with Budget():  # one for all: there may be many
+        alternatives = [each for each in decision.alternative_actions or () if not action_faults(each, run, "")]
+    fields = {
+        "plan_id": run.plan_id or decision.plan_id,
+        "current_state": run.current_state or decision.current_state,
+        "next_action": _with_topics(decision.next_action, run),
+        _ALTERNATIVES: [_with_topics(each, run) for each in alternatives] or None,
+    }
+    return settled(decision, fields)
+
+
+def _with_topics(action: PlannerAction, run: RunContext) -> PlannerAction:
+    if isinstance(action, ParallelAction):
+        return action.model_copy(update={"branches": freeze([_with_topic(branch, run) for branch in action.branches])})
+    return _with_topic(action, run) if isinstance(action, PublishAction) else action
+
+
+def _with_topic(action: PublishAction, run: RunContext) -> PublishAction:
+    definition = _definition(run, action.event_type)
+    return action if definition is None else action.model_copy(update={"topic": definition.topic})
+
+
+def decision_faults(decision: PlannerDecision, run: RunContext) -> list[str]:
+    """What cannot be done of a decision in this run; empty when all of it can. Alternatives are not judged."""
+    with Budget():  # one for all branches
+        return action_faults(decision.next_action, run, "next_action")
+
+
+def action_faults(action: PlannerAction, run: RunContext, where: str) -> list[str]:
+    """What cannot be done of an action; ``where`` is its path in the decision."""
+    if isinstance(action, PublishAction):
+        return list(_publish_faults(action, run, where))
+    if isinstance(action, ParallelAction):
+        branches = enumerate(action.branches)
+        return [fault for i, each in branches for fault in _publish_faults(each, run, f"{where}.branches[{i}]")]
+    if isinstance(action, DelegateAction):
+        return list(_delegate_faults(action, run, where))
+    if isinstance(action, WaitAction):
+        return list(_wait_faults(action, run, where))
+    return list(_await_faults(action, run, where)) if isinstance(action, AwaitAction) else []
+
+
+def _publish_faults(action: PublishAction, run: RunContext, where: str) -> Iterator[str]:
+    yield from _reserved(action.event_type, f"{where}.event_type")
+    yield from _reserved(action.response_event or "", f"{where}.response_event")
+    definition = _definition(run, action.event_type)
+    if definition is None:
+        available = _listed([event.event_type for event in run.events])
+        yield f"{where}.event_type: Event {action.event_type!r} not in Registry. Available: {available}"
+        return
+    if "topic" in action.model_fields_set and action.topic != definition.topic:
+        yield f"{where}.topic: got {str(action.topic)!r}, allowed: {str(definition.topic)!r}, or nothing"
+    yield from _payload_faults(definition, action.data, f"{where}.data")
+
+
+def _payload_faults(definition: EventDefinition, data: Any, where: str) -> Iterator[str]:
+    for fault in schema_faults(definition.payload_schema, data) if definition.payload_schema is not None else ():
+        if fault.startswith("the data:"):
+            yield f"{where}{fault.removeprefix('the data')}"
+        else:
+            yield f"{where}: {fault}" if fault.startswith(("the schema ", "and more", "[")) else f"{where}.{fault}"
+
+
+def _delegate_faults(action: DelegateAction, run: RunContext, where: str) -> Iterator[str]:
+    yield from _reserved(action.goal_event, f"{where}.goal_event")
+    if run.agents:
+        takers = sorted({agent.name for agent in run.agents if action.goal_event in agent.consumes})
+        if not takers:
+            goals = {event for agent in run.agents for event in agent.consumes}
+            yield f"{where}.goal_event: got {action.goal_event!r}, which no live agent takes, allowed: {_listed(goals)}"
+        elif action.target_planner and action.target_planner not in takers:
+            yield (
+                f"{where}.target_planner: got {action.target_planner!r}, which does not take {action.goal_event!r}, "
+                f"allowed: {_listed(takers)}"
+            )
+    definition = _definition(run, action.goal_event)
+    if definition is not None:
+        yield from _payload_faults(definition, action.goal_data, f"{where}.goal_data")
+
+
+def _wait_faults(action: WaitAction, run: RunContext, where: str) -> Iterator[str]:
+    if not run.agents and not run.expected:
+        return  # nothing is known of who sends what
+    produced = {event for agent in run.agents for event in agent.produces}
+    allowed = produced | set(run.expected)
+    if action.expected_event not in allowed | {failed_event(event) for event in produced}:
+        yield (
+            f"{where}.expected_event: got {action.expected_event!r}, which nothing can send, allowed: "
+            f"{_listed(allowed)} (events that people or webhooks send are declared by planner.expects(event_type))"
+        )
+
+
+def _await_faults(action: AwaitAction, run: RunContext, where: str) -> Iterator[str]:
+    if run.tasks is None:
+        return  # nothing is known of what was started
+    for field, known in (("task_id", run.tasks.task_ids), ("group_id", run.tasks.group_ids)):
+        wanted = getattr(action, field)
+        if wanted is not None and wanted not in known:
+            yield f"{where}.{field}: got {wanted!r}, which is over or was never started, allowed: {_listed(known)}"
+
+
+def _reserved(event_type: str, where: str) -> Iterator[str]:
+    if event_type.startswith(RESERVED_PREFIX):
+        yield f"{where}: got {event_type!r}, allowed: events that do not begin with {RESERVED_PREFIX!r}: it is reserved"
+
+
+def _definition(run: RunContext, event_type: str) -> EventDefinition | None:
+    return next((event for event in run.events if event.event_type == event_type), None)
+
+
+def _listed(names: Collection[str]) -> str:
+    ordered = sorted(set(names))
+    more = f" and {len(ordered) - _MOST_NAMES} more" if len(ordered) > _MOST_NAMES else ""
+    return f"{ordered[:_MOST_NAMES]}{more}"

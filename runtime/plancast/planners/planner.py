@@ -1,0 +1,288 @@
+"""Planner: which goals it takes, and the handlers and state machines that make plans of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from plancast.errors import InvalidApp, InvalidPlannerConfig
+from plancast.models.repair_loop import ModelOptions
+from plancast.planners.contract import AutonomousPlanner, resolve_wake_mode
+from plancast.state_machine.machine import Machine
+from plancast.state_machine.states import StateConfig
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.subjects import check_event_type
+
+if TYPE_CHECKING:
+    from plancast.goal import GoalContext
+    from plancast.plan.context import PlanContext
+
+Handler = Callable[..., Any]
+_H = TypeVar("_H", bound=Handler)
+Placement = Literal["shared", "dedicated"]
+StateMachineLike = Mapping[str, StateConfig | Mapping[str, Any]]
+
+
+@dataclass
+class PlannerConfig:
+    """What a planner declares of itself: event types with handlers only, never topics, never ``*`` (RF-SDK-023)."""
+
+    name: str
+    capabilities: tuple[Any, ...] = ()
+    """For discovery alone; they bring no events."""
+    events_consumed: list[str] = field(default_factory=list)
+    events_produced: list[str] = field(default_factory=list)
+    placement: Placement | None = None
+    """Where its plans live; None takes the app's."""
+    agent_type: str = "planner"
+
+
+@dataclass(frozen=True)
+class EventHandler:
+    """A handler for events of a type on a topic (None: on any)."""
+
+    event_type: str
+    topic: str | None
+    call: Handler
+
+    def takes(self, event_type: str, topic: str) -> bool:
+        """Whether the handler is for such an event."""
+        return self.event_type in (event_type, "*") and self.topic in (None, topic)
+
+
+class Planner:
+    """Makes plans of goals.
+
+    A goal may be given a state machine (:meth:`add_goal`), a handler (:meth:`on_goal`), or both.
+
+    Args:
+        name: Unique in the app.
+        capabilities: What the planner can do, for discovery.
+        placement: ``shared`` or ``dedicated`` plan hosts; None takes the app's.
+        description: What its goals are for, in words that other planners choose it by.
+        version: Of its handlers; change it when plans that have begun must be finished by the old ones.
+        reasoning_model: A litellm model string; what :meth:`create_plan` asks.
+        model_options: The fields of :class:`ModelOptions`; whatever else goes to the model.
+
+    Raises:
+        InvalidPlannerConfig: an option of the model is wrong, or given without a model.
+
+    Source: seeds 000, 001 and 003.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        capabilities: Any = (),
+        placement: Placement | None = None,
+        description: str = "",
+        version: str = "1",
+        reasoning_model: str | None = None,
+        **model_options: Any,
+    ) -> None:
+        if not name:
+            raise InvalidApp("a planner needs a name")
+        if placement not in (None, "shared", "dedicated"):
+            raise InvalidApp(f"planner {name!r}: placement is 'shared' or 'dedicated', not {placement!r}")
+        self.name = name
+        self.description = description
+        self.version = version
+        self.model_options = _model_options(name, reasoning_model, model_options)
+        self.needs_reasoner = self.model_options is not None
+        self.config = PlannerConfig(name, tuple(capabilities), placement=placement)
+        self._goal_handlers: dict[str, Handler] = {}
+        self._machines: dict[str, Machine] = {}
+        self._deciders: dict[str, AutonomousPlanner] = {}
+        self._transition_handler: Handler | None = None
+        self._event_handlers: list[EventHandler] = []
+        self._expected: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, goals={sorted(self.goals)})"
+
+    def decider(self, event_type: str) -> AutonomousPlanner | None:
+        """Who decides the plans of a goal step by step; None when a machine or handlers do."""
+        return self._deciders.get(event_type)
+
+    @property
+    def goals(self) -> frozenset[str]:
+        """The goal event types that the planner takes."""
+        return frozenset(self._goal_handlers) | frozenset(self._machines) | frozenset(self._deciders)
+
+    @property
+    def transition_handler(self) -> Handler | None:
+        """What :meth:`on_transition` registered."""
+        return self._transition_handler
+
+    @property
+    def expected(self) -> Mapping[str, str]:
+        """What :meth:`expects` declared."""
+        return self._expected
+
+    def goal_handler(self, event_type: str) -> Handler | None:
+        """What :meth:`on_goal` registered for a goal."""
+        return self._goal_handlers.get(event_type)
+
+    def machine(self, event_type: str) -> Machine | None:
+        """The state machine of a goal."""
+        return self._machines.get(event_type)
+
+    def event_handlers(self, event_type: str, topic: str) -> list[Handler]:
+        """What :meth:`on_event` registered for such an event."""
+        return [each.call for each in self._event_handlers if each.takes(event_type, topic)]
+
+    @property
+    def handles_events(self) -> bool:
+        """Whether any event handler is registered."""
+        return bool(self._event_handlers)
+
+    def add_goal(
+        self,
+        event_type: str,
+        state_machine: StateMachineLike | None = None,
+        *,
+        decided_by: AutonomousPlanner | None = None,
+    ) -> None:
+        """Take a goal with a state machine that runs by itself, or with a planner that decides step by step.
+
+        A machine is judged when the app is checked (``plancast validate``, ``run``, ``deploy``).
+
+        Args:
+            event_type: The goal.
+            state_machine: States by name.
+            decided_by: Instead of a machine: an LLM planner, a decision tree, or one of your own.
+
+        Raises:
+            InvalidStateMachine: a state cannot be read, or a condition does not compile.
+            InvalidPlannerConfig: the planner declares a wake mode that does not exist.
+            InvalidApp: the goal is taken already, or neither or both of machine and planner are given.
+        """
+        if (state_machine is None) == (decided_by is None):
+            raise InvalidApp(f"planner {self.name!r}: goal {event_type!r} takes either a state machine or decided_by")
+        self._claim(event_type, {**self._machines, **self._deciders})
+        if decided_by is not None:
+            self._leave_to(decided_by, event_type)
+            return
+        machine = Machine.compile(state_machine)  # type: ignore[arg-type]
+        self._machines[event_type] = machine
+        self._consume(event_type)
+        for state in machine.states.values():
+            if state.action and state.action.event_type not in self.config.events_produced:
+                self.config.events_produced.append(state.action.event_type)
+
+    def on_goal(self, event_type: str, state_machine: StateMachineLike | None = None) -> Callable[[_H], _H]:
+        """Register ``handler(goal, context)`` for a goal.
+
+        With a state machine the plan exists without the handler's doing: when the handler made no
+        plan of its own, one with this machine is started.
+        """
+        self._claim(event_type, {**self._goal_handlers, **self._deciders})
+        if state_machine is not None:
+            self.add_goal(event_type, state_machine)
+
+        def register(handler: _H) -> _H:
+            self._goal_handlers[event_type] = handler
+            self._consume(event_type)
+            return handler
+
+        return register
+
+    def on_transition(self) -> Callable[[_H], _H]:
+        """Register ``handler(transition, context)`` for the events that move this planner's plans.
+
+        It is called when the plan is known and its state machine has a transition for the event. A
+        handler of four parameters is called with ``(event, context, plan, next_state)``.
+        """
+
+        def register(handler: _H) -> _H:
+            if self._transition_handler is not None:
+                raise InvalidApp(f"planner {self.name!r} has a transition handler already")
+            self._transition_handler = handler
+            return handler
+
+        return register
+
+    def on_event(self, event_type: str, topic: str | None = None) -> Callable[[_H], _H]:
+        """Register ``handler(event, context)`` for events of a type (``*``: any), on a topic or on all."""
+        if event_type != "*":
+            check_event_type(event_type)
+        known = EventTopic(topic) if topic is not None else None
+
+        def register(handler: _H) -> _H:
+            self._event_handlers.append(EventHandler(event_type, known, handler))
+            if event_type != "*":
+                self._consume(event_type)
+            return handler
+
+        return register
+
+    def expects(self, event_type: str, description: str = "") -> None:
+        """Declare an event that people or webhooks send, so that plans may wait for it."""
+        self._expected[check_event_type(event_type)] = description
+
+    async def create_plan(self, goal: GoalContext, agents: Iterable[Any], context: Any) -> PlanContext:
+        """A pending plan whose state machine the model designs from the events that the agents declare.
+
+        What the machine's validation finds is sent back to the model, `max_repairs` times.
+
+        Args:
+            goal: What the goal handler was given.
+            agents: Agent and event definitions, workers or planners; empty takes those that are registered.
+            context: What the goal handler was given.
+
+        Raises:
+            InvalidPlannerConfig: the planner has no model, or there is no event to make a plan of.
+            InvalidStateMachine: no answer can run; `exchange` is all that was said.
+            ModelUnavailable: the model has failed for good.
+        """
+        from plancast.planners.machine_design import design_plan
+
+        return await design_plan(self, goal, agents, context)
+
+    def _leave_to(self, decider: AutonomousPlanner, event_type: str) -> None:
+        if event_type in self._goal_handlers:
+            raise InvalidApp(f"planner {self.name!r} takes the goal {event_type!r} twice: it has a handler")
+        resolve_wake_mode(decider)
+        self._deciders[event_type] = decider
+        self.needs_reasoner = self.needs_reasoner or bool(getattr(decider, "needs_reasoner", False))
+        self._consume(event_type)
+
+    def _claim(self, event_type: str, taken: Mapping[str, Any]) -> None:
+        check_event_type(event_type)
+        check_event_type(f"{event_type}.completed")  # what its plans respond with
+        if event_type in taken:
+            raise InvalidApp(f"planner {self.name!r} takes the goal {event_type!r} twice")
+
+    def _consume(self, event_type: str) -> None:
+        if event_type not in self.config.events_consumed:
+            self.config.events_consumed.append(event_type)
+
+
+def _model_options(name: str, model: str | None, options: Mapping[str, Any]) -> ModelOptions | None:
+    if model is None:
+        if options:
+            raise InvalidPlannerConfig(f"planner {name!r}: {', '.join(options)} given, but no reasoning_model")
+        return None
+    return ModelOptions.of(model, **options)
+
+
+async def call_handler(handler: Handler, *args: Any) -> Any:
+    """Call a plain or async handler."""
+    result = handler(*args)
+    if inspect.isawaitable(result):
+        awaitable: Awaitable[Any] = result
+        return await awaitable
+    return result
+
+
+def wants_four(handler: Handler) -> bool:
+    """Whether a transition handler is written as ``(event, context, plan, next_state)``."""
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return len([each for each in positional if each.default is each.empty]) == 4

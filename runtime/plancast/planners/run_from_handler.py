@@ -1,0 +1,155 @@
+"""The view that a planner decides by, made of a handler's context: for `reason_next_action`, in a turn or outside."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from plancast.agents.definitions import AgentDefinition, EventDefinition
+from plancast.context import PlatformContext
+from plancast.json_values.normalize import plain
+from plancast.plan.requests import Request
+from plancast.planners.contract import RunBudget, RunContext, TrajectoryEntry
+from plancast.state_machine.machine import failed_event
+from plancast_bus.errors import PlancastError
+from plancast_bus.events.envelope import EventTopic
+
+__all__ = ["live_agents", "plan_of", "publishable_events", "trigger_of", "view"]
+
+
+async def view(
+    context: Any,
+    *,
+    trigger: Any,
+    plan: Any,
+    plan_id: str | None,
+    expected: Mapping[str, str],
+    custom_context: Mapping[str, Any],
+    max_actions: int,
+) -> RunContext:
+    """A run as far as a context and a plan tell of it; both may be doubles."""
+    plan = plan if plan is not None else plan_of(context)
+    agents = await live_agents(context)
+    spent = _mapping(getattr(plan, "spent", None))
+    answers = _outstanding(plan) if agents or expected else {}
+    return RunContext(
+        tenant_id=_text(plan, "tenant_id"),
+        user_id=_text(plan, "user_id"),
+        session_id=_text(plan, "session_id"),
+        run_id=plan_id or _text(plan, "plan_id"),
+        goal=_mapping(getattr(plan, "goal_data", None)),
+        goal_event=_text(plan, "goal_event"),
+        current_state=_text(plan, "current_state"),
+        trigger=trigger_of(trigger),
+        results=_mapping(getattr(plan, "results", None)),
+        events=await publishable_events(context) or (),
+        agents=agents,
+        expected={**answers, **expected},
+        budget=RunBudget(
+            max_actions=None if plan is None else max_actions,
+            actions=int(spent.get("actions", 0)),
+            tokens=int(spent.get("tokens", 0)),
+            cost=float(spent.get("cost", 0.0)),
+        ),
+        custom_context=custom_context,
+    )
+
+
+def plan_of(context: Any) -> Any:
+    """The plan whose turn it is; None outside a turn."""
+    turn = context.turn if isinstance(context, PlatformContext) else None
+    return getattr(turn, "plan", None)
+
+
+def trigger_of(trigger: Any) -> TrajectoryEntry:
+    """What caused the question: words, or an event (a goal too)."""
+    if isinstance(trigger, TrajectoryEntry):
+        return trigger
+    if isinstance(trigger, str):
+        return TrajectoryEntry(note=trigger)
+    event = getattr(trigger, "event", None) or trigger
+    return TrajectoryEntry(
+        type=_text(event, "event_type") or _text(event, "type"),
+        data=_jsonable(getattr(event, "data", None)),
+        topic=_text(event, "topic"),
+        event_id=_text(event, "id") or _text(event, "event_id"),
+    )
+
+
+async def publishable_events(context: Any) -> tuple[EventDefinition, ...] | None:
+    """What may be published, by the context's toolkit; None when there is none that could tell."""
+    discover = getattr(getattr(context, "toolkit", None), "discover_actionable_events", None)
+    if discover is None:
+        return None
+    found = discover(topic=str(EventTopic.ACTION_REQUESTS))
+    found = await found if inspect.isawaitable(found) else found
+    if not isinstance(found, (list, tuple, set, frozenset)):
+        return None
+    return tuple(definition for each in found if (definition := _definition(each)) is not None)
+
+
+async def live_agents(context: Any) -> tuple[AgentDefinition, ...]:
+    """The agents that live, by the context's registry."""
+    agents = getattr(getattr(context, "registry", None), "agents", None)
+    found = await agents() if inspect.iscoroutinefunction(agents) else ()
+    if not isinstance(found, Iterable):
+        return ()
+    return tuple(agent for agent in found if isinstance(agent, AgentDefinition))
+
+
+def _definition(event: Any) -> EventDefinition | None:
+    """A definition of whatever has a name; what cannot be published is passed over."""
+    if isinstance(event, EventDefinition):
+        return event
+
+    def read(name: str) -> Any:
+        return event.get(name) if isinstance(event, Mapping) else getattr(event, name, None)
+
+    names = [name for key in ("event_type", "event_name") if isinstance(name := read(key), str)]
+    try:
+        return EventDefinition(
+            event_type=names[0],
+            topic=_str(read("topic")) or EventTopic.ACTION_REQUESTS,
+            description=_str(read("description")),
+            payload_schema=_schema(read("payload_schema")),
+            response_event=_str(read("response_event")) or None,
+            response_schema=_schema(read("response_schema")),
+        )
+    except (IndexError, PlancastError):
+        return None
+
+
+def _schema(value: Any) -> Any:
+    return value if isinstance(value, Mapping) or (isinstance(value, type) and issubclass(value, BaseModel)) else None
+
+
+def _outstanding(plan: Any) -> dict[str, str]:
+    """The answers that the plan's open requests may yet bring."""
+    told: dict[str, str] = {}
+    for request in _mapping(getattr(plan, "requests", None)).values():
+        if isinstance(request, Request):
+            told[request.response_event] = f"the answer to {request.event_type}"
+            told[failed_event(request.response_event)] = f"the failure of {request.event_type}"
+    return told
+
+
+def _jsonable(value: Any) -> Any:
+    try:
+        return plain(value)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(source: Any, name: str) -> str:
+    return _str(getattr(source, name, None))
+
+
+def _str(value: Any) -> str:
+    return str(value) if isinstance(value, str) else ""

@@ -1,0 +1,1 @@
+"""Re-running a plan's history and comparing the result."""

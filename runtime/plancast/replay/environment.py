@@ -1,0 +1,312 @@
+"""What turns share when they are run again: the app of today, and what the history tells of the world."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from plancast.agents.definitions import AgentDefinition, EventDefinition
+from plancast.agents.registry import Toolkit
+from plancast.app import App
+from plancast.decisions.decision import PlannerDecision
+from plancast.errors import TerminalError
+from plancast.models.port import CURRENT_REASONER, ReasonReply, ReasonRequest, Usage
+from plancast.planners.contract import AutonomousPlanner, RunContext, WakeMode, version_of
+from plancast.planners.planner import Planner
+from plancast.settings import PlanSettings
+from plancast.state_machine.machine import Machine, failed_event
+from plancast.turn.environment import TurnEnvironment
+from plancast_bus.errors import PayloadTooLarge
+from plancast_bus.events import codec
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.subjects import Subjects
+
+_ELSEWHERE: Final = "a handler looks up another plan, and what it was then is not in the history"
+MOST_BYTES: Final = 1 << 40
+"""Events that are only looked at may have any size."""
+
+
+class Unknowable(BaseException):
+    """Raised where the history does not tell what a turn has met. No error, so that no handler takes it for one."""
+
+
+class ModelAsked(Unknowable):
+    """Raised in place of a model's answer."""
+
+
+class OneMoreDecision(Exception):
+    """Raised when a planner is asked for a decision that was not asked for then."""
+
+
+class Script:
+    """What the history tells of the turn that is run: its decisions, and how it failed."""
+
+    def __init__(self) -> None:
+        self.decisions: list[Mapping[str, Any]] = []
+        self.answers: list[Mapping[str, Any] | None] = []
+        """What models have answered handlers, where the timeline has it."""
+        self.failure: Exception | None = None
+        self.asked = 0
+        """Decisions that were asked for."""
+        self.reply: ReasonReply | None = None
+        """What the next question is answered, so that it counts in the plan's account."""
+
+    def load(self, entry: Mapping[str, Any]) -> None:
+        """Take up another turn."""
+        self.decisions = list(entry.get("decisions") or ())
+        self.answers = list(entry.get("answers") or ())
+        self.failure = recorded_failure(entry)
+        self.asked = 0
+
+    def take(self) -> Mapping[str, Any] | None:
+        """The next recorded decision, or None."""
+        self.asked += 1
+        return self.decisions[self.asked - 1] if self.asked <= len(self.decisions) else None
+
+
+class ReplayedPlanner:
+    """A planner that decides, asked again: where it asks a model, what was decided then stands for the answer.
+
+    Args:
+        planner: As it is today; None where there is no code, so that every decision is the one of then.
+        name: Its name.
+        version: Its version.
+        script: What was decided.
+    """
+
+    def __init__(self, planner: AutonomousPlanner | None, name: str, version: str, script: Script) -> None:
+        self.name = name
+        self.version = version
+        self.wake_mode = getattr(planner, "wake_mode", None) or WakeMode.PUSH
+        self.max_actions = getattr(planner, "max_actions", None)
+        self.token_budget = getattr(planner, "token_budget", None)
+        self.cost_budget = getattr(planner, "cost_budget", None)
+        self._planner = planner
+        self._script = script
+
+    async def next(self, run: RunContext) -> PlannerDecision:
+        """The decision of today's code, or the recorded one."""
+        recorded = self._script.take()
+        if self._planner is not None:
+            try:
+                return await self._planner.next(run)
+            except ModelAsked:
+                pass
+        if recorded is None:
+            raise self._script.failure or OneMoreDecision(
+                f"planner {self.name!r} asks for a decision that was not asked for then"
+            )
+        await self._account(recorded.get("calls") or ())
+        return PlannerDecision.model_validate(recorded["decision"])
+
+    async def _account(self, calls: Iterable[Mapping[str, Any]]) -> None:
+        """Have the plan's account show what the recorded questions took."""
+        metered = CURRENT_REASONER.get()
+        for call in calls if metered is not None else ():
+            assert metered is not None
+            usage = Usage(call.get("prompt_tokens", 0), call.get("completion_tokens", 0), call.get("cost"))
+            self._script.reply = ReasonReply("", usage, str(call.get("model", "")), call.get("seconds", 0.0))
+            await metered.complete(ReasonRequest((), "recorded"))
+
+
+class _Taken:
+    """A planner of the app; who decides its plans is asked by the script."""
+
+    def __init__(self, planner: Planner, deciders: Mapping[int, ReplayedPlanner]) -> None:
+        self._planner = planner
+        self._deciders = deciders
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._planner, name)
+
+    def decider(self, event_type: str) -> Any:
+        real = self._planner.decider(event_type)
+        return None if real is None else self._deciders[id(real)]
+
+
+class Silent:
+    """``context.reasoner``: no model is asked again."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    async def complete(self, request: ReasonRequest) -> ReasonReply:
+        reply, self._script.reply = self._script.reply, None
+        if reply is not None:
+            return reply
+        answer = self._script.answers.pop(0) if self._script.answers else None
+        if answer is not None and CURRENT_REASONER.get() is None:
+            return ReasonReply.from_dict(answer)
+        raise ModelAsked("a handler asks a model, and what models answer handlers is not in the history")
+
+
+class OtherPlans:
+    """``context.memory``: what was found then is not known.
+
+    Args:
+        source: The plan that this one was forked from, as far as it matters: its machine.
+    """
+
+    def __init__(self, source: Mapping[str, Any] | None = None) -> None:
+        self._source = source
+
+    async def get_plan_context(self, plan_id: str) -> Any:
+        if self._source is None or self._source["plan_id"] != plan_id:
+            raise Unknowable(_ELSEWHERE)
+        return self._source
+
+    async def get_plan_by_correlation(self, correlation_id: str) -> Any:
+        raise Unknowable(_ELSEWHERE)
+
+    async def store_plan_context(self, *args: Any, **fields: Any) -> Any:
+        raise Unknowable(_ELSEWHERE)
+
+
+class Definitions:
+    """``context.registry``: what the app itself declares, and what else was given."""
+
+    def __init__(self, app: App | None, more: Iterable[EventDefinition], agents: Iterable[AgentDefinition]) -> None:
+        declared = [] if app is None else list(_declared(app))
+        known = {(each.topic, each.event_type): each for each in [*more, *(event for event, _ in declared)]}
+        self._events = sorted(known.values(), key=lambda each: (each.event_type, each.topic))
+        found = {each.agent_id: each for each in [*(agent for _, agent in declared), *agents]}
+        consumed = {event_type for agent in found.values() for event_type in agent.consumes}
+        others = [each.event_type for each in self._events if each.event_type not in consumed]
+        if others:  # whoever acted on them then
+            found["unknown"] = AgentDefinition("unknown", "unknown", others)
+        self._agents = sorted(found.values(), key=lambda each: each.agent_id)
+
+    async def discover(self, topic: str | None = None) -> list[EventDefinition]:
+        return [each for each in self._events if topic is None or each.topic == topic]
+
+    async def agents(self, consuming: str | None = None) -> list[AgentDefinition]:
+        return [each for each in self._agents if consuming is None or consuming in each.consumes]
+
+
+def _declared(app: App) -> Iterable[tuple[EventDefinition, AgentDefinition]]:
+    for worker in app.workers:
+        for task in worker.tasks.values():
+            answers = [task.response_event, failed_event(task.response_event)] if task.response_event else []
+            yield (
+                EventDefinition(
+                    task.event_type, EventTopic.ACTION_REQUESTS, task.description, task.schema, task.response_event
+                ),
+                AgentDefinition(f"{worker.name}:{task.event_type}", worker.name, [task.event_type], answers),
+            )
+    for goal, planner in app.goals.items():
+        answer = f"{goal}.completed"
+        yield (
+            EventDefinition(goal, EventTopic.ACTION_REQUESTS, planner.description, response_event=answer),
+            AgentDefinition(f"{planner.name}:{goal}", planner.name, [goal], [answer]),
+        )
+
+
+def environment_of(
+    app: App,
+    script: Script,
+    *,
+    prefer: tuple[str, str] = ("", ""),
+    settings: PlanSettings | None = None,
+    events: Iterable[EventDefinition] = (),
+    agents: Iterable[AgentDefinition] = (),
+    source: Mapping[str, Any] | None = None,
+) -> TurnEnvironment:
+    """What turns of an app share when they are run again.
+
+    Args:
+        app: The code of today.
+        script: Where the recorded decisions come from.
+        prefer: Name and version of the planner that began the plan; one of the app that is retiring takes its goal
+            as it did then.
+        settings: ``plans``, as in the deployment.
+        events: Further events that agents act on.
+        agents: Further agents.
+        source: See :class:`OtherPlans`.
+    """
+    environment = _bare(app, script, settings, Definitions(app, events, agents), source)
+    deciders = {id(each): ReplayedPlanner(each, each.name, version_of(each), script) for each in app.deciders()}
+    goals: dict[str, Any] = {goal: _Taken(planner, deciders) for goal, planner in environment.goals.items()}
+    for planner in app.retiring:
+        if prefer in ((planner.name, planner.version), *_decided_by(planner)):
+            goals |= {goal: _Taken(planner, deciders) for goal in planner.goals}
+    _put(environment, goals=goals, deciders={(each.name, each.version): each for each in deciders.values()})
+    return environment
+
+
+def _decided_by(planner: Planner) -> list[tuple[str, str]]:
+    deciders = [planner.decider(goal) for goal in planner.goals]
+    return [(each.name, version_of(each)) for each in deciders if each is not None]
+
+
+def environment_without_app(
+    script: Script,
+    plan: Mapping[str, Any],
+    machine: Machine | None,
+    *,
+    goals: Sequence[str] = (),
+    settings: PlanSettings | None = None,
+    events: Iterable[EventDefinition] = (),
+    source: Mapping[str, Any] | None = None,
+) -> TurnEnvironment:
+    """The same where there is no code: a plan's machine, or its recorded decisions, are all that moves it.
+
+    Args:
+        script: Where the recorded decisions come from.
+        plan: The plan's fields: who ran it.
+        machine: The one that it began with.
+        goals: Event types that begin child plans.
+        settings: ``plans``, as in the deployment.
+        events: What agents act on.
+        source: See :class:`OtherPlans`.
+    """
+    environment = _bare(App("unknown"), script, settings, Definitions(None, events, ()), source)
+    version = str(plan.get("planner_version") or "1")
+    planner = Planner(str(plan.get("planner") or "unknown"), version=version)
+    goal, decider = str(plan.get("goal_event") or ""), str(plan.get("decider") or "")
+    decides: dict[tuple[str, str], Any] = {}
+    if decider:
+        decides[decider, version] = ReplayedPlanner(None, decider, version, script)
+        planner.add_goal(goal, decided_by=decides[decider, version])
+    elif goal and machine is not None:
+        planner.add_goal(goal, machine.states)
+    _put(
+        environment,
+        goals=dict.fromkeys((*goals, *planner.goals), planner),
+        planners={(planner.name, version): planner},
+        current={planner.name: planner},
+        deciders=decides,
+    )
+    return environment
+
+
+def _bare(
+    app: App, script: Script, settings: PlanSettings | None, registry: Definitions, source: Mapping[str, Any] | None
+) -> TurnEnvironment:
+    return TurnEnvironment(
+        app=app,
+        subjects=Subjects(),
+        encode=lambda event: (codec.encode(event), codec.MSGPACK_TYPE),
+        memory=OtherPlans(source),
+        settings=settings or PlanSettings(),
+        max_event_bytes=MOST_BYTES,
+        registry=registry,
+        toolkit=Toolkit(registry),
+        reasoner=Silent(script),
+    )
+
+
+def _put(environment: TurnEnvironment, **fields: Any) -> None:
+    for name, value in fields.items():
+        object.__setattr__(environment, name, value)
+
+
+def recorded_failure(entry: Mapping[str, Any]) -> Exception | None:
+    """The error by which a turn failed then, as it is told by the turn's entry; None when it did not."""
+    prefix = "the turn failed: "
+    name = next((note.removeprefix(prefix) for note in entry.get("notes") or () if note.startswith(prefix)), None)
+    if name is None:
+        return None
+    base: type[Exception] = PayloadTooLarge if name == PayloadTooLarge.__name__ else TerminalError
+    text = str(entry.get("error") or "")
+    failure: Exception = type(name, (base,), {})(text.removeprefix(f"{name}: ") if base is PayloadTooLarge else text)
+    return failure

@@ -1,0 +1,335 @@
+"""A plan's history, re-run through the pure core: what the code of today makes of it, and the plan at any revision."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from plancast.agents.definitions import AgentDefinition, EventDefinition
+from plancast.app import App
+from plancast.decisions.executor import WAITING_EVENT
+from plancast.errors import CannotReplay, UnknownRevision
+from plancast.json_values.diff import Difference, differences
+from plancast.plan.context import WAITING_FOR
+from plancast.plan.control_events import FORK
+from plancast.plan.requests import Request
+from plancast.plan.status import PAUSED
+from plancast.replay.environment import Script, environment_of, environment_without_app
+from plancast.replay.report import Outcome, PlanAt, Replay, ReplayedTurn, Which
+from plancast.replay.turn import Rerun, rerun, sent_events
+from plancast.settings import PlanSettings
+from plancast.state_machine.machine import Machine, failed_event
+from plancast_bus.events import codec
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.ports.effects import Effect
+
+__all__ = ["Outcome", "PlanAt", "RecordedPlan", "Replay", "ReplayOptions", "ReplayedTurn", "replay", "state_at", "walk"]
+
+STORED = "plan"
+"""Where differences from the stored plan are, in paths."""
+
+
+@dataclass(frozen=True)
+class RecordedPlan:
+    """What is stored of a plan, as far as a replay needs it."""
+
+    correlation_id: str
+    state: Mapping[str, Any]
+    """Its fields as last committed, as ``PlanContext.to_state()`` gives them."""
+    history: Sequence[Mapping[str, Any]]
+    """Its timeline, oldest first."""
+    machine: Machine | None = None
+    """The state machine that it began with; None where it has none."""
+    outbox: tuple[Effect, ...] | None = None
+    """The effects of its last turn; None: not known."""
+
+    @property
+    def plan_id(self) -> str:
+        """The plan's id."""
+        return str(self.state.get("plan_id") or self.correlation_id)
+
+    @property
+    def revision(self) -> int:
+        """The newest one."""
+        return int(self.history[-1]["revision"]) if self.history else 0
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """By what a history is re-run."""
+
+    app: App | None = None
+    """The code of today. None: the plan's own machine and its recorded decisions alone, which tells of plans that
+    handlers move only as far as their machine would have done the same."""
+    machine: Which = "then"
+    """The state machine that the plan began with, or the one that its goal has today."""
+    settings: PlanSettings = field(default_factory=PlanSettings)
+    """As in the deployment: how many early events are kept."""
+    events: Sequence[EventDefinition] = ()
+    """Events that agents outside the app act on: what answers them."""
+    agents: Sequence[AgentDefinition] = ()
+    goals: Sequence[str] = ()
+    """Without an app: event types that begin child plans."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A turn of a walk through a history."""
+
+    turn: ReplayedTurn
+    entry: Mapping[str, Any]
+    state: bytes | None
+    """The plan's fields after it, packed; None when they are not known."""
+    machine: Machine | None
+    """The plan's state machine then."""
+    asked: Mapping[str, Mapping[str, Any]]
+    """The events by which the open requests were asked, by request id; what people were asked, under
+    ``plan.waiting_for_input``."""
+
+
+async def replay(plan: RecordedPlan, options: ReplayOptions | None = None) -> Replay:
+    """Re-run a plan's history. Handlers of the app are run; what they do in the world by themselves is done again.
+
+    Raises:
+        CannotReplay: the beginning of the history is gone.
+    """
+    options = options or ReplayOptions()
+    turns = [step.turn async for step in walk(plan, options)]
+    return Replay(plan.plan_id, options.machine, tuple(turns))
+
+
+async def state_at(plan: RecordedPlan, revision: int, options: ReplayOptions | None = None) -> PlanAt:
+    """The plan as it was after a turn.
+
+    Raises:
+        UnknownRevision: there was no such turn, or it is gone from the history.
+    """
+    entry = entry_of(plan, revision)
+    event = entry.get("event") or {}
+    told = PlanAt(
+        revision, float(entry["time"]), str(event.get("type", "")), str(entry.get("status", "")),
+        str(entry.get("state", "")), tuple(entry.get("path") or ()), known=False,
+    )  # fmt: skip
+    if revision == plan.revision:
+        return _known(told, dict(plan.state))
+    try:
+        steps = [step async for step in walk(plan, options)]
+    except CannotReplay as error:
+        return replace(told, why=str(error))
+    step = steps[revision - 1]
+    if step.state is None:
+        return replace(told, why=step.turn.why or f"the code of today does not lead to revision {revision}")
+    if (doubt := doubt_of(steps, revision)) is not None:
+        return replace(told, why=f"the code of today differs at revision {doubt.revision}")
+    return _known(told, codec.unpack(step.state))
+
+
+def doubt_of(steps: Sequence[Step], revision: int) -> ReplayedTurn | None:
+    """The turn for which what a whole walk has found at a revision may not be what was there; None when it is.
+
+    That is one up to the revision that differs; or the last one, when every turn was the same by its entry and the plan
+    that is stored has other fields: then nobody knows since when.
+    """
+    for step in steps:
+        stored = step is steps[-1] and any(each.path.startswith(STORED) for each in step.turn.differences)
+        if step.turn.outcome is Outcome.DIFFERS:
+            return step.turn if step.turn.revision <= revision or stored else None
+    return None
+
+
+def _known(told: PlanAt, state: dict[str, Any]) -> PlanAt:
+    state.pop("machine", None)
+    results, goal_data = dict(state.get("results") or {}), dict(state.get("goal_data") or {})
+    return replace(told, known=True, results=results, goal_data=goal_data, state=state)
+
+
+def entry_of(plan: RecordedPlan, revision: int) -> Mapping[str, Any]:
+    """A turn in a plan's timeline.
+
+    Raises:
+        UnknownRevision: there was no such turn, or it is gone.
+    """
+    for entry in plan.history:
+        if entry["revision"] == revision:
+            return entry
+    first = int(plan.history[0]["revision"]) if plan.history else 0
+    if not plan.history:
+        raise UnknownRevision(f"plan {plan.plan_id} has no history")
+    if 0 < revision < first:
+        raise UnknownRevision(
+            f"revision {revision} of plan {plan.plan_id} is gone: its history begins with revision {first}"
+        )
+    raise UnknownRevision(
+        f"plan {plan.plan_id} has no revision {revision!r}: its revisions are {first} to {plan.revision}"
+    )
+
+
+async def walk(plan: RecordedPlan, options: ReplayOptions | None = None) -> AsyncIterator[Step]:
+    """Re-run a plan's history, turn by turn. What follows a turn that has led elsewhere is unknown.
+
+    Args:
+        plan: What is stored of it.
+        options: By what it is re-run.
+
+    Raises:
+        CannotReplay: the beginning of the history is gone.
+    """
+    _require_beginning(plan)
+    walking = _Walking(plan, options or ReplayOptions())
+    for entry in plan.history:
+        yield await walking.take(entry, compare=entry is plan.history[-1])
+
+
+def _require_beginning(plan: RecordedPlan) -> None:
+    revisions = [int(entry["revision"]) for entry in plan.history]
+    if revisions[:1] != [1]:
+        raise CannotReplay(plan.plan_id, 1, "the beginning of its history is gone")
+    if revisions != list(range(1, len(revisions) + 1)):
+        raise CannotReplay(plan.plan_id, 1, "a part of its history is gone")
+
+
+class _Walking:
+    """Where a walk through a history stands."""
+
+    def __init__(self, plan: RecordedPlan, options: ReplayOptions) -> None:
+        self._plan = plan
+        self._options = options
+        self._script = Script()
+        self._source = self._forked_from()
+        self._events = [*_learned(plan), *self._options.events]
+        self._state: bytes | None = None
+        self._machine = plan.machine if options.machine == "then" or options.app is None else None
+        self._asked: dict[str, Mapping[str, Any]] = {}
+        self._astray = ""
+        """Why nothing is known any more."""
+        if options.app is None:
+            self._environment = self._without_app()
+        else:
+            began = str(plan.state.get("decider") or plan.state.get("planner") or "")
+            self._environment = environment_of(
+                options.app, self._script, prefer=(began, str(plan.state.get("planner_version") or "1")),
+                settings=options.settings, events=self._events, agents=options.agents, source=self._source,
+            )  # fmt: skip
+
+    async def take(self, entry: Mapping[str, Any], *, compare: bool) -> Step:
+        """Run the next turn."""
+        if self._astray:
+            return self._step(entry, Outcome.UNKNOWN, self._astray)
+        done = await self._rerun(self._environment, entry)
+        outcome, why = Outcome.SAME, done.why
+        if why and done.plan is None and self._options.app is not None:
+            done = await self._as_recorded(entry, why)
+        if done.why:
+            outcome, why = Outcome.UNKNOWN, done.why
+        elif done.differences and self._options.app is None:
+            outcome, why = Outcome.UNKNOWN, "the plan's machine alone does not lead here: it takes the app to tell"
+            done = Rerun(why=why)
+        elif done.differences:
+            outcome, why = Outcome.DIFFERS, ""
+        found = list(done.differences)
+        self._go_on(entry, done)
+        if compare and self._state is not None and outcome is Outcome.SAME:
+            found = self._compare_stored(done)
+            outcome = Outcome.DIFFERS if found else outcome
+            if found and self._options.app is None:
+                outcome, why, found = Outcome.UNKNOWN, "what was stored cannot be told without the app", []
+        return self._step(entry, outcome, why, found)
+
+    def _go_on(self, entry: Mapping[str, Any], done: Rerun) -> None:
+        plan = done.plan
+        if plan is None:
+            self._state, self._asked = None, {}
+            told = "where the code of today leads elsewhere" if done.differences else "of which nothing is known"
+            self._astray = f"it follows revision {entry['revision']}, {told}"
+            return
+        self._machine = plan.machine if plan.state_machine else None
+        self._state = codec.pack(plan.to_state())
+        sent = sent_events(done.effects)
+        asked = {**self._asked, **sent}
+        waiting = [event for event in sent.values() if event["type"] == WAITING_EVENT]
+        self._asked = {key: asked[key] for key in plan.requests if key in asked}
+        if plan.status is PAUSED and WAITING_FOR in plan.results and (waiting or WAITING_EVENT in asked):
+            self._asked[WAITING_EVENT] = waiting[-1] if waiting else asked[WAITING_EVENT]
+
+    def _step(self, entry: Mapping[str, Any], outcome: Outcome, why: str, found: Sequence[Difference] = ()) -> Step:
+        event_type = str((entry.get("event") or {}).get("type", ""))
+        turn = ReplayedTurn(int(entry["revision"]), float(entry["time"]), event_type, outcome, why, tuple(found))
+        return Step(turn, entry, self._state, self._machine, self._asked)
+
+    async def _rerun(self, environment: Any, entry: Mapping[str, Any]) -> Rerun:
+        return await rerun(environment, self._script, entry, self._state, self._machine, self._plan.correlation_id)
+
+    async def _as_recorded(self, entry: Mapping[str, Any], why: str) -> Rerun:
+        """A turn of which the app cannot tell, by the plan's machine alone; known when that leads where it led then."""
+        before = codec.unpack(self._state) if self._state is not None else None
+        machine, self._machine = self._machine, self._machine or self._plan.machine
+        done = await self._rerun(self._without_app(before), entry)
+        if done.plan is None or done.differences:
+            self._machine = machine
+            return Rerun(why=why)
+        done.why = f"{why}; it is taken as recorded"
+        planner = self._environment.goals.get(done.plan.goal_event) if before is None else None
+        if planner is not None and planner.transition_handler is not None:
+            done.plan.planner_version = planner.version
+        return done
+
+    def _without_app(self, plan: Mapping[str, Any] | None = None) -> Any:
+        return environment_without_app(
+            self._script, plan or self._plan.state, self._plan.machine, goals=self._goals(),
+            settings=self._options.settings, events=self._events, source=self._source,
+        )  # fmt: skip
+
+    def _goals(self) -> list[str]:
+        app = self._options.app
+        return [*self._options.goals, *(app.goals if app is not None else ())]
+
+    def _forked_from(self) -> dict[str, Any] | None:
+        """What a fork took from its source, beside what its first event says: the machine."""
+        event = self._plan.history[0].get("event") or {}
+        if event.get("type") != FORK:
+            return None
+        machine, app = self._plan.machine, self._options.app
+        if self._options.machine == "now" and app is not None:
+            goal = str(self._plan.state.get("goal_event"))
+            planner = app.goals.get(goal)
+            machine = planner.machine(goal) if planner is not None else None
+        return {"plan_id": event["data"]["plan_id"], "state_machine": dict(machine.states) if machine else {}}
+
+    def _compare_stored(self, done: Rerun) -> list[Difference]:
+        """Where the plan, and what its last turn has sent, differ from what is stored."""
+        assert self._state is not None
+        found = differences(STORED, _comparable(self._plan.state), _comparable(codec.unpack(self._state)))
+        if self._plan.outbox is not None:
+            found += differences("sent", _comparable_events(self._plan.outbox), _comparable_events(done.effects))
+        return found
+
+
+def _learned(plan: RecordedPlan) -> list[EventDefinition]:
+    """What has answered the plan's requests: how agents outside the app had declared them."""
+    asked = {event_id: event_type for entry in plan.history for event_type, event_id in entry.get("sent") or ()}
+    answers: dict[str, str] = {}
+    for event in (entry.get("event") or {} for entry in plan.history):
+        request, answer = asked.get(event.get("parent_event_id", "")), str(event.get("type", ""))
+        success = event.get("topic") == EventTopic.ACTION_RESULTS and answer != failed_event(answer)
+        if request is not None and success:
+            answers.setdefault(request, answer)
+    return [EventDefinition(each, EventTopic.ACTION_REQUESTS, response_event=answers[each]) for each in answers]
+
+
+def _comparable(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan's fields without what hangs on the host or is no matter of behaviour."""
+    left_out = ("machine", "state_machine", "planner_version", "requests", "trace_id")
+    fields: dict[str, Any] = {name: value for name, value in state.items() if name not in left_out}
+    requests = {key: Request(*value) for key, value in (state.get("requests") or {}).items()}
+    for request in requests.values():
+        request.sequence = 0
+    return fields | {"requests": {key: request.to_list() for key, request in requests.items()}}
+
+
+def _comparable_events(effects: Sequence[Effect]) -> dict[str, dict[str, Any]]:
+    """The events among effects, by their ids, without the trace that they belong to."""
+    return {
+        event_id: {name: value for name, value in event.items() if name != "trace_id"}
+        for event_id, event in sent_events(effects).items()
+    }

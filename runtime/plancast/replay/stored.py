@@ -1,0 +1,152 @@
+"""Replays and forks of stored plans: what a replay is given is read from the stores, and a fork's event is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from plancast.agents.registry import AgentRegistry
+from plancast.errors import CannotReplay, ForeignPlan
+from plancast.json_values.normalize import plain
+from plancast.plan.control_events import FORK
+from plancast.replay.replay import RecordedPlan, ReplayOptions, Step, doubt_of, entry_of, walk
+from plancast.replay.report import ReplayedTurn, Which
+from plancast.settings import Settings
+from plancast.state_machine.machine import Machine
+from plancast.turn.fork import fork_event, require_unfinished
+from plancast_bus.errors import AccessDenied, PayloadTooLarge
+from plancast_bus.events.codec import unpack
+from plancast_bus.ports.checkpoints import Checkpoint
+from plancast_bus.ports.effects import SetTimer
+from plancast_bus.settings import BusSettings
+from plancast_bus.subjects import encode_token
+
+if TYPE_CHECKING:
+    from plancast.app import App
+    from plancast_bus.ports.bus import Bus
+
+_AT_ONCE: Final = 0.0
+"""When a fork is due: long ago, by whatever clock."""
+_TOLD: Final = 3
+"""Differences that an error names."""
+
+
+async def recorded_plan(bus: Bus, checkpoint: Checkpoint) -> RecordedPlan:
+    """What is stored of a plan.
+
+    Raises:
+        CannotReplay: its state machine is gone from the store.
+        BusUnavailable: the stores cannot be reached.
+    """
+    key = checkpoint.correlation_id
+    history = [unpack(entry) for entry in await bus.checkpoints.history(key)]
+    history = [entry for entry in history if entry["revision"] <= checkpoint.revision]  # it may have gone on meanwhile
+    state: dict[str, Any] = unpack(checkpoint.state)
+    digest, machine = state.pop("machine", None), None
+    if digest:
+        encoded = await bus.checkpoints.get_machine(digest)
+        if encoded is None:
+            raise CannotReplay(checkpoint.summary.plan_id, checkpoint.revision, "its state machine is gone")
+        machine = Machine.decode(encoded)
+    return RecordedPlan(key, state, history, machine, checkpoint.outbox)
+
+
+async def options_of(
+    bus: Bus, app: App | None = None, *, machine: Which = "then", settings: Settings | None = None
+) -> ReplayOptions:
+    """Options for a replay of what is stored here: what agents act on now stands for what they acted on then.
+
+    Raises:
+        BusUnavailable: the registry cannot be reached.
+    """
+    settings = settings or Settings.load(app.settings if app is not None else None)
+    registry = AgentRegistry(bus.registry)
+    try:
+        events, agents = await registry.discover(), await registry.agents()
+        apps = await bus.registry.list("app")
+    except AccessDenied:
+        events, agents, apps = [], [], {}
+    goals = sorted({goal for each in apps.values() for goal in each.get("goals", ())})
+    return ReplayOptions(app, machine, settings.plans, events, agents, goals)
+
+
+async def send_fork(
+    bus: Bus,
+    checkpoint: Checkpoint,
+    revision: int,
+    options: ReplayOptions,
+    *,
+    data: Mapping[str, Any] | None = None,
+    correlation_id: str | None = None,
+    notify: str = "",
+) -> str:
+    """Have a plan begin where another one stood; returns its id when that is durable.
+
+    Raises:
+        UnknownRevision, PlanFinished, CannotReplay, ForeignPlan, PayloadTooLarge, BusUnavailable: see
+            :meth:`plancast.Client.fork`.
+    """
+    plan = await recorded_plan(bus, checkpoint)
+    entry = entry_of(plan, revision)
+    require_unfinished(plan.plan_id, revision, str(entry["status"]))
+    fork_id = uuid4().hex if correlation_id is None else correlation_id
+    encode_token(fork_id)
+    if correlation_id is not None and await _is_forked(bus, fork_id, plan.plan_id, revision):
+        return fork_id
+    state, step = await _plan_at(plan, revision, options)
+    given = None if data is None else plain(dict(data))
+    event = fork_event(fork_id, revision, state, step.asked if step else {}, data=given, notify=notify)
+    payload, content_type = bus.encode(event)
+    limit = (
+        BusSettings().max_event_bytes // 2
+    )  # the fork's first checkpoint has the state twice: as it is, and in its timeline
+    if len(payload) > limit:
+        raise PayloadTooLarge(
+            f"plan {plan.plan_id} has {len(payload)} bytes at revision {revision}; forks take {limit}"
+        )
+    await bus.emit((SetTimer(fork_id, "fork", _AT_ONCE, payload, content_type),))
+    return fork_id
+
+
+async def _plan_at(plan: RecordedPlan, revision: int, options: ReplayOptions) -> tuple[dict[str, Any], Step | None]:
+    """The plan's fields at a revision, and the walk's step there."""
+    newest = revision == plan.revision
+    try:
+        steps = [step async for step in walk(plan, options)]
+    except CannotReplay:
+        if newest:
+            return dict(plan.state), None
+        raise
+    step, doubt = steps[revision - 1], doubt_of(steps, revision)
+    if newest:
+        return dict(plan.state), step
+    if doubt is not None:
+        raise CannotReplay(plan.plan_id, revision, _differing(doubt))
+    if step.state is None:
+        hint = "" if options.app is not None else "; name the app to have its code run"
+        raise CannotReplay(plan.plan_id, revision, f"{step.turn.why}{hint}")
+    return unpack(step.state), step
+
+
+def _differing(turn: ReplayedTurn) -> str:
+    found = [f"{each.path} was {each.then!r:.100}, is {each.now!r:.100}" for each in turn.differences[:_TOLD]]
+    return f"the code of today differs at revision {turn.revision}: {'; '.join(found)}"
+
+
+async def _is_forked(bus: Bus, fork_id: str, plan_id: str, revision: int) -> bool:
+    """Whether this very fork was begun already.
+
+    Raises:
+        ForeignPlan: the correlation id is another plan's.
+    """
+    entries = await bus.checkpoints.history(fork_id)
+    if not entries:
+        return False
+    event = unpack(entries[0]).get("event") or {}
+    said = event.get("data") if event.get("type") == FORK else None
+    if isinstance(said, dict) and (said.get("plan_id"), said.get("revision")) == (plan_id, revision):
+        return True
+    raise ForeignPlan(
+        f"the correlation id {fork_id!r} is another plan's; a fork of plan {plan_id} takes one of its own"
+    )

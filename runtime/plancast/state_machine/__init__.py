@@ -1,0 +1,1 @@
+"""State machines: states, conditions, interpolation, compilation."""

@@ -1,0 +1,227 @@
+"""Placeholders in the data of an action.
+
+`{{path}}` and `{path}` stand for a value that the plan knows: `{goal_data.topic}`, `{plan_id}`,
+`{results.search.hits.0}`. A path is a root and then tokens of letters, digits, `_` and `-`, joined by dots;
+a number selects from a list. Spaces are allowed inside double braces. All other braces are text; keys too.
+
+A string that is one placeholder becomes the value with its type. Inside a longer string, text, numbers and
+bools are inserted as `str()` gives them, everything else as JSON. What was inserted is never read again.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from plancast.errors import InterpolationError
+from plancast.json_values import normalize
+
+__all__ = ["ROOTS", "Placeholder", "Template", "compile_template"]
+
+ROOTS: Final = frozenset(("goal_data", "results", "plan_id", "correlation_id", "session_id", "user_id", "tenant_id"))
+"""What a path may begin with."""
+
+MAX_DEPTH: Final = 100
+"""Deepest nesting of an action's data."""
+
+MAX_INSERTED: Final = 4_000_000
+"""Most bytes that placeholders insert into an action's data in all, as JSON without escapes; an event takes less."""
+
+MAX_PLACEHOLDERS: Final = 1_000
+"""Most placeholders in an action's data."""
+
+_PATH = r"[A-Za-z_][A-Za-z0-9_]*+(?:\.[A-Za-z0-9_-]++)*+"
+_PLACEHOLDER = re.compile(rf"\{{\{{\s*+({_PATH})\s*+\}}\}}|\{{({_PATH})\}}")
+
+_Scope = Mapping[str, Any]
+_Render = Callable[[_Scope], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """One placeholder of a template."""
+
+    path: str
+    """What it stands for, such as `goal_data.topic`."""
+    where: str
+    """Where in the data it is, such as `data.filters[0].query`."""
+    depth: int = field(default=0, compare=False)
+    """How many lists and objects it is in."""
+
+    @property
+    def root(self) -> str:
+        """The first token of the path."""
+        return self.path.partition(".")[0]
+
+
+class Template:
+    """Data with its placeholders found. Immutable, and independent of the data it was compiled from."""
+
+    __slots__ = ("_lookups", "_render", "placeholders", "unknown_roots")
+
+    def __init__(self, render: _Render, placeholders: tuple[Placeholder, ...]) -> None:
+        self._render = render
+        self._lookups = {each.path: _lookup(each) for each in placeholders}
+        self.placeholders: Final = placeholders
+        self.unknown_roots: Final = tuple(sorted({p.root for p in placeholders} - ROOTS))
+        """Roots in use that do not exist; a template that has some cannot be rendered."""
+
+    def render(self, scope: Mapping[str, Any]) -> Any:
+        """The data with every placeholder replaced by its value in `scope` (root to value).
+
+        Containers of the template are made anew, so that a result may be changed freely; a value that
+        takes the place of a whole string is the scope's own object, not a copy.
+        Raises InterpolationError, naming the path and where it stands, when a path leads nowhere, or when the
+        result would be too large or too deep; nothing has been made of it by then.
+        """
+        if self.placeholders:
+            self._check_size(scope)
+        return self._render(scope)
+
+    def _check_size(self, scope: _Scope) -> None:
+        measured = {path: _measured(value_of(scope), MAX_INSERTED) for path, value_of in self._lookups.items()}
+        inserted = 0
+        for each in self.placeholders:
+            size, depth = measured[each.path]
+            inserted += size
+            if inserted > MAX_INSERTED:
+                raise InterpolationError(
+                    f"{each.where} asks for {each.path!r}, and with it more than {MAX_INSERTED} bytes would be "
+                    "inserted into the data; pass on less, or a reference to where it is"
+                )
+            if depth and each.depth + depth > normalize.MAX_DEPTH:
+                raise InterpolationError(
+                    f"{each.where} asks for {each.path!r}, and with it the data would be nested more than "
+                    f"{normalize.MAX_DEPTH} levels deep"
+                )
+
+
+def compile_template(data: Any) -> Template:
+    """Find the placeholders in JSON-like data, once, for any number of renderings.
+
+    Tuples become lists. Anything that is not JSON-like is passed on as it is.
+    Raises InterpolationError when the data is nested deeper than MAX_DEPTH, or has more than MAX_PLACEHOLDERS.
+    """
+    placeholders: list[Placeholder] = []
+    constant, content = _compile(data, "data", 0, placeholders)
+    if len(placeholders) > MAX_PLACEHOLDERS:
+        raise InterpolationError(
+            f"the data has {len(placeholders)} placeholders, {MAX_PLACEHOLDERS} at most are allowed"
+        )
+    return Template(_copier(content) if constant else content, tuple(placeholders))
+
+
+def _compile(data: Any, where: str, depth: int, found: list[Placeholder]) -> tuple[bool, Any]:
+    """Either (True, the constant) or (False, a function that renders it)."""
+    if isinstance(data, str):
+        return _compile_text(data, where, depth, found)
+    if not isinstance(data, (dict, list, tuple)):
+        return True, data
+    if depth >= MAX_DEPTH:
+        raise InterpolationError(f"the data is nested more than {MAX_DEPTH} levels deep, at {where[:80]}...")
+    if isinstance(data, dict):
+        items = {key: _compile(value, f"{where}.{key}", depth + 1, found) for key, value in data.items()}
+        if all(constant for constant, _ in items.values()):
+            return True, {key: value for key, (_, value) in items.items()}
+        renders = [(key, _copier(part) if constant else part) for key, (constant, part) in items.items()]
+        return False, lambda scope: {key: render(scope) for key, render in renders}
+    parts = [_compile(value, f"{where}[{index}]", depth + 1, found) for index, value in enumerate(data)]
+    if all(constant for constant, _ in parts):
+        return True, [value for _, value in parts]
+    each = [_copier(part) if constant else part for constant, part in parts]
+    return False, lambda scope: [render(scope) for render in each]
+
+
+def _compile_text(text: str, where: str, depth: int, found: list[Placeholder]) -> tuple[bool, Any]:
+    if "{" not in text or not (matches := list(_PLACEHOLDER.finditer(text))):
+        return True, text
+    pieces: list[str | _Render] = []
+    end = 0
+    for match in matches:
+        placeholder = Placeholder(match[1] or match[2], where, depth)
+        found.append(placeholder)
+        value_of = _lookup(placeholder)
+        if match[0] == text:
+            return False, value_of
+        if match.start() > end:
+            pieces.append(text[end : match.start()])
+        pieces.append(_as_text(value_of, placeholder))
+        end = match.end()
+    pieces.append(text[end:])
+    return False, lambda scope: "".join([piece if isinstance(piece, str) else piece(scope) for piece in pieces])
+
+
+def _measured(value: Any, most: int) -> tuple[int, int]:
+    """Bytes of JSON, a little more than ``most`` where they are more, and levels of lists and objects."""
+    size = depth = 0
+    level: Sequence[Any] = [value]
+    while level and size <= most and depth <= MAX_DEPTH:
+        inner: list[Any] = []
+        for each in level:
+            size += 2
+            if isinstance(each, str):
+                size += len(each) if len(each) > most or each.isascii() else len(each.encode("utf-8", "surrogatepass"))
+            elif isinstance(each, Mapping):
+                inner += [*each.keys(), *each.values()]
+            elif isinstance(each, (list, tuple)):
+                inner += each
+            else:
+                size += each.bit_length() // 3 if isinstance(each, int) else 16
+            if size + 2 * len(inner) > most:
+                return most + 1, depth
+        depth += any(isinstance(each, (Mapping, list, tuple)) for each in level)
+        level = inner
+    return size, depth
+
+
+def _lookup(placeholder: Placeholder) -> _Render:
+    tokens = tuple(placeholder.path.split("."))
+
+    def value_of(scope: _Scope) -> Any:
+        value: Any = scope
+        for index, token in enumerate(tokens):
+            if isinstance(value, (dict, Mapping)) and token in value:
+                value = value[token]
+            elif isinstance(value, (list, tuple)) and _selects(token, len(value)):
+                value = value[int(token)]
+            else:
+                within = f" in {'.'.join(tokens[:index])!r}" if index else ""
+                raise InterpolationError(
+                    f"{placeholder.where} asks for {placeholder.path!r}, but there is no {token!r}{within}"
+                )
+        return value
+
+    return value_of
+
+
+def _selects(token: str, length: int) -> bool:
+    return token.isdecimal() and len(token) < 10 and int(token) < length
+
+
+def _as_text(value_of: _Render, placeholder: Placeholder) -> _Render:
+    def text_of(scope: _Scope) -> str:
+        value = value_of(scope)
+        try:
+            return str(value) if isinstance(value, (str, int, float)) else json.dumps(value, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError):
+            raise InterpolationError(
+                f"{placeholder.where} asks for {placeholder.path!r}, whose value cannot be put into a text"
+            ) from None
+
+    return text_of
+
+
+def _copier(constant: Any) -> _Render:
+    """A function that gives the constant; containers in it anew each time."""
+    if isinstance(constant, dict):
+        inner = [(key, _copier(value)) for key, value in constant.items() if isinstance(value, (dict, list))]
+        if not inner:
+            return lambda _: constant.copy()
+        return lambda scope: {**constant, **{key: copy(scope) for key, copy in inner}}
+    if isinstance(constant, list):
+        if not any(isinstance(value, (dict, list)) for value in constant):
+            return lambda _: constant.copy()
+        copiers = [_copier(value) for value in constant]
+        return lambda scope: [copy(scope) for copy in copiers]
+    return lambda _: constant

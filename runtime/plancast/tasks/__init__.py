@@ -1,0 +1,1 @@
+"""Tasks and task groups that a plan has started."""

@@ -1,0 +1,1 @@
+"""Logging, tracing, and redaction of secrets."""

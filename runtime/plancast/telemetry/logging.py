@@ -1,0 +1,125 @@
+"""Log records: as lines for people or as JSON, with the plan and the trace of each, without credentials."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from plancast.telemetry.redaction import redact
+from plancast_bus.events.envelope import EventEnvelope
+
+LogFormat = Literal["text", "json"]
+MAX_CHARS = 16_384
+"""Of a message, a field or a traceback; what is over it is cut off."""
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+IN_HAND: ContextVar[EventEnvelope | Callable[[], Mapping[str, Any]] | None] = ContextVar("IN_HAND", default=None)
+"""The event that this task is about, or what tells the fields; looked at only when a record is made."""
+
+
+def about(event: EventEnvelope) -> dict[str, Any]:
+    """What a record says of an event: ids, no data."""
+    return {
+        "plan_id": event.plan_id,
+        "correlation_id": event.correlation_id,
+        "event_id": event.id,
+        "event_type": event.type,
+        "trace_id": event.trace_id,
+    }
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """The fields of a record: what it was given as ``extra``, and what is in hand where it is made.
+
+    A span that is under way gives ``trace_id`` and ``span_id``; else the event tells its ``trace_id``.
+    """
+    in_hand = IN_HAND.get()
+    fields: dict[str, Any] = {}
+    if in_hand is not None:
+        fields |= in_hand() if callable(in_hand) else about(in_hand)
+    fields |= _span()
+    # Where Ray is loaded, it adds to every record what is meant for itself alone.
+    fields |= {key: value for key, value in vars(record).items() if key not in _STANDARD and not key.startswith("_ray")}
+    return {key: value for key, value in fields.items() if value is not None and value != ""}
+
+
+def _span() -> dict[str, str]:
+    """The ids of the span that is under way; nothing where nobody traces."""
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return {}
+    span = trace.get_current_span().get_span_context()
+    return {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"} if span.is_valid else {}
+
+
+class FieldFormatter(logging.Formatter):
+    """Time (UTC), level, logger, message, then the fields as ``key=value``."""
+
+    converter = staticmethod(time.gmtime)
+    default_msec_format = "%s.%03d"
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record with its traceback, without what looks like a credential: handlers raise what they like."""
+        return redact(super().format(record))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """The line, fields appended as ``key=value``."""
+        line = super().formatMessage(record)
+        fields = [f"{key}={value}" for key, value in fields_of(record).items()]
+        return f"{line} {' '.join(fields)}" if fields else line
+
+
+class JsonFormatter(FieldFormatter):
+    """One JSON object a line: ``ts`` (ISO 8601, UTC), ``level``, ``logger``, ``message``, the fields, ``exception``.
+
+    Args:
+        fields: Said of every record, such as the actor's name.
+    """
+
+    def __init__(self, fields: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self._fields = dict(fields or {})
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as a line, without what looks like a credential."""
+        said: dict[str, Any] = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _clean(record.getMessage()),
+        }
+        # A field may not pass for one of these; nor for ours, which say where the record was made.
+        taken = said | self._fields
+        for key, value in fields_of(record).items():
+            said[f"{key}_" if key in taken else key] = _clean(value)
+        said |= self._fields
+        if record.exc_info:
+            said["exception"] = _clean(self.formatException(record.exc_info))
+        if record.stack_info:
+            said["stack"] = _clean(self.formatStack(record.stack_info))
+        return json.dumps(said, ensure_ascii=False)
+
+
+def _clean(value: Any) -> Any:
+    """A value as JSON has it. Redacted one by one: what is cut out of a whole line may be a part of its syntax."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)  # JSON knows neither nan nor infinity
+    text = redact(str(value))
+    text = text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}…"
+    return text.encode("utf-8", "replace").decode()  # half a surrogate pair is no UTF-8
+
+
+def formatter(log_format: LogFormat, fields: Mapping[str, Any] | None = None) -> FieldFormatter:
+    """What writes records in this format; ``fields`` are said of every record in JSON."""
+    return JsonFormatter(fields) if log_format == "json" else FieldFormatter()

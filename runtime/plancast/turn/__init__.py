@@ -1,0 +1,1 @@
+"""One event, one plan: the turn, from classification to staged effects."""

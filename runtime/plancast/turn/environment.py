@@ -1,0 +1,118 @@
+"""What all turns of a host share: the app, its planners by name and by goal, and the ways out of a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from plancast.app import App
+from plancast.context import PlanMemory
+from plancast.plan.context import PlanContext
+from plancast.plan.store import StoredPlans
+from plancast.planners.contract import AutonomousPlanner, version_of
+from plancast.planners.planner import Planner
+from plancast.settings import PlanSettings
+from plancast_bus.events.envelope import EventEnvelope, WireEvent
+from plancast_bus.subjects import Subjects
+
+MEMORIES = 1_024
+"""Tenants whose ``context.memory`` is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnvironment:
+    """What all turns of a host share."""
+
+    app: App
+    subjects: Subjects
+    encode: Callable[[EventEnvelope | WireEvent], tuple[bytes, str]]
+    memory: PlanMemory
+    settings: PlanSettings = field(default_factory=PlanSettings)
+    max_event_bytes: int = 1_048_576
+    registry: Any = None
+    toolkit: Any = None
+    reasoner: Any = None
+    goals: Mapping[str, Planner] = field(init=False)
+    planners: Mapping[tuple[str, str], Planner] = field(init=False)
+    """By name and version, those included that take no new goals."""
+    current: Mapping[str, Planner] = field(init=False)
+    """By name, those that take new goals."""
+    deciders: Mapping[tuple[str, str], AutonomousPlanner] = field(init=False)
+    """Who decides plans step by step, by name and version."""
+    expected: Mapping[str, str] = field(init=False)
+    """Events that people and webhooks send, as planners declare them."""
+    listeners: tuple[Planner, ...] = field(init=False)
+    in_full: bool = field(init=False)
+    """Whether timelines keep what turns have sent and heard from models."""
+    checked: set[str] = field(init=False, default_factory=set)
+    """Hashes of state machines that were found valid."""
+    _memories: dict[str, PlanMemory] = field(init=False, default_factory=dict)
+    """By tenant."""
+
+    def __post_init__(self) -> None:
+        app = self.app
+        deciders = {(each.name, version_of(each)): each for each in app.deciders()}
+        expected: dict[str, str] = {}
+        for each in (*deciders.values(), *app.planners):
+            expected |= getattr(each, "expected", {})
+        for name, value in {
+            "goals": app.goals,
+            "planners": {(each.name, each.version): each for each in (*app.retiring, *app.planners)},
+            "current": {each.name: each for each in app.planners},
+            "deciders": deciders,
+            "expected": expected,
+            "listeners": tuple(each for each in app.planners if each.handles_events),
+            "in_full": self.settings.timeline_detail == "full",
+        }.items():
+            object.__setattr__(self, name, value)
+
+    def memory_of(self, tenant_id: str) -> PlanMemory:
+        """``context.memory`` for a turn: handlers find plans of the turn's own tenant alone."""
+        if not isinstance(self.memory, StoredPlans):
+            return self.memory
+        found = self._memories.get(tenant_id)
+        if found is None:
+            if len(self._memories) >= MEMORIES:
+                self._memories.clear()
+            found = self._memories[tenant_id] = self.memory.of_tenant(tenant_id)
+        return found
+
+    def planner_of(self, plan: PlanContext) -> Planner | None:
+        """The planner whose handlers move a plan."""
+        if plan.planner_version and not plan.decider:
+            return self.planners.get((plan.planner, plan.planner_version))
+        return self.current.get(plan.planner)
+
+    def decider_of(self, plan: PlanContext) -> AutonomousPlanner | None:
+        """Who decides a plan step by step."""
+        return self.deciders.get((plan.decider, plan.planner_version)) if plan.decider else None
+
+    def runs_itself(self, event: EventEnvelope, plan: PlanContext | None) -> bool:
+        """Whether an event certainly has none of the app's code called: a state machine alone moves the plan."""
+        if self.listeners:
+            return False
+        if plan is not None:
+            planner = self.planner_of(plan)
+            return bool(plan.state_machine) and not plan.decider and (planner is None or not planner.transition_handler)
+        planner = self.goals.get(event.type)
+        return (
+            planner is not None
+            and not planner.transition_handler
+            and planner.goal_handler(event.type) is None
+            and planner.machine(event.type) is not None
+        )
+
+    def missing_code(self, plan: PlanContext) -> str | None:
+        """Why a plan cannot go on: whose code began it is no longer there; None when it is."""
+        if not plan.planner_version:
+            return None
+        known = self.deciders if plan.decider else self.planners
+        name = plan.decider or plan.planner
+        if (name, plan.planner_version) in known:
+            return None
+        there = ", ".join(f"{each} version {version}" for each, version in sorted(known)) or "none"
+        return (
+            f"planner {name!r} version {plan.planner_version!r}, which began this plan, is gone; the app has: {there}. "
+            "To finish such plans, give the old one to App(retiring=[...])"
+        )

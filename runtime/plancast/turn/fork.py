@@ -1,0 +1,197 @@
+"""Forks: a plan that begins where another one stood after one of its turns, and goes on from there by itself.
+
+A fork comes as one event, with the state of then in it, and is begun in a turn of its own: it is committed and sent as
+any other, so that there is no half of it. The event comes the way of timers, which takes the rights of the runtime:
+whoever may only submit goals, signal or answer cannot have a plan begin in a state of their choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import BaseModel, ValidationError
+
+from plancast.carrying_over import carried_over
+from plancast.decisions.executor import WAITING_EVENT
+from plancast.errors import CannotReplay, PlanFinished
+from plancast.plan.context import WAIT_TIMEOUT, WAITING_FOR, PlanContext
+from plancast.plan.control_events import FORK
+from plancast.plan.event_fields import answered_request
+from plancast.plan.requests import WAIT, Request, effect_id
+from plancast.plan.status import PAUSED, PlanStatus
+from plancast.state_machine.machine import base_of
+from plancast.verdict import Verdict
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+
+if TYPE_CHECKING:
+    from plancast.turn.turn import Turn
+
+_SENT_AGAIN: Final = ("data", "topic", "metadata", "payload_schema_name", "response_schema_name")
+"""What a request that no state asks for is sent with once more."""
+
+
+class ForkedFrom(BaseModel):
+    """What a fork's event says."""
+
+    plan_id: str
+    """The plan that it is made of,"""
+    revision: int
+    """and where that stood."""
+    state: dict[str, Any]
+    """The fork's fields, with the open requests of then."""
+    asked: dict[str, dict[str, Any]] = {}
+    """With what they were asked, by request id; under ``plan.waiting_for_input`` what people were told."""
+
+
+def require_unfinished(plan_id: str, revision: int, status: str) -> None:
+    """
+    Raises:
+        PlanFinished: the plan was finished at this revision.
+    """
+    if not PlanStatus(status).finished:
+        return
+    earlier = f"fork it at an earlier one, 1 to {revision - 1}" if revision > 1 else "submit its goal again"
+    raise PlanFinished(f"plan {plan_id} was {status} at revision {revision}, with nothing to go on with: {earlier}")
+
+
+def fork_event(
+    fork_id: str,
+    revision: int,
+    state: Mapping[str, Any],
+    asked: Mapping[str, Mapping[str, Any]],
+    *,
+    data: Mapping[str, Any] | None = None,
+    notify: str = "",
+) -> EventEnvelope:
+    """The event that begins a fork.
+
+    Args:
+        fork_id: Id and correlation id of the new plan.
+        revision: Where the plan stood that it is made of.
+        state: The fields of that plan then, as ``PlanContext.to_state()`` gives them.
+        asked: The events by which what was open then was asked, by request id.
+        data: Fields of the goal's data that are to be others.
+        notify: Where the client waits for the final response.
+
+    Raises:
+        PlanFinished: the plan was finished then.
+        CannotReplay: nobody knows what was asked then, and by whom but its planner.
+    """
+    plan_id = str(state["plan_id"])
+    require_unfinished(plan_id, revision, str(state["status"]))
+    sent = {WAITING_EVENT: asked[WAITING_EVENT]} if WAITING_EVENT in asked else {}
+    for key, values in (state.get("requests") or {}).items():
+        request = Request(*values)
+        if request.state is None and request.event_type != WAIT:
+            if key not in asked:
+                raise CannotReplay(plan_id, revision, f"with what {request.event_type} was asked for is not known")
+            sent[key] = asked[key]
+    told = {key: {name: event[name] for name in _SENT_AGAIN if name in event} for key, event in sent.items()}
+    said = ForkedFrom(plan_id=plan_id, revision=revision, state=carried_over(state, fork_id, data), asked=told)
+    return EventEnvelope(
+        id=effect_id(fork_id, 0, 0),
+        source="plancast",
+        type=FORK,
+        topic=EventTopic.PLAN_EVENTS,
+        correlation_id=fork_id,
+        tenant_id=str(state.get("tenant_id") or "") or None,
+        user_id=str(state.get("user_id") or "") or None,
+        session_id=state.get("session_id"),
+        data=said.model_dump(),
+        metadata={"notify": notify} if notify else {},
+    )
+
+
+async def fork(turn: Turn) -> Verdict:
+    """Begin a fork: the first turn of its plan."""
+    try:
+        said = ForkedFrom.model_validate(turn.event.data)
+    except ValidationError as error:
+        return turn.refused(f"a fork's data cannot be read: {error.errors()[0]['msg']}")
+    source = await turn.context.memory.get_plan_context(said.plan_id)
+    plan = begin(turn, said, (source or {}).get("state_machine") or {})
+    missing = turn.environment.missing_code(plan)
+    if source is None:
+        await plan.fail(f"plan {said.plan_id}, which this one was to be forked from, is gone")
+    elif missing is not None:
+        await plan.fail(missing)
+    else:
+        await _ask_anew(turn, plan, said)
+    return Verdict.COMMIT
+
+
+def begin(turn: Turn, said: ForkedFrom, machine: Mapping[str, Any]) -> PlanContext:
+    """The fork as the turn's own plan, nothing asked yet."""
+    event = turn.event
+    own = {
+        "plan_id": turn.correlation_id,
+        "correlation_id": turn.correlation_id,
+        "goal_id": event.id,
+        "trace_id": event.trace_id or event.id,
+        "tenant_id": event.tenant_id or "",
+        "notify": event.metadata.get("notify") if event.metadata else None,
+        "state_machine": machine,
+    }
+    plan = PlanContext.from_dict({**said.state, "requests": {}, **own})
+    plan.parent_plan_id = plan.reply_to = None
+    plan.created_at = 0.0
+    turn.outbox.begun = True
+    turn.adopt(plan)
+    plan.hands_over = turn.hands_over(plan)
+    turn.state_before = plan.current_state
+    turn.notes.append(f"forked from plan {said.plan_id} at revision {said.revision}")
+    return plan
+
+
+async def _ask_anew(turn: Turn, plan: PlanContext, said: ForkedFrom) -> None:
+    """Ask again for what was open, under ids of the fork's own. What was answered already, and kept, is not."""
+    ids: dict[str, str] = {}
+    for request_id, values in said.state["requests"].items():
+        request = Request(*values)
+        if request.event_type == WAIT:
+            continue
+        if _is_answered(plan, request_id, request):
+            ids[request_id] = new_id = turn.next_id()
+            plan.requests[new_id] = request
+        elif request.state is not None:
+            before = set(plan.requests)
+            await plan.ask_in(request.state, request.attempt + request.asking_again)
+            ids[request_id] = next(each for each in plan.requests if each not in before)
+        else:
+            fields = dict(said.asked.get(request_id) or {})
+            ids[request_id] = new_id = await turn.context.bus.request(
+                request.event_type, fields.pop("data", None), request.response_event, **fields
+            )
+            asked = plan.requests[new_id]
+            asked.attempt, asked.timeout, asked.task = request.attempt, request.timeout, request.task
+    plan.kept = [_readdressed(each, ids, plan.correlation_id) for each in plan.kept]
+    if plan.status is PAUSED and WAITING_FOR in plan.results:
+        await _wait_anew(turn, plan, said)
+
+
+def _is_answered(plan: PlanContext, request_id: str, request: Request) -> bool:
+    """Whether the answer came during a pause, and counts when the plan goes on."""
+    if plan.status is not PAUSED:
+        return False
+    answers = [str(each.get("type")) for each in plan.kept if answered_request(each) == request_id]
+    base = base_of(request.response_event)
+    return any(plan.decider or base_of(answer) == base for answer in answers)
+
+
+async def _wait_anew(turn: Turn, plan: PlanContext, said: ForkedFrom) -> None:
+    """Tell people and services once more what the plan waits for."""
+    expected, timeout = plan.results[WAITING_FOR], plan.results.get(WAIT_TIMEOUT)
+    told = {"reason": plan.pause_reason, "expected_event": expected, "timeout_seconds": timeout}
+    told |= (said.asked.get(WAITING_EVENT) or {}).get("data") or {}
+    own = {"plan_id": plan.plan_id, "correlation_id": plan.correlation_id}
+    event_id = await turn.context.bus.publish(WAITING_EVENT, told | own, topic=EventTopic.SYSTEM_EVENTS)
+    if timeout is not None:
+        plan.requests[event_id] = Request(WAIT, expected, timeout=timeout)
+
+
+def _readdressed(event: dict[str, Any], ids: Mapping[str, str], correlation_id: str) -> dict[str, Any]:
+    """A kept event, as if it had come for the fork."""
+    parent = event.get("parent_event_id")
+    own = {"correlation_id": correlation_id}
+    return event | own | ({"parent_event_id": ids[parent]} if parent is not None and parent in ids else {})

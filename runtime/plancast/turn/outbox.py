@@ -1,0 +1,225 @@
+"""What a turn sends: events, requests and answers, staged as effects until the turn is committed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plancast.plan import tree
+from plancast.plan.context import PlanContext
+from plancast.plan.requests import Request, effect_id
+from plancast.turn.environment import TurnEnvironment
+from plancast_bus.errors import PayloadTooLarge
+from plancast_bus.events.envelope import EventEnvelope, EventTopic, WireEvent, utc_text
+from plancast_bus.ports.effects import Effect, NoteAlias, Publish, Respond
+from plancast_bus.subjects import fitting_token, message_id_of
+from plancast_bus.tenants import tenant_token
+
+REQUESTS = EventTopic.ACTION_REQUESTS
+
+
+class Outbox:
+    """The effects of one turn, in the order in which they were staged.
+
+    It does not know the turn: ``context.bus`` holds the outbox, and the turn holds both, without a cycle.
+    """
+
+    __slots__ = (
+        "_before_plan", "_correlation_id", "_environment", "_event", "_index", "_responded", "_revision", "_time",
+        "begun", "effects", "plan", "sent", "trace", "trace_id",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        environment: TurnEnvironment,
+        correlation_id: str,
+        event: EventEnvelope,
+        plan: PlanContext | None,
+        revision: int,
+        now: float,
+    ) -> None:
+        self._environment = environment
+        self._correlation_id = correlation_id
+        self._event = event
+        self._revision = revision
+        self._time = utc_text(now)
+        self._index = 0
+        self._responded = False
+        self._before_plan: dict[str, Request] = {}
+        """Requests that a goal's handler has sent before it made the plan."""
+        self.trace = self.trace_id = ""
+        """The trace that what is sent belongs to, and its id; empty for none."""
+        self.plan = plan
+        """The plan that sends, once there is one."""
+        self.begun = plan is not None
+        """Whether what is sent is a plan's; also true while a goal's handler is to make the plan."""
+        self.effects: list[Effect] = []
+        self.sent: list[list[str]] = []
+        """Type and id of every event that was staged."""
+
+    def begin(self, plan: PlanContext) -> None:
+        """Send as this plan from now on; what was requested before it was made is its own."""
+        plan.requests = self._before_plan | plan.requests
+        for effect in self.effects:
+            if isinstance(effect, NoteAlias):
+                _remember_alias(plan, effect.correlation_id)
+        if plan.plan_id != self._correlation_id:
+            self._note_alias(plan, plan.plan_id)
+        self.plan = plan
+        self.begun = True
+
+    def send(self, fields: dict[str, Any], *, final: bool = False, message_id: str = "") -> str:
+        """Stage an event; returns its id, by which a stream knows repetitions unless ``message_id`` is given.
+
+        Raises:
+            InvalidEnvelope, InvalidSubject, PayloadTooLarge: it could not be sent.
+        """
+        event_id: str = fields.pop("id", None) or self.next_id()
+        said = self._inherited()
+        said.update(fields)
+        topic, correlation_id, event_type = str(said["topic"]), said["correlation_id"], said["type"]
+        if topic == REQUESTS and event_type in self._environment.goals:
+            said["metadata"] = self._placed(said.get("metadata"))
+        said["topic"], said["id"], said["time"] = topic, event_id, self._time
+        payload, content_type = self._environment.encode(WireEvent(said))
+        if len(payload) > self._environment.max_event_bytes:
+            raise PayloadTooLarge(
+                f"{event_type} of plan {said.get('plan_id')} has {len(payload)} bytes; "
+                f"the limit is {self._environment.max_event_bytes} (PLANCAST_BUS__MAX_EVENT_BYTES)"
+            )
+        message_id = message_id_of(message_id or event_id)
+        subject = self._environment.subjects.event(topic, correlation_id, event_type)
+        if final and self.plan is not None:
+            self.effects.append(
+                Respond(
+                    topic,
+                    correlation_id,
+                    event_type,
+                    payload,
+                    message_id,
+                    content_type,
+                    self.plan.notify or "",
+                    self.trace,
+                )
+            )
+        else:
+            tenant = tenant_token(said.get("tenant_id")) if event_type in self._environment.goals else ""
+            self.effects.append(Publish(subject, payload, message_id, content_type, tenant, self.trace))
+        self.sent.append([event_type, event_id])
+        return event_id
+
+    def request(self, fields: dict[str, Any]) -> str:
+        """Stage a request, as a task or as the goal of a child plan; it is outstanding until it is answered."""
+        fields["response_event"] = fields.get("response_event") or None
+        request_id, alias = self.next_id(), ""
+        begun = self.begun
+        child = begun and fields["topic"] == REQUESTS and fields["type"] in self._environment.goals
+        if child:
+            self.send_child_goal(request_id, fields["type"], fields)
+        else:
+            own = self.plan.correlation_id if self.plan is not None else self._correlation_id
+            if begun and fields.get("correlation_id") not in (None, own):
+                alias = fields["correlation_id"]
+                self._note_alias(self.plan, alias)
+            fields["id"] = request_id
+            self.send(fields)
+        if begun and fields["response_event"]:
+            outstanding = self._before_plan if self.plan is None else self.plan.requests
+            request = outstanding[request_id] = Request(fields["type"], fields["response_event"])
+            request.child, request.alias = child, alias
+        return request_id
+
+    def respond(self, fields: dict[str, Any]) -> str:
+        """Stage an answer; a plan that finishes gives its final response, once."""
+        plan = self.plan
+        if plan is None or not plan.status.finished or self._responded:
+            return self.send(fields)
+        self._responded = True
+        fields["parent_event_id"] = plan.goal_id
+        if plan.response_topic:
+            fields["topic"] = plan.response_topic
+        return self.send(fields, final=plan.parent_plan_id is None)
+
+    def send_child_goal(
+        self, request_id: str, event_type: str, fields: dict[str, Any], *, message_id: str = ""
+    ) -> None:
+        """Stage the goal of a child plan, whose plan id is the id of the request."""
+        parent = self.plan.plan_id if self.plan is not None else self._correlation_id
+        metadata = dict(fields.get("metadata") or {})
+        metadata |= {"parent_plan_id": parent, "reply_to": self._correlation_id}
+        metadata.pop("notify", None)
+        sent = {key: value for key, value in fields.items() if key in EventEnvelope.model_fields}
+        self.send(
+            sent
+            | {
+                "id": request_id,
+                "type": event_type,
+                "topic": EventTopic.ACTION_REQUESTS,
+                "correlation_id": request_id,
+                "metadata": metadata,
+            },
+            message_id=message_id,
+        )
+
+    def mark(self) -> tuple[int, int]:
+        """How much is staged so far, for :meth:`rewind`."""
+        return len(self.effects), len(self.sent)
+
+    def rewind(self, mark: tuple[int, int]) -> None:
+        """Unstage what came after a mark; ids are not used again."""
+        effects, sent = mark
+        del self.effects[effects:], self.sent[sent:]
+
+    def next_id(self) -> str:
+        """The id of the next event that the turn sends."""
+        owner = self.plan.plan_id if self.plan is not None else self._correlation_id
+        revision = self._revision
+        if not self.begun:
+            owner, revision = fitting_token(self._event.id), 0
+        event_id = effect_id(owner, revision, self._index)
+        self._index += 1
+        return event_id
+
+    def _placed(self, metadata: Any) -> dict[str, Any]:
+        """The metadata of a goal: plans that a plan begins, with or without an answer, are of its tree."""
+        said = {name: value for name, value in dict(metadata or {}).items() if name not in tree.METADATA}
+        if self.plan is not None:
+            return said | tree.below(self.plan)
+        if not self.begun:
+            return said
+        place = tree.read_place(self._event.metadata)
+        return said | {tree.ROOT: place.root or self._correlation_id, tree.DEPTH: place.depth + 1}
+
+    def _note_alias(self, plan: PlanContext | None, correlation_id: str) -> None:
+        self.effects.append(NoteAlias(correlation_id, self._correlation_id))
+        if plan is not None:
+            _remember_alias(plan, correlation_id)
+
+    def _inherited(self) -> dict[str, Any]:
+        plan, event = self.plan, self._event
+        if plan is None:
+            return {
+                "source": self._environment.app.name,
+                "correlation_id": self._correlation_id,
+                "tenant_id": event.tenant_id,
+                "user_id": event.user_id,
+                "session_id": event.session_id,
+                "trace_id": self.trace_id or event.trace_id or event.id,
+                "parent_event_id": event.id,
+            }
+        return {
+            "source": plan.planner or self._environment.app.name,
+            "correlation_id": plan.correlation_id,
+            "plan_id": plan.plan_id,
+            "goal_id": plan.goal_id,
+            "tenant_id": plan.tenant_id or None,
+            "user_id": plan.user_id or None,
+            "session_id": plan.session_id,
+            "trace_id": self.trace_id or plan.trace_id,
+            "parent_event_id": event.id,
+        }
+
+
+def _remember_alias(plan: PlanContext, correlation_id: str) -> None:
+    if correlation_id in plan.aliases:
+        plan.aliases.remove(correlation_id)
+    plan.aliases.append(correlation_id)  # the newest is last
