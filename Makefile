@@ -114,7 +114,7 @@ attack: setup ## Attack what runs as a stranger, a tenant, a worker, a model wou
 	$(BIN)/python -m pytest -p tests.attack.table -m attack $(TESTS)
 
 simulate: setup ## Simulate SEEDS seeds (10000), the first one being FROM (0), on all cores
-	$(BIN)/python -m plancast.testing.simulation --seeds $(SEEDS) --from $(FROM)
+	$(BIN)/python -m simulation --seeds $(SEEDS) --from $(FROM)
 
 scale: setup ## Plan for 10 million plans from the figures in benchmarks/results, and simulate it (SCALE_FLAGS=--write)
 	$(BIN)/python -m benchmarks.sharding $(SCALE_FLAGS)

@@ -13,12 +13,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from simulation.app import Refusals, make_app, make_worker
+from simulation.workload import PlanSpec
 from tests.chaos.templates import is_decided_by_model, make_templates
 
 from plancast import ChoreographyPlanner, TaskContext
 from plancast.app import App
-from plancast.testing.simulation.plans import Refusals, make_app, make_worker
-from plancast.testing.simulation.workload import PlanSpec
 
 NOTES = Path(os.environ.get("CHAOS_NOTES", "."))
 

@@ -16,13 +16,13 @@ import pytest
 from tests.attack.running import PATIENCE
 
 from plancast import Settings
-from plancast.console import index as console_index
-from plancast.console import streams
-from plancast.console.backend import MOST_LOOKS, Backend
-from plancast.console.index import PlanIndex, Wanted
-from plancast.console.limits import Slots
-from plancast.console.problems import Refused
+from plancast.console.routes import event_streams
 from plancast.console.server import ConsoleServer
+from plancast.console.service import plan_index as console_index
+from plancast.console.service.backend import MOST_LOOKS, Backend
+from plancast.console.service.errors import Refused
+from plancast.console.service.limits import Slots
+from plancast.console.service.plan_index import PlanIndex, Wanted
 from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.ports.checkpoints import Committed, PlanSummary
 from plancast_bus.settings import BusSettings
@@ -204,8 +204,8 @@ async def test_counts_of_streams_are_counted_once_for_all_that_ask_the_same(monk
 
 @pytest.mark.attack(who="client", what="a stream whose reader reads nothing", expected="nothing waits for it; it ends")
 async def test_a_reader_that_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "SEND_SECONDS", 0.5)
-    monkeypatch.setattr(streams, "TICK_SECONDS", 0.001)
+    monkeypatch.setattr(event_streams, "SEND_SECONDS", 0.5)
+    monkeypatch.setattr(event_streams, "TICK_SECONDS", 0.001)
     async with served(Settings()) as (server, backend):
         stream = await Stream.opened(server.url, "/plans/stream")
         stream.reader._transport.pause_reading()  # type: ignore[attr-defined]

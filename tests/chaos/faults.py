@@ -17,10 +17,10 @@ from typing import Final
 import nats
 import ray
 from ray.exceptions import RayError
+from simulation.history import Struck
 from tests.chaos.recorder import Recorder
 from tests.chaos.wire import Wire
 
-from plancast.testing.simulation.history import Struck
 from plancast_actors.reasoning.client import POOL
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.nats_server.process import NatsServer

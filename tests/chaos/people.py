@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from simulation.actions import HELD, TENANT, submit, told_end
+from simulation.history import Submitted
+from simulation.workload import PlanSpec
 from tests.chaos.recorder import Record
 
 from plancast import Client, PlanHandle, PlanStatus
 from plancast.plan.control_events import CANCEL, PAUSE, RESUME
-from plancast.testing.simulation.driving import HELD, TENANT, submit, told_end
-from plancast.testing.simulation.history import Submitted
-from plancast.testing.simulation.workload import PlanSpec
 from plancast_bus.errors import BusUnavailable, PublishRefused
 from plancast_bus.events.codec import unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

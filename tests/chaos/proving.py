@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.chaos.recorder import Record, Seen, Stored, is_due
-
-from plancast.testing.simulation.checker import Violation, check_history
-from plancast.testing.simulation.history import (
+from simulation.checker import Violation, check_history
+from simulation.history import (
     Answered,
     Called,
     Committed,
@@ -26,7 +24,9 @@ from plancast.testing.simulation.history import (
     plan_of,
     show_effect,
 )
-from plancast.testing.simulation.workload import PlanSpec, Workload
+from simulation.workload import PlanSpec, Workload
+from tests.chaos.recorder import Record, Seen, Stored, is_due
+
 from plancast_bus.events import codec
 from plancast_bus.ports.effects import (
     CancelTimer,

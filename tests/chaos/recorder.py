@@ -14,8 +14,8 @@ from nats.aio.client import Client as Connection
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import FetchTimeoutError
+from simulation.history import Entry, Fact
 
-from plancast.testing.simulation.history import Entry, Fact
 from plancast_bus.jetstream.stores.checkpoints import SUMMARY
 from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary

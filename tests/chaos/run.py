@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 
 import nats
+from simulation.workload import PlanSpec
 from tests.chaos.faults import Misfortune, make_faults
 from tests.chaos.people import People
 from tests.chaos.proving import Proof, prove
@@ -31,7 +32,6 @@ from tests.chaos.wire import Wire
 
 from plancast import Client, Settings
 from plancast.testing import ModelServer
-from plancast.testing.simulation.workload import PlanSpec
 from plancast_actors.deployment.local import LocalRuntime
 from plancast_bus import fault_injection
 from plancast_bus.nats_server.process import NatsServer, ServerOptions

@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pprint import pformat
 
+from simulation.history import Entry, History, Struck
+from simulation.workload import PlanSpec
 from tests.chaos.faults import Misfortune
 from tests.chaos.proving import Proof, root_of
 from tests.chaos.recorder import Record
-
-from plancast.testing.simulation.history import Entry, History, Struck
-from plancast.testing.simulation.workload import PlanSpec
 
 MAX_VIOLATIONS = 40
 MAX_STORIES = 3

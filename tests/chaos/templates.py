@@ -7,11 +7,12 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from plancast.demo.offline_model import Situation
-from plancast.testing.model_answers import ModelRequest
-from plancast.testing.simulation.generator import make_workload
-from plancast.testing.simulation.plans import WORK
-from plancast.testing.simulation.workload import PlanSpec, Step, Workload
+from simulation.app import WORK
+from simulation.generator import make_workload
+from simulation.workload import PlanSpec, Step, Workload
+
+from plancast.demo.stub_model import Situation
+from plancast.testing.model_server.answers import ModelRequest
 
 WORKLOADS = 10
 """Generated workloads that give their plans as templates."""

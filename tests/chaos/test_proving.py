@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from simulation.history import Entry, Submitted, Told
+from simulation.workload import PlanSpec, Step
 from tests.chaos.proving import prove
 from tests.chaos.recorder import Record, Seen, Stored
 
-from plancast.testing.simulation.history import Entry, Submitted, Told
-from plancast.testing.simulation.workload import PlanSpec, Step
 from plancast_bus.events import codec
 from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

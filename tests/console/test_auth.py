@@ -13,8 +13,8 @@ from pydantic import SecretStr, ValidationError
 from tests.console.desk import Api, Desk, served
 
 from plancast import Settings
-from plancast.console.auth import COOKIE
 from plancast.console.server import ConsoleServer
+from plancast.console.service.auth import COOKIE
 from plancast.errors import InvalidApp
 from plancast.settings import ConsoleSettings
 

@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from plancast.cli import main
-from plancast.cli.console import page_that_leads_to
-from plancast.cli.output import note_link
+from plancast.cli.run.console import page_that_leads_to
+from plancast.terminal.output import note_link
 from plancast_bus.nats_server.process import NatsServer
 
 ROOT = Path(__file__).parent.parent.parent
@@ -100,8 +100,8 @@ def test_a_link_is_a_log_record_without_its_token(
     note_link("console at", "http://127.0.0.1:7878/#token=abc")
     assert capsys.readouterr().err == "console at http://127.0.0.1:7878/#token=abc\n"
     told: list[str] = []
-    monkeypatch.setattr("plancast.cli.logs.in_json", lambda: True)
-    monkeypatch.setattr("plancast.cli.logs.tell", lambda _level, text: told.append(text))
+    monkeypatch.setattr("plancast.terminal.logging.in_json", lambda: True)
+    monkeypatch.setattr("plancast.terminal.logging.tell", lambda _level, text: told.append(text))
     note_link("console at", "http://127.0.0.1:7878/#token=abc")
     assert told == ["console at http://127.0.0.1:7878/"]
 

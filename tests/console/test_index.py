@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plancast.console.index import PlanIndex, Row, Wanted
+from plancast.console.service.plan_index import PlanIndex, Row, Wanted
 from plancast_bus.jetstream import connect
 from plancast_bus.memory import MemoryBus
 from plancast_bus.nats_server.process import NatsServer

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plancast.console.layout import COLUMN, ROW, place
+from plancast.console.views.layout import COLUMN, ROW, place
 
 nodes = st.lists(st.integers(0, 30).map(str), unique=True, max_size=20)
 

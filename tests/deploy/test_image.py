@@ -45,7 +45,7 @@ def test_the_project_installs_from_what_is_copied(source: Path, tmp_path: Path) 
     for demo in ("research", "orders", "feedback", "triage"):
         assert not (target / "plancast" / "demo" / f"{demo}.py").is_symlink()
     said = run(
-        [sys.executable, "-P", "-c", "import plancast.cli as c, plancast.demo.research; print(c.__file__)"],
+        [sys.executable, "-P", "-c", "import plancast.cli as c, plancast.demo.apps.research; print(c.__file__)"],
         tmp_path, PYTHONPATH=str(target),
     )  # fmt: skip
     assert said.strip() == str(target / "plancast" / "cli" / "__init__.py")
@@ -61,7 +61,9 @@ def test_a_fresh_environment_is_made_as_the_image_is(source: Path, tmp_path: Pat
         install(python, source, arguments)
     for command in ("--help", "demo --help"):
         assert "Usage: " in run([str(python.with_name("plancast")), *command.split()], tmp_path)
-    telemetry = "import opentelemetry.sdk, ray.dashboard.head, plancast_actors.ray.connection, plancast.demo.orders"
+    telemetry = (
+        "import opentelemetry.sdk, ray.dashboard.head, plancast_actors.ray.connection, plancast.demo.apps.orders"
+    )
     run([str(python), "-P", "-c", telemetry], tmp_path)
     run([str(python), "-m", "pip", "check"], tmp_path)
 

@@ -26,7 +26,8 @@ import yaml
 from tests.docs.blocks import DATA, FIGURES, ROOT, SHELLS, Block, blocks_of, pages
 from tests.docs.commands import Command, check_commands, check_plancast, commands_of, missing_output, simple_commands
 
-from plancast.cli import logs, main
+from plancast.cli import main
+from plancast.terminal import logging
 
 README = "README.md"
 """Its files are there on every page: `greetings.py` is everybody's example."""
@@ -350,6 +351,6 @@ def environment(shared: SharedRun) -> Iterator[None]:
     try:
         yield
     finally:
-        logs.reset()
+        logging.reset()
         os.environ.clear()
         os.environ.update(kept)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from plancast import App, Client, PlanContext, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
-from plancast.cli import doctor
+from plancast.cli.diagnose import doctor
 from plancast.client.handle import PlanHandle
 from plancast.models.port import ReasonerPort, ReasonReply, ReasonRequest
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from plancast import Client, PlanFailed, PlanHandle, PlanStatus
-from plancast.demo import offline_model
+from plancast.demo import stub_model
 from plancast.demo.triage_cases import APPROVER, TICKETS, TicketCase
 from plancast.testing import ModelServer
 from plancast_actors.deployment.deployment import Deployment
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(150
 PLANS = 30
 PATIENCE = 60.0
 APP = """
-from plancast.demo.triage import make_app
+from plancast.demo.apps.triage import make_app
 
 app = make_app({planner!r}, **{model!r})
 """
@@ -37,7 +37,7 @@ async def deployed(
     runtime: LocalRuntime, planner: str, model: ModelServer, folder: Path
 ) -> AsyncIterator[tuple[Deployment, Client]]:
     """The example, decided by one of the three, beside what else runs."""
-    known = {"model": offline_model.MODEL, "api_base": model.url, "api_key": "none-needed"}
+    known = {"model": stub_model.MODEL, "api_base": model.url, "api_key": "none-needed"}
     name = f"triage_{planner}"
     (folder / f"{name}_app.py").write_text(APP.format(planner=planner, model=known if planner == "llm" else {}))
     settings = runtime.settings.model_copy(deep=True)
@@ -83,7 +83,7 @@ async def test_every_ticket_is_routed_once_whoever_decides_and_whoever_is_killed
     chance = random.Random(seed)
     cases = [replace(case, ticket_id=f"T-{n}") for n, case in enumerate(islice(cycle(TICKETS), PLANS))]
     async with (
-        ModelServer(rule=offline_model.answer, latency=0.02) as model,
+        ModelServer(rule=stub_model.answer, latency=0.02) as model,
         deployed(runtime, planner, model, tmp_path) as (deployment, client),
     ):
         routed = Routed()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from plancast.demo.cases import AT_ONCE, CLARIFIED, HOPELESS, Case
-from plancast.demo.drive import Run
-from plancast.demo.driving import cost_of
+from plancast.demo.driver import cost_of
+from plancast.demo.research_cases import AT_ONCE, CLARIFIED, HOPELESS, Case
+from plancast.demo.research_driver import Run
 
 KILLED_AT = 100.0
 OF_ANOTHER = {"searching": {"query": "slicing", "hits": [{}]}, "analyzing": {"answer": "A slice.", "sources": ["a"]}}

@@ -14,11 +14,11 @@ import pytest
 
 from plancast import App, PlanFailed, PlanHandle
 from plancast.app import load_app
-from plancast.demo import offline_model
-from plancast.demo.order_cases import KINDS, ORDERS, choose_orders
-from plancast.demo.order_drive import OrderDrive
+from plancast.demo import stub_model
+from plancast.demo.orders_cases import KINDS, ORDERS, choose_orders
+from plancast.demo.orders_driver import OrderDrive
 from plancast.testing import ModelRequest, ModelServer, PlancastTest
-from plancast.testing.model_answers import Rule
+from plancast.testing.model_server.answers import Rule
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 30.0
@@ -27,7 +27,7 @@ Deploy = Callable[..., AbstractAsyncContextManager[tuple[PlancastTest, ModelServ
 
 def fresh(name: str) -> App:
     """An example as a process sees it that imports it now: it reads the environment once."""
-    spec = importlib.util.spec_from_file_location(f"fresh_{name}", ROOT / f"examples/{name}.py")
+    spec = importlib.util.spec_from_file_location(f"fresh_{name}", ROOT / f"runtime/plancast/demo/apps/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -47,13 +47,13 @@ def deployed(monkeypatch: pytest.MonkeyPatch) -> Deploy:
         *,
         approval_seconds: str = "3600",
         change: Callable[[App], None] = lambda app: None,
-        rule: Rule = offline_model.answer,
+        rule: Rule = stub_model.answer,
     ) -> AsyncIterator[tuple[PlancastTest, ModelServer]]:
         async with ModelServer(rule=rule) as model:
             monkeypatch.setenv("OPENAI_API_BASE", model.url)
             monkeypatch.setenv("OPENAI_API_KEY", "none-needed")
-            monkeypatch.setenv("ORDERS_MODEL", offline_model.MODEL)
-            monkeypatch.setenv("FEEDBACK_MODEL", offline_model.MODEL)
+            monkeypatch.setenv("ORDERS_MODEL", stub_model.MODEL)
+            monkeypatch.setenv("FEEDBACK_MODEL", stub_model.MODEL)
             monkeypatch.setenv("ORDERS_APPROVAL_SECONDS", approval_seconds)
             app = fresh(name)
             change(app)
@@ -210,9 +210,9 @@ async def test_every_kind_of_order_of_the_demo_ends_as_it_should(deployed: Deplo
 
 async def test_a_model_that_pays_whatever_the_rules_say_is_found_out(deployed: Deploy) -> None:
     def hasty(request: ModelRequest) -> dict[str, Any]:
-        decision = offline_model.answer(request)
+        decision = stub_model.answer(request)
         if decision["next_action"]["action"] in ("wait", "delegate"):
-            situation = offline_model.Situation.read(request)
+            situation = stub_model.Situation.read(request)
             goal, paid = situation.goal, "payment.process.completed" in situation.results
             data = {"order_id": goal["order_id"], "amount": 1, "method": goal["payment_method"]}
             results = {"order_id": goal["order_id"], "outcome": "shipped"}
@@ -269,7 +269,7 @@ async def test_feedback_on_an_unknown_product_has_no_path(deployed: Deploy) -> N
 def test_the_stand_in_says_that_it_knows_nothing_else() -> None:
     request = ModelRequest(1, "m", [{"role": "user", "content": "hello"}] * 2, {}, {}, False, "", 0.0)
     with pytest.raises(ValueError, match="reads only the prompts"):
-        offline_model.answer(request)
+        stub_model.answer(request)
 
 
 @pytest.mark.parametrize("name", ["orders", "feedback"])
@@ -278,6 +278,4 @@ def test_the_examples_are_the_apps_of_the_demo(name: str, monkeypatch: pytest.Mo
     monkeypatch.setattr("sys.path", [str(ROOT)])
     example = load_app(f"examples.{name}:app")
     example.validate()
-    shipped = ROOT / "runtime/plancast/demo"
-    assert (ROOT / f"examples/{name}.py").samefile(shipped / f"{name}.py")
-    assert (ROOT / "examples/data/feedback.csv").samefile(shipped / "data/feedback.csv")
+    assert example is importlib.import_module(f"plancast.demo.apps.{name}").app

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import pytest
 
 from plancast.app import load_app
-from plancast.demo.cases import CASES, HOPELESS, KINDS, Case, choose
-from plancast.demo.research import PLAN, analyze, app, find
+from plancast.demo.apps.research import PLAN, analyze, app, find
+from plancast.demo.research_cases import CASES, HOPELESS, KINDS, Case, choose
 from plancast.plan.context import PlanContext
 from plancast.plan.requests import effect_id
 from plancast.plan.status import PlanStatus
@@ -142,7 +143,7 @@ def test_the_example_is_the_app_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("sys.path", [str(ROOT)])
     example = load_app("examples.research:app")
     assert sorted(example.goals) == sorted(app.goals) == ["research.goal"]
-    assert (ROOT / "examples/research.py").samefile(ROOT / "runtime/plancast/demo/research.py")
+    assert example is importlib.import_module("plancast.demo.apps.research").app
 
 
 class Desk:

@@ -15,7 +15,8 @@ import pytest
 
 from plancast import App, PlanFailed, PlanHandle
 from plancast.app import load_app
-from plancast.demo import offline_model, triage
+from plancast.demo import stub_model
+from plancast.demo.apps import triage
 from plancast.demo.triage_cases import APPROVER, KINDS, TICKETS, TicketCase, choose_tickets
 from plancast.demo.triage_drive import TicketRun, TriageDrive
 from plancast.testing import ModelServer, PlancastTest
@@ -32,8 +33,8 @@ def deployed() -> Deploy:
 
     @asynccontextmanager
     async def deploy(planner: str, change: Callable[[App], App] = lambda app: app) -> AsyncIterator[PlancastTest]:
-        async with ModelServer(rule=offline_model.answer) as model:
-            known = {"model": offline_model.MODEL, "api_base": model.url, "api_key": "none-needed"}
+        async with ModelServer(rule=stub_model.answer) as model:
+            known = {"model": stub_model.MODEL, "api_base": model.url, "api_key": "none-needed"}
             app = change(triage.make_app(planner, **(known if planner == "llm" else {})))
             async with PlancastTest(app) as env:
                 await agents_are_there(env)
@@ -253,4 +254,4 @@ def test_the_example_is_the_app_of_the_demo(planner: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
     example = load_app(f"examples.triage:{planner}_app")
     example.validate()
-    assert (ROOT / "examples/triage.py").samefile(ROOT / "runtime/plancast/demo/triage.py")
+    assert example is getattr(triage, f"{planner}_app")

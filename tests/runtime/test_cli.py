@@ -17,13 +17,16 @@ from uuid import uuid4
 import pytest
 
 from plancast import Client
-from plancast.cli import completing, connection, doctor, main, output, progress, submit
-from plancast.cli.doctor_evidence import RayEvidence, Skew
-from plancast.cli.failures import describe
-from plancast.cli.graph import mermaid
-from plancast.cli.running import DataFolder, Running, find_running, is_held
+from plancast.cli import completion, connection, main
+from plancast.cli.data_folder import DataFolder, Running, find_running, is_held
+from plancast.cli.diagnose import doctor
+from plancast.cli.diagnose.evidence import RayEvidence, Skew
+from plancast.cli.errors import describe
+from plancast.cli.plans import submit
+from plancast.cli.plans.graph import mermaid
 from plancast.plan.store import StoredPlans
 from plancast.settings import Settings
+from plancast.terminal import output, progress
 from plancast.turn.turn import Turn, TurnEnvironment, Verdict
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -413,7 +416,7 @@ class TestCompletion:
     def test_nothing_is_offered_and_nothing_said_where_nothing_runs(
         self, complete: Complete, monkeypatch: pytest.MonkeyPatch, line: str, url: str
     ) -> None:
-        monkeypatch.setattr(completing, "SECONDS", 0.2)
+        monkeypatch.setattr(completion, "SECONDS", 0.2)
         monkeypatch.setenv("NATS_URL", url)
         assert complete(line) == []
 
@@ -944,7 +947,7 @@ class TestDataFolder:
 
     def test_the_note_of_a_killed_run_counts_for_nothing(self, invoke: Invoke, tmp_path: Path) -> None:
         script = (
-            "import os, signal, sys; from pathlib import Path; from plancast.cli.running import *\n"
+            "import os, signal, sys; from pathlib import Path; from plancast.cli.data_folder import *\n"
             "folder = DataFolder(Path(sys.argv[1])).__enter__()\n"
             "folder.write(Running('nats://h:1', 'n', os.getpid()))\n"
             "os.kill(os.getpid(), signal.SIGKILL)"
@@ -965,7 +968,7 @@ class TestDataFolder:
 
     def test_stop_ends_what_runs_and_waits_for_it(self, invoke: Invoke, tmp_path: Path) -> None:
         script = (
-            "import os, signal, sys, time; from pathlib import Path; from plancast.cli.running import *\n"
+            "import os, signal, sys, time; from pathlib import Path; from plancast.cli.data_folder import *\n"
             "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), sys.exit(0)))\n"
             "with DataFolder(Path(sys.argv[1])) as folder:\n"
             "    folder.write(Running('nats://h:1', 'n', os.getpid(), 'some:app')); print('up', flush=True)\n"

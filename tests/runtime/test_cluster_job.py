@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from plancast.cli.cluster_job import _document, _environment, is_dashboard
-from plancast.cli.shipping import folder_of
+from plancast.cli.deploy.code import folder_of
+from plancast.cli.deploy.ray_job import _document, _environment, is_dashboard
 from plancast.settings import Settings
 
 

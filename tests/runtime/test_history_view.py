@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plancast.cli.history_view import show_full, show_table
+from plancast.cli.plans.history_view import show_full, show_table
 
 
 def entry(**event: Any) -> dict[str, Any]:

@@ -143,5 +143,5 @@ def test_the_wheel_holds_the_templates(folder: Path) -> None:
     )
     names = zipfile.ZipFile(folder / built.stdout.split()[-1]).namelist()
     for template in TEMPLATES:
-        assert f"plancast/templates/{template}/app.py.tmpl" in names
-    assert {f"plancast/templates/common/{name}.tmpl" for name in ("gitignore", "dockerignore")} <= set(names)
+        assert f"plancast/cli/apps/templates/{template}/app.py.tmpl" in names
+    assert {f"plancast/cli/apps/templates/common/{name}.tmpl" for name in ("gitignore", "dockerignore")} <= set(names)

@@ -6,9 +6,9 @@ import asyncio
 from random import Random
 
 import pytest
+from simulation.loop import VirtualLoop
 
 from plancast.models.throttle import PAUSE_SECONDS, SPREAD_SECONDS, in_turn
-from plancast.testing.simulation.loop import VirtualLoop
 
 
 async def test_callers_go_on_in_order_and_others_come_in_between() -> None:

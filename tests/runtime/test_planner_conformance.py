@@ -33,8 +33,9 @@ from plancast.planners.decision_tree.planner import DeterministicPlanner
 from plancast.planners.decision_tree.steps import CallToolStep, FinishStep, PauseStep, SpawnAndAwaitStep, WatchGroupStep
 from plancast.planners.llm.choreography import ChoreographyPlanner
 from plancast.planners.llm.decision_validation import decision_faults
-from plancast.testing import Check, ConformanceReport, TaskRegistry, planner_conformance
-from plancast.testing.planner_imports import MODELS, RUNTIME, Reached, imports_of, modules_of, reached
+from plancast.testing import Check, ConformanceReport, TaskRegistry
+from plancast.testing.conformance import report as planner_conformance
+from plancast.testing.conformance.imports import MODELS, RUNTIME, Reached, imports_of, modules_of, reached
 
 DOCS = Path(__file__).parents[2] / "docs" / "planners.md"
 CHECKS = [
@@ -773,7 +774,7 @@ def test_imports_are_read_as_they_are_written() -> None:
 
 
 async def test_an_import_check_that_reads_nothing_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    kit = sys.modules["plancast.testing.planner_conformance"]
+    kit = sys.modules["plancast.testing.conformance.report"]
     monkeypatch.setattr(kit, "reached", lambda *modules: Reached())
     report = await planner_conformance(Sound)
     assert_fails(report, {"imports": "no file was read", "import check reads files": "ray was not found"})
@@ -783,7 +784,7 @@ async def test_a_seventh_action_is_found_out(monkeypatch: pytest.MonkeyPatch) ->
     class Seventh(PublishAction):
         pass
 
-    checks = sys.modules["plancast.testing.planner_checks"]
+    checks = sys.modules["plancast.testing.conformance.checks"]
     monkeypatch.setattr(checks, "check_decision", lambda decision: decision)
     assert_fails(await planner_conformance(Sound), {"closed union": "check_decision lets the action Foreign("})
     monkeypatch.setattr(checks, "PlannerAction", Annotated[PublishAction | Seventh, "more"])

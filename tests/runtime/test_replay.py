@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from simulation.app import Refusals, make_app, make_worker
+from simulation.history import Committed
 from tests.runtime.test_turn_properties import KEPT, Happening, World, a_machine, happenings, lived
 
 from plancast import App, PlanContext, Planner, PlannerDecision, Settings, StateConfig, Worker
@@ -28,11 +30,9 @@ from plancast.replay.stored import recorded_plan
 from plancast.settings import PlanSettings
 from plancast.state_machine.machine import Machine
 from plancast.testing import PlancastTest
-from plancast.testing.simulation import Workload, make_workload, simulate
-from plancast.testing.simulation.history import Committed
-from plancast.testing.simulation.plans import Refusals, make_app, make_worker
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.ports.effects import Respond
+from simulation import Workload, make_workload, simulate
 
 SEEDS = 40
 

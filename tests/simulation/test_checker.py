@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from simulation.history import Called, Committed, Emitted, Entry, Heard, Submitted, Told
 
-from plancast.testing.simulation import History, PlanSpec, Step, Workload, check_history, simulate
-from plancast.testing.simulation.history import Called, Committed, Emitted, Entry, Heard, Submitted, Told
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.ports.effects import Publish, Respond
+from simulation import History, PlanSpec, Step, Workload, check_history, simulate
 
 CHILD = PlanSpec("p0-c", "machine", (Step("ask", 5),))
 WORKLOAD = Workload(

@@ -8,8 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-
-from plancast.testing.simulation.loop import START, Exhausted, Stalled, VirtualLoop, context_of
+from simulation.loop import START, Exhausted, Stalled, VirtualLoop, context_of
 
 
 def run(main: Any, loop: VirtualLoop) -> Any:

@@ -10,8 +10,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from simulation.history import Struck
+from simulation.runner import run_seed
 
-from plancast.testing.simulation import (
+from plancast.turn import autonomous, task_responses
+from plancast_actors.dispatch import host_link
+from plancast_actors.hosting import plan_actor
+from plancast_actors.hosting.activation import Activation, Emitted
+from plancast_actors.hosting.plan_actor import PlanActor
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_bus.memory.checkpoints import KeptPlans
+from simulation import (
     Fault,
     Noise,
     PlanSpec,
@@ -22,15 +31,6 @@ from plancast.testing.simulation import (
     shrink,
     simulate,
 )
-from plancast.testing.simulation.history import Struck
-from plancast.testing.simulation.running import run_seed
-from plancast.turn import autonomous, task_responses
-from plancast_actors.dispatch import host_link
-from plancast_actors.hosting import plan_actor
-from plancast_actors.hosting.activation import Activation, Emitted
-from plancast_actors.hosting.plan_actor import PlanActor
-from plancast_actors.hosting.plan_host import PlanHost
-from plancast_bus.memory.checkpoints import KeptPlans
 
 CHUNK = 50
 """Seeds of one test; eight chunks are run."""
@@ -63,7 +63,7 @@ def test_a_seed_gives_the_same_run_again(seed: int) -> None:
 
 def test_a_seed_gives_the_same_run_in_another_process() -> None:
     program = (
-        "from plancast.testing.simulation import make_workload, simulate\n"
+        "from simulation import make_workload, simulate\n"
         "print([simulate(make_workload(seed)).fingerprint for seed in range(6)])"
     )
     printed = {

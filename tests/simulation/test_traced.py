@@ -10,9 +10,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from plancast.telemetry.tracing import Tracing
-from plancast.testing.simulation import make_workload, report, simulate
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.workers.runner import TaskRunner
+from simulation import make_workload, report, simulate
 
 
 def test_no_seed_breaks_a_promise_while_traces_are_on(monkeypatch: pytest.MonkeyPatch) -> None:

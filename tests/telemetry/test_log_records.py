@@ -17,10 +17,11 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from plancast import App, Planner, StateAction, StateConfig, StateTransition, Worker
-from plancast.cli import logs, main
+from plancast.cli import main
 from plancast.cli.connection import load_settings
 from plancast.settings import Settings, TelemetrySettings
 from plancast.telemetry.logging import IN_HAND, MAX_CHARS, FieldFormatter, JsonFormatter
+from plancast.terminal import logging as logs
 from plancast.testing import PlancastTest
 from plancast_actors.hosting.protocol import Inbound
 from plancast_actors.telemetry import logging as actor_logs

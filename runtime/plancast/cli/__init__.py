@@ -9,26 +9,17 @@ from typing import Annotated
 
 import typer
 
-from plancast.cli import (
-    apps,
-    bridge,
-    console,
-    deadletters,
-    demo,
-    deploying,
-    deployment,
-    doctor,
-    logs,
-    nats_config,
-    new,
-    plans,
-    probe,
-    run,
-    submit,
-)
-from plancast.cli.failures import DONE, INTERRUPTED, report
+from plancast.cli.apps import new, validate
+from plancast.cli.deploy import commands as deployment
+from plancast.cli.deploy import nats_config, status
+from plancast.cli.diagnose import dead_letters, doctor, probe
+from plancast.cli.errors import DONE, INTERRUPTED, report
 from plancast.cli.options import LogFormat, Verbose
-from plancast.cli.output import print_line
+from plancast.cli.plans import commands as plans
+from plancast.cli.plans import submit
+from plancast.cli.run import bridge, console, demo, run
+from plancast.terminal import logging
+from plancast.terminal.output import print_line
 
 EPILOG = (
     "Settings are environment variables such as PLANCAST_HOSTS__COUNT and PLANCAST_NATS__PASSWORD. "
@@ -66,8 +57,8 @@ def plancast(
 
 
 for _panel, _commands in (
-    ("Run an app", (new.new, apps.validate, run.run, run.worker, deployment.status, deployment.stop)),
-    ("On a cluster", (nats_config.nats_config, deploying.deploy, deploying.upgrade, deploying.drain, probe.probe)),
+    ("Run an app", (new.new, validate.validate, run.run, run.worker, status.status, status.stop)),
+    ("On a cluster", (nats_config.nats_config, deployment.deploy, deployment.upgrade, deployment.drain, probe.probe)),
     ("Plans", (submit.submit,)),
     ("Look after it", (console.console, doctor.doctor, demo.demo)),
 ):
@@ -75,7 +66,7 @@ for _panel, _commands in (
         app.command(rich_help_panel=_panel)(_command)
 app.add_typer(plans.plans, name="plans", rich_help_panel="Plans")
 app.add_typer(bridge.bridge, name="bridge", rich_help_panel="Run an app")
-app.add_typer(deadletters.deadletters, name="deadletters", rich_help_panel="Look after it")
+app.add_typer(dead_letters.deadletters, name="deadletters", rich_help_panel="Look after it")
 
 
 @app.command("help", rich_help_panel="Look after it")
@@ -88,7 +79,7 @@ def help_on(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (that of the process, if none is given) and return its exit code."""
-    logs.reset()
+    logging.reset()
     try:
         code = app(args=arguments, prog_name="plancast", standalone_mode=False)
         sys.stdout.flush()

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plancast.cli import logs
-from plancast.cli.failures import NO_CONNECTION, CommandFailed, usage_error
-from plancast.cli.output import public_url
-from plancast.cli.running import find_running
+from plancast.cli.data_folder import find_running
+from plancast.cli.errors import NO_CONNECTION, CommandFailed, usage_error
 from plancast.settings import Settings
+from plancast.terminal import logging
+from plancast.terminal.output import public_url
 
 if TYPE_CHECKING:
     from plancast.client.client import Client
@@ -35,8 +35,8 @@ def load_settings(
         settings.ray.address = address
     if data_dir is not None:
         settings.data_dir = data_dir
-    settings.telemetry.log_format = logs.asked_format() or settings.telemetry.log_format
-    logs.use_format(settings.telemetry.log_format)
+    settings.telemetry.log_format = logging.asked_format() or settings.telemetry.log_format
+    logging.use_format(settings.telemetry.log_format)
     return settings
 
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from plancast.cli.output import note
+from plancast.terminal.output import note
 from plancast_bus.errors import BusUnavailable
 
 if TYPE_CHECKING:

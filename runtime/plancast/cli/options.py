@@ -7,16 +7,17 @@ from typing import Annotated, Literal
 
 import typer
 
-from plancast.cli import completing, logs
+from plancast.cli import completion
+from plancast.terminal import logging
 
 AppAddress = Annotated[
     str,
     typer.Argument(
-        metavar="MODULE:APP", help="Where the app is, such as examples.research:app.", autocompletion=completing.apps
+        metavar="MODULE:APP", help="Where the app is, such as examples.research:app.", autocompletion=completion.apps
     ),
 ]
 
-PlanId = Annotated[str, typer.Argument(metavar="ID", help="The plan's id.", autocompletion=completing.plan_ids)]
+PlanId = Annotated[str, typer.Argument(metavar="ID", help="The plan's id.", autocompletion=completion.plan_ids)]
 
 NatsUrl = Annotated[
     str | None,
@@ -65,7 +66,7 @@ LogFormat = Annotated[
     typer.Option(
         "--log-format",
         show_default=False,
-        callback=logs.ask_format,
+        callback=logging.ask_format,
         help="How log records are written to stderr.  \\[default: $PLANCAST_TELEMETRY__LOG_FORMAT, else text]",
     ),
 ]
@@ -78,7 +79,7 @@ Verbose = Annotated[
         "--debug",
         count=True,
         show_default=False,
-        callback=logs.configure,
+        callback=logging.configure,
         help="Log more to stderr, and show tracebacks; -vv for everything.",
     ),
 ]

@@ -14,23 +14,22 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from plancast.console import (
+from plancast.console.routes import (
+    api_docs,
     approvals,
     audit,
-    auth,
     dead_letters,
     deployment,
+    event_streams,
     health,
-    moves,
-    page,
+    plan_actions,
     plans,
-    problems,
-    streams,
-    time_travel,
+    replay,
     usage,
 )
-from plancast.console.auth import Guard, Keyring
-from plancast.console.backend import Actors, Backend
+from plancast.console.service import auth, errors
+from plancast.console.service.auth import Guard, Keyring
+from plancast.console.service.backend import Actors, Backend
 from plancast.settings import Settings
 from plancast_bus.ports.bus import Bus
 
@@ -50,7 +49,7 @@ _HEADERS = (
 _PROBLEM: dict[int | str, dict[str, Any]] = {
     "default": {
         "description": "What went wrong.",
-        "content": {problems.CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        "content": {errors.CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
 }
 
@@ -91,14 +90,14 @@ def create_api(
         separate_input_output_schemas=False,
     )
     app.state.backend, app.state.keyring = backend, keyring
-    problems.install(app)
+    errors.install(app)
     v1 = APIRouter(prefix="/api/v1")
     # The streams first: `/plans/stream` is no plan's id.
-    for module in (auth, streams, plans, moves, time_travel, approvals, dead_letters, deployment, usage, audit):
+    for module in (auth, event_streams, plans, plan_actions, replay, approvals, dead_letters, deployment, usage, audit):
         v1.include_router(module.routes)
     app.include_router(health.routes)
     app.include_router(v1)
-    app.include_router(page.routes)
+    app.include_router(api_docs.routes)
     if static.is_dir():
         app.mount("/", Pages(directory=static, html=True))
     most = settings.console.max_streams + MOST_REQUESTS
@@ -117,10 +116,10 @@ def _describe(app: FastAPI) -> None:
         if app.openapi_schema is None:
             schema = make()
             components = schema.setdefault("components", {})
-            components["schemas"] |= problems.Problem.model_json_schema(
-                ref_template="#/components/schemas/{model}"
-            ).pop("$defs", {})
-            described = problems.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+            components["schemas"] |= errors.Problem.model_json_schema(ref_template="#/components/schemas/{model}").pop(
+                "$defs", {}
+            )
+            described = errors.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
             described.pop("$defs", None)
             components["schemas"]["Problem"] = described
             components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}

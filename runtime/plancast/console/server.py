@@ -13,9 +13,9 @@ from typing import Self
 import uvicorn
 
 from plancast.console.api import create_api
-from plancast.console.auth import Keyring
-from plancast.console.backend import Actors, Backend
-from plancast.console.exposure import check_exposure
+from plancast.console.service.auth import Keyring
+from plancast.console.service.backend import Actors, Backend
+from plancast.console.service.exposure import check_exposure
 from plancast.settings import Settings
 from plancast_bus.ports.bus import Bus
 

@@ -30,7 +30,7 @@ def run_demo(
         seed: research, orders, triage: repeats an earlier run's order.
         kill: research, triage: kill a plan host halfway, with SIGKILL.
         json_output: Print one JSON document instead of tables.
-        name: The example: ``examples/<name>.py``.
+        name: The app: ``plancast/demo/apps/<name>.py``.
         model: orders, feedback, triage by an LLM: a litellm model string; None takes the stand-in, which needs no key.
         planner: triage: who decides.
 
@@ -41,20 +41,20 @@ def run_demo(
 
     count = _PLANS[name] if plans is None else plans
     if name == "orders":
-        from plancast.demo.order_session import process_orders
+        from plancast.demo.orders import process_orders
 
         return asyncio.run(process_orders(count, seed, model=model, json_output=json_output))
     if name == "feedback":
-        from plancast.demo.feedback_session import report_feedback
+        from plancast.demo.feedback import report_feedback
 
         return asyncio.run(report_feedback(count, model=model, json_output=json_output))
     if name == "triage":
-        from plancast.demo.triage_session import triage_tickets
+        from plancast.demo.triage import triage_tickets
 
         return asyncio.run(
             triage_tickets(count, seed, planner=planner, model=model, kill=kill, json_output=json_output)
         )
-    from plancast.demo.session import ask, demonstrate
+    from plancast.demo.research import ask, demonstrate
 
     if topic is not None:
         return asyncio.run(ask(topic, json_output=json_output))

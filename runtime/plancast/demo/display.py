@@ -14,9 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from plancast.cli.output import cell, duration, plain, plural, table
-from plancast.demo.drive import Run
-from plancast.demo.driving import SUBMITTED, Cost, Journey, PlanDrive
+from plancast.demo.driver import SUBMITTED, Cost, Journey, PlanDrive
+from plancast.demo.research_driver import Run
+from plancast.terminal.output import cell, duration, plain, plural, table
 
 STATES = (SUBMITTED, "searching", "retry_search", "ask_user", "analyzing", "done", "failed")
 STYLES = {"done": "green", "failed": "red", "ask_user": "yellow", "retry_search": "magenta", SUBMITTED: "dim"}

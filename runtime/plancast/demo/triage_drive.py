@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plancast.client.handle import PlanHandle
-from plancast.demo.decided import Account
-from plancast.demo.driving import HUMAN_SECONDS, Journey, PlanDrive
+from plancast.demo.driver import HUMAN_SECONDS, Journey, PlanDrive
+from plancast.demo.driver_account import Account
 from plancast.demo.triage_cases import APPROVER, TicketCase
 from plancast.errors import PlanFinished
 from plancast.plan.status import PlanStatus

@@ -7,10 +7,10 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from plancast.demo import offline_model
-from plancast.demo.deployed import deployed
+from plancast.demo import stub_model
+from plancast.demo.runner import deployed
 from plancast.settings import ReasonerSettings
-from plancast.testing.model_server import ModelServer
+from plancast.testing.model_server.server import ModelServer
 
 if TYPE_CHECKING:
     from plancast_actors.deployment.local import LocalRuntime
@@ -28,14 +28,14 @@ async def deployed_with_model(
     ``app`` is what the app is called in the example. The examples read the environment, so it is set while Ray is
     started, whose processes inherit it.
     """
-    said = {**(environment or {}), f"{name.upper()}_MODEL": model or offline_model.MODEL}
+    said = {**(environment or {}), f"{name.upper()}_MODEL": model or stub_model.MODEL}
     with contextlib.ExitStack() as exit_stack:
         if model is None:
-            server = exit_stack.enter_context(ModelServer(rule=offline_model.answer, latency=STAND_IN_SECONDS))
+            server = exit_stack.enter_context(ModelServer(rule=stub_model.answer, latency=STAND_IN_SECONDS))
             said |= {"OPENAI_API_BASE": server.url, "OPENAI_API_KEY": "the-stand-in-needs-none"}
         exit_stack.enter_context(_environment(said))
         reasoners = ReasonerSettings(min=1, max=2)
-        async with deployed(f"plancast.demo.{name}:{app}", reasoners=reasoners) as runtime:
+        async with deployed(f"plancast.demo.apps.{name}:{app}", reasoners=reasoners) as runtime:
             yield runtime
 
 

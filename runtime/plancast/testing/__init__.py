@@ -4,10 +4,10 @@ And for tests of planners: the conformance kit. No server, no key and no Ray nee
 """
 
 from plancast.tasks.registry import TaskRegistry
+from plancast.testing.conformance.report import Check, ConformanceReport, planner_conformance
 from plancast.testing.environment import PlancastTest
-from plancast.testing.model_answers import Answer, ModelRequest
-from plancast.testing.model_server import ModelServer
-from plancast.testing.planner_conformance import Check, ConformanceReport, planner_conformance
+from plancast.testing.model_server.answers import Answer, ModelRequest
+from plancast.testing.model_server.server import ModelServer
 from plancast_bus.clock import ManualClock
 from plancast_bus.memory import MemoryBus, MemoryWorld
 

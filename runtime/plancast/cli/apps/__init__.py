@@ -1,0 +1,1 @@
+"""Commands on an app's code: new, validate."""

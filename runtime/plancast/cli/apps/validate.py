@@ -1,0 +1,159 @@
+"""`plancast validate`, and how the other commands load an app."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from plancast.cli import completion
+from plancast.cli.errors import DONE, FAILED, CommandFailed, usage_error
+from plancast.cli.options import AppAddress, AsJson, Verbose
+from plancast.errors import InvalidApp, InvalidStateMachine
+from plancast.terminal.output import cell, out, plural, print_json
+
+if TYPE_CHECKING:
+    from plancast.app import App
+
+_NAMED = 5
+
+
+def validate(app: AppAddress, as_json: AsJson = False, verbose: Verbose = 0) -> int:
+    """Check an app: its planners, workers and state machines. Needs no server."""
+    try:
+        loaded = load(app)
+        faults = faults_of(loaded)
+    except (InvalidApp, InvalidStateMachine) as error:
+        loaded, faults = None, _lines(error)
+    warnings = _warnings(loaded) if loaded is not None else []
+    if as_json:
+        print_json(_document(app, loaded, faults, warnings))
+    else:
+        _show(app, loaded, faults, warnings)
+    return FAILED if faults else DONE
+
+
+def load(address: str) -> App:
+    """The app at an address.
+
+    Raises:
+        CommandFailed: there is none, or its module cannot be imported.
+        InvalidApp, InvalidStateMachine: its module declares it wrongly.
+    """
+    from plancast.app import load_app
+
+    try:
+        return load_app(address)
+    except InvalidApp as error:
+        if _raised_by(error, load_app.__name__):
+            raise usage_error(str(error), _apps_here()) from error
+        raise
+    except InvalidStateMachine:
+        raise
+    except Exception as error:
+        raise CommandFailed(
+            f"the module of {address} cannot be imported: {_where(error)}{type(error).__name__}: {error}",
+            hint="Run it again with -v to see the traceback.",
+        ) from error
+
+
+def load_valid(address: str) -> App:
+    """The app at an address, checked.
+
+    Raises:
+        CommandFailed: as :func:`load`.
+        InvalidApp: it has faults; names every one.
+    """
+    app = load(address)
+    app.validate()
+    return app
+
+
+def faults_of(app: App) -> list[str]:
+    """Everything that is wrong with an app."""
+    try:
+        app.validate()
+    except InvalidApp as error:
+        return _lines(error)
+    return []
+
+
+def _lines(error: InvalidApp | InvalidStateMachine) -> list[str]:
+    lines = str(error).splitlines()
+    faults = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+    return faults or lines
+
+
+def _apps_here() -> str:
+    """Where there are apps instead, by the text of the modules in the working folder."""
+    found = completion.find_apps()
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return f"In this folder there is {', '.join(found[:_NAMED])}{more}." if found else ""
+
+
+def _raised_by(error: BaseException, function: str) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].name == function
+
+
+def _where(error: BaseException) -> str:
+    """File and line of the user's code that failed."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}: "
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    return f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
+
+
+def _warnings(app: App) -> list[str]:
+    """What is no fault, but may be an oversight: requests that nobody in the app answers."""
+    known = set(app.tasks) | set(app.goals)
+    asked: dict[str, str] = {}
+    for planner in app.planners:
+        for goal in sorted(planner.goals):
+            machine = planner.machine(goal)
+            for name, state in machine.states.items() if machine is not None else ():
+                if state.action is not None and state.action.event_type not in known:
+                    asked.setdefault(state.action.event_type, f"planner {planner.name!r}, state {name!r}")
+    return [f"{request} is asked for ({where}), and nobody in this app does it" for request, where in asked.items()]
+
+
+def _document(address: str, app: App | None, faults: list[str], warnings: list[str]) -> dict[str, Any]:
+    return {
+        "address": address,
+        "valid": not faults,
+        "app": app.name if app is not None else None,
+        "planners": [_planner(each) for each in app.planners] if app is not None else [],
+        "workers": [{"name": each.name, "tasks": sorted(each.tasks)} for each in app.workers]
+        if app is not None
+        else [],
+        "faults": faults,
+        "warnings": warnings,
+    }
+
+
+def _planner(planner: Any) -> dict[str, Any]:
+    machines = {goal: planner.machine(goal) for goal in sorted(planner.goals)}
+    return {
+        "name": planner.name,
+        "goals": {goal: len(machine.states) if machine else None for goal, machine in machines.items()},
+    }
+
+
+def _show(address: str, app: App | None, faults: list[str], warnings: list[str]) -> None:
+    console = out()
+    name = f"app {app.name!r}" if app is not None else address
+    if faults:
+        console.print(cell("✗", "bold red"), cell(f"{name} has {plural(len(faults), 'fault')}"))
+        for fault in faults:
+            console.print(cell("  -", "red"), cell(fault), soft_wrap=True)
+        return
+    console.print(cell("✓", "bold green"), cell(f"{name} is valid"))
+    for planner in app.planners if app is not None else ():
+        for goal in sorted(planner.goals):
+            machine = planner.machine(goal)
+            how = "step by step" if planner.decider(goal) is not None else "by its handler"
+            states = plural(len(machine.states), "state") if machine is not None else how
+            console.print(cell(f"  planner {planner.name}:"), cell(goal, "cyan"), cell(f"({states})", "dim"))
+    for worker in app.workers if app is not None else ():
+        console.print(cell(f"  worker {worker.name}:"), cell(", ".join(sorted(worker.tasks)), "cyan"))
+    for warning in warnings:
+        console.print(cell("!", "bold yellow"), cell(warning), soft_wrap=True)

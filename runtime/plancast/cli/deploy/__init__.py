@@ -1,0 +1,1 @@
+"""Commands on a deployment: deploy, upgrade, drain, status, stop, nats-config."""

@@ -1,0 +1,149 @@
+"""Which of the user's files go to the cluster, and as what."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from plancast.cli.errors import CommandFailed, usage_error
+from plancast.terminal.output import note, size
+
+if TYPE_CHECKING:
+    from plancast_actors.deployment.code_archive import Shipment
+
+WorkingDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--working-dir",
+        metavar="FOLDER",
+        help="Folder to ship.  \\[default: the one from which the app's module is imported]",
+        show_default=False,
+    ),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option("--exclude", metavar="PATTERN", help="Leave out files and folders such as `data` or `*.csv`."),
+]
+Pip = Annotated[
+    list[str] | None, typer.Option("--pip", metavar="PACKAGE", help="Have a package installed on each node.")
+]
+Requirements = Annotated[
+    Path | None,
+    typer.Option("--requirements", metavar="FILE", help="Have the packages of a requirements file installed."),
+]
+NoShip = Annotated[
+    bool, typer.Option("--no-ship", help="Ship nothing: the app is on every node already, as in an image.")
+]
+
+
+@dataclass(frozen=True)
+class Code:
+    """What of the user's code a cluster is to run."""
+
+    digest: str
+    runtime_env: dict[str, Any] | None
+    """Ray's, with a local archive; None when nothing is shipped."""
+    import_paths: tuple[str, ...]
+    """Where nodes find the app when nothing is shipped."""
+
+
+@contextlib.contextmanager
+def shipped_code(
+    app_address: str,
+    *,
+    working_dir: Path | None = None,
+    exclude: Sequence[str] = (),
+    pip: Sequence[str] = (),
+    requirements: Path | None = None,
+    no_ship: bool = False,
+) -> Iterator[Code]:
+    """The code of an app that this process has loaded, packed for as long as the context lasts.
+
+    Raises:
+        CommandFailed: the options cannot be meant together, or the files cannot be shipped.
+    """
+    from plancast_actors.deployment.code_archive import CannotShip, Shipment
+
+    asked = [*pip, *_packages(requirements)]
+    folder = working_dir or folder_of(app_address)
+    if no_ship and (working_dir or asked):
+        raise usage_error("--no-ship leaves nothing to do for --working-dir, --pip and --requirements")
+    try:
+        shipment = Shipment.of(folder, exclude=exclude, requirements=asked) if folder is not None else None
+    except CannotShip as error:
+        raise CommandFailed(str(error), hint="--exclude PATTERN leaves files out; --working-dir names a folder.") from (
+            error
+        )
+    if inside_job():  # the job's own code is what its actors get
+        yield Code(shipment.digest if shipment is not None else "", None, ())
+        return
+    if no_ship or shipment is None:
+        digest = shipment.digest if shipment is not None else _of_package(app_address)
+        env = {"pip": asked} if asked else None
+        yield Code(digest, env, (str(Path.cwd()),))
+        return
+    _tell(shipment)
+    with tempfile.TemporaryDirectory(prefix="plancast-ship-") as scratch:
+        archive = Path(scratch) / f"{shipment.digest}.zip"
+        shipment.write(archive)
+        yield Code(shipment.digest, shipment.runtime_env(archive), ())
+
+
+def inside_job() -> bool:
+    """Whether Ray's Jobs API has started this process, with code that was submitted with it."""
+    try:
+        said = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
+    except ValueError:
+        return False
+    return bool((said.get("runtime_env") or {}).get("working_dir"))
+
+
+def folder_of(app_address: str) -> Path | None:
+    """The folder from which the app's module was imported; None when it is an installed package."""
+    name = app_address.partition(":")[0]
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None:
+        return Path.cwd()
+    path = Path(file).resolve()
+    levels = name.count(".") + (path.name == "__init__.py")
+    folder = path.parents[levels]
+    installed = {Path(sysconfig.get_path(each)).resolve() for each in ("purelib", "platlib", "stdlib")}
+    return None if any(folder == each or each in folder.parents for each in installed) else folder
+
+
+def _of_package(app_address: str) -> str:
+    """What names the code of an installed package: its version."""
+    from importlib.metadata import packages_distributions, version
+
+    top = app_address.partition(":")[0].split(".")[0]
+    distributions = packages_distributions().get(top, [])
+    return f"{distributions[0]}-{version(distributions[0])}" if distributions else ""
+
+
+def _packages(requirements: Path | None) -> list[str]:
+    if requirements is None:
+        return []
+    try:
+        lines = requirements.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise usage_error(f"--requirements: cannot read {requirements}: {error}") from error
+    return [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+
+
+def _tell(shipment: Shipment) -> None:
+    bytes_in_all = sum((shipment.folder / name).stat().st_size for name in shipment.files)
+    note(f"shipping {len(shipment.files)} files ({size(bytes_in_all)}) of {shipment.folder}")
+    if shipment.too_large:
+        shown = ", ".join(shipment.too_large[:3])
+        more = f" and {len(shipment.too_large) - 3} more" if len(shipment.too_large) > 3 else ""
+        note(f"left out, since they are too large to be code: {shown}{more}")

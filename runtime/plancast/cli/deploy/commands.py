@@ -1,0 +1,264 @@
+"""`plancast deploy`, `upgrade` and `drain`: an app on a Ray cluster that is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from plancast.cli.apps.validate import load_valid
+from plancast.cli.connection import load_settings, open_bus
+from plancast.cli.deploy.code import Code, Exclude, NoShip, Pip, Requirements, WorkingDir, shipped_code
+from plancast.cli.deploy.ray_job import is_dashboard, run_in_cluster
+from plancast.cli.errors import DONE, FAILED, CommandFailed, usage_error
+from plancast.cli.options import AppAddress, AsJson, LogFormat, NatsUrl, RayAddress, Verbose
+from plancast.terminal.output import duration, note, plural, print_json, print_line
+
+if TYPE_CHECKING:
+    from plancast.app import App
+    from plancast.settings import Settings
+    from plancast_actors.deployment.deployment import Deployment
+    from plancast_actors.ray.process import Blueprint
+
+NoWorkers = Annotated[bool, typer.Option("--no-workers", help="Leave the app's workers to `plancast worker`.")]
+CodeName = Annotated[str, typer.Option("--code", hidden=True)]  # that of what was submitted with this job
+Timeout = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long what is in hand may take to end.")]
+
+
+def deploy(
+    app: AppAddress,
+    address: RayAddress = None,
+    nats_url: NatsUrl = None,
+    no_workers: NoWorkers = False,
+    working_dir: WorkingDir = None,
+    exclude: Exclude = None,
+    pip: Pip = None,
+    requirements: Requirements = None,
+    no_ship: NoShip = False,
+    code_name: CodeName = "",
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+    log_format: LogFormat = None,
+) -> int:
+    """Deploy an app onto a Ray cluster and return; it goes on until `plancast stop --address`.
+
+    The code is shipped to all nodes. An address such as http://head:8265 has a job inside the cluster do it.
+    """
+    loaded, settings = _load(app, working_dir, address, nats_url, no_ship)
+    options = {"working_dir": working_dir, "exclude": exclude or (), "pip": pip or (), "requirements": requirements}
+    with shipped_code(app, no_ship=no_ship, **options) as code:  # type: ignore[arg-type]
+        code = dataclasses.replace(code, digest=code_name or code.digest)
+        if is_dashboard(settings.ray.address):
+            document = run_in_cluster(["deploy", app, *_flags(no_workers, no_ship, code)], settings, code)
+        else:
+            document = asyncio.run(_deploy(loaded, app, settings, code, not no_workers))
+    if as_json:
+        print_json(document)
+    else:
+        print_line(f"deployed {document['app']}: {_counted(document)}; namespace={document['namespace']}")
+    return DONE
+
+
+async def _deploy(app: App, address: str, settings: Settings, code: Code, workers: bool) -> dict[str, Any]:
+    async with open_bus(settings) as bus:  # says at once, and here, when NATS cannot be used
+        await bus.ensure_streams()
+    note(f"deploying {app.name} onto {settings.ray.address} …")
+    from plancast_actors.deployment import preflight
+    from plancast_actors.deployment.deployment import Deployment
+
+    async with joined(settings, code):
+        blueprint = await _blueprint(app, address, settings, code)
+        await preflight.check(blueprint)
+        await _refuse_other_code(settings, blueprint)
+        deployment = await Deployment.up(
+            address,
+            settings,
+            workers=workers,
+            import_paths=code.import_paths,
+            release=blueprint.release,
+            runtime_env=blueprint.runtime_env,
+        )
+        found = await deployment.status()
+    counts = {kind: len(found.get(kind, ())) for kind in ("dispatchers", "hosts", "workers", "reasoners")}
+    about = {"code": blueprint.release.code, "plancast": blueprint.release.plancast}
+    return {"deployed": True, "app": app.name, "namespace": settings.ray.namespace, **about, **counts}
+
+
+async def _refuse_other_code(settings: Settings, blueprint: Blueprint) -> None:
+    """Hosts that run keep their code, so that one has to say that it is to be replaced."""
+    from plancast_actors.deployment.deployment import Deployment
+
+    running = await Deployment.find(settings)
+    hosts = (await running.status())["hosts"] if running is not None else []
+    other = {each.get("code") or "unknown" for each in hosts if each["alive"]} - {blueprint.release.code}
+    if other:
+        raise CommandFailed(
+            f"other code runs in the namespace {settings.ray.namespace!r} already: {', '.join(sorted(other))}, and "
+            f"this is {blueprint.release.code}",
+            hint="Replace it with `plancast upgrade`, under plans that go on.",
+        )
+
+
+def upgrade(
+    app: AppAddress,
+    address: RayAddress = None,
+    nats_url: NatsUrl = None,
+    no_workers: NoWorkers = False,
+    working_dir: WorkingDir = None,
+    exclude: Exclude = None,
+    pip: Pip = None,
+    requirements: Requirements = None,
+    no_ship: NoShip = False,
+    code_name: CodeName = "",
+    force: Annotated[bool, typer.Option("--force", help="Upgrade although plans under way will fail by it.")] = False,
+    timeout: Timeout = 60.0,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+    log_format: LogFormat = None,
+) -> int:
+    """Replace the code of a deployment. Plans under way go on; when the new code does not come up, the old one is back.
+
+    Refused when the new app lacks a planner or goal that plans under way need.
+    """
+    loaded, settings = _load(app, working_dir, address, nats_url, no_ship)
+    options = {"working_dir": working_dir, "exclude": exclude or (), "pip": pip or (), "requirements": requirements}
+    with shipped_code(app, no_ship=no_ship, **options) as code:  # type: ignore[arg-type]
+        code = dataclasses.replace(code, digest=code_name or code.digest)
+        if is_dashboard(settings.ray.address):
+            flags = [*_flags(no_workers, no_ship, code), *(["--force"] if force else []), "--timeout", f"{timeout:g}"]
+            document = run_in_cluster(["upgrade", app, *flags], settings, code)
+        else:
+            document = asyncio.run(_upgrade(loaded, app, settings, code, not no_workers, force, timeout))
+    if as_json:
+        print_json(document)
+        return DONE
+    before, after = document["before"], document["after"]
+    print_line(
+        f"upgraded {document['app']} from {before['code'] or 'unknown'} to {after['code']}, {document['mode']}, "
+        f"in {duration(document['seconds'])}: {_counted(document)}; namespace={document['namespace']}"
+    )
+    return DONE
+
+
+async def _upgrade(
+    app: App, address: str, settings: Settings, code: Code, workers: bool, force: bool, timeout: float
+) -> dict[str, Any]:
+    from plancast_actors.deployment.upgrade import Upgrade
+
+    async with open_bus(settings) as bus, joined(settings, code):
+        deployment = await found_deployment(settings)
+        blueprint = await _blueprint(app, address, settings, code)
+        options: dict[str, Any] = {"workers": workers, "force": force, "timeout": timeout, "say": note}
+        done = await Upgrade(deployment, app, blueprint, bus, **options).run()
+        found = await deployment.status()
+    if not done.drained:
+        note(f"not everything in hand ended within {timeout:g} s; what did not was begun anew")
+    counts = {kind: len(found.get(kind, ())) for kind in ("dispatchers", "hosts", "workers", "reasoners")}
+    stamps = {key: {"code": each.code, "plancast": each.plancast} for key, each in _stamps(done)}
+    about = {"app": app.name, "namespace": settings.ray.namespace, "mode": done.mode, "drained": done.drained}
+    return {"upgraded": True, **about, "seconds": round(done.seconds, 3), **stamps, **counts}
+
+
+def _stamps(done: Any) -> list[tuple[str, Any]]:
+    return [("before", done.before), ("after", done.after)]
+
+
+def drain(address: RayAddress = None, timeout: Timeout = 60.0, as_json: AsJson = False, verbose: Verbose = 0) -> int:
+    """Have a deployment take nothing more and finish what is in hand. Plans wait in NATS; `plancast deploy` goes on."""
+    settings = load_settings(address=address)
+    if not settings.ray.address:
+        raise usage_error("draining needs the Ray cluster's address", "Name it with --address or RAY_ADDRESS.")
+    if is_dashboard(settings.ray.address):
+        document = run_in_cluster(["drain", "--timeout", f"{timeout:g}"], settings)
+    else:
+        document = asyncio.run(_drain(settings, timeout))
+    if as_json:
+        print_json(document)
+    elif document["drained"]:
+        print_line(f"drained {document['namespace']}: it takes nothing more, until it is deployed again")
+    else:
+        note(f"not everything ended within {timeout:g} s; what did not is begun anew when the app is deployed again")
+    return DONE if document["drained"] else FAILED
+
+
+async def _drain(settings: Settings, timeout: float) -> dict[str, Any]:
+    async with joined(settings):
+        drained = await (await found_deployment(settings)).quiesce(timeout)
+    return {"drained": drained, "namespace": settings.ray.namespace}
+
+
+async def found_deployment(settings: Settings) -> Deployment:
+    """What is deployed in the settings' namespace.
+
+    Raises:
+        CommandFailed: nothing is.
+    """
+    from plancast_actors.deployment.deployment import Deployment
+
+    deployment = await Deployment.find(settings)
+    if deployment is None:
+        raise CommandFailed(
+            f"nothing is deployed in the namespace {settings.ray.namespace!r} of {settings.ray.address}",
+            hint="`plancast deploy MODULE:APP` deploys an app; PLANCAST_RAY__NAMESPACE names another namespace.",
+        )
+    return deployment
+
+
+@contextlib.asynccontextmanager
+async def joined(settings: Settings, code: Code | None = None) -> AsyncIterator[None]:
+    """This process as a member of the settings' Ray cluster, with code for its actors."""
+    from plancast_actors.ray import connection
+
+    env = code.runtime_env if code is not None else None
+    # In this thread: Ray's client and its uploads set up signal handlers and loops of their own.
+    await asyncio.to_thread(connection.connect, settings.ray, runtime_env=env)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(connection.disconnect)
+
+
+async def _blueprint(app: App, address: str, settings: Settings, code: Code) -> Blueprint:
+    from plancast_actors.deployment.deployment import blueprint_of
+    from plancast_actors.ray import connection
+    from plancast_actors.release import Release
+
+    release = Release(code=code.digest, deployed_at=time.time())
+    made = blueprint_of(app, address, settings, code.import_paths)
+    return dataclasses.replace(made, release=release, runtime_env=connection.shipped())
+
+
+def _load(
+    app: str, working_dir: Path | None, address: str | None, nats_url: str | None, no_ship: bool
+) -> tuple[App, Settings]:
+    if working_dir is not None:
+        sys.path.insert(0, str(working_dir.resolve()))
+    loaded = load_valid(app)
+    settings = load_settings(base=loaded.settings, nats_url=nats_url, address=address)
+    if not settings.nats.url:
+        raise usage_error(
+            "a deployment needs a nats-server that stays", "Name it with --nats-url or NATS_URL, for all nodes."
+        )
+    if not settings.ray.address:
+        raise usage_error(
+            "a deployment needs a Ray cluster that stays",
+            "Name it with --address or RAY_ADDRESS; `auto` is the one that `ray start --head` started here.",
+        )
+    return loaded, settings
+
+
+def _flags(no_workers: bool, no_ship: bool, code: Code) -> list[str]:
+    flags = [("--no-workers", no_workers), ("--no-ship", no_ship)]
+    return [flag for flag, wanted in flags if wanted] + ["--code", code.digest]
+
+
+def _counted(document: dict[str, Any]) -> str:
+    kinds = ("dispatchers", "hosts", "workers", "reasoners")
+    return ", ".join(plural(document[kind], kind.removesuffix("s")) for kind in kinds)

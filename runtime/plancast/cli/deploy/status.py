@@ -1,0 +1,154 @@
+"""`plancast status` and `stop`: what runs, here or on a Ray cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from plancast.cli.connection import load_settings, open_bus
+from plancast.cli.data_folder import Running, find_running, is_held, wait_until_released
+from plancast.cli.deploy.commands import found_deployment, joined
+from plancast.cli.deploy.ray_job import is_dashboard, run_in_cluster
+from plancast.cli.deploy.status_view import show_status
+from plancast.cli.errors import DONE, FAILED, CommandFailed
+from plancast.cli.options import AsJson, DataDir, NatsUrl, RayAddress, Verbose
+from plancast.terminal.output import note, print_json, public_url, report_line
+
+if TYPE_CHECKING:
+    from plancast.settings import Settings
+    from plancast_actors.deployment.deployment import Deployment
+
+
+def status(
+    nats_url: NatsUrl = None,
+    address: RayAddress = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Show what runs: the actors, and the plans by status. Exits 1 when nothing runs."""
+    settings = load_settings(nats_url=nats_url, address=address, data_dir=data_dir)
+    running = None if address else find_running(settings.data_dir)
+    if running is not None:
+        running.lead_to_nats(settings)
+        running.lead_to_ray(settings)
+    elif not settings.ray.address and not settings.nats.url:
+        raise _nothing_runs(settings.data_dir)
+    if is_dashboard(settings.ray.address):
+        document = run_in_cluster(["status"], settings) | {"ray": settings.ray.address}
+    else:
+        document = asyncio.run(_status(settings, running))
+    if as_json:
+        print_json(document)
+    else:
+        show_status(document, time.time())
+    return DONE if document["running"] else FAILED
+
+
+async def _status(settings: Settings, running: Running | None) -> dict[str, Any]:
+    actors = await _actors(settings) if settings.ray.address else None
+    plans, release = await _stored(settings) if settings.nats.url else (None, None)
+    return {
+        "running": running is not None or actors is not None,
+        "pid": running.pid if running is not None else None,
+        "started_at": running.started_at if running is not None else None,
+        "app": running.app if running is not None else None,
+        "namespace": settings.ray.namespace,
+        "nats": public_url(settings.nats.url) or None,
+        "console": (running.console_url or None) if running is not None else None,
+        "ray": settings.ray.address or None,
+        "release": release,
+        "actors": actors,
+        "plans": plans,
+    }
+
+
+async def _actors(settings: Settings) -> dict[str, Any] | None:
+    from plancast_actors.deployment.deployment import Deployment
+
+    async with joined(settings):
+        deployment = await Deployment.find(settings)
+        return await deployment.status() if deployment is not None else None
+
+
+async def _stored(settings: Settings) -> tuple[dict[str, int], dict[str, Any] | None]:
+    """Plans by status, and what is known of the release that was deployed last."""
+    from plancast_actors.release import RECORD
+
+    counts: dict[str, int] = {}
+    async with open_bus(settings) as bus:
+        if (await bus.health())["streams"][f"{settings.bus.prefix.upper()}_CHECKPOINTS"].get("missing"):
+            return counts, None
+        release = await bus.registry.get(RECORD, settings.ray.namespace)
+        async for summary in bus.checkpoints.summaries():
+            counts[summary.status] = counts.get(summary.status, 0) + 1
+    return counts, release
+
+
+def stop(
+    address: RayAddress = None,
+    data_dir: DataDir = None,
+    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long draining may take.")] = 60.0,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Drain and stop what runs here, or the deployment on --address. Plans go on when the app runs again."""
+    settings = load_settings(address=address, data_dir=data_dir)
+    if not address and is_held(settings.data_dir):
+        return asyncio.run(_stop_here(settings.data_dir, timeout, as_json))
+    if is_dashboard(settings.ray.address):
+        run_in_cluster(["stop", "--timeout", f"{timeout:g}"], settings)
+        return _stopped(f"stopped the deployment in namespace {settings.ray.namespace}", as_json)
+    if settings.ray.address:
+        return asyncio.run(_stop_deployment(settings, timeout, as_json))
+    raise _nothing_runs(settings.data_dir)
+
+
+async def _stop_here(folder: Path, timeout: float, as_json: bool) -> int:
+    running = find_running(folder)
+    if running is None:
+        raise CommandFailed(
+            f"plancast is starting or stopping on the data folder {folder}", hint="Try again in a moment."
+        )
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(running.pid, signal.SIGTERM)
+    if not await wait_until_released(folder, timeout):
+        raise CommandFailed(
+            f"process {running.pid} has not ended after {timeout:g} s",
+            hint=f"It may still be draining. Look again with `plancast status`, or end it with `kill {running.pid}`.",
+        )
+    return _stopped(f"stopped {running.app or 'plancast'} (process {running.pid})", as_json)
+
+
+async def _stop_deployment(settings: Settings, timeout: float, as_json: bool) -> int:
+    async with joined(settings):
+        await _take_down(await found_deployment(settings), timeout)
+    return _stopped(f"stopped the deployment in namespace {settings.ray.namespace}", as_json)
+
+
+async def _take_down(deployment: Deployment, timeout: float) -> None:
+    if not await deployment.drain(timeout):
+        note(f"not everything was drained in {timeout:g} s; events in hand come again at the next start")
+    await deployment.down()
+
+
+def _stopped(text: str, as_json: bool) -> int:
+    if as_json:
+        print_json({"stopped": True})
+    else:
+        report_line(text, good=True)
+    return DONE
+
+
+def _nothing_runs(folder: Path) -> CommandFailed:
+    return CommandFailed(
+        f"nothing runs on the data folder {folder}",
+        hint="Start something with `plancast run MODULE:APP`, or name a Ray cluster with --address.",
+    )

@@ -1,0 +1,93 @@
+"""How `plancast status` looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.text import Text
+
+from plancast.plan.status import PlanStatus
+from plancast.terminal.output import cell, duration, fields, out, status_text, table
+
+_NOT_COLUMNS = frozenset({"name", "alive", "error"})
+_SELDOM = frozenset(
+    {
+        "activations",
+        "crashed",
+        "dead_letters",
+        "dedicated_hosts",
+        "hosts_lost",
+        "passivations",
+        "put_aside",
+        "retried",
+        "restarts",
+        "stalled",
+        "stalls_found",
+    }
+)
+
+
+def show_status(document: dict[str, Any], now: float) -> None:
+    """Show what runs: where, its actors, and plans by status."""
+    console = out()
+    about = fields()
+    if document["pid"] is not None:
+        uptime = duration(now - document["started_at"])
+        about.add_row("running", cell(f"{document['app']} for {uptime} (process {document['pid']})"))
+    elif document["actors"] is not None:
+        about.add_row("running", cell(f"deployed on {document['ray']}"))
+    else:
+        about.add_row("running", cell("nothing that can be seen from here", "yellow"))
+    about.add_row("namespace", cell(document["namespace"]))
+    release = document.get("release")
+    if release is not None and release.get("code"):
+        age = duration(now - release["deployed_at"])
+        about.add_row("release", cell(f"{release['code']}, deployed {age} ago by plancast {release['plancast']}"))
+    if document["actors"] is not None and not document["actors"].get("dispatchers"):
+        about.add_row("drained", cell("it takes nothing, until it is deployed again", "yellow"))
+    about.add_row("nats", cell(document["nats"] or "–"))
+    if document.get("console"):
+        about.add_row("console", cell(document["console"]))
+    if document["plans"] is not None:
+        about.add_row("plans", _counts(document["plans"]))
+    console.print(about)
+    for kind in ("dispatchers", "hosts", "dedicated", "workers", "reasoners"):
+        actors = (document["actors"] or {}).get(kind)
+        if actors:
+            console.print()
+            _show_actors(kind, actors)
+
+
+def _counts(plans: dict[str, int]) -> Text:
+    known = [status for status in PlanStatus if status in plans]
+    if not known:
+        return cell("none yet", "dim")
+    return Text(", ").join(Text.assemble(f"{plans[each]:,} ", status_text(each)) for each in known)
+
+
+def _show_actors(kind: str, actors: list[dict[str, Any]]) -> None:
+    names = [key for key in dict.fromkeys(key for actor in actors for key in actor) if _worth_showing(key, actors)]
+    heads = {key: "up" if key == "up_seconds" else key.replace("_", " ") for key in names}
+    made = table(kind, "alive", *heads.values(), right=heads.values())
+    for actor in actors:
+        alive = cell("yes", "green") if actor.get("alive", True) else cell(f"no ({actor.get('error', '?')})", "red")
+        made.add_row(cell(actor.get("name", "?")), alive, *(_value(key, actor.get(key)) for key in names))
+    out().print(made)
+
+
+def _worth_showing(key: str, actors: list[dict[str, Any]]) -> bool:
+    """Lists are for the JSON, and so is what is seldom anything but zero."""
+    values = [actor.get(key) for actor in actors]
+    if key in _NOT_COLUMNS or any(isinstance(value, (list, dict)) for value in values):
+        return False
+    return key not in _SELDOM or any(values)
+
+
+def _value(key: str, value: Any) -> Text:
+    if value is None:
+        return cell("–", "dim")
+    if key == "up_seconds":
+        return cell(duration(float(value)), "dim")
+    if isinstance(value, float):
+        return cell(f"{value:,.1f}")
+    return cell(value)

@@ -1,0 +1,1 @@
+"""Commands that diagnose: doctor, probe, deadletters."""

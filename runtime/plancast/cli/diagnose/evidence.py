@@ -1,0 +1,223 @@
+"""What `plancast doctor` judges, and how it is gathered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import socket
+import time
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from plancast.cli.connection import open_bus
+from plancast.cli.data_folder import find_running
+from plancast_bus.errors import AccessDenied, BusError, InvalidEnvelope
+
+if TYPE_CHECKING:
+    from plancast.settings import Settings
+    from plancast_bus.ports.bus import Bus
+
+Health = dict[str, Any]
+MAX_LOOKS = 500
+"""Plans that are looked at here, when no dispatcher has reported on plans that stand still."""
+MAX_READ = 20_000
+"""Summaries that are read for it."""
+NAMED = 5
+_SAMPLES = 5
+_RAY_PATIENCE = 3.0
+_FINISHED = frozenset({"completed", "failed", "cancelled"})
+
+
+class Skew(NamedTuple):
+    """How the clocks differ."""
+
+    seconds: float
+    """That the server's clock is ahead."""
+    precision: float
+    """How far off that may be, in seconds: half of the time that the answer took."""
+
+
+@dataclass(frozen=True)
+class RayEvidence:
+    """What is known of Ray."""
+
+    address: str = ""
+    """Where it was looked for; empty: none is named, and it was not looked for."""
+    error: str = ""
+    """Why it cannot be used."""
+    cluster: dict[str, Any] = field(default_factory=dict)
+    """Version, nodes and resources; see :func:`plancast_actors.cluster_state.look`."""
+    actors: dict[str, Any] | None = None
+    """What the deployment's actors say of themselves; None: nothing is deployed there."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the checks judge."""
+
+    settings: Settings
+    health: Health
+    apps: tuple[str, ...]
+    dead_letters: int
+    stalled: dict[str, Any] | None
+    """The newest report on plans that stand still (``stalled``, ``names``); None when nobody looks for them."""
+    clock_skew: Skew | None
+    """None when the server could not be asked."""
+    refusal: str = ""
+    """Why the server stores nothing; empty when it does."""
+    ray: RayEvidence = RayEvidence()
+    disk: tuple[int, int] | None = None
+    """Bytes in all and free where an embedded server keeps its data; None when that is not here."""
+    sync_interval: str = ""
+    """How often the server syncs to disk; empty when that is not known from here."""
+    seen_here: bool = False
+    """The report on plans that stand still is of a look from here, and of a part of them."""
+
+
+async def gather(settings: Settings, *, with_ray: bool = True) -> Evidence:
+    """Ask the server, and Ray where one is named.
+
+    Raises:
+        BusUnavailable, UnsupportedServer: the server cannot be asked.
+    """
+    async with open_bus(settings) as bus:
+        health = await bus.health()
+        present = [name for name, stream in health["streams"].items() if not stream.get("missing")]
+        deployed = len(present) == len(health["streams"])
+        stalled = await bus.registry.get("sweep", "plans") if deployed else None
+        seen_here = stalled is None and deployed
+        data = embedded_data(settings)
+        return Evidence(
+            settings=settings,
+            health=health,
+            apps=tuple(sorted(await bus.registry.list("app"))) if deployed else (),
+            dead_letters=await bus.dead_letters.count() if deployed else 0,
+            stalled=await _stalled(bus, settings) if seen_here else stalled,
+            clock_skew=await _clock_skew(settings, present[0]) if present else None,
+            refusal=await _refusal(bus) if deployed else "",
+            ray=await _ray(settings) if with_ray else RayEvidence(),
+            disk=shutil.disk_usage(data)[::2] if data is not None else None,
+            sync_interval=_sync_interval(data) if data is not None else "",
+            seen_here=seen_here,
+        )
+
+
+async def _refusal(bus: Bus) -> str:
+    """Why a registration that lasts a second is refused; what the limits of disk and account say of themselves is
+    not the whole of it."""
+    try:
+        await bus.registry.put("doctor", "probe", {}, ttl=1.0)
+    except AccessDenied:
+        return ""
+    except BusError as error:
+        return str(error)
+    return ""
+
+
+async def _clock_skew(settings: Settings, stream: str) -> Skew:
+    """The look that was answered soonest: the server says the time when it is asked about a stream."""
+    from plancast_bus.jetstream.client.api import JetStreamApi
+    from plancast_bus.jetstream.client.connection import Connection
+    from plancast_bus.jetstream.client.request_reply import Exchange
+
+    connection = Connection(settings.nats)
+    await connection.open()
+    try:
+        exchange = Exchange(connection)
+        await exchange.open()
+        api, looks = JetStreamApi(exchange), []
+        for _ in range(_SAMPLES):
+            began = time.time()
+            said = await api.call(f"STREAM.INFO.{stream}")
+            ended = time.time()
+            there = datetime.fromisoformat(said["ts"]).timestamp()
+            looks.append(Skew(there - (began + ended) / 2, abs(ended - began) / 2))
+        return min(looks, key=lambda look: look.precision)
+    finally:
+        await connection.close()
+
+
+async def _stalled(bus: Bus, settings: Settings) -> dict[str, Any] | None:
+    """The plans that stand still, among those that moved last longest ago: what a dispatcher would report of them."""
+    from plancast.plan.context import PlanContext
+    from plancast.plan.store import plan_fields
+    from plancast.turn.stall import standstill
+
+    now, patience, looks, read = time.time(), settings.plans.stalled_seconds, 0, 0
+    found: list[str] = []
+    async with aclosing(bus.checkpoints.committed_after(0)) as commits:
+        async for committed in commits:
+            if committed.summary.updated_at > now - patience or looks >= MAX_LOOKS or read >= MAX_READ:
+                break
+            read += 1
+            if committed.summary.status in _FINISHED:
+                continue
+            looks += 1
+            try:
+                checkpoint = await bus.checkpoints.load(committed.correlation_id)
+                if checkpoint is None or checkpoint.version != committed.version:
+                    continue
+                plan = PlanContext.from_dict(await plan_fields(bus.checkpoints, checkpoint))
+                stands = standstill(plan, now, patience) is not None
+            except InvalidEnvelope:
+                stands = True
+            if stands:
+                found.append(committed.summary.plan_id)
+    return {"stalled": len(found), "names": found[:NAMED], "time": now}
+
+
+async def _ray(settings: Settings) -> RayEvidence:
+    """Join the cluster and look. Importing Ray takes a second; nothing of it is loaded where none is named."""
+    address = settings.ray.address
+    if not address:
+        return RayEvidence()
+    if unreachable := await asyncio.to_thread(_unreachable, address):
+        return RayEvidence(address, f"nothing answers at {address}: {unreachable}")
+    from plancast_actors import cluster_state
+    from plancast_actors.deployment.deployment import Deployment
+    from plancast_actors.ray import connection as cluster
+
+    try:
+        await asyncio.to_thread(cluster.connect, settings.ray)
+    except BusError as error:
+        return RayEvidence(address, str(error))
+    try:
+        found = await asyncio.to_thread(cluster_state.look)
+        deployment = await Deployment.find(settings)
+        return RayEvidence(address, "", found, await deployment.status() if deployment is not None else None)
+    except BusError as error:
+        return RayEvidence(address, str(error))
+    finally:
+        await asyncio.to_thread(cluster.disconnect)
+
+
+def _unreachable(address: str) -> str:
+    """Why nothing can be at an address; Ray itself would look for minutes. Empty when something does."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not colon or not port.isdecimal():
+        return ""  # such as `auto`
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _RAY_PATIENCE).close()
+    except OSError as error:
+        return error.strerror or str(error) or type(error).__name__
+    return ""
+
+
+def embedded_data(settings: Settings) -> Path | None:
+    """Where the server keeps its data when it is the one that `plancast run` has started in the data folder."""
+    running = find_running(settings.data_dir)
+    folder = settings.data_dir / "nats"
+    return folder if running is not None and running.is_on(settings) and folder.is_dir() else None
+
+
+def _sync_interval(data: Path) -> str:
+    """As the embedded server's configuration says; NATS itself tells nobody but its system account."""
+    try:
+        config = json.loads((data / "nats-server.conf").read_text(encoding="utf-8"))
+        return str(config["jetstream"].get("sync_interval") or "2m")
+    except (OSError, ValueError, KeyError, AttributeError):
+        return ""

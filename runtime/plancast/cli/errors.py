@@ -1,0 +1,135 @@
+"""Errors as a person should see them: one line, what to do next, and an exit code."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Sequence
+from typing import TypeVar
+
+import typer
+from pydantic import ValidationError
+from rich.text import Text
+
+from plancast.errors import (
+    InvalidApp,
+    InvalidStateMachine,
+    PlanCancelled,
+    PlancastError,
+    PlanFailed,
+    PlanFinished,
+    PlanNotFound,
+)
+from plancast.terminal import logging as logs
+from plancast.terminal.output import err, plain
+from plancast_bus.errors import (
+    BusUnavailable,
+    DeadLetterNotFound,
+    InvalidEnvelope,
+    InvalidSubject,
+    NatsServerError,
+    PayloadTooLarge,
+    UnsupportedServer,
+)
+
+_T = TypeVar("_T")
+
+DONE, FAILED, USAGE, NO_CONNECTION, INTERRUPTED = 0, 1, 2, 3, 130
+"""Exit codes: done; the plan failed or a check found faults; wrong usage; cannot connect; Ctrl-C."""
+
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (BusUnavailable, NO_CONNECTION),
+    (UnsupportedServer, NO_CONNECTION),
+    (NatsServerError, NO_CONNECTION),
+    (ConnectionError, NO_CONNECTION),
+    (InvalidSubject, USAGE),
+    (InvalidEnvelope, USAGE),
+    (PayloadTooLarge, USAGE),
+)
+_HINTS: tuple[tuple[type[BaseException], str], ...] = (
+    (PlanNotFound, "`plancast plans list` shows the plans that there are."),
+    (DeadLetterNotFound, "`plancast deadletters list` shows those that there are."),
+    (UnsupportedServer, ""),
+    (NatsServerError, ""),
+    (BusUnavailable, "Start one with `plancast run MODULE:APP`, or name another with --nats-url."),
+)
+_RAY_HINT = "Is the address right? A cluster with token authentication needs RAY_AUTH_MODE=token here too."
+_EXPECTED = (
+    InvalidApp,
+    InvalidStateMachine,
+    PlanFailed,
+    PlanCancelled,
+    PlanFinished,
+    PlanNotFound,
+    PlancastError,
+    ConnectionError,
+)
+
+
+class CommandFailed(Exception):
+    """Raised when a command cannot go on; says why, what to do, and how to exit."""
+
+    def __init__(self, message: str, *, hint: str = "", code: int = FAILED) -> None:
+        self.message = message
+        self.hint = hint
+        self.code = code
+        super().__init__(message)
+
+
+def usage_error(message: str, hint: str = "") -> CommandFailed:
+    """What to raise for arguments that cannot be meant."""
+    return CommandFailed(message, hint=hint, code=USAGE)
+
+
+def report(error: BaseException) -> int:
+    """Tell about an error on stderr and return the exit code for it."""
+    message, hint, code = describe(error)
+    if not message:  # a group without a command: typer has printed its help
+        return code
+    if logs.in_json():
+        logs.tell(logging.ERROR, plain(message), hint=hint, exit_code=code)
+        return code
+    console = err()
+    if logs.tracebacks_wanted():
+        console.print("".join(traceback.format_exception(error)), style="dim", soft_wrap=True, end="")
+    console.print(Text.assemble(("error: ", "bold red"), plain(message)), soft_wrap=True)
+    if hint:
+        console.print(Text.assemble(("hint: ", "bold cyan"), plain(hint)), soft_wrap=True)
+    return code
+
+
+def describe(error: BaseException) -> tuple[str, str, int]:
+    """What to say about an error: message, hint, exit code."""
+    if isinstance(error, CommandFailed):
+        return error.message, error.hint, error.code
+    if isinstance(error, typer.TyperException):
+        text = " ".join(error.format_message().replace("Value error, ", "").split())
+        return text, _usage_hint(error), error.exit_code
+    if isinstance(error, ValidationError):
+        return _settings_fault(error), "Settings are environment variables: see `plancast --help`.", USAGE
+    if not isinstance(error, _EXPECTED):
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return text, "Run it again with -v to see where this comes from.", FAILED
+    text = str(error) or type(error).__name__
+    hint = _RAY_HINT if "Ray cluster" in text else _first(_HINTS, error, "")
+    if isinstance(error, (PlanFailed, PlanCancelled)):
+        hint = f"`plancast plans history {error.plan_id}` shows how it came to that."
+    return text, hint, _first(_CODES, error, FAILED)
+
+
+def _first(choices: Sequence[tuple[type[BaseException], _T]], error: BaseException, otherwise: _T) -> _T:
+    return next((value for kind, value in choices if isinstance(error, kind)), otherwise)
+
+
+def _usage_hint(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    return f"`{context.command_path} --help` shows how it is used." if context is not None else ""
+
+
+def _settings_fault(error: ValidationError) -> str:
+    """Which settings are wrong and why, never their values: they may be secrets."""
+    faults = (
+        f"{'PLANCAST_' + '__'.join(str(part) for part in each['loc']).upper()}: {each['msg']}"
+        for each in error.errors(include_input=False, include_url=False, include_context=False)
+    )
+    return "wrong settings: " + "; ".join(faults)

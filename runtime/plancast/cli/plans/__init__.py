@@ -1,0 +1,1 @@
+"""Commands on plans: submit, list, show, history, replay, fork and steering."""

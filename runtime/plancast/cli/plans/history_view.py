@@ -1,0 +1,153 @@
+"""How `plancast plans history` and `plans watch` look."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from plancast.plan import timeline
+from plancast.plan.control_events import INJECT, REDIRECT, RESUME, who
+from plancast.terminal.output import cell, duration, iso, note, out, plain, shorten, status_text, table, timestamp
+
+if TYPE_CHECKING:
+    from plancast.client.handle import PlanChange
+
+SAID_WIDTH = 120
+"""Characters that a line of the table has for what a control event says."""
+_STEERED = {
+    RESUME: "resumed with",
+    REDIRECT: "redirected to",
+    INJECT: "given the context",
+}
+"""How a line tells of a control event; of the others the plan's error or its pause tells."""
+
+
+def show_table(entries: Sequence[Mapping[str, Any]]) -> None:
+    """One turn a line."""
+    if not entries:
+        note("no turns")
+        return
+    made = table("#", "time (UTC)", "after", "event", "from → to", "sent", "notes", right=["#", "after"])
+    for column in made.columns[:3]:
+        column.no_wrap = True
+    before: float | None = None
+    for entry in entries:
+        at = float(entry["time"])
+        made.add_row(
+            str(entry["revision"]),
+            cell(timestamp(at, fraction=True), "dim"),
+            cell(f"+{duration(at - before)}" if before is not None else "", "dim"),
+            _event(entry),
+            _move(entry),
+            cell(_sent(entry)),
+            _notes(entry),
+        )
+        before = at
+    out().print(made)
+
+
+def show_full(entries: Sequence[Mapping[str, Any]]) -> None:
+    """A paragraph for each turn: its event with its data, and the ids of all that it sent."""
+    console = out()
+    for index, entry in enumerate(entries):
+        if index:
+            console.print()
+        head = Text.assemble(
+            (f"#{entry['revision']}", "bold"),
+            (f"  {timestamp(float(entry['time']), fraction=True)}  ", "dim"),
+            _event(entry),
+            "  ",
+            _move(entry),
+        )
+        console.print(head, soft_wrap=True)
+        event = entry.get("event") or {}
+        console.print(cell(f"  event {event.get('id', '?')} from {event.get('source', '?')}", "dim"), soft_wrap=True)
+        data = json.dumps(event.get("data"), indent=2, ensure_ascii=False, default=str)
+        console.print(cell("  " + data.replace("\n", "\n  ")), soft_wrap=True)
+        for kind, event_id in entry.get("sent") or ():
+            console.print(Text.assemble("  sent ", cell(kind, "cyan"), cell(f"  {event_id}", "dim")), soft_wrap=True)
+        for remark in _remarks(entry):
+            console.print(cell(f"  {remark}", "yellow"), soft_wrap=True)
+
+
+def show_change(change: PlanChange) -> None:
+    """A change of a plan that is watched."""
+    line = Text.assemble(
+        (f"{timestamp(change.time, fraction=True)}  ", "dim"),
+        (f"#{change.revision}  ", "dim"),
+        status_text(change.status),
+        "  ",
+        cell(" → ".join(change.path) or change.current_state),
+    )
+    if change.event_type:
+        line.append_text(Text.assemble("  on ", cell(change.event_type, "cyan")))
+    out().print(line, soft_wrap=True)
+
+
+def change_document(change: PlanChange) -> dict[str, Any]:
+    """A change in the JSON of `plans watch`."""
+    return asdict(change) | {"time": iso(change.time)}
+
+
+def _event(entry: Mapping[str, Any]) -> Text:
+    kind = cell(timeline.event_type(entry), "cyan")
+    return Text.assemble(kind, ("  ⏲", "dim")) if entry.get("timer") else kind
+
+
+def _move(entry: Mapping[str, Any]) -> Text:
+    before, path = entry.get("from") or "", list(entry.get("path") or ())
+    after = path or ([entry["state"]] if entry.get("state") not in (None, before) else [])
+    line = cell(" → ".join([each for each in (before, *after) if each]) or "–")
+    if not after:
+        line.stylize("dim")
+    if entry.get("status") not in ("pending", "running"):
+        line = Text.assemble(line, " ", status_text(str(entry.get("status"))))
+    return line
+
+
+def _sent(entry: Mapping[str, Any]) -> str:
+    return ", ".join(str(kind) for kind, _event_id in entry.get("sent") or ())
+
+
+def _notes(entry: Mapping[str, Any]) -> Text:
+    remarks = [each for each in (_steered(entry), *_remarks(entry)) if each]
+    return cell("; ".join(remarks), "red" if entry.get("status") == "failed" else "yellow")
+
+
+def _decision(taken: Mapping[str, Any]) -> str:
+    """A planner's decision in a line: what, how sure, by which model, at what cost, and why."""
+    decision = taken["decision"]
+    action = decision["next_action"]
+    what = action.get("event_type") or action.get("goal_event") or action.get("expected_event") or ""
+    facts = [f"{decision.get('confidence', 1.0):.0%} sure"]
+    calls = taken.get("calls") or ()
+    if calls:
+        tokens = sum(call["prompt_tokens"] + call["completion_tokens"] for call in calls)
+        facts += [str(calls[-1]["model"]), f"{tokens} tokens", duration(float(taken.get("seconds", 0)))]
+    if taken.get("repairs"):
+        facts.append(f"{taken['repairs']} repaired")
+    why = decision.get("reasoning") or action.get("reasoning") or action.get("reason") or ""
+    return plain(f"decided to {action['action']} {what}".rstrip() + f" ({', '.join(facts)}): {why}")
+
+
+def _steered(entry: Mapping[str, Any]) -> str:
+    """What a control event gave the plan; empty when it gave nothing."""
+    control = timeline.control(entry)
+    if control is None or control.event not in _STEERED or control.said is None:
+        return ""
+    return plain(f"{_STEERED[control.event]} {shorten(control.said, SAID_WIDTH)}")
+
+
+def _remarks(entry: Mapping[str, Any]) -> list[str]:
+    by = who(entry.get("event") or {})
+    remarks = [f"by {plain(by)}"] if by else []
+    remarks += [_decision(each) for each in entry.get("decisions") or ()]
+    remarks += [plain(str(each)) for each in entry.get("notes") or ()]
+    for key, label in (("error", ""), ("pause_reason", "paused: ")):
+        if entry.get(key):
+            remarks.append(f"{label}{entry[key]}")
+    return remarks

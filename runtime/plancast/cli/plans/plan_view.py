@@ -1,0 +1,239 @@
+"""How `plancast plans list` and `plans show` look, and their JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from plancast.plan import timeline
+from plancast.plan.status import PlanStatus
+from plancast.plan.timeline import Waiting
+from plancast.tasks.model import Task
+from plancast.tasks.registry import TaskRegistry
+from plancast.terminal.output import (
+    cell,
+    duration,
+    fields,
+    iso,
+    note,
+    out,
+    plain,
+    plural,
+    shorten,
+    status_text,
+    table,
+    timestamp,
+)
+
+if TYPE_CHECKING:
+    from plancast_bus.ports.checkpoints import PlanSummary
+
+RESULT_WIDTH = 240
+"""Characters of one result that are shown."""
+
+_History = Sequence[Mapping[str, Any]]
+
+
+def summary_document(summary: PlanSummary) -> dict[str, Any]:
+    """A plan in the JSON of `plans list`."""
+    return asdict(summary) | {"created_at": iso(summary.created_at), "updated_at": iso(summary.updated_at)}
+
+
+def show_list(found: Sequence[PlanSummary], now: float, *, following: str | None = None) -> None:
+    """One line for each plan."""
+    if not found:
+        note("no plans")
+        return
+    sessions, tenants = any(each.session_id for each in found), any(each.tenant_id for each in found)
+    optional = [name for name, shown in (("session", sessions), ("tenant", tenants)) if shown]
+    made = table("plan", "status", "state", "goal", "turns", "age", "moved", *optional, right=["turns", "age", "moved"])
+    made.columns[0].no_wrap = True
+    for plan in found:
+        extra = [cell(plan.session_id)] * sessions + [cell(plan.tenant_id)] * tenants
+        made.add_row(
+            cell(plan.plan_id),
+            status_text(plan.status),
+            cell(plan.current_state),
+            cell(plan.goal_event),
+            str(plan.revision),
+            _since(plan.created_at, now),
+            _since(plan.updated_at, now, " ago"),
+            *extra,
+        )
+    out().print(made)
+    if following is not None:
+        note(f"the {len(found):,} that moved last; --after {following} shows what follows, --limit 0 shows all")
+
+
+def plan_document(state: Mapping[str, Any], history: _History) -> dict[str, Any]:
+    """A plan in the JSON of `plans show`: its fields, what it waits for, how it was steered, and its way."""
+    return {
+        **state,
+        "revision": history[-1]["revision"] if history else 0,
+        "waiting_for": [_waiting_document(each) for each in timeline.waits(state, history)],
+        "listens_for": _listened(state),
+        "steered_by": [asdict(each) | {"time": iso(each.time)} for each in timeline.controls(history)],
+        "way": [asdict(step) | {"time": iso(step.time)} for step in timeline.steps(history)],
+    }
+
+
+def _waiting_document(waiting: Waiting) -> dict[str, Any]:
+    times = {"asked_at": iso(waiting.asked_at or 0), "due": iso(waiting.due or 0)}
+    return asdict(waiting) | times
+
+
+def show_plan(state: Mapping[str, Any], history: _History, now: float) -> None:
+    """A plan, for people."""
+    console = out()
+    console.print(_facts(state, history, now))
+    waiting = timeline.waits(state, history)
+    if waiting:
+        _heading("waits for")
+        console.print(_waiting_table(waiting, now))
+    if listened := _listened(state):
+        _heading("can be moved by")
+        console.print(cell("  " + ", ".join(listened)))
+    if state.get("results"):
+        _heading("results")
+        console.print(_results(state["results"]))
+    if (tasks := state.get("tasks") or {}).get("groups"):
+        _heading("groups of tasks")
+        console.print(_groups(TaskRegistry.from_state(tasks)))
+    controls = timeline.controls(history)
+    if controls:
+        _heading("steered by")
+        console.print(_steered(controls))
+    way = timeline.steps(history)
+    if way:
+        _heading("way")
+        console.print(_way(way, state))
+
+
+def _listened(state: Mapping[str, Any]) -> list[str]:
+    return [] if PlanStatus(state["status"]).finished else timeline.listens_for(state)
+
+
+def _heading(text: str) -> None:
+    console = out()
+    console.print()
+    console.print(cell(text, "bold"))
+
+
+def _facts(state: Mapping[str, Any], history: _History, now: float) -> Table:
+    made = fields()
+    made.add_row("plan", cell(state["plan_id"], "bold"))
+    made.add_row("status", status_text(state["status"]))
+    made.add_row("state", cell(state.get("current_state", "")))
+    made.add_row("goal", cell(state.get("goal_event", "")))
+    made.add_row("data", cell(shorten(state.get("goal_data") or {}, RESULT_WIDTH)))
+    for name, key in (
+        ("why paused", "pause_reason"),
+        ("error", "error"),
+        ("planner", "planner"),
+        ("decided by", "decider"),
+        ("version", "planner_version"),
+        ("session", "session_id"),
+        ("tenant", "tenant_id"),
+        ("user", "user_id"),
+        ("parent", "parent_plan_id"),
+        ("answers with", "response_event"),
+    ):
+        if state.get(key):
+            made.add_row(name, cell(state[key], "red" if key == "error" else ""))
+    if state.get("correlation_id") not in (None, "", state["plan_id"]):
+        made.add_row("correlation", cell(state["correlation_id"]))
+    if state.get("result") is not None:
+        made.add_row("result", cell(shorten(state["result"], RESULT_WIDTH)))
+    if state.get("kept"):
+        kept = ", ".join(str(event.get("type")) for event in state["kept"])
+        made.add_row("came early", cell(kept))
+    made.add_row("time", _times(state, history, now))
+    return made
+
+
+def _times(state: Mapping[str, Any], history: _History, now: float) -> Text:
+    first = float(state.get("created_at") or (history[0]["time"] if history else 0))
+    last = float(history[-1]["time"]) if history else first
+    if not first:
+        return cell("–", "dim")
+    if PlanStatus(state["status"]).finished:
+        told = f"took {duration(last - first)}, {plural(len(history), 'turn')}"
+    else:
+        told = f"for {duration(now - first)}, {plural(len(history), 'turn')}, the last one {duration(now - last)} ago"
+    return Text.assemble(told, (f"  since {timestamp(first)} UTC", "dim"))
+
+
+def _waiting_table(waiting: Sequence[Waiting], now: float) -> Table:
+    made = table("  answer", "asked with", "in state", "age", "due", "try", right=["age", "try"])
+    for each in waiting:
+        age = _since(each.asked_at or 0, now)
+        child = f" (child plan {each.request_id})" if each.child else ""
+        made.add_row(
+            cell(f"  {each.response_event}", "cyan"),
+            cell(each.event_type + child),
+            cell(each.state or "–"),
+            age,
+            _due(each, now),
+            str(each.attempt),
+        )
+    return made
+
+
+def _due(waiting: Waiting, now: float) -> Text:
+    if waiting.due is None:
+        return cell("never", "dim")
+    what = "asked again" if waiting.asking_again else "times out"
+    left = waiting.due - now
+    return cell(f"{what} in {duration(left)}") if left >= 0 else cell(f"overdue by {duration(-left)}", "red")
+
+
+def _results(results: Mapping[str, Any]) -> Table:
+    made = fields()
+    for state, result in results.items():
+        made.add_row(cell(f"  {state}"), cell(shorten(result, RESULT_WIDTH)))
+    return made
+
+
+def _groups(tasks: TaskRegistry) -> Table:
+    made = fields()
+    for group in tasks.groups:
+        members = [tasks.task(each) for each in group.members]
+        told = ", ".join(f"{_event_of(each)} {each.state}" for each in members)
+        reason = f"  {group.reason}" if group.reason else ""
+        made.add_row(cell(f"  {group.group_id}", "cyan"), Text.assemble(f"{group.state}: ", told, (reason, "dim")))
+    return made
+
+
+def _event_of(task: Task) -> str:
+    return plain(task.spec.event_type if task.spec is not None else task.kind)
+
+
+def _steered(controls: Sequence[timeline.Control]) -> Table:
+    made = fields()
+    for each in controls:
+        said = each.said if isinstance(each.said, str) else shorten(each.said, RESULT_WIDTH)
+        made.add_row(
+            cell(f"  {each.event}", "cyan"),
+            Text.assemble(cell("" if each.said is None else f"{said}  "), (timestamp(each.time), "dim")),
+        )
+    return made
+
+
+def _way(way: Sequence[timeline.Step], state: Mapping[str, Any]) -> Table:
+    made = fields()
+    for index, step in enumerate(way):
+        style = "bold" if index == len(way) - 1 and step.state == state.get("current_state") else ""
+        after = f"+{duration(step.time - way[0].time)}" if index else timestamp(step.time)
+        made.add_row(
+            cell("  " + ("→ " if index else "  ") + step.state, style),
+            Text.assemble(cell(step.event, "cyan"), (f"  {after}", "dim")),
+        )
+    return made
+
+
+def _since(then: float, now: float, suffix: str = "") -> Text:
+    return cell(duration(now - then) + suffix, "dim") if then else cell("–", "dim")

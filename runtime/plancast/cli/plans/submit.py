@@ -1,0 +1,117 @@
+"""`plancast submit`: start a plan, and wait for its answer if asked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from plancast.cli import completion
+from plancast.cli.connection import open_client, read_object
+from plancast.cli.errors import DONE, FAILED, CommandFailed
+from plancast.cli.options import AsJson, NatsUrl, Verbose
+from plancast.errors import PlanCancelled, PlanFailed
+from plancast.plan.status import PlanStatus
+from plancast.terminal.output import note, print_json, print_line
+from plancast.terminal.progress import Tell, working
+
+if TYPE_CHECKING:
+    from plancast.client.handle import PlanHandle
+
+
+def submit(
+    event: Annotated[
+        str,
+        typer.Argument(
+            metavar="EVENT", help="The goal's event type, such as research.goal.", autocompletion=completion.goals
+        ),
+    ],
+    data: Annotated[
+        str, typer.Option("--data", "-d", metavar="JSON", help="The goal's data: a JSON object, @file, or - for stdin.")
+    ] = "{}",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the plan ends, and print its result.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="With --wait: give up after so long.")
+    ] = None,
+    response_event: Annotated[
+        str | None, typer.Option(metavar="EVENT", help="Event type of the final response.")
+    ] = None,
+    correlation_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Becomes the plan's id; submitting it twice starts one plan.")
+    ] = None,
+    session_id: Annotated[str | None, typer.Option(metavar="ID", help="The session that the plan belongs to.")] = None,
+    tenant_id: Annotated[str, typer.Option(metavar="ID", show_default=False, help="On whose behalf.")] = "",
+    user_id: Annotated[str, typer.Option(metavar="ID", show_default=False, help="On whose behalf.")] = "",
+    nats_url: NatsUrl = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Submit a goal; prints the plan's id, with --wait its result. Exits 1 when the plan failed."""
+    options = {
+        "response_event": response_event,
+        "correlation_id": correlation_id,
+        "session_id": session_id,
+        "tenant_id": tenant_id,
+        "user_id": user_id,
+    }
+    goal = read_object(data)
+    return asyncio.run(_submit(nats_url, event, goal, options, wait, timeout, as_json))
+
+
+async def _submit(
+    nats_url: str | None,
+    event: str,
+    data: dict[str, Any],
+    options: dict[str, Any],
+    wait: bool,
+    timeout: float | None,
+    as_json: bool,
+) -> int:
+    async with open_client(nats_url) as client:
+        handle = await client.submit(event, data, **options)
+        if not wait:
+            if as_json:
+                print_json({"plan_id": handle.plan_id})
+            else:
+                print_line(handle.plan_id)
+            return DONE
+        note(f"plan {handle.plan_id}")
+        answer: dict[str, Any] = {
+            "plan_id": handle.plan_id,
+            "status": PlanStatus.COMPLETED,
+            "result": None,
+            "error": None,
+        }
+        try:
+            answer["result"] = await _result(handle, timeout)
+        except TimeoutError:
+            raise CommandFailed(
+                f"plan {handle.plan_id} has not ended after {timeout:g} s; it goes on",
+                hint=f"See where it stands: plancast plans show {handle.plan_id}",
+            ) from None
+        except (PlanFailed, PlanCancelled) as error:
+            if not as_json:
+                raise
+            failed = isinstance(error, PlanFailed)
+            answer["status"] = PlanStatus.FAILED if failed else PlanStatus.CANCELLED
+            answer["error"] = str(error)
+    print_json(answer if as_json else answer["result"])
+    return DONE if answer["status"] == PlanStatus.COMPLETED else FAILED
+
+
+async def _result(handle: PlanHandle, timeout: float | None) -> Any:
+    """The plan's result; on a terminal, with where the plan stands meanwhile."""
+    with working(f"plan {handle.plan_id} begins") as tell:
+        following = asyncio.create_task(_follow(handle, tell)) if tell is not None else None
+        try:
+            return await handle.result(timeout=timeout)
+        finally:
+            if following is not None:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+
+
+async def _follow(handle: PlanHandle, tell: Tell) -> None:
+    async for change in handle.watch():
+        tell(f"plan {handle.plan_id}: {change.current_state}, turn {change.revision}, after {change.event_type}")

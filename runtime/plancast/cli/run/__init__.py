@@ -1,0 +1,1 @@
+"""Commands that run in the foreground: run, worker, console, bridge, demo."""

@@ -1,0 +1,138 @@
+"""`plancast console`: the console, and the HTTP API that it uses, over a deployment that is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import webbrowser
+from collections.abc import AsyncIterator, Iterator
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from plancast.cli.connection import open_bus, reachable_settings
+from plancast.cli.data_folder import find_running
+from plancast.cli.errors import DONE, CommandFailed
+from plancast.cli.foreground import Foreground, run_in_foreground
+from plancast.cli.options import AsJson, DataDir, LogFormat, NatsUrl, RayAddress, Verbose
+from plancast.console.service.exposure import check_exposure
+from plancast.terminal.output import note, print_json, print_line, public_url
+
+if TYPE_CHECKING:
+    from plancast.console.server import ConsoleServer
+    from plancast.settings import Settings
+    from plancast_bus.ports.bus import Bus
+
+
+def console(
+    nats_url: NatsUrl = None,
+    address: RayAddress = None,
+    data_dir: DataDir = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Where it listens; off the loopback only with tokens.", show_default=False
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Its port; 0 takes a free one.", show_default="7878")
+    ] = None,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    as_json: AsJson = False,
+    log_format: LogFormat = None,
+    verbose: Verbose = 0,
+) -> int:
+    """Serve the console and the HTTP API in the foreground. SIGINT and SIGTERM end it.
+
+    Tokens: PLANCAST_CONSOLE__TOKENS='{"ada": "..."}'. Without any, the printed link carries one.
+    """
+    settings = reachable_settings(nats_url, data_dir)
+    settings.console.host = host if host is not None else settings.console.host
+    settings.console.port = port if port is not None else settings.console.port
+    running = find_running(settings.data_dir)
+    if running is not None and running.is_on(settings) and not settings.ray.address:
+        running.lead_to_ray(settings)
+    check_exposure(settings)
+    return run_in_foreground(_serve(settings, open_browser, as_json))
+
+
+async def _serve(settings: Settings, open_browser: bool, as_json: bool) -> int:
+    foreground = Foreground()
+    try:
+        async with (
+            open_bus(settings) as bus,
+            asking_actors(settings) as actors,
+            serving(bus, settings, actors) as server,
+        ):
+            foreground.depend_on(bus)
+            nats = public_url(settings.nats.url)
+            if as_json:
+                print_json({"ready": True, "console": server.link, "nats": nats}, compact=True)
+            else:
+                print_line(f"ready console={server.link} nats={nats}")
+            with page_that_leads_to(server.link) as page:
+                if open_browser:
+                    webbrowser.open(page.as_uri())
+                await foreground.until_asked()
+    except asyncio.CancelledError:
+        if not foreground.asked_to_end:
+            raise
+    note("ended")
+    return DONE
+
+
+@contextlib.contextmanager
+def page_that_leads_to(link: str) -> Iterator[Path]:
+    """A file for the browser to open: a link on its command line could be read by other users of the machine."""
+    with tempfile.TemporaryDirectory(prefix="plancast-console-") as folder:  # no other user can enter it
+        page = Path(folder) / "open.html"
+        page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(link)}">', encoding="utf-8")
+        yield page
+
+
+@contextlib.asynccontextmanager
+async def serving(bus: Bus, settings: Settings, actors: Any) -> AsyncIterator[ConsoleServer]:
+    """The console while the context is open; a port that is taken is told as such."""
+    from plancast.console.server import ConsoleServer
+
+    try:
+        server = await ConsoleServer(bus, settings, actors=actors).__aenter__()
+    except OSError as error:
+        where = f"{settings.console.host}:{settings.console.port}"
+        raise CommandFailed(
+            f"the console cannot listen on {where}: {error.strerror}", hint="Name another port with --port, or 0."
+        ) from error
+    try:
+        yield server
+    finally:
+        await server.__aexit__(None, None, None)
+
+
+@contextlib.asynccontextmanager
+async def asking_actors(settings: Settings) -> AsyncIterator[Any]:
+    """Asks the actors of the settings' Ray cluster; None where there is none, or it cannot be joined."""
+    if not settings.ray.address:
+        yield None
+        return
+    from plancast_actors.deployment.deployment import Deployment
+    from plancast_actors.ray import connection
+    from plancast_bus.errors import BusUnavailable
+
+    try:
+        await asyncio.to_thread(connection.connect, settings.ray)
+    except BusUnavailable as error:
+        note(f"going on without Ray: {error}")
+        yield None
+        return
+
+    async def ask() -> dict[str, Any] | None:
+        deployment = await Deployment.find(settings)
+        return await deployment.status() if deployment is not None else None
+
+    try:
+        yield ask
+    finally:
+        await asyncio.to_thread(connection.disconnect)

@@ -1,0 +1,227 @@
+"""`plancast run` and `plancast worker`: the commands that stay in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from plancast.cli.apps.validate import load_valid
+from plancast.cli.connection import lead_to_nats, load_settings, open_bus
+from plancast.cli.data_folder import DataFolder, Running
+from plancast.cli.errors import DONE, usage_error
+from plancast.cli.foreground import Foreground, run_in_foreground
+from plancast.cli.options import AppAddress, AsJson, DataDir, LogFormat, NatsUrl, OwnNatsUrl, RayAddress, Verbose
+from plancast.console.service.exposure import check_exposure
+from plancast.terminal.output import note, note_link, plural, print_json, print_line, public_url
+from plancast_bus import private_files
+
+CONSOLE_TOKEN = "console.token"
+
+if TYPE_CHECKING:
+    from plancast.app import App
+    from plancast.settings import Settings
+    from plancast.worker import Worker
+    from plancast_actors.deployment.local import LocalRuntime
+
+
+def run(
+    app: AppAddress,
+    nats_url: OwnNatsUrl = None,
+    address: RayAddress = None,
+    data_dir: DataDir = None,
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port of the embedded nats-server; 0 takes the one it had last on this data, or a free one.",
+        ),
+    ] = 0,
+    sync_always: Annotated[
+        bool,
+        typer.Option(
+            "--sync-always", help="Have the embedded nats-server sync every write to disk: survives power loss."
+        ),
+    ] = False,
+    no_workers: Annotated[bool, typer.Option("--no-workers", help="Run planners only.")] = False,
+    hosts: Annotated[int | None, typer.Option(min=1, metavar="N", help="Shared plan hosts.")] = None,
+    dispatchers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Dispatchers.")] = None,
+    with_console: Annotated[
+        bool, typer.Option("--console/--no-console", help="Serve the console and the HTTP API too.")
+    ] = True,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+    log_format: LogFormat = None,
+) -> int:
+    """Run an app in the foreground: embedded NATS and local Ray, unless told otherwise.
+
+    Prints one line when everything is up. SIGINT and SIGTERM drain and end it.
+    """
+    loaded = load_valid(app)
+    settings = load_settings(base=loaded.settings, nats_url=nats_url, address=address, data_dir=data_dir)
+    if port and settings.nats.url:
+        raise usage_error("--port is for the embedded nats-server, and a nats-server is named (--nats-url or NATS_URL)")
+    if sync_always and settings.nats.url:
+        raise usage_error(
+            "--sync-always is for the embedded nats-server, and a nats-server is named (--nats-url or NATS_URL); "
+            "there, jetstream's sync_interval says when it syncs"
+        )
+    settings.hosts.count = hosts or settings.hosts.count
+    settings.dispatchers.count = dispatchers or settings.dispatchers.count
+    settings.data_dir = settings.data_dir.absolute()
+    if with_console:
+        check_exposure(settings)
+
+    def prepare() -> LocalRuntime:
+        from plancast_actors.deployment.local import LocalRuntime
+
+        sync, paths = "always" if sync_always else "", [str(Path.cwd())]
+        return LocalRuntime(
+            app, settings, workers=not no_workers, import_paths=paths, nats_port=port, sync_interval=sync
+        )
+
+    with DataFolder(settings.data_dir) as folder:
+        return run_in_foreground(_run(loaded, settings, prepare, folder, with_console, as_json))
+
+
+async def _run(
+    app: App,
+    settings: Settings,
+    prepare: Callable[[], LocalRuntime],
+    folder: DataFolder,
+    with_console: bool,
+    as_json: bool,
+) -> int:
+    foreground = Foreground()
+    nats = public_url(settings.nats.url) if settings.nats.url else "embedded NATS"
+    note(f"starting {app.name} on {nats} and {settings.ray.address or 'local Ray'} …")
+    runtime = prepare()
+    try:
+        async with runtime, _console(runtime, with_console, foreground) as console_url:
+            folder.write(
+                Running(
+                    nats_url=runtime.nats_url,
+                    namespace=runtime.namespace,
+                    pid=os.getpid(),
+                    nats_embedded=runtime.server is not None,
+                    app=runtime.app_address,
+                    ray_address=runtime.ray_address or "auto",
+                    ray_auth_token_path=str(runtime.ray_auth_token_path or ""),
+                    started_at=time.time(),
+                    console_url=console_url,
+                )
+            )
+            _announce_run(runtime.nats_url, runtime.namespace, console_url, as_json)
+            await foreground.until_asked()
+    except asyncio.CancelledError:
+        if not foreground.asked_to_end:
+            raise
+    note("ended")
+    return DONE
+
+
+@contextlib.asynccontextmanager
+async def _console(runtime: LocalRuntime, wanted: bool, foreground: Foreground) -> AsyncIterator[str]:
+    """The console beside what runs; the link to it, empty when it is not wanted."""
+    if not wanted:
+        yield ""
+        return
+    from plancast.console.server import ConsoleServer
+
+    async with open_bus(runtime.settings) as bus:
+        foreground.depend_on(bus)
+        settings, status = runtime.settings, runtime.deployment.status
+        # Kept with the data: pages that are open go on when the app is run again.
+        token = "" if settings.console.tokens else private_files.kept_token(settings.data_dir / CONSOLE_TOKEN)
+        async with ConsoleServer(bus, settings, actors=status, any_port=True, own_token=token) as server:
+            yield server.link
+
+
+def _announce_run(nats_url: str, namespace: str, console_url: str, as_json: bool) -> None:
+    if as_json:
+        said = {"ready": True, "nats": nats_url, "namespace": namespace, "console": console_url or None}
+        print_json(said, compact=True)
+    else:
+        if console_url:
+            note_link("console at", console_url)
+        print_line(f"ready nats={nats_url} namespace={namespace}")
+
+
+def worker(
+    app: AppAddress,
+    nats_url: NatsUrl = None,
+    data_dir: DataDir = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="WORKER", help="Only this of the app's workers.")
+    ] = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+    log_format: LogFormat = None,
+) -> int:
+    """Do an app's tasks in the foreground, without Ray.
+
+    Prints one line when it takes tasks. It outlives the loss of NATS; SIGINT and SIGTERM drain and end it.
+    """
+    loaded = load_valid(app)
+    if not loaded.workers:
+        raise usage_error(f"the app {loaded.name!r} has no workers", "Give it some: App(..., workers=[...]).")
+    workers = _chosen(loaded, only)
+    settings = load_settings(base=loaded.settings, nats_url=nats_url, data_dir=data_dir)
+    lead_to_nats(settings)
+    return run_in_foreground(_work(loaded, workers, settings, as_json))
+
+
+def _chosen(app: App, only: list[str] | None) -> tuple[Worker, ...]:
+    """The app's workers, or those that are named."""
+    names = [each.name for each in app.workers]
+    for name in only or ():
+        if name not in names:
+            raise usage_error(f"the app {app.name!r} has no worker {name!r}", f"It has {', '.join(sorted(names))}.")
+    return tuple(each for each in app.workers if only is None or each.name in only)
+
+
+async def _work(app: App, workers: tuple[Worker, ...], settings: Settings, as_json: bool) -> int:
+    foreground = Foreground()
+    note(f"starting {plural(len(workers), 'worker')} of {app.name} on {public_url(settings.nats.url)} …")
+    from plancast.telemetry.trace_export import open_tracing
+    from plancast_actors.workers.runner import TaskRunner
+
+    try:
+        async with open_bus(settings) as bus:
+            foreground.depend_on(bus)
+            if not bus.restricted:
+                await bus.ensure_streams()
+            runner = TaskRunner(
+                workers,
+                bus,
+                settings.workers,
+                max_event_bytes=settings.bus.max_event_bytes,
+                tracing=open_tracing(settings, "worker"),
+            )
+            await runner.start()
+            try:
+                _announce_worker(workers, settings, as_json)
+                await foreground.until_asked()
+            finally:
+                await runner.stop()
+    except asyncio.CancelledError:
+        if not foreground.asked_to_end:
+            raise
+    note("ended")
+    return DONE
+
+
+def _announce_worker(workers: tuple[Worker, ...], settings: Settings, as_json: bool) -> None:
+    nats = public_url(settings.nats.url)
+    tasks = sorted(task for worker in workers for task in worker.tasks)
+    if as_json:
+        print_json({"ready": True, "nats": nats, "tasks": tasks}, compact=True)
+    else:
+        print_line(f"ready nats={nats} tasks={','.join(tasks)}")

@@ -1,0 +1,59 @@
+"""What waits for a person: the approvals of all plans."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from plancast.console.schemas.plan_actions import ApprovalOf, Approvals
+from plancast.console.service.approvals import Asking, asked_of_people
+from plancast.console.service.backend import Backend, Here
+from plancast.console.service.limits import Looking
+from plancast.console.service.plan_index import LOOKED_THROUGH, Row
+from plancast.console.views.plans import approval_of, summary_of
+
+routes = APIRouter(tags=["approvals"])
+
+
+@routes.get("/approvals", summary="Plans that wait for a person", dependencies=[Looking])
+async def list_approvals(
+    backend: Here,
+    tenant_id: Annotated[str, Query(max_length=400)] = "",
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[str | None, Query(max_length=30, pattern="^[0-9]+$")] = None,
+) -> Approvals:
+    """The newest first: why, with what is to be judged, and the event that answers it."""
+    index = await backend.plans()
+    people = await asked_of_people(backend)
+    asking = Asking(backend, people)
+    rows = list(index.rows())
+    await asking.learn({row.summary.machine for row in rows if row.summary.machine})
+    waiting: list[Row] = []
+    for first in range(0, len(rows), LOOKED_THROUGH):
+        some = rows[first : first + LOOKED_THROUGH]
+        waiting += [row for row in some if asking.may(row) and (not tenant_id or row.summary.tenant_id == tenant_id)]
+        await asyncio.sleep(0)
+    items: list[ApprovalOf] = []
+    more, last = False, 0
+    for row in waiting:
+        if cursor is not None and row.version >= int(cursor):
+            continue
+        if len(items) == limit:
+            more = True
+            break
+        last = row.version
+        found = await _approval(backend, row, people)
+        if found is not None:
+            items.append(found)
+    return Approvals(items=items, next=str(last) if more else None, total=len(waiting))
+
+
+async def _approval(backend: Backend, row: Row, people: frozenset[str]) -> ApprovalOf | None:
+    checkpoint = await backend.bus.checkpoints.load(row.key)
+    if checkpoint is None:
+        return None
+    state, history = await backend.state(checkpoint), await backend.history(checkpoint)
+    wanted = approval_of(state, history, people)
+    return ApprovalOf(plan=summary_of(checkpoint.summary), **wanted.model_dump()) if wanted is not None else None

@@ -1,0 +1,85 @@
+"""Messages that could not be processed: look, and send again."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic_core import to_json
+
+from plancast.console.routes.audit import note
+from plancast.console.schemas.system import FullLetter, Letter, Letters, Replayed
+from plancast.console.service.auth import By
+from plancast.console.service.backend import Here
+from plancast_bus.errors import InvalidEnvelope
+from plancast_bus.events.codec import load
+from plancast_bus.ports.bus import DeadLetter, refuse_replay
+
+Number = Annotated[int, Path(ge=1, le=2**53)]
+routes = APIRouter(prefix="/dead-letters", tags=["dead letters"])
+
+
+@routes.get("", summary="List dead letters")
+async def list_letters(
+    backend: Here,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    cursor: Annotated[str | None, Query(max_length=16, pattern="^[0-9]+$")] = None,
+) -> Letters:
+    """The oldest first."""
+    behind = int(cursor) if cursor is not None else 0
+    items: list[Letter] = []
+    more = False
+    async for letter in backend.bus.dead_letters.list(after=behind):
+        if len(items) == limit:
+            more = True
+            break
+        items.append(Letter(**_fields(letter)))
+    total = await backend.bus.dead_letters.count()
+    return Letters(items=items, next=str(items[-1].id) if more else None, total=total)
+
+
+@routes.get("/{number}", summary="A dead letter")
+async def get_letter(backend: Here, number: Number) -> FullLetter:
+    """With its payload."""
+    letter = await backend.bus.dead_letters.get(number)
+    encoded = base64.b64encode(letter.payload).decode()
+    return FullLetter(**_fields(letter), payload=_decoded(letter), payload_base64=encoded)
+
+
+@routes.post("/{number}/replay", status_code=202, summary="Send a dead letter again")
+async def replay(backend: Here, by: By, number: Number) -> Replayed:
+    """Publishes it as it came, and forgets it here; it comes back if it fails again. 413 when only a part was kept."""
+    letter = await backend.bus.dead_letters.get(number)
+    refuse_replay(letter, backend.bus.subjects)
+    await note(backend, by, "dead letter replayed", f"{number} to {letter.subject}")  # first, or it might be lost
+    await backend.bus.dead_letters.replay(number)
+    return Replayed(id=number)
+
+
+def _fields(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "id": letter.number,
+        "reason": letter.reason,
+        "detail": letter.detail,
+        "subject": letter.subject,
+        "content_type": letter.content_type,
+        "message_id": letter.message_id,
+        "at": letter.time,
+        "bytes": len(letter.payload),
+        "cut_from": letter.cut_from,
+        "more": letter.more,
+    }
+
+
+def _decoded(letter: DeadLetter) -> Any:
+    """The payload as a value, or as text; None when it is neither. It may be anything: nobody could process it."""
+    try:
+        value = load(letter.payload, letter.content_type)
+        return json.loads(to_json(value, bytes_mode="base64", inf_nan_mode="null"))
+    except (InvalidEnvelope, ValueError, RecursionError):  # half of a surrogate pair has no JSON form, for one
+        try:
+            return letter.payload.decode()
+        except UnicodeDecodeError:
+            return None

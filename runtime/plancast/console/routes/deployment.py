@@ -1,0 +1,151 @@
+"""What runs: apps, dispatchers, hosts, reasoners, workers, and the streams."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import Any
+
+from fastapi import APIRouter
+
+from plancast.console.schemas.system import (
+    AppInfo,
+    Apps,
+    ConsumerOf,
+    DeploymentOf,
+    DispatcherOf,
+    Goal,
+    HostOf,
+    NatsOf,
+    ReasonerOf,
+    StreamOf,
+    WorkerOf,
+)
+from plancast.console.service.backend import Backend, Here
+from plancast_actors.dispatcher_options import CONSUMER_PREFIX
+
+logger = logging.getLogger(__name__)
+ACTORS_SECONDS = 8.0
+_OWNER = re.compile(r"-(\d+)-of-\d+$")
+routes = APIRouter(tags=["deployment"])
+
+
+@routes.get("/apps", summary="The deployed apps")
+async def list_apps(backend: Here) -> Apps:
+    """Their goals, with who plans them, and their tasks."""
+    registered, agents = await asyncio.gather(backend.bus.registry.list("app"), backend.registry.agents())
+    items = []
+    for name, app in sorted(registered.items()):
+        planners = [agent for agent in agents if agent.agent_id == f"{agent.name}@{name}"]
+        kinds: dict[str, str] = app.get("kinds") or {}
+        goals = []
+        for goal in app.get("goals", ()):
+            planner = next((each for each in planners if goal in each.consumes), None)
+            goals.append(
+                Goal(
+                    event_type=goal,
+                    planner=planner.name if planner is not None else "",
+                    kind="autonomous" if kinds.get(goal) == "autonomous" else "machine",
+                    description=planner.description if planner is not None else "",
+                )
+            )
+        items.append(AppInfo(name=name, goals=goals, tasks=list(app.get("tasks", ()))))
+    return Apps(items=items)
+
+
+@routes.get("/deployment", summary="What runs")
+async def get_deployment(backend: Here) -> DeploymentOf:
+    """The actors with their load, and the streams with their consumers.
+
+    Where Ray cannot be asked, dispatchers are known by their consumers and workers by their registration.
+    """
+    health, actors = await asyncio.gather(backend.bus.health(), _actors(backend))
+    nats = _nats(health)
+    if actors is None:
+        agents = await backend.registry.agents()
+        apps = await backend.bus.registry.list("app")
+        workers = [
+            WorkerOf(name=each.agent_id, alive=True, tasks=list(each.consumes))
+            for each in agents
+            if each.agent_id.rpartition("@")[2] not in apps
+        ]
+        return DeploymentOf(
+            source="nats", dispatchers=_by_consumers(nats), hosts=[], reasoners=[], workers=workers, nats=nats
+        )
+    return DeploymentOf(
+        source="ray",
+        dispatchers=[DispatcherOf(**_known(each)) for each in actors.get("dispatchers", ())],
+        hosts=[
+            *(HostOf(**_known(each), kind="shared", plans=each.get("live_plans")) for each in actors["hosts"]),
+            *(HostOf(**_known(each), kind="dedicated", plans=each.get("live_plans")) for each in actors["dedicated"]),
+        ],
+        reasoners=[
+            ReasonerOf(**{"outstanding": each.get("in_hand")} | _known(each)) for each in actors.get("reasoners", ())
+        ],
+        workers=[WorkerOf(**_known(each)) for each in actors.get("workers", ())],
+        nats=nats,
+    )
+
+
+async def _actors(backend: Backend) -> dict[str, Any] | None:
+    if backend.actors is None:
+        return None
+    try:
+        async with asyncio.timeout(ACTORS_SECONDS):
+            return await backend.actors()
+    except Exception as error:  # whatever Ray raises, the rest can be told
+        logger.warning("the actors cannot be asked: %s: %s", type(error).__name__, error)
+        return None
+
+
+def _known(actor: dict[str, Any]) -> dict[str, Any]:
+    said = {"alive": True} | actor
+    return {key: value for key, value in said.items() if key not in ("plans", "kind")}
+
+
+def _by_consumers(nats: NatsOf) -> list[DispatcherOf]:
+    found: dict[str, DispatcherOf] = {}
+    for stream in nats.streams:
+        for consumer in stream.consumers:
+            if consumer.name.startswith(CONSUMER_PREFIX):
+                of = _OWNER.search(consumer.name)  # those without a number are the only one's, or shared by all
+                name = f"dispatcher-{of[1] if of else 0}"
+                each = found.setdefault(name, DispatcherOf(name=name, outstanding=0, waiting=0, alive=False))
+                each.outstanding = (each.outstanding or 0) + consumer.ack_pending
+                each.waiting = (each.waiting or 0) + consumer.pending
+                each.alive = each.alive or bool(consumer.readers)
+    return [found[name] for name in sorted(found)]
+
+
+def _nats(health: dict[str, Any]) -> NatsOf:
+    server = health.get("server", {})
+    streams = [
+        StreamOf(
+            name=name,
+            messages=stream.get("messages", 0),
+            bytes=stream.get("bytes", 0),
+            max_bytes=stream.get("max_bytes", -1),
+            replicas=stream.get("replicas", 1),
+            consumers=[
+                ConsumerOf(
+                    name=each,
+                    pending=consumer["pending"],
+                    ack_pending=consumer["ack_pending"],
+                    redelivered=consumer["redelivered"],
+                    readers=consumer.get("readers", 0),
+                )
+                for each, consumer in sorted(stream.get("consumers", {}).items())
+            ],
+        )
+        for name, stream in health.get("streams", {}).items()
+        if not stream.get("missing")
+    ]
+    return NatsOf(
+        version=server.get("version", ""),
+        address=server.get("address", ""),
+        connected=bool(health.get("connected", True)),
+        round_trip=float(server.get("round_trip", 0.0)),
+        storage_bytes=int(server.get("storage_bytes", 0)),
+        streams=streams,
+    )

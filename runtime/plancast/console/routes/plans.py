@@ -1,0 +1,274 @@
+"""Plans over the API: list, submit, look at one."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Response
+from pydantic import AfterValidator
+
+from plancast.console.schemas.plans import (
+    GoalOf,
+    Graph,
+    History,
+    Plan,
+    PlanPage,
+    PlanStanding,
+    Result,
+    Submission,
+    Submitted,
+    Tree,
+)
+from plancast.console.service.approvals import asked_of_people
+from plancast.console.service.auth import By
+from plancast.console.service.backend import Backend, Here
+from plancast.console.service.errors import Refused
+from plancast.console.service.limits import Looking
+from plancast.console.service.plan_index import Sort, Wanted
+from plancast.console.views.graph import graph_of
+from plancast.console.views.plans import approval_of, entry_of, groups_of, summary_of, usage_of, waits_of
+from plancast.ending import response_of
+from plancast.json_values.normalize import plain
+from plancast.plan import timeline
+from plancast.plan.control_events import BY
+from plancast.plan.status import PlanStatus
+from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
+
+SLASH = "\ue000"
+"""Stands for a slash inside a plan's id, see :mod:`plancast.console.api`."""
+MAX_CHILDREN = 200
+MAX_TREE = 2000
+"""Plans of a tree that are shown."""
+MAX_WAIT = 60.0
+MOST_WORDS = 16
+
+PlanId = Annotated[
+    str,
+    Path(min_length=1, max_length=400, description="The plan's id."),
+    AfterValidator(lambda name: name.replace(SLASH, "/")),
+]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        pattern=r"^[\x21-\x7e]+$",
+        description="The same key sent twice counts once.",
+    ),
+]
+Statuses = Annotated[list[PlanStatus | Literal[""]] | None, Query(description="Only plans of these statuses.")]
+routes = APIRouter(prefix="/plans", tags=["plans"])
+
+
+def wanted(
+    status: Statuses = None,
+    session_id: Annotated[str, Query(max_length=400)] = "",
+    tenant_id: Annotated[str, Query(max_length=400)] = "",
+    goal: Annotated[str, Query(max_length=400)] = "",
+    parent: Annotated[str, Query(max_length=400)] = "",
+    text: Annotated[
+        str, Query(max_length=400, description="Words that plan id, goal, state, session, user or tenant have.")
+    ] = "",
+) -> Wanted:
+    """The filters of a list, out of its query."""
+    if len(text.split()) > MOST_WORDS:
+        raise Refused(422, f"query.text: at most {MOST_WORDS} words can be searched for")
+    return Wanted(frozenset(str(each) for each in status or () if each), session_id, tenant_id, goal, parent, text)
+
+
+def stable_id(*parts: str) -> str:
+    """The same id for the same parts."""
+    return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:32]
+
+
+def sendable(data: Any) -> Any:
+    """Data as an event can carry it.
+
+    Raises:
+        Refused: it has numbers that JSON does not know, or is nested too deep.
+    """
+    try:
+        return plain(data)
+    except (TypeError, ValueError) as error:
+        raise Refused(422, f"that cannot be sent: {error}") from error
+
+
+@routes.get("", summary="List plans", dependencies=[Looking])
+async def list_plans(
+    backend: Here,
+    asked: Annotated[Wanted, Depends(wanted)],
+    sort: Sort = "updated",
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    cursor: Annotated[str | None, Query(max_length=1000, description="The `next` of the page before.")] = None,
+) -> PlanPage:
+    """The plans that are kept, the newest first, with their numbers by status."""
+    index = await backend.plans()
+    found = await backend.found(asked)
+    try:
+        page = index.page(asked, sort=sort, limit=limit, cursor=cursor, found=found)
+    except ValueError as error:
+        raise Refused(422, str(error)) from error
+    return PlanPage(
+        items=[summary_of(row.summary) for row in page.rows],
+        next=page.next,
+        total=page.total,
+        counts=page.counts,
+        complete=index.loaded,
+    )
+
+
+@routes.post("", status_code=201, summary="Submit a goal", responses={200: {"model": Submitted}})
+async def submit(
+    backend: Here, by: By, said: Submission, response: Response, idempotency_key: IdempotencyKey = None
+) -> Submitted:
+    """Publish a goal; answers when it is durable. 200 when its correlation id has a plan already."""
+    name = said.correlation_id
+    if name is None and idempotency_key is not None:
+        name = stable_id("submit", by, idempotency_key)
+    if name is not None:
+        known = await backend.bus.checkpoints.load(name)
+        if known is not None and (said.tenant_id or "") == known.summary.tenant_id:
+            response.status_code = 200
+            return Submitted(plan_id=known.summary.plan_id, status=PlanStatus(known.summary.status))
+        if known is not None:
+            raise Refused(409, f"the correlation id {name[:200]} is used already")
+    handle = await backend.client.submit(
+        said.event_type,
+        sendable(said.data),
+        response_event=said.response_event,
+        correlation_id=name,
+        session_id=said.session_id,
+        user_id=said.user_id,
+        tenant_id=said.tenant_id,
+        metadata={BY: by},
+    )
+    backend.submitted(handle.plan_id)
+    return Submitted(plan_id=handle.plan_id, status=PlanStatus.PENDING)
+
+
+@routes.get("/{plan_id}", summary="A plan")
+async def get_plan(backend: Here, plan_id: PlanId) -> Plan:
+    """All of a plan but its history: where it stands, what it waits for, what it has learned."""
+    checkpoint = await backend.checkpoint(plan_id)
+    state, history = await backend.state(checkpoint), await backend.history(checkpoint)
+    people = await asked_of_people(backend)
+    index = await backend.plans()
+    ended = response_of(checkpoint) or {}
+    return Plan(
+        **summary_of(checkpoint.summary).model_dump(),
+        correlation_id=checkpoint.correlation_id,
+        goal=GoalOf(event_type=state["goal_event"], data=state.get("goal_data") or {}),
+        results=state["results"],
+        result=ended.get("result"),
+        error=state.get("error"),
+        pause_reason=state.get("pause_reason"),
+        waiting_for=waits_of(state, history, people),
+        listens_for=[] if ended else timeline.listens_for(state),
+        approval=approval_of(state, history, people),
+        usage=usage_of(state, history),
+        children=[summary_of(each) for each in index.children(checkpoint.summary.plan_id)[:MAX_CHILDREN]],
+        groups=groups_of(state),
+        machine=bool(state["state_machine"]),
+        decider=state.get("decider") or "",
+        planner_version=state.get("planner_version") or "",
+    )
+
+
+@routes.get("/{plan_id}/status", summary="Where a plan stands")
+async def get_status(backend: Here, plan_id: PlanId) -> PlanStanding:
+    """Status and revision; pending, and 0, while it has not begun."""
+    return _standing(plan_id, await backend.begun(plan_id))
+
+
+def _standing(plan_id: str, checkpoint: Checkpoint | None) -> PlanStanding:
+    if checkpoint is None:
+        return PlanStanding(plan_id=plan_id, status=PlanStatus.PENDING, revision=0)
+    plan = checkpoint.summary
+    return PlanStanding(plan_id=plan.plan_id, status=PlanStatus(plan.status), revision=plan.revision)
+
+
+@routes.get("/{plan_id}/history", summary="A plan's history")
+async def get_history(
+    backend: Here,
+    plan_id: PlanId,
+    after: Annotated[int, Query(ge=0, le=2**53, description="Turns behind this revision.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> History:
+    """The turns of a plan, oldest first."""
+    entries = await backend.history(await backend.checkpoint(plan_id))
+    behind = [entry for entry in entries if entry["revision"] > after]
+    items = [entry_of(entry) for entry in behind[:limit]]
+    return History(items=items, next=items[-1].revision if len(behind) > limit else None)
+
+
+@routes.get("/{plan_id}/graph", summary="A plan as a graph")
+async def get_graph(backend: Here, plan_id: PlanId) -> Graph:
+    """Its state machine, or its decisions, laid out, with the way that it took."""
+    checkpoint = await backend.checkpoint(plan_id)
+    return graph_of(await backend.state(checkpoint), await backend.history(checkpoint))
+
+
+@routes.get("/{plan_id}/tree", summary="A plan and its children", dependencies=[Looking])
+async def get_tree(backend: Here, plan_id: PlanId) -> Tree:
+    """The plan, the plans that it has started, and theirs, with the groups of tasks of each."""
+    checkpoint = await backend.checkpoint(plan_id)
+    await backend.plans()
+    return await _tree(backend, checkpoint.summary, {checkpoint.summary.plan_id}, depth=16)
+
+
+async def _tree(backend: Backend, plan: PlanSummary, seen: set[str], depth: int) -> Tree:
+    children = backend.index.children(plan.plan_id)
+    shown = [child for child in children[:MAX_CHILDREN] if child.plan_id not in seen] if depth else []
+    shown = shown[: max(0, MAX_TREE - len(seen))]
+    seen.update(child.plan_id for child in shown)
+    groups = []
+    if plan.machine == "" or plan.machine is None:  # a state machine has no groups
+        checkpoint = await backend.bus.checkpoints.load(plan.plan_id)
+        groups = groups_of(await backend.state(checkpoint)) if checkpoint is not None else []
+    below = [await _tree(backend, child, seen, depth - 1) for child in shown]
+    return Tree(plan=summary_of(plan), children=below, groups=groups, more=len(children) - len(shown))
+
+
+@routes.get("/{plan_id}/result", summary="A plan's result", responses={202: {"model": PlanStanding}})
+async def get_result(
+    backend: Here,
+    by: By,
+    plan_id: PlanId,
+    response: Response,
+    wait: Annotated[float, Query(ge=0, le=MAX_WAIT, description="Seconds to wait for the end.")] = 0.0,
+) -> Result | PlanStanding:
+    """What came of a plan; 202 while it has not ended, after waiting as long as asked."""
+    checkpoint = await backend.begun(plan_id)
+    if wait > 0 and (checkpoint is None or response_of(checkpoint) is None):
+        with backend.streams.held_by(by):
+            await _end_within(backend, checkpoint.correlation_id if checkpoint is not None else plan_id, wait)
+        checkpoint = await backend.begun(plan_id)
+    ended = response_of(checkpoint) if checkpoint is not None else None
+    if checkpoint is None or ended is None:
+        response.status_code = 202
+        return _standing(plan_id, checkpoint)
+    plan = checkpoint.summary
+    return Result(plan_id=plan.plan_id, status=PlanStatus(plan.status), result=ended["result"], error=ended["error"])
+
+
+async def _end_within(backend: Backend, key: str, seconds: float) -> None:
+    """Wait until a plan has ended, the time is over, or the server ends."""
+    moved = asyncio.Event()
+    with backend.index.listening(lambda row: moved.set() if row.key == key else None):
+        ending = asyncio.ensure_future(backend.closing.wait())
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + seconds
+        try:
+            while (left := give_up - loop.time()) > 0 and not ending.done():
+                checkpoint = await backend.bus.checkpoints.load(key)
+                if checkpoint is not None and response_of(checkpoint) is not None:
+                    return
+                waiting = asyncio.ensure_future(moved.wait())
+                await asyncio.wait((waiting, ending), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                moved.clear()
+        finally:
+            ending.cancel()

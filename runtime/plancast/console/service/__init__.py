@@ -1,0 +1,1 @@
+"""What routes share: access, bounds, errors, the plan index."""

@@ -1,0 +1,199 @@
+"""Who may use the API: tokens, sessions of browsers, and what comes from other sites."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import SecretStr
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from plancast.console.schemas.system import Login, Session
+from plancast.console.service.errors import Refused, problem
+from plancast.console.service.exposure import is_loopback
+
+COOKIE = "plancast_session"
+SESSION_SECONDS = 12 * 3600
+MAX_SESSIONS = 1000
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+PUBLIC = frozenset({"/api/v1/openapi.json", "/api/v1/session"})
+"""Under ``/api``, what may be asked without a token."""
+
+
+class Keyring:
+    """The tokens, and the sessions that were opened with them. Sessions end with the process.
+
+    Args:
+        tokens: By the name of who has it; none: there is one, of who has started the console.
+        own_token: The one that there is then; a random one when it is empty.
+    """
+
+    def __init__(self, tokens: dict[str, SecretStr], own_token: str = "") -> None:
+        self.own_token = "" if tokens else own_token or secrets.token_urlsafe(32)
+        """The token of who has started the console; empty when there are others."""
+        known = {name: token.get_secret_value() for name, token in tokens.items()}
+        known |= {f"local:{_os_user()}": self.own_token} if self.own_token else {}
+        self._digests = {name: _digest(token) for name, token in known.items()}
+        self._sessions: OrderedDict[str, tuple[str, float]] = OrderedDict()
+
+    def owner(self, token: str) -> str | None:
+        """Whose token it is. All are compared, and each in constant time."""
+        asked, found = _digest(token), None
+        for name, digest in self._digests.items():
+            if hmac.compare_digest(asked, digest):
+                found = name
+        return found
+
+    def open(self, user: str, now: float) -> str:
+        """A new session; returns its secret."""
+        secret = secrets.token_urlsafe(32)
+        self._sessions[secret] = (user, now + SESSION_SECONDS)
+        while len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        return secret
+
+    def close(self, secret: str) -> None:
+        """End a session."""
+        self._sessions.pop(secret, None)
+
+    def user_of(self, connection: HTTPConnection, now: float) -> str | None:
+        """Who asks; None when nobody knows."""
+        scheme, _, token = connection.headers.get("authorization", "").partition(" ")
+        if scheme.casefold() == "bearer" and token:
+            return self.owner(token.strip())
+        user, until = self._sessions.get(connection.cookies.get(COOKIE, ""), ("", 0.0))
+        return user if user and now < until else None
+
+
+class Guard:
+    """Lets through who may use the API, so many requests at a time; refuses what other sites have a browser do."""
+
+    def __init__(self, app: ASGIApp, keyring: Keyring, max_bytes: int, most: int) -> None:
+        self._app = app
+        self._keyring = keyring
+        self._max_bytes = max_bytes
+        self._most = most
+        self._under_way = 0
+        """Requests to the API that are being answered, streams included."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        connection = HTTPConnection(scope)
+        refusal = self._refusal(connection, scope)
+        if refusal is not None:
+            headers = {401: {"WWW-Authenticate": 'Bearer realm="plancast"'}, 503: {"Retry-After": "1"}}.get(refusal[0])
+            await problem(*refusal, headers=headers)(scope, receive, send)
+            return
+        counts = scope["path"].startswith("/api")
+        self._under_way += counts
+        try:
+            await self._app(scope, self._bounded(receive), send)
+        finally:
+            self._under_way -= counts
+
+    def _bounded(self, receive: Receive) -> Receive:
+        """Of a body that does not say how long it is, no more is read than may be sent."""
+        read = 0
+
+        async def bounded() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self._max_bytes:
+                raise Refused(413, f"that is too large: {self._max_bytes} bytes may be sent")
+            return message
+
+        return bounded
+
+    def _refusal(self, connection: HTTPConnection, scope: Scope) -> tuple[int, str] | None:
+        path, user = scope["path"], self._keyring.user_of(connection, time.time())
+        scope.setdefault("state", {})["user"] = user
+        if self._keyring.own_token and not is_loopback(_host_of(connection.headers.get("host", ""))):
+            # A page of another site could have its own name lead to this machine.
+            return 403, "without tokens of its own, the console is asked for at localhost or 127.0.0.1 only"
+        if scope["method"] not in SAFE and not _same_site(connection):
+            return 403, "a page of another site may not change anything here"
+        if user is None and path.startswith("/api") and path not in PUBLIC:
+            return 401, "give a token: Authorization: Bearer TOKEN, or log in"
+        if path.startswith("/api") and self._under_way >= self._most:
+            return 503, f"{self._under_way} requests are under way, and there may be no more"
+        length = connection.headers.get("content-length", "0")
+        if length.isascii() and length.isdigit() and int(length) > self._max_bytes:
+            return 413, f"that is too large: {length} bytes, and {self._max_bytes} may be sent"
+        return None
+
+
+def _same_site(connection: HTTPConnection) -> bool:
+    origin = connection.headers.get("origin")
+    if origin is None:
+        return connection.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+    return urlsplit(origin).netloc.casefold() == connection.headers.get("host", "").casefold()
+
+
+def _host_of(header: str) -> str:
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+
+
+def _os_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def _user(request: Request) -> str:
+    user: str | None = request.state.user
+    if user is None:
+        raise Refused(401, "give a token: Authorization: Bearer TOKEN, or log in")
+    return user
+
+
+By = Annotated[str, Depends(_user)]
+"""Who asks, in a route's arguments."""
+routes = APIRouter(tags=["session"])
+
+
+@routes.get("/session", summary="Who I am")
+async def get_session(by: By) -> Session:
+    """Who the token or the session is of; 401 without one."""
+    return Session(user=by, auth="token", writable=True)
+
+
+@routes.post("/session", summary="Log a browser in")
+async def post_session(request: Request, response: Response, login: Login) -> Session:
+    """Sets the cookie of a session, for 12 hours, when the token is somebody's."""
+    keyring: Keyring = request.app.state.keyring
+    user = keyring.owner(login.token)
+    if user is None:
+        raise Refused(401, "that token is nobody's", headers={"WWW-Authenticate": 'Bearer realm="plancast"'})
+    secret, secure = keyring.open(user, time.time()), request.url.scheme == "https"
+    response.set_cookie(
+        COOKIE, secret, max_age=SESSION_SECONDS, httponly=True, samesite="strict", secure=secure, path="/"
+    )
+    return Session(user=user, auth="token", writable=True)
+
+
+@routes.delete("/session", status_code=204, summary="Log out")
+async def delete_session(request: Request, response: Response) -> None:
+    """Ends the session of the cookie."""
+    keyring: Keyring = request.app.state.keyring
+    keyring.close(request.cookies.get(COOKIE, ""))
+    response.delete_cookie(COOKIE, path="/")

@@ -1,0 +1,1 @@
+"""Views of plans as the API and the pages show them."""

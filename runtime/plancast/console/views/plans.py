@@ -1,0 +1,274 @@
+"""Plans and their turns as the API shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from plancast.console.schemas.plans import (
+    Approval,
+    DecisionOf,
+    EffectOf,
+    Entry,
+    EventOf,
+    Group,
+    Member,
+    ModelUsage,
+    Move,
+    Summary,
+    Usage,
+    Waiting,
+)
+from plancast.errors import PlancastError
+from plancast.plan import timeline
+from plancast.plan.context import WAITING_FOR
+from plancast.plan.control_events import PAUSE, who
+from plancast.plan.requests import WAIT, Request
+from plancast.plan.status import PlanStatus
+from plancast.state_machine.interpolation import ROOTS, compile_template
+from plancast.tasks.model import Task
+from plancast.tasks.registry import TaskRegistry
+from plancast_bus.ports.checkpoints import PlanSummary
+
+Fields = Mapping[str, Any]
+ANSWERED_BY_PEOPLE = frozenset({"approval_required", "await_input", "constraints_conflict"})
+"""The kinds of a planner's WAIT that a person ends."""
+
+
+def summary_of(plan: PlanSummary) -> Summary:
+    """What a list shows."""
+    return Summary(
+        plan_id=plan.plan_id,
+        status=PlanStatus(plan.status),
+        goal_event=plan.goal_event,
+        current_state=plan.current_state,
+        revision=plan.revision,
+        tenant_id=plan.tenant_id,
+        user_id=plan.user_id,
+        session_id=plan.session_id,
+        parent_plan_id=plan.parent_plan_id,
+        planner=plan.planner,
+        created_at=plan.created_at,  # type: ignore[arg-type]  # seconds since the epoch are a time to pydantic
+        updated_at=plan.updated_at,  # type: ignore[arg-type]
+    )
+
+
+def entry_of(entry: Fields) -> Entry:
+    """A turn of the timeline."""
+    event: Fields = entry.get("event") or {}
+    decisions = [_decision(each) for each in entry.get("decisions") or ()]
+    effects = [EffectOf(kind="event", event_type=str(kind), id=str(name)) for kind, name in entry.get("sent") or ()]
+    effects += [EffectOf(kind=str(kind)) for kind in entry.get("effects") or ()]
+    return Entry(
+        revision=entry["revision"],
+        at=entry["time"],
+        event=EventOf(
+            type=str(event.get("type", "")),
+            id=str(event.get("id", "")),
+            source=str(event.get("source", "")),
+            user_id=event.get("user_id"),
+            data=event.get("data"),
+        ),
+        move=_move(entry),
+        state=str(entry.get("state", "")),
+        status=str(entry.get("status", "")),
+        decision=decisions[-1] if decisions else None,
+        decisions=decisions,
+        effects=effects,
+        notes=[str(note) for note in entry.get("notes") or ()],
+        by=who(event),
+        timer=bool(entry.get("timer")),
+        error=entry.get("error"),
+        pause_reason=entry.get("pause_reason"),
+    )
+
+
+def _move(entry: Fields) -> Move | None:
+    before, path = str(entry.get("from") or ""), [str(each) for each in entry.get("path") or ()]
+    after = path or ([str(entry["state"])] if entry.get("state") not in (None, "", before) else [])
+    return Move.model_validate({"from": before, "to": after[-1], "path": after}) if after else None
+
+
+def _decision(taken: Fields) -> DecisionOf:
+    decision = taken["decision"]
+    action = decision["next_action"]
+    calls = taken.get("calls") or ()
+    return DecisionOf(
+        action=str(action["action"]),
+        reasoning=str(decision.get("reasoning") or action.get("reasoning") or action.get("reason") or ""),
+        model=str(calls[-1]["model"]) if calls else None,
+        tokens=sum(call["prompt_tokens"] + call["completion_tokens"] for call in calls),
+        cost=sum(call.get("cost") or 0.0 for call in calls),
+        confidence=decision.get("confidence"),
+        event_type=action.get("event_type") or action.get("goal_event") or action.get("expected_event"),
+        seconds=taken.get("seconds"),
+        repairs=int(taken.get("repairs") or 0),
+    )
+
+
+def usage_of(state: Fields, history: Iterable[Fields]) -> Usage:
+    """What deciding has taken."""
+    spent: Fields = state.get("spent") or {}
+    models: dict[str, ModelUsage] = {}
+    decisions = 0
+    for entry in history:
+        for taken in entry.get("decisions") or ():
+            decisions += 1
+            for model in {str(call["model"]) for call in taken.get("calls") or ()}:
+                used = models.setdefault(model, ModelUsage(model=model, decisions=0, tokens=0, cost=0.0))
+                used.decisions += 1
+                for call in taken["calls"]:
+                    if call["model"] == model:
+                        used.tokens += call["prompt_tokens"] + call["completion_tokens"]
+                        used.cost += call.get("cost") or 0.0
+    return Usage(
+        tokens=int(spent.get("tokens", 0)),
+        cost=float(spent.get("cost", 0.0)),
+        decisions=decisions,
+        by_model=sorted(models.values(), key=lambda used: -used.tokens),
+    )
+
+
+def groups_of(state: Fields) -> list[Group]:
+    """The groups of tasks that a plan has started."""
+    if not state.get("tasks"):
+        return []
+    tasks = TaskRegistry.from_state(state["tasks"])
+    children = {request.task: name for name, request in requests_of(state).items() if request.child}
+
+    def member(task: Task) -> Member:
+        return Member(
+            task_id=task.task_id,
+            status=str(task.state),
+            event_type=task.spec.event_type if task.spec is not None else task.kind,
+            error=task.error or None,
+            plan_id=children.get(task.task_id),
+        )
+
+    return [
+        Group(
+            group_id=group.group_id,
+            join=str(group.join),
+            status=str(group.state),
+            reason=group.reason,
+            members=[member(tasks.task(each)) for each in group.members],
+        )
+        for group in tasks.groups
+    ]
+
+
+def requests_of(state: Fields) -> dict[str, Request]:
+    """The requests that are not answered yet, by the ids of their events."""
+    return {
+        name: Request(**value) if isinstance(value, Mapping) else Request(*value)
+        for name, value in (state.get("requests") or {}).items()
+    }
+
+
+def waits_of(state: Fields, history: Sequence[Fields], people: frozenset[str]) -> list[Waiting]:
+    """What a plan waits for, the oldest first.
+
+    Args:
+        state: The plan.
+        history: Its timeline.
+        people: Event types that people send, as the planners declare.
+    """
+    if PlanStatus(state["status"]).finished:
+        return []
+    sent_at = {sent[1]: float(entry["time"]) for entry in history for sent in entry.get("sent") or ()}
+    found: list[Waiting] = []
+    for name, request in requests_of(state).items():
+        kind = "child" if request.child else "approval" if request.response_event in people else "task"
+        found.append(
+            Waiting(
+                event_type=request.response_event,
+                since=sent_at.get(name),  # type: ignore[arg-type]
+                timeout_at=request.due,  # type: ignore[arg-type]
+                kind=_kind_of_wait(state) if request.event_type == WAIT else kind,  # type: ignore[arg-type]
+                request="" if request.event_type == WAIT else request.event_type,
+                plan_id=name if request.child else None,
+                attempt=request.attempt,
+            )
+        )
+    expected = state["results"].get(WAITING_FOR)
+    if expected and not any(each.event_type == expected for each in found):
+        since = _paused_since(history)
+        found.append(
+            Waiting(event_type=expected, since=since, timeout_at=None, kind=_kind_of_wait(state))  # type: ignore[arg-type]
+        )
+    if not found and state["status"] == PlanStatus.RUNNING:
+        since = float(history[-1]["time"]) if history else None
+        for event_type in timeline.listens_for(state):
+            kind = "approval" if event_type in people else "event"
+            found.append(Waiting(event_type=event_type, since=since, timeout_at=None, kind=kind))  # type: ignore[arg-type]
+    return found
+
+
+def approval_of(state: Fields, history: Sequence[Fields], people: frozenset[str]) -> Approval | None:
+    """What a plan wants of a person; None when it wants nothing, or only stands because somebody holds it."""
+    if state["status"] == PlanStatus.PAUSED:
+        return _pause_to_answer(state, history)
+    waits = [each for each in waits_of(state, history, people) if each.kind == "approval"]
+    if not waits:
+        return None
+    first = waits[0]
+    asked = _asked(state)
+    reason = asked.get("question") or asked.get("reason") or f"it waits for {first.event_type}"
+    return Approval(reason=str(reason), payload=asked, expected_event=first.event_type, since=first.since)
+
+
+def _pause_to_answer(state: Fields, history: Sequence[Fields]) -> Approval | None:
+    begun = _pause_began(history)
+    if begun is not None and timeline.event_type(begun) == PAUSE:
+        return None
+    wait = _wait_action(state)
+    expected = state["results"].get(WAITING_FOR)
+    if expected and wait.get("pause_reason", "await_input") not in ANSWERED_BY_PEOPLE:
+        return None
+    since = float(begun["time"]) if begun is not None else None
+    return Approval(
+        reason=str(state.get("pause_reason") or "it is paused"),
+        payload=wait.get("payload") or {},
+        expected_event=expected,
+        since=since,  # type: ignore[arg-type]
+    )
+
+
+def _wait_action(state: Fields) -> Fields:
+    """The planner's WAIT that a plan stands in; empty when it is none."""
+    expected = state["results"].get(WAITING_FOR)
+    for step in reversed(state.get("trajectory") or ()):
+        action = ((step.get("decision") or {}).get("next_action")) or {}
+        if action.get("action") == "wait" and action.get("expected_event") == expected:
+            found: Fields = action
+            return found
+    return {}
+
+
+def _kind_of_wait(state: Fields) -> str:
+    return "approval" if _wait_action(state).get("pause_reason") in ANSWERED_BY_PEOPLE else "event"
+
+
+def _pause_began(history: Sequence[Fields]) -> Fields | None:
+    """The turn in which a paused plan was paused."""
+    begun = None
+    for entry in reversed(history):
+        if entry.get("status") != PlanStatus.PAUSED:
+            break
+        begun = entry
+    return begun
+
+
+def _paused_since(history: Sequence[Fields]) -> float | None:
+    begun = _pause_began(history)
+    return float(begun["time"]) if begun is not None else None
+
+
+def _asked(state: Fields) -> dict[str, Any]:
+    """What the action of a plan's state says, as it was sent."""
+    action = ((state.get("state_machine") or {}).get(state.get("current_state")) or {}).get("action") or {}
+    roots = {name: state.get(name) for name in ROOTS}
+    try:
+        return dict(compile_template(action.get("data") or {}).render(roots))
+    except PlancastError:
+        return {}

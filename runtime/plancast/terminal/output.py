@@ -1,0 +1,174 @@
+"""What commands print: tables, times, JSON. People's output may change; the JSON is for programs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urldefrag, urlsplit
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from plancast.terminal import logging as logs
+
+PIPED_WIDTH = 200
+"""Columns of a table that goes into a pipe or a file."""
+
+STATUS_STYLES = {
+    "pending": "dim",
+    "running": "cyan",
+    "paused": "yellow",
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "magenta",
+}
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def out() -> Console:
+    """Where results go."""
+    return _console(stderr=False)
+
+
+def err() -> Console:
+    """Where progress, notes and errors go."""
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+
+
+def note(text: str) -> None:
+    """A remark for people, on stderr."""
+    if logs.in_json():
+        logs.tell(logging.INFO, plain(text))
+        return
+    err().print(Text(plain(text), style="dim"), soft_wrap=True)
+
+
+def note_link(text: str, link: str) -> None:
+    """A remark with a link that may carry a token: whole for people, without it where remarks are log records."""
+    note(f"{text} {urldefrag(link).url if logs.in_json() else link}")
+
+
+def report_line(text: str, *, good: bool) -> None:
+    """A line on stdout with a tick or a cross."""
+    sign = cell("✓", "bold green") if good else cell("✗", "bold red")
+    out().print(sign, cell(text), soft_wrap=True)
+
+
+def print_line(text: str) -> None:
+    """A line on stdout as it is, at once: for what other programs read."""
+    print(text, flush=True)
+
+
+def print_json(value: Any, *, compact: bool = False) -> None:
+    """One JSON document on stdout; compact makes it one line."""
+    indent = None if compact else 2
+    print_line(json.dumps(value, indent=indent, ensure_ascii=False, default=str))
+
+
+def table(*columns: str, right: Iterable[str] = ()) -> Table:
+    """A table without lines; columns named in ``right`` are aligned to the right."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    numbers = set(right)
+    for column in columns:
+        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return made
+
+
+def fields() -> Table:
+    """A list of names and values."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    return made
+
+
+def cell(value: Any, style: str = "") -> Text:
+    """A value as text that can do nothing to the terminal."""
+    return Text(plain(str(value)), style=style)
+
+
+def plain(text: str) -> str:
+    """Text from outside without control characters; line breaks and tabs stay."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def status_text(status: str) -> Text:
+    """A plan's status in its colour."""
+    return cell(status, STATUS_STYLES.get(status, ""))
+
+
+def shorten(value: Any, limit: int) -> str:
+    """A value as one line of JSON, cut at ``limit`` characters."""
+    line = json.dumps(value, ensure_ascii=False, default=str)
+    return line if len(line) <= limit else f"{line[: max(1, limit - 1)]}…"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: ``4.2 ms``, ``340 ms``, ``4.2 s``, ``3 min 05 s``, ``2 h 10 min``, ``4 d 3 h``."""
+    seconds = max(0.0, seconds)
+    if seconds < 0.00995:
+        return f"{seconds * 1000:.1f} ms"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def timestamp(seconds: float, *, fraction: bool = False) -> str:
+    """Seconds since the epoch as a UTC time."""
+    if not seconds:
+        return "–"
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    return text[:-3] if fraction else text[:-7]
+
+
+def iso(seconds: float) -> str | None:
+    """Seconds since the epoch as ISO 8601, for JSON; None for a time that is not known."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in _UNITS:
+        if count < 1024 or unit == _UNITS[-1]:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("the last unit takes everything")
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 plan``, ``2 plans``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def public_url(url: str) -> str:
+    """NATS URLs without user and password."""
+    return ",".join(_without_user(each.strip()) for each in url.split(",") if each.strip())
+
+
+def _without_user(url: str) -> str:
+    try:
+        parts = urlsplit(url if "://" in url else f"nats://{url}")
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    except ValueError:
+        return "?"

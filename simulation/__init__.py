@@ -1,0 +1,32 @@
+"""Simulation: plans, people and faults from a seed, in virtual time, on the same hosts, dispatchers and workers.
+
+``simulate(make_workload(seed))`` runs one, the same way each time; its ``violations`` are the promises that it has
+broken. ``python -m simulation --seeds 1 --from 42`` does it from the command line, and shows the
+smallest workload that still fails, with its timeline.
+"""
+
+from simulation.checker import Violation, check_history
+from simulation.generator import make_workload
+from simulation.history import History
+from simulation.report import report
+from simulation.runner import run_seeds
+from simulation.shrinker import shrink
+from simulation.simulation import Outcome, simulate
+from simulation.workload import Fault, Noise, PlanSpec, Step, Workload
+
+__all__ = [
+    "Fault",
+    "History",
+    "Noise",
+    "Outcome",
+    "PlanSpec",
+    "Step",
+    "Violation",
+    "Workload",
+    "check_history",
+    "make_workload",
+    "report",
+    "run_seeds",
+    "shrink",
+    "simulate",
+]

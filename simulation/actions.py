@@ -1,0 +1,191 @@
+"""What people and misfortune do in a simulation: goals, signals, pauses, cancellations, and faults at their times."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from plancast.client.client import Client
+from plancast.client.handle import PlanHandle
+from plancast.errors import PlanCancelled, PlanFailed
+from plancast.plan.control_events import CANCEL, PAUSE, RESUME
+from plancast.plan.status import PlanStatus
+from plancast_bus.errors import BusUnavailable, PublishRefused
+from plancast_bus.events.codec import unpack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from simulation.cluster import Cluster, Life, Process
+from simulation.history import Struck, Submitted, Told
+from simulation.loop import START
+from simulation.observer import ObservedWorld
+from simulation.workload import Fault, PlanSpec
+
+HELD = "held for a while"
+"""Why people pause plans."""
+TENANT = "t"
+PATIENCE = 2.0
+"""Seconds after which a fault that waits for a step of its process strikes anyhow."""
+
+
+class People:
+    """Clients: they repeat what was not accepted, and wait for what they have asked for."""
+
+    def __init__(self, client: Client, world: ObservedWorld) -> None:
+        self._client = client
+        self._world = world
+
+    async def follow(self, plan: PlanSpec) -> None:
+        """See a plan through: submit it, do with it what its spec says, and hear how it ends."""
+        begun = asyncio.get_running_loop().create_future()
+        deeds: list[Awaitable[Any]] = [self._submit(plan, at, begun) for at in plan.submit_at]
+        deeds += [self._signal(plan, step, at) for step, at in plan.signals]
+        if plan.pause_at is not None:
+            deeds.append(self._pause(plan, plan.pause_at))
+        if plan.cancel_at is not None:
+            deeds.append(self._cancel(plan, plan.cancel_at))
+        ending = asyncio.ensure_future(self._hear(plan, begun))
+        await asyncio.gather(*deeds)
+        await ending
+
+    async def _submit(self, plan: PlanSpec, at: float, begun: asyncio.Future[PlanHandle]) -> None:
+        await _until(at)
+        handle = await _patiently(lambda: submit(self._client, plan, plan.key))
+        self._world.note(Submitted(plan.key, plan.goal))
+        if not begun.done():
+            begun.set_result(handle)
+
+    async def _hear(self, plan: PlanSpec, begun: asyncio.Future[PlanHandle]) -> None:
+        self._world.note(await told_end(await begun, plan.key))
+
+    async def _signal(self, plan: PlanSpec, step: int, at: float) -> None:
+        await _until(at)
+        await self._say(plan, plan.signal(step), {"signal": True}, f"signal:{plan.key}:{step}")
+
+    async def _pause(self, plan: PlanSpec, at: float) -> None:
+        """Pause a plan, and let it go on again however long it takes until it does."""
+        await _until(at)
+        await self._say(plan, PAUSE, {"reason": HELD}, f"pause:{plan.key}")
+        for number in itertools.count():
+            await asyncio.sleep(3.0)
+            kept = self._world.plans.find(plan.key)
+            if kept is None:
+                continue
+            state = unpack(kept.decode().state)
+            if PlanStatus(state["status"]).finished:
+                return
+            if state.get("pause_reason") == HELD:
+                await self._say(plan, RESUME, {"input": {"again": True}}, f"resume:{plan.key}:{number}")
+
+    async def _cancel(self, plan: PlanSpec, at: float) -> None:
+        await _until(at)
+        await self._say(plan, CANCEL, {"reason": "not wanted"}, f"cancel:{plan.key}")
+
+    async def _say(self, plan: PlanSpec, event_type: str, data: dict[str, Any], event_id: str) -> None:
+        event = EventEnvelope(
+            id=event_id, source="people", type=event_type, topic=EventTopic.PLAN_EVENTS, data=data,
+            correlation_id=plan.key, tenant_id=TENANT,
+        )  # fmt: skip
+        await _patiently(lambda: self._client.bus.publish(event))
+
+
+async def submit(client: Client, plan: PlanSpec, key: str) -> PlanHandle:
+    """Submit a plan's goal under a correlation id, as often as it is said."""
+    return await client.submit(
+        plan.goal,
+        {"key": key},
+        response_event=plan.done,
+        correlation_id=key,
+        session_id="s",
+        tenant_id=TENANT,
+        user_id="u",
+    )
+
+
+async def told_end(handle: PlanHandle, key: str) -> Told:
+    """Wait until a plan has ended; what its client is told."""
+    try:
+        return Told(key, "completed", await handle.result())
+    except PlanFailed:
+        return Told(key, "failed", None)
+    except PlanCancelled:
+        return Told(key, "cancelled", None)
+
+
+class Misfortune:
+    """Has faults strike the processes of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def strike(self, fault: Fault) -> None:
+        """Wait for the time of a fault, and let it happen."""
+        cluster = self._cluster
+        await _until(fault.at)
+        deed, _, kind = fault.kind.partition(" ")
+        if deed == "outage":
+            cluster.world.note(Struck(f"the bus is away for {fault.seconds:.3f} s"))
+            cluster.adversary.away = True
+            await asyncio.sleep(fault.seconds)
+            cluster.adversary.away = False
+            return
+        kinds = {"host": cluster.hosts, "dispatcher": cluster.dispatchers, "worker": cluster.workers}
+        processes = kinds.get(kind, cluster.hosts)
+        process = processes[fault.target % len(processes)]
+        life = process.life
+        if life is None:
+            return
+        await self._step_reached(life, fault.steps)
+        if life is not process.life:
+            return
+        cluster.world.note(Struck(f"{deed} {life.node} for {fault.seconds:.3f} s"))
+        if kind == "both":
+            cluster.crash_dispatchers()
+        await getattr(self, f"_{deed}")(process, life, fault.seconds)
+
+    async def _step_reached(self, life: Life, steps: int) -> None:
+        """Stop a process after so many of its steps: between two awaits of whatever it does then."""
+        if not steps:
+            self._cluster.loop.stop_node(life.node)
+            return
+        reached: asyncio.Event = asyncio.Event()
+        self._cluster.loop.stop_after(life.node, steps, reached.set)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await reached.wait()
+        except TimeoutError:
+            self._cluster.loop.stop_node(life.node)
+
+    async def _crash(self, process: Process, life: Life, seconds: float) -> None:
+        process.kill()
+        await asyncio.sleep(seconds)
+        if process.life is None:
+            process.start()
+
+    async def _freeze(self, process: Process, life: Life, seconds: float) -> None:
+        """It stands still, and a new one takes its place; then it goes on as if nothing had happened."""
+        process.leave()
+        process.start()
+        await asyncio.sleep(seconds)
+        self._cluster.loop.thaw(life.node)
+
+    async def _replace(self, process: Process, life: Life, seconds: float) -> None:
+        """A new one takes its place, and the old one goes on."""
+        self._cluster.loop.thaw(life.node)
+        process.leave()
+        process.start()
+        await asyncio.sleep(seconds)
+
+
+async def _until(at: float) -> None:
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(max(0.0, START + at - loop.time()))
+
+
+async def _patiently(act: Callable[[], Awaitable[Any]]) -> Any:
+    """Do something over the bus, again and again while it is away or refuses."""
+    while True:
+        try:
+            return await act()
+        except (BusUnavailable, PublishRefused):
+            await asyncio.sleep(0.3)

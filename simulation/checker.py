@@ -1,0 +1,264 @@
+"""The history checker: what a run's record proves, or which promise was broken. Pure.
+
+What is proved: each goal has one plan, each plan one final response, turns of a plan come in one order and each
+event has at most one of them; no request times out that was answered before it was due; every effect is explained
+by a turn that was durable before it, every committed effect is delivered, no plan is left waiting, nothing is left
+undelivered, and all results are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from plancast.plan.status import PlanStatus
+from plancast_bus.events.codec import decode, unpack
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.ports.effects import Effect, Publish, Respond
+from simulation.history import (
+    Answered,
+    Called,
+    Committed,
+    Emitted,
+    Heard,
+    History,
+    Submitted,
+    Told,
+    show_effect,
+)
+from simulation.loop import START
+from simulation.outcomes import wrong_with
+from simulation.workload import PlanSpec, Workload
+
+HOSTS = "host"
+"""Names of the nodes that hold plans begin so: what they send must be explained."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A broken promise."""
+
+    promise: str
+    """Which one, in a word or two."""
+    plan: str
+    """The correlation id of the plan; empty where none is concerned."""
+    said: str
+    """What happened, with the ids that it concerns."""
+
+    def __str__(self) -> str:
+        return f"[{self.promise}] plan {self.plan or '-'}: {self.said}"
+
+
+@dataclass
+class _Plan:
+    """What the record says of one plan."""
+
+    key: str
+    commits: list[Committed] = field(default_factory=list)
+    heard: list[Heard] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
+
+    @property
+    def last(self) -> Committed:
+        return self.commits[-1]
+
+    @property
+    def status(self) -> str:
+        return self.last.checkpoint.summary.status
+
+
+def check_history(history: History, workload: Workload) -> list[Violation]:
+    """All broken promises; none when everything went as it should."""
+    plans = _by_plan(history)
+    begun = [plan for plan in plans.values() if plan.commits]
+    found = [*_goals(history, plans), *_children(begun, workload), *_effects(history), *_calls(history)]
+    found += _timeouts(history)
+    for plan in begun:
+        found += _order(plan, history)
+        found += _ending(plan)
+        found += _results(plan, workload)
+    found += [Violation("nothing is lost", "", f"{what} is left undelivered") for what in history.undelivered]
+    found += [
+        Violation("nothing is lost", "", f"{what} became a dead letter: {why}") for what, why in history.dead_letters
+    ]
+    found += [Violation("no defect", "", error) for error in history.errors]
+    return found
+
+
+def _by_plan(history: History) -> dict[str, _Plan]:
+    plans: dict[str, _Plan] = {}
+    for entry in history.entries:
+        match entry.fact:
+            case Committed() as fact:
+                plans.setdefault(fact.plan, _Plan(fact.plan)).commits.append(fact)
+            case Heard() as fact:
+                plans.setdefault(fact.plan, _Plan(fact.plan)).heard.append(fact)
+            case Told() as fact:
+                plans.setdefault(fact.plan, _Plan(fact.plan)).told.append(fact)
+    return plans
+
+
+def _goals(history: History, plans: dict[str, _Plan]) -> Iterator[Violation]:
+    """Each goal that was accepted has its plan, of its own goal."""
+    goals = {entry.fact.plan: entry.fact.goal for entry in history.entries if isinstance(entry.fact, Submitted)}
+    for key, goal in goals.items():
+        plan = plans.get(key)
+        if plan is None or not plan.commits:
+            yield Violation("each goal one plan", key, f"goal {goal} was accepted, and no plan came of it")
+        elif (made := plan.last.checkpoint.summary.goal_event) != goal:
+            yield Violation("each goal one plan", key, f"goal {goal} was accepted, and the plan is one of {made}")
+
+
+def _children(begun: list[_Plan], workload: Workload) -> Iterator[Violation]:
+    """Every plan of the workload is begun at most once, under whatever correlation id."""
+    seen: dict[str, str] = {}
+    for plan in begun:
+        goal = plan.last.checkpoint.summary.goal_event
+        if goal in seen:
+            yield Violation("each goal one plan", plan.key, f"goal {goal} has made plan {seen[goal]}, too")
+        seen[goal] = plan.key
+        ids = {commit.checkpoint.summary.plan_id for commit in plan.commits}
+        if len(ids) > 1:
+            yield Violation("each goal one plan", plan.key, f"it has several plan ids: {', '.join(sorted(ids))}")
+
+
+def _effects(history: History) -> Iterator[Violation]:
+    """No effect before its checkpoint, no checkpoint without its effects."""
+    owed: dict[Effect, Committed] = {}
+    committed: set[Effect] = set()
+    for entry in history.entries:
+        match entry.fact:
+            case Committed() as fact:
+                owed.update(dict.fromkeys(fact.checkpoint.outbox, fact))
+                committed.update(fact.checkpoint.outbox)
+            case Emitted(effect=effect):
+                if effect in committed:
+                    owed.pop(effect, None)
+                elif entry.node.startswith(HOSTS):
+                    said = (
+                        f"at {entry.time:.3f} s {entry.node} did: {show_effect(effect)}, which no committed turn says"
+                    )
+                    yield Violation("effects are explained", _owner(effect), said)
+    for effect, fact in owed.items():
+        said = f"turn {fact.checkpoint.revision} has committed: {show_effect(effect)}, and it was never done"
+        yield Violation("committed effects are delivered", fact.plan, said)
+
+
+def _owner(effect: Effect) -> str:
+    if isinstance(effect, Publish):
+        return effect.subject.split(".")[2]
+    return str(getattr(effect, "plan", "") or getattr(effect, "correlation_id", ""))
+
+
+def _calls(history: History) -> Iterator[Violation]:
+    """Workers do what a committed turn has asked for, and each request is answered in one way."""
+    asked: set[str] = set()
+    for entry in history.entries:
+        match entry.fact:
+            case Committed(checkpoint=checkpoint):
+                asked.update(each.message_id for each in checkpoint.outbox if isinstance(each, Publish))
+            case Called(plan=plan, request=request) | Answered(plan=plan, request=request) if request not in asked:
+                said = f"request {request} reached a worker, and no committed turn has sent it"
+                yield Violation("effects are explained", plan, said)
+
+
+def _timeouts(history: History) -> Iterator[Violation]:
+    """An answer that is durable before its request is due is applied before the request's timer, wherever it is."""
+    answers: dict[str, list[tuple[float, str]]] = {}
+    applied: set[str] = set()
+    for entry in history.entries:
+        match entry.fact:
+            case Emitted(effect=Publish() as effect) if not entry.node.startswith(HOSTS):
+                event = decode(effect.payload, effect.content_type)
+                if event.topic == EventTopic.ACTION_RESULTS and event.parent_event_id:
+                    answers.setdefault(event.parent_event_id, []).append((entry.time, event.id))
+            case Committed(plan=plan, checkpoint=checkpoint) if checkpoint.timeline:
+                turn = unpack(checkpoint.timeline[-1])
+                applied.add(str(turn["event"]["id"]))
+                if not turn.get("timer"):
+                    continue
+                due = datetime.fromisoformat(turn["event"]["time"]).timestamp() - START
+                request = turn["event"].get("parent_event_id") or ""
+                for time, answer in answers.get(request, ()):
+                    if time < due and answer not in applied:
+                        said = f"turn {turn['revision']} took request {request} for unanswered; {answer} was there"
+                        yield Violation("answers come before timeouts", plan, said)
+
+
+def _order(plan: _Plan, history: History) -> Iterator[Violation]:
+    """Turns of a plan come one after the other, each over the one before, and no event has two."""
+    promise = "turns come in one order"
+    entries: list[bytes] = []
+    handled: dict[str, int] = {}
+    version = 0
+    for number, commit in enumerate(plan.commits, 1):
+        checkpoint = commit.checkpoint
+        if checkpoint.revision != number:
+            yield Violation(promise, plan.key, f"commit {number} is revision {checkpoint.revision}")
+        if commit.version <= version:
+            yield Violation(promise, plan.key, f"version {commit.version} came after {version}")
+        version = commit.version
+        entries.append(checkpoint.timeline[-1] if checkpoint.timeline else b"")
+        event = str((unpack(entries[-1]) if entries[-1] else {}).get("event", {}).get("id"))
+        if event in handled:
+            said = f"event {event} was applied in turn {handled[event]} and again in turn {number}"
+            yield Violation("events are applied once", plan.key, said)
+        handled[event] = number
+        if number > 1 and PlanStatus(plan.commits[number - 2].checkpoint.summary.status).finished:
+            yield Violation(promise, plan.key, f"turn {number} (event {event}) came after the plan was finished")
+    if plan.key in history.timelines and history.timelines[plan.key] != entries:
+        told = [unpack(each).get("revision") for each in history.timelines[plan.key]]
+        yield Violation(promise, plan.key, f"its history tells of turns {told}, and {len(entries)} were committed")
+    stored = history.stored.get(plan.key)
+    if stored is not None and stored != plan.last.checkpoint:
+        yield Violation(promise, plan.key, f"revision {stored.revision} is stored, and it is not what was committed")
+
+
+def _ending(plan: _Plan) -> Iterator[Violation]:
+    """Each plan ends, and says so once."""
+    finals = [each for commit in plan.commits for each in commit.checkpoint.outbox if isinstance(each, Respond)]
+    top_level = not plan.last.checkpoint.summary.parent_plan_id
+    if not PlanStatus(plan.status).finished:
+        state = plan.last.checkpoint.summary.current_state
+        event = unpack(plan.last.checkpoint.timeline[-1]).get("event", {}).get("id")
+        said = f"it is {plan.status} in {state or 'no state'} since turn {len(plan.commits)} (event {event}), for ever"
+        yield Violation("no plan is left waiting", plan.key, said)
+        return
+    if top_level and len(finals) != 1:
+        said = f"{len(finals)} final responses were committed: {', '.join(each.message_id for each in finals)}"
+        yield Violation("each plan one final response", plan.key, said)
+    if top_level and len(plan.heard) != 1:
+        yield Violation(
+            "each plan one final response", plan.key, f"its final response was heard {len(plan.heard)} times"
+        )
+    if top_level and not plan.told:
+        yield Violation("each plan one final response", plan.key, "nobody who waited for it was told its end")
+    said_statuses = {str(heard.data.get("status")) for heard in plan.heard} | {each.status for each in plan.told}
+    if said_statuses - {plan.status}:
+        said = f"it is {plan.status}, and people were told {', '.join(sorted(said_statuses))}"
+        yield Violation("each plan one final response", plan.key, said)
+
+
+def _results(plan: _Plan, workload: Workload) -> Iterator[Violation]:
+    goal = plan.last.checkpoint.summary.goal_event
+    spec = workload.find(goal.removeprefix("goal."))
+    if spec is None:
+        yield Violation("results are right", plan.key, f"nobody has asked for {goal}")
+        return
+    for heard in plan.heard:
+        for why in wrong_with(spec, str(heard.data.get("status")), heard.data.get("result")):
+            yield Violation("results are right", plan.key, why)
+    for told in plan.told:
+        for why in wrong_with(spec, told.status, told.result):
+            yield Violation("results are right", plan.key, f"whoever waited was told that {why}")
+    if not plan.heard and PlanStatus(plan.status).finished and not _may_be_cancelled(spec, workload, plan.status):
+        for why in wrong_with(spec, plan.status, None):
+            if why.startswith("it is "):
+                yield Violation("results are right", plan.key, why)
+
+
+def _may_be_cancelled(child: PlanSpec, workload: Workload, status: str) -> bool:
+    """Whether a child plan may have been taken back by the plan that had started it."""
+    top_level = {plan.key for plan in workload.plans}
+    return status == "cancelled" and child.key not in top_level

@@ -1,0 +1,150 @@
+"""Makes a workload from a seed."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final, get_args
+
+from simulation.workload import (
+    Do,
+    Fault,
+    FaultKind,
+    Join,
+    Noise,
+    PlanKind,
+    PlanSpec,
+    Step,
+    StepKind,
+    Workload,
+)
+
+MACHINE_STEPS: Final[tuple[StepKind, ...]] = (
+    "ask", "ask", "ask", "branch", "retry", "timeout", "race", "wait", "child", "pass",
+)  # fmt: skip
+SCRIPT_STEPS: Final[tuple[StepKind, ...]] = ("group", "group", "parallel", "parallel", "wait", "lapse", "ask")
+TREE_STEPS: Final[tuple[StepKind, ...]] = ("ask", "group", "group", "wait")
+KINDS: Final[tuple[PlanKind, ...]] = ("machine", "machine", "script", "tree")
+MACHINE_DEEDS: Final[tuple[Do, ...]] = ("ok", "ok", "ok", "slow", "flaky", "fail", "die")
+DEEDS: Final[tuple[Do, ...]] = ("ok", "ok", "ok", "slow", "fail")
+DEEPEST: Final = 2
+BEGINS_WITHIN: Final = 6.0
+"""Seconds in which clients act."""
+
+
+def make_workload(seed: int) -> Workload:
+    """The workload of a seed: the same for the same seed, now and on any machine."""
+    random = Random(f"workload:{seed}")
+    noise = _noise(random)
+    return Workload(
+        seed=seed,
+        plans=tuple(_plan(random, f"p{number}", 0) for number in range(random.randint(2, 6))),
+        faults=tuple(sorted((_fault(random) for _ in range(random.choice((0, 1, 2, 3, 5)))), key=lambda each: each.at)),
+        noise=noise,
+        hosts=random.choice((1, 2, 2, 3)),
+        workers=random.choice((1, 1, 2)),
+        max_live_plans=random.choice((1, 2, 1000)),
+        timeline_tail_bytes=random.choice((256, 1024, 8192)),
+    )
+
+
+def _plan(random: Random, key: str, depth: int) -> PlanSpec:
+    kind = random.choice(KINDS)
+    steps = tuple(_step(random, kind, f"{key}-{number}", depth) for number in range(random.randint(1, 4 - depth)))
+    if depth:
+        return PlanSpec(key, kind, tuple(step for step in steps if step.kind != "wait") or (Step("ask"),))
+    begin = random.uniform(0.0, BEGINS_WITHIN)
+    again = (begin + random.uniform(0.0, 4.0),) if random.random() < 0.3 else ()
+    return PlanSpec(
+        key,
+        kind,
+        steps,
+        submit_at=(begin, *again),
+        signals=tuple(_signals(random, steps, begin)),
+        pause_at=begin + random.uniform(0.0, 4.0) if kind != "tree" and random.random() < 0.2 else None,
+        cancel_at=begin + random.uniform(0.0, 4.0) if random.random() < 0.12 else None,
+        poll=random.random() < 0.5,
+    )
+
+
+def _signals(random: Random, steps: tuple[Step, ...], begin: float) -> list[tuple[int, float]]:
+    """When each waiting step hears what it waits for: early, late, or twice."""
+    sent = []
+    for number, step in enumerate(steps):
+        if step.kind == "wait":
+            times = 2 if random.random() < 0.3 else 1
+            sent += [(number, max(0.0, begin + random.uniform(-1.0, 5.0))) for _ in range(times)]
+    return sent
+
+
+def _step(random: Random, kind: PlanKind, key: str, depth: int) -> Step:
+    choices = {"machine": MACHINE_STEPS, "script": SCRIPT_STEPS, "tree": TREE_STEPS}[kind]
+    chosen = random.choice(choices)
+    n = random.randint(0, 9)
+    match chosen:
+        case "ask" if kind == "machine":
+            do = random.choice(MACHINE_DEEDS)
+            return Step("ask", n, do, times=random.randint(1, 2), seconds=random.uniform(0.1, 3.0))
+        case "ask":
+            return Step("ask", n, random.choice(DEEDS), seconds=random.uniform(0.1, 3.0))
+        case "retry":
+            return Step("retry", n, times=random.randint(1, 2))
+        case "timeout" | "lapse":
+            return Step(chosen, seconds=random.uniform(0.3, 2.0))
+        case "race":
+            seconds = random.uniform(0.3, 2.0)
+            return Step("race", n, "slow", times=random.randint(0, 3), seconds=seconds)
+        case "child" if depth < DEEPEST:
+            return Step("child", child=_plan(random, f"{key}-c", depth + 1))
+        case "child":
+            return Step("ask", n)
+        case "group" | "parallel":
+            return _group(random, chosen, kind, key, depth)
+        case _:
+            return Step(chosen, n)
+
+
+def _group(random: Random, chosen: StepKind, kind: PlanKind, key: str, depth: int) -> Step:
+    count = 1 if kind == "tree" else random.randint(1, 4)
+    members = tuple(_member(random, f"{key}-{number}", depth, chosen) for number in range(count))
+    if chosen == "group":
+        return Step("group", members=members, fail_fast=random.random() < 0.3)
+    join: Join = random.choice(get_args(Join))
+    return Step("parallel", n=random.randint(1, count) if join == "n" else 0, members=members, join=join)
+
+
+def _member(random: Random, key: str, depth: int, chosen: StepKind) -> Step:
+    if chosen == "group" and depth < DEEPEST and random.random() < 0.25:
+        return Step("child", child=_plan(random, f"{key}-c", depth + 1))
+    do = random.choice(DEEDS)
+    return Step("ask", random.randint(0, 9), do, seconds=random.uniform(0.1, 3.0))
+
+
+def _fault(random: Random) -> Fault:
+    return Fault(
+        random.choice(get_args(FaultKind)),
+        at=random.uniform(0.0, 12.0),
+        target=random.randrange(6),
+        steps=random.choice((0, random.randrange(10), random.randrange(60))),
+        seconds=random.choice((0.0, random.uniform(0.0, 1.0), random.uniform(0.0, 8.0))),
+    )
+
+
+def _noise(random: Random) -> Noise:
+    def chance(most: float) -> float:
+        return random.choice((0.0, 0.0, random.uniform(0.0, most)))
+
+    return Noise(
+        drop=chance(0.3),
+        duplicate=chance(0.3),
+        reorder=chance(1.0),
+        delay=chance(0.3),
+        publish=chance(0.3),
+        commit=chance(0.4),
+        ack=chance(0.5),
+        call=chance(0.3),
+        stray=chance(0.5),
+        crash=chance(0.05),
+        stall=chance(0.05),
+        silent=chance(1.0),
+        hurry=chance(0.01),
+    )

@@ -1,0 +1,66 @@
+"""Runs many seeds, over the cores of this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from simulation.generator import make_workload
+from simulation.history import Struck
+from simulation.report import report
+from simulation.simulation import simulate
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of a seed, in short."""
+
+    seed: int
+    plans: int
+    """Plans that were begun, children included."""
+    faults: int
+    virtual_seconds: float
+    violations: tuple[str, ...]
+
+
+def run_seed(seed: int) -> Run:
+    """Simulate the workload of a seed."""
+    outcome = simulate(make_workload(seed))
+    faults = sum(isinstance(entry.fact, Struck) for entry in outcome.history.entries)
+    plans = len(outcome.history.stored)
+    return Run(seed, plans, faults, outcome.seconds, tuple(map(str, outcome.violations)))
+
+
+def run_seeds(seeds: Iterable[int], jobs: int = 0) -> Iterator[Run]:
+    """Simulate seeds, several at once, and give each as it is done.
+
+    Args:
+        seeds: Which.
+        jobs: Processes; 0 takes one for each core, 1 stays in this process.
+    """
+    jobs = jobs or os.cpu_count() or 1
+    if jobs == 1:
+        yield from map(run_seed, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(run_seed, seeds, chunksize=10)
+
+
+def run_and_report(seeds: range, jobs: int, say: Callable[[str], object]) -> int:
+    """Simulate seeds, say how it goes, and report on the first that fails; returns how many have failed."""
+    failed: list[Run] = []
+    done = plans = faults = 0
+    virtual = 0.0
+    for run in run_seeds(seeds, jobs):
+        done, plans, faults, virtual = done + 1, plans + run.plans, faults + run.faults, virtual + run.virtual_seconds
+        if run.violations:
+            failed.append(run)
+            say(f"seed {run.seed}: {run.violations[0]}")
+        if done % 500 == 0 or done == len(seeds):
+            said = f"{done} of {len(seeds)} seeds, {plans} plans, {faults} faults, {virtual / 3600:.1f} virtual hours"
+            say(f"{said}, {len(failed)} failed")
+    if failed:
+        say(report(simulate(make_workload(min(run.seed for run in failed)))))
+    return len(failed)

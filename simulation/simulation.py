@@ -1,0 +1,190 @@
+"""Runs a workload in virtual time, and checks what has become of it. The same workload, the same run, always."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import hashlib
+import logging
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from plancast.client.client import Client
+from plancast.plan.status import PlanStatus
+from plancast.settings import Settings
+from plancast.worker import TaskContext
+from plancast_bus.events import codec
+from plancast_bus.memory import MemoryBus
+from simulation.actions import Misfortune, People
+from simulation.adversary import Adversary
+from simulation.app import make_app
+from simulation.checker import Violation, check_history
+from simulation.cluster import Cluster
+from simulation.determinism import sealed
+from simulation.history import Answered, Called, Heard, History, Struck
+from simulation.loop import START, Exhausted, LoopClock, Stalled, VirtualLoop, context_of
+from simulation.observer import LoggedErrors, ObservedWorld
+from simulation.workload import Workload
+
+ACK_WAIT = 2.0
+"""Seconds after which what is lost is delivered again."""
+REST_SECONDS = 240.0
+"""Time that everything has to come to rest once there are no more faults."""
+DRAIN_SECONDS = 60.0
+"""Time that streams have to be emptied once all plans have ended."""
+DRAINED = ("results", "timers")
+"""Streams of which nothing may be left; requests that nobody does are left in theirs."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run."""
+
+    workload: Workload
+    history: History
+    violations: list[Violation]
+    seconds: float
+    """Virtual time that it took."""
+    steps: int
+    """Callbacks that the loop has run."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for two runs that went the same way in everything."""
+        digest = hashlib.sha256(repr(self.steps).encode())
+        for entry in self.history.entries:
+            digest.update(repr(entry).encode())
+        return digest.hexdigest()
+
+
+def simulate(workload: Workload) -> Outcome:
+    """Run a workload from begin to rest, and check its history."""
+    random = Random(f"run:{workload.seed}")
+    loop = VirtualLoop(random, hurry=workload.noise.hurry)
+    with sealed(loop, workload.seed):
+        world = ObservedWorld(_settings(workload).bus, LoopClock(loop))
+        with _logged(world.history.errors):
+            try:
+                with contextlib.suppress(Stalled):
+                    main = loop.create_task(_run(loop, world, workload, random), context=context_of("people"))
+                    loop.run_until_complete(main)
+            except Exhausted as error:
+                world.history.errors.append(str(error))
+            seconds, steps = loop.time() - START, loop.steps
+            world.history.errors += loop.errors
+            _clear_away(loop)
+    violations = check_history(world.history, workload)
+    return Outcome(workload, world.history, violations, seconds, steps)
+
+
+async def _run(loop: VirtualLoop, world: ObservedWorld, workload: Workload, random: Random) -> None:
+    adversary = Adversary(random, workload.noise, world)
+
+    def note(task: TaskContext, said: str) -> None:
+        plan, request = str(task.plan_id), task.event.id
+        world.note(Answered(plan, request, said) if said else Called(plan, request, task.attempt))
+
+    cluster = Cluster(
+        loop, world, adversary, _settings(workload), lambda worker: make_app(workload, worker), note,
+        workload.hosts, workload.workers,
+    )  # fmt: skip
+    adversary.crash, adversary.stall = cluster.crash, cluster.stall
+    observer = MemoryBus(world)
+    await observer.subscribe(f"{world.settings.prefix}.>", lambda *message: _hear(world, workload, *message))
+    cluster.start()
+    people = People(Client(cluster.connect()), world)
+    following = [asyncio.ensure_future(people.follow(plan)) for plan in workload.plans]
+    striking = [asyncio.ensure_future(Misfortune(cluster).strike(fault)) for fault in workload.faults]
+    await asyncio.sleep(workload.chaos_seconds)
+    await asyncio.gather(*striking)
+    adversary.active = adversary.away = False
+    loop.hurry = 0.0
+    world.note(Struck("no more faults"))
+    await asyncio.wait(following, timeout=REST_SECONDS)
+    undelivered = await _drained(world)
+    for future in following:
+        if future.done() and future.exception() is not None:
+            world.history.errors.append(f"people: {future.exception()!r}")
+    for key in [each.correlation_id for each in world.plans.all()]:
+        world.history.timelines[key] = await observer.checkpoints.history(key)
+    await world.conclude(undelivered)
+
+
+async def _hear(
+    world: ObservedWorld, workload: Workload, subject: str, payload: bytes, content_type: str | None
+) -> None:
+    _, topic, plan, event_type = subject.split(".", 3)
+    if topic == "action-results" and event_type == f"done.{plan}":
+        world.note(Heard(plan, codec.decode(payload, content_type).data))
+
+
+async def _drained(world: ObservedWorld) -> list[str]:
+    """What is left in the streams that plans are to empty, once all plans have ended or time is over."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + DRAIN_SECONDS
+    while left := _left(world):
+        if loop.time() > until:
+            return left
+        await asyncio.sleep(1.0)
+    return []
+
+
+def _left(world: ObservedWorld) -> list[str]:
+    messages = [each.subject for source in DRAINED for each in world.streams[source].messages.values()]  # type: ignore[index]
+    goals = [each.subject for each in world.streams["requests"].messages.values() if ".goal." in each.subject]
+    waiting = [
+        each.correlation_id for each in world.plans.all() if not PlanStatus(each.decode().summary.status).finished
+    ]
+    return [*messages, *goals, *(f"plan {each}" for each in waiting)]
+
+
+def _settings(workload: Workload) -> Settings:
+    settings = Settings.model_construct()
+    settings = settings.model_copy(deep=True)
+    settings.dispatchers.ack_wait = settings.workers.ack_wait = ACK_WAIT
+    settings.hosts.max_live_plans = workload.max_live_plans
+    settings.hosts.idle_seconds = 5.0
+    settings.plans.timeline_tail_bytes = workload.timeline_tail_bytes
+    return settings
+
+
+@contextlib.contextmanager
+def _logged(errors: list[str]) -> Iterator[None]:
+    """Keep errors that are logged, and keep all of it from the terminal."""
+    handler = LoggedErrors(errors)
+    loggers = [logging.getLogger(name) for name in ("plancast", "plancast_actors", "plancast_bus")]
+    before: list[tuple[Any, ...]] = [(each.level, each.propagate) for each in loggers]
+    for each in loggers:
+        each.addHandler(handler)
+        each.setLevel(logging.ERROR)
+        each.propagate = False
+    try:
+        yield
+    finally:
+        for each, (level, propagate) in zip(loggers, before, strict=True):
+            each.removeHandler(handler)
+            each.setLevel(level)
+            each.propagate = propagate
+
+
+def _clear_away(loop: VirtualLoop) -> None:
+    """End everything that is still there, the dead included, so that nothing is left to the garbage collector."""
+    loop.set_exception_handler(lambda *_: None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that were never begun
+        for _ in range(20):
+            loop.thaw_all()
+            tasks = asyncio.all_tasks(loop)
+            if not tasks:
+                break
+            for task in tasks:
+                task.cancel()
+            with contextlib.suppress(Stalled, Exhausted):
+                loop.run_until_complete(asyncio.wait(tasks, timeout=30.0))
+            del tasks, task
+        loop.close()
+        gc.collect(0)
