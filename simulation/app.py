@@ -15,7 +15,6 @@ from plancast.decisions.actions import (
     PauseReason,
     PlannerAction,
     PublishAction,
-    SpawnSpec,
     WaitAction,
 )
 from plancast.decisions.decision import PlannerDecision
@@ -27,6 +26,7 @@ from plancast.planners.planner import Planner
 from plancast.state_machine.machine import timeout_event
 from plancast.state_machine.states import RetryPolicy, StateAction, StateConfig, StateTransition
 from plancast.tasks.model import GroupCompletion
+from plancast.tasks.spec import SpawnSpec
 from plancast.worker import TaskContext, Worker
 from simulation.workload import PlanSpec, Step, Workload
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from plancast.app import App
 from plancast.settings import Settings
 from plancast_bus.events.envelope import EventTopic
-from plancast_bus.ports.bus import ConsumerSpec, Source
+from plancast_bus.ports.bus import ConsumerSpec
 from plancast_bus.subjects import Subjects, name_of_type
+from plancast_bus.topics import Source
 
 FACTS = (
     EventTopic.BUSINESS_FACTS,

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 from urllib.parse import quote, unquote
 
 from plancast_bus.errors import InvalidSubject
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 _TYPE = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+")
@@ -287,3 +288,16 @@ class Subjects:
 
     def _registrations(self, kind: str) -> str:
         return f"{self.store}.{'registrations' if self.is_listed(kind) else 'registry'}.{kind}"
+
+
+def tenant_of(event: EventEnvelope) -> str:
+    """The tenant of a goal or task as a token of a subject; empty when it has none, and for other events."""
+    return tenant_token(event.tenant_id) if event.topic == EventTopic.ACTION_REQUESTS else ""
+
+
+def tenant_token(tenant_id: str | None) -> str:
+    """A tenant as a token of a subject; empty for none, and for a name that is too long to be one."""
+    try:
+        return encode_token(tenant_id) if tenant_id else ""
+    except InvalidSubject:
+        return ""

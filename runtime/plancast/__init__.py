@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from plancast.agents.registry import AgentRegistry, Toolkit
     from plancast.client.client import Client
     from plancast.client.handle import PlanHandle
-    from plancast.context import PlatformContext
+    from plancast.context import GoalContext, PlatformContext, TransitionContext
     from plancast.decisions.decision import (
         AwaitAction,
         CompleteAction,
@@ -80,7 +80,6 @@ if TYPE_CHECKING:
         SpawnSpec,
         WaitAction,
     )
-    from plancast.goal import GoalContext, TransitionContext
     from plancast.models.port import ReasonerPort, ReasonReply, ReasonRequest
     from plancast.plan.context import PlanContext
     from plancast.plan.status import PlanStatus
@@ -210,7 +209,7 @@ _LATER = {
     "EventDefinition": "plancast.agents.definitions",
     "FinishReason": "plancast.decisions.decision",
     "FinishStep": "plancast.planners.decision_tree.steps",
-    "GoalContext": "plancast.goal",
+    "GoalContext": "plancast.context",
     "GroupCompletion": "plancast.tasks.model",
     "GroupState": "plancast.tasks.model",
     "MemberOutcome": "plancast.tasks.model",
@@ -237,7 +236,7 @@ _LATER = {
     "TaskRegistry": "plancast.tasks.registry",
     "TaskState": "plancast.tasks.model",
     "Toolkit": "plancast.agents.registry",
-    "TransitionContext": "plancast.goal",
+    "TransitionContext": "plancast.context",
     "WaitAction": "plancast.decisions.decision",
     "WatchGroupStep": "plancast.planners.decision_tree.steps",
 }

@@ -19,13 +19,12 @@ import uvloop
 
 from plancast_actors.dispatch import remote_host
 from plancast_actors.dispatch.remote_host import RayHost
-from plancast_actors.hosting.connection import HostLine, Lines
+from plancast_actors.hosting.connection import HostLine, Lines, LineServer
 from plancast_actors.hosting.protocol import HostLost, Inbound, Outcome
 from plancast_actors.rpc import framing
 from plancast_actors.rpc import server as line_server
 from plancast_actors.rpc.client import LineOffer
 from plancast_actors.rpc.framing import HEADER, pack, unpack
-from plancast_actors.rpc.server import LineServer
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 20.0

@@ -18,8 +18,9 @@ from plancast_actors.reasoning import autoscaler
 from plancast_actors.reasoning.autoscaler import ReasonerLost
 from plancast_actors.reasoning.pool import ReasonerPool
 from plancast_actors.reasoning.response_store import KIND, AnswerStore, KeptAnswers
-from plancast_actors.reasoning.usage import OTHERS, Ledger
+from plancast_actors.reasoning.usage import Ledger
 from plancast_actors.rpc.cancellation import Calls
+from plancast_actors.telemetry.metrics import OTHERS
 from plancast_bus.clock import ManualClock
 from plancast_bus.memory import MemoryBus, MemoryWorld
 

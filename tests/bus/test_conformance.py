@@ -25,7 +25,7 @@ from plancast_bus.errors import (
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus, MemoryWorld
-from plancast_bus.ports.bus import CUT_BYTES, Bus, Consumer, ConsumerSpec, Delivery, Source
+from plancast_bus.ports.bus import CUT_BYTES, Bus, Consumer, ConsumerSpec, Delivery
 from plancast_bus.ports.checkpoints import Checkpoint, KeptMachine, PlanFilter, PlanSummary
 from plancast_bus.ports.effects import (
     CancelTimer,
@@ -39,7 +39,7 @@ from plancast_bus.ports.effects import (
 )
 from plancast_bus.ports.trees import tree_name
 from plancast_bus.settings import BusSettings, NatsSettings
-from plancast_bus.topics import TOPICS
+from plancast_bus.topics import TOPICS, Source
 
 PATIENCE = 30.0
 SHORT = 1.0  # seconds by the world's clock

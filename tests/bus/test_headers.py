@@ -16,9 +16,10 @@ from plancast_bus.events.codec import decode
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.nats_server.process import NatsServer
-from plancast_bus.ports.bus import Bus, Consumer, ConsumerSpec, Delivery, Source
+from plancast_bus.ports.bus import Bus, Consumer, ConsumerSpec, Delivery
 from plancast_bus.ports.effects import Publish, Respond, SetTimer, from_fields, to_fields
 from plancast_bus.settings import BusSettings, NatsSettings
+from plancast_bus.topics import Source
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 vendor=a b"
 CORE = {"ce-specversion": "1.0", "ce-id": "A234", "ce-source": "/shop", "ce-type": "thing.done"}

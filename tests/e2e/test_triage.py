@@ -16,7 +16,7 @@ import pytest
 
 from plancast import Client, PlanFailed, PlanHandle, PlanStatus
 from plancast.demo import stub_model
-from plancast.demo.triage_cases import APPROVER, TICKETS, TicketCase
+from plancast.demo.triage import APPROVER, TICKETS, TicketCase
 from plancast.testing import ModelServer
 from plancast_actors.deployment.deployment import Deployment
 from plancast_actors.deployment.local import LocalRuntime

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from plancast.demo.driver import cost_of
-from plancast.demo.research_cases import AT_ONCE, CLARIFIED, HOPELESS, Case
-from plancast.demo.research_driver import Run
+from plancast.demo.research_cases import AT_ONCE, CLARIFIED, HOPELESS, Case, Run
 
 KILLED_AT = 100.0
 OF_ANOTHER = {"searching": {"query": "slicing", "hits": [{}]}, "analyzing": {"answer": "A slice.", "sources": ["a"]}}

@@ -17,8 +17,7 @@ from plancast import App, PlanFailed, PlanHandle
 from plancast.app import load_app
 from plancast.demo import stub_model
 from plancast.demo.apps import triage
-from plancast.demo.triage_cases import APPROVER, KINDS, TICKETS, TicketCase, choose_tickets
-from plancast.demo.triage_drive import TicketRun, TriageDrive
+from plancast.demo.triage import APPROVER, KINDS, TICKETS, TicketCase, TicketRun, TriageDrive, choose_tickets
 from plancast.testing import ModelServer, PlancastTest
 
 ROOT = Path(__file__).parents[2]

@@ -13,6 +13,7 @@ from unittest.mock import AsyncMock, MagicMock
 import pytest
 
 from plancast.agents.definitions import AgentDefinition, EventDefinition
+from plancast.context import GoalContext
 from plancast.decisions.actions import (
     AwaitAction,
     CompleteAction,
@@ -31,7 +32,6 @@ from plancast.errors import (
     InvalidStateMachine,
     ModelUnavailable,
 )
-from plancast.goal import GoalContext
 from plancast.models.port import CURRENT_REASONER, ReasonReply, ReasonRequest
 from plancast.plan.context import PlanContext
 from plancast.plan.requests import Request

@@ -12,8 +12,8 @@ import pytest
 
 from plancast.client.client import Client
 from plancast.client.handle import PlanChange
+from plancast.context import GoalContext
 from plancast.errors import ForeignPlan, PlanCancelled, PlanFailed, PlanFinished, PlanNotFound, UnknownGoal
-from plancast.goal import GoalContext
 from plancast.plan.context import PlanContext
 from plancast.plan.status import PlanStatus
 from plancast.plan.store import StoredPlans

@@ -15,8 +15,7 @@ from tests.runtime.test_replay import recorded_of
 from tests.runtime.test_turn_properties import Happening, World, a_machine, happenings, lived
 
 from plancast import App, Planner, PlannerDecision, PlanStatus, Settings, StateConfig, Worker
-from plancast.carrying_over import carried_over
-from plancast.decisions.actions import CompleteAction, DelegateAction, PublishAction, SpawnSpec, WaitAction
+from plancast.decisions.actions import CompleteAction, DelegateAction, PublishAction, WaitAction
 from plancast.errors import CannotReplay, ForeignPlan, PlanFailed, PlanFinished, PlanNotFound, UnknownRevision
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import FORK
@@ -28,8 +27,9 @@ from plancast.planners.decision_tree.steps import FinishStep, SpawnAndAwaitStep
 from plancast.replay.environment import OtherPlans
 from plancast.replay.replay import ReplayOptions, walk
 from plancast.state_machine.machine import Machine
+from plancast.tasks.spec import SpawnSpec
 from plancast.testing import ManualClock, PlancastTest
-from plancast.turn.fork import fork_event
+from plancast.turn.fork import carried_over, fork_event
 from plancast.turn.turn import Turn, Verdict
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from plancast import App, PlanContext, PlanHandle, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
-from plancast.decisions.actions import DelegateAction, ParallelAction, PlannerAction, PublishAction, SpawnSpec
+from plancast.decisions.actions import DelegateAction, ParallelAction, PlannerAction, PublishAction
 from plancast.decisions.decision import PlannerDecision
 from plancast.plan.requests import Request
 from plancast.planners.contract import RunContext, WakeMode
 from plancast.tasks.model import StepState
 from plancast.tasks.registry import KEPT_STEPS, TaskRegistry
+from plancast.tasks.spec import SpawnSpec
 from plancast.testing import ManualClock, PlancastTest
 from plancast.turn.timers import MAX_ALIASES
 from plancast_actors.hosting import plan_host

@@ -21,18 +21,18 @@ from plancast.decisions.actions import (
     ParallelAction,
     PlannerAction,
     PublishAction,
-    SpawnSpec,
     WaitAction,
 )
 from plancast.decisions.decision import PlannerDecision, parse_decision
 from plancast.errors import BudgetExhausted, InvalidDecision
+from plancast.models.in_process import reasoner_of
 from plancast.models.port import ReasonRequest
-from plancast.models.repair_loop import reasoner_of
 from plancast.planners.contract import RunContext
 from plancast.planners.decision_tree.planner import DeterministicPlanner
 from plancast.planners.decision_tree.steps import CallToolStep, FinishStep, PauseStep, SpawnAndAwaitStep, WatchGroupStep
 from plancast.planners.llm.choreography import ChoreographyPlanner
 from plancast.planners.llm.decision_validation import decision_faults
+from plancast.tasks.spec import SpawnSpec
 from plancast.testing import Check, ConformanceReport, TaskRegistry
 from plancast.testing.conformance import report as planner_conformance
 from plancast.testing.conformance.imports import MODELS, RUNTIME, Reached, imports_of, modules_of, reached

@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plancast.agents.definitions import AgentDefinition, EventDefinition
-from plancast.decisions.actions import PublishAction, SpawnSpec
+from plancast.decisions.actions import PublishAction
 from plancast.decisions.decision import PlannerDecision
 from plancast.errors import InvalidPlannerConfig
 from plancast.json_values.abbreviate import LEAST, fit, share, tell
 from plancast.planners.contract import RunBudget, RunContext, RunControl, TrajectoryEntry
 from plancast.planners.llm.prompt import STRATEGIES, Prompt, PromptTemplate, build_messages
 from plancast.tasks.registry import TaskRegistry
+from plancast.tasks.spec import SpawnSpec
 
 GOLDEN = Path(__file__).parent / "golden" / "prompt.txt"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

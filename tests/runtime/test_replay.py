@@ -16,7 +16,7 @@ from simulation.history import Committed
 from tests.runtime.test_turn_properties import KEPT, Happening, World, a_machine, happenings, lived
 
 from plancast import App, PlanContext, Planner, PlannerDecision, Settings, StateConfig, Worker
-from plancast.decisions.actions import CompleteAction, FinishReason, PublishAction, SpawnSpec
+from plancast.decisions.actions import CompleteAction, FinishReason, PublishAction
 from plancast.errors import CannotReplay, UnknownRevision
 from plancast.json_values.diff import MISSING, Difference, differences
 from plancast.models.port import ReasonReply, ReasonRequest, Usage
@@ -29,6 +29,7 @@ from plancast.replay.report import Outcome
 from plancast.replay.stored import recorded_plan
 from plancast.settings import PlanSettings
 from plancast.state_machine.machine import Machine
+from plancast.tasks.spec import SpawnSpec
 from plancast.testing import PlancastTest
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.ports.effects import Respond

@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
-from plancast.decisions.actions import SpawnSpec
 from plancast.errors import IdempotencyConflict, IllegalTaskMove, TaskError, UnknownTask
 from plancast.tasks.model import LEGAL_MOVES, GroupCompletion, GroupState, MemberOutcome, StepState, TaskState
 from plancast.tasks.registry import KEPT_RESOLVED, TaskRegistry
+from plancast.tasks.spec import SpawnSpec
 
 SPEC = SpawnSpec(event_type="report.write", data={"about": "tides"}, priority=3)
 FAIL_FAST = SpawnSpec(event_type="report.write", fail_fast=True)

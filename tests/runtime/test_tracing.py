@@ -28,8 +28,9 @@ from plancast.telemetry.tracing import Tracing
 from plancast.testing import Answer, MemoryWorld, ModelServer, PlancastTest
 from plancast_bus.events.codec import decode
 from plancast_bus.memory import MemoryBus
-from plancast_bus.ports.bus import ConsumerSpec, Source
+from plancast_bus.ports.bus import ConsumerSpec
 from plancast_bus.ports.effects import Publish
+from plancast_bus.topics import Source
 
 SECRET = "what-the-goal-says"
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"

@@ -18,17 +18,20 @@ from plancast.agents.registry import TTL_SECONDS
 from plancast.app import App, load_app
 from plancast.errors import InvalidApp
 from plancast.settings import Settings
+from plancast_actors.dispatch.actor import start_dispatcher
 from plancast_actors.dispatch.dispatcher import CONSUMER_PREFIX, DispatcherOptions, consumer_specs
+from plancast_actors.hosting.actor import start_host
 from plancast_actors.liveness.registration import deregister_app, register_app
-from plancast_actors.ray import process
 from plancast_actors.ray.process import Blueprint, names_of, restarts_of
 from plancast_actors.reasoning import actors
 from plancast_actors.reasoning.client import POOL, wants_reasoners
 from plancast_actors.release import RECORD, Release
+from plancast_actors.workers.actor import start_worker
 from plancast_actors.workers.runner import task_consumer
 from plancast_bus.errors import BusError, BusUnavailable
 from plancast_bus.jetstream import connect
-from plancast_bus.ports.bus import Bus, Source
+from plancast_bus.ports.bus import Bus
+from plancast_bus.topics import Source
 
 KINDS = {
     "dispatchers": "dispatcher-",
@@ -125,12 +128,12 @@ class Deployment:
         ]
         worker_names = [f"worker-{index}" for index in range(workers)]
         await self.start(
-            [(process.start_host, blueprint, name) for name in blueprint.shared_hosts]
-            + [(process.start_worker, blueprint, name) for name in worker_names]
+            [(start_host, blueprint, name) for name in blueprint.shared_hosts]
+            + [(start_worker, blueprint, name) for name in worker_names]
         )
         await self.retire(await self._outdated(dispatchers))
         await delete_stale_consumers(bus, dispatchers)
-        await self.start([(process.start_dispatcher, each, each.options.name) for each in dispatchers])
+        await self.start([(start_dispatcher, each, each.options.name) for each in dispatchers])
         await self.retire(await self._surplus("host-", blueprint.shared_hosts))
         await self.retire(await self._surplus("worker-", worker_names))
 

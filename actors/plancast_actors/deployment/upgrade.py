@@ -16,11 +16,13 @@ from plancast.app import App
 from plancast_actors.deployment import preflight
 from plancast_actors.deployment.deployment import Deployment, delete_stale_consumers
 from plancast_actors.deployment.plan_requirements import plans_underway, waiting_goals
-from plancast_actors.ray import process
+from plancast_actors.dispatch.actor import start_dispatcher
+from plancast_actors.hosting.actor import start_host
 from plancast_actors.ray.process import Blueprint
 from plancast_actors.reasoning import actors
 from plancast_actors.reasoning.client import POOL
 from plancast_actors.release import RECORD, Abilities, Release, gaps
+from plancast_actors.workers.actor import start_worker
 from plancast_bus.errors import PlancastError
 from plancast_bus.ports.bus import Bus
 
@@ -176,11 +178,11 @@ class Upgrade:
             if name in new.shared_hosts:
                 self.say(f"replacing {name}")
                 await self._end([name], ROLLING_PATIENCE)  # what it has in hand is handed over again
-                await deployment.start([(process.start_host, new, name)])
+                await deployment.start([(start_host, new, name)])
         for name in self._names("worker-") if self.workers else ():
             self.say(f"replacing {name}")
             drained &= await self._end([name], self.timeout)
-            await deployment.start([(process.start_worker, new, name)])
+            await deployment.start([(start_worker, new, name)])
         await self._end(await deployment.names("reasoners"), ROLLING_PATIENCE)
         if POOL in self._old:
             self.say("replacing the reasoners")
@@ -190,7 +192,7 @@ class Upgrade:
             if mine.options.name in self._old and len(self._names("dispatcher-")) == new.options.count:
                 self.say(f"replacing {mine.options.name}")
                 drained &= await self._end([mine.options.name], self.timeout)
-                await deployment.start([(process.start_dispatcher, mine, mine.options.name)])
+                await deployment.start([(start_dispatcher, mine, mine.options.name)])
         await self._end(await deployment.names("dedicated"), ROLLING_PATIENCE)  # new dispatchers start them anew
         return drained
 
@@ -254,10 +256,10 @@ class Upgrade:
         if POOL in self._old:
             await deployment.start([(actors.start_pool, self._old[POOL], POOL)])
         await deployment.start(
-            [(process.start_host, self._old[name], name) for name in self._names("host-")]
-            + [(process.start_worker, self._old[name], name) for name in self._names("worker-")]
+            [(start_host, self._old[name], name) for name in self._names("host-")]
+            + [(start_worker, self._old[name], name) for name in self._names("worker-")]
         )
-        await deployment.start([(process.start_dispatcher, each, each.options.name) for each in dispatchers])
+        await deployment.start([(start_dispatcher, each, each.options.name) for each in dispatchers])
         if self._record is not None:
             await self.bus.registry.put(RECORD, deployment.namespace, self._record)
 

@@ -17,7 +17,8 @@ from plancast_actors.telemetry.samples import UNSAMPLED, Samples
 from plancast_bus import fault_injection
 from plancast_bus.errors import BusError, BusUnavailable
 from plancast_bus.fault_injection import CrashPoint
-from plancast_bus.ports.bus import Bus, Consumer, Delivery, Source
+from plancast_bus.ports.bus import Bus, Consumer, Delivery
+from plancast_bus.topics import Source
 
 __all__ = ("CONSUMER_PREFIX", "Dispatcher", "DispatcherOptions", "HostDirectory", "consumer_specs")
 

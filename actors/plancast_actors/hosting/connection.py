@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 from plancast_actors.hosting.protocol import HostLost, Inbound, Outcome
 from plancast_actors.rpc.client import Line, LineOffer
+from plancast_actors.rpc.server import Caller, Exchange, Listener
+
+logger = logging.getLogger(__name__)
 
 
 class HostLine(Line):
@@ -71,3 +75,51 @@ class Lines:
         self._lines = {other: each for other, each in self._lines.items() if not each.lost}
         self._lines[name] = line
         return line
+
+
+class LineServer(Listener):
+    """Listens for dispatchers, and hands their calls to a plan host.
+
+    Args:
+        exchange: See :meth:`plancast_actors.hosting.protocol.HostPort.exchange`.
+        life: The host's incarnation.
+    """
+
+    def __init__(self, exchange: Exchange, life: str) -> None:
+        super().__init__(life)
+        self.exchange = exchange
+
+    def caller(self) -> Caller:
+        """A dispatcher."""
+        return _Dispatcher(self, self.exchange)
+
+
+class _Dispatcher(Caller):
+    """A dispatcher that is connected."""
+
+    def __init__(self, server: Listener, exchange: Exchange) -> None:
+        super().__init__(server)
+        self._exchange = exchange
+        self._calls: set[asyncio.Task[None]] = set()
+
+    def called(self, message: Any) -> None:
+        number, dispatcher, batch, wait = message
+        events = [Inbound(*each) for each in batch]
+        call = asyncio.get_running_loop().create_task(self._answer(number, dispatcher, events, wait))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+
+    async def _answer(self, number: int, dispatcher: str, events: list[Inbound], wait: bool) -> None:
+        try:
+            outcomes = await self._exchange(dispatcher, events, wait)
+        except Exception:  # as when the process ends: nothing is known of the events
+            logger.exception("a call of %s has failed", dispatcher)
+            self.abort()
+            return
+        self.send((number, outcomes))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """What was reported in calls that nobody waits for is kept for the next one."""
+        super().connection_lost(error)
+        for call in self._calls:
+            call.cancel()

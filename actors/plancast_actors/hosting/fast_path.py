@@ -20,7 +20,7 @@ from plancast_bus.ports.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
     from plancast_actors.hosting.plan_actor import PlanActor
-    from plancast_actors.hosting.plan_host import Reports
+    from plancast_actors.hosting.reports import Reports
 
 _T = TypeVar("_T")
 

@@ -6,8 +6,8 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Protocol
 
+from plancast.models.in_process import in_process_reasoner
 from plancast.models.port import ReasonerPort, ReasonReply, ReasonRequest
-from plancast.models.repair_loop import in_process_reasoner
 from plancast.models.throttle import in_turn
 from plancast.telemetry.trace_scope import TRACING, current_trace
 

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from plancast.app_code import contained
+from plancast.context import GoalContext
 from plancast.errors import HandlerAborted, RetryableError, TerminalError, UnstorablePlan
-from plancast.goal import GoalContext
 from plancast.plan.control_events import CANCEL, cancel_reason
 from plancast.plan.event_fields import error_text
 from plancast.plan.tree import KEPT_SECONDS, Place
@@ -38,7 +38,8 @@ from plancast_bus.ports.effects import Publish
 from plancast_bus.ports.trees import tree_name
 
 if TYPE_CHECKING:
-    from plancast_actors.hosting.plan_host import PlanHost, Reports
+    from plancast_actors.hosting.plan_host import PlanHost
+    from plancast_actors.hosting.reports import Reports
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -21,7 +21,7 @@ from plancast.models.response_cache import Key
 from plancast.settings import ReasonerSettings
 from plancast.telemetry import trace_export
 from plancast.telemetry.logging import IN_HAND
-from plancast_actors.dispatch.remote_host import listen_where_ray_does
+from plancast_actors.ray.endpoint import listen_where_ray_does
 from plancast_actors.ray.process import Blueprint, Process, actor_options, names_of, open_bus
 from plancast_actors.reasoning.autoscaler import ReasonerLost
 from plancast_actors.reasoning.client import POOL, Answerer, CallLost

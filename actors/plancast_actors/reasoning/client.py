@@ -18,7 +18,7 @@ from plancast.app import App
 from plancast.errors import ReasonerUnavailable
 from plancast.models.port import ReasonReply, ReasonRequest
 from plancast.settings import Settings
-from plancast_actors.dispatch.remote_host import DETOUR_SECONDS
+from plancast_actors.ray.endpoint import DETOUR_SECONDS
 from plancast_actors.reasoning.connection import LineCut, QuestionLine
 from plancast_actors.reasoning.serialization import Question, pack_call, read_reply, seal
 from plancast_actors.rpc.client import LineOffer

@@ -8,10 +8,10 @@ from typing import Any
 
 from plancast.models.port import ReasonReply
 from plancast_actors.reasoning.serialization import Question
+from plancast_actors.telemetry.metrics import OTHERS
 
 MAX_NAMES = 1000
 """Names of a kind that are told apart; those least recently seen beyond it are summed up."""
-OTHERS = "(others)"
 
 
 @dataclass(slots=True)

@@ -80,23 +80,6 @@ class Listener(abc.ABC):
             self._complained_at, self._refused = now, 0
 
 
-class LineServer(Listener):
-    """Listens for dispatchers, and hands their calls to a plan host.
-
-    Args:
-        exchange: See :meth:`plancast_actors.hosting.protocol.HostPort.exchange`.
-        life: The host's incarnation.
-    """
-
-    def __init__(self, exchange: Exchange, life: str) -> None:
-        super().__init__(life)
-        self.exchange = exchange
-
-    def caller(self) -> Caller:
-        """A dispatcher."""
-        return _Dispatcher(self, self.exchange)
-
-
 class Caller(Frames):
     """Somebody who is connected, and is listened to once the secret was shown."""
 
@@ -157,34 +140,3 @@ class Caller(Frames):
         super().resume_writing()
         if self._transport is not None and not self.lost:
             self._transport.resume_reading()
-
-
-class _Dispatcher(Caller):
-    """A dispatcher that is connected."""
-
-    def __init__(self, server: Listener, exchange: Exchange) -> None:
-        super().__init__(server)
-        self._exchange = exchange
-        self._calls: set[asyncio.Task[None]] = set()
-
-    def called(self, message: Any) -> None:
-        number, dispatcher, batch, wait = message
-        events = [Inbound(*each) for each in batch]
-        call = asyncio.get_running_loop().create_task(self._answer(number, dispatcher, events, wait))
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
-
-    async def _answer(self, number: int, dispatcher: str, events: list[Inbound], wait: bool) -> None:
-        try:
-            outcomes = await self._exchange(dispatcher, events, wait)
-        except Exception:  # as when the process ends: nothing is known of the events
-            logger.exception("a call of %s has failed", dispatcher)
-            self.abort()
-            return
-        self.send((number, outcomes))
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """What was reported in calls that nobody waits for is kept for the next one."""
-        super().connection_lost(error)
-        for call in self._calls:
-            call.cancel()

@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plancast_actors.reasoning.usage import OTHERS
 from plancast_actors.telemetry import metrics
-from plancast_actors.telemetry.metrics import Metric
+from plancast_actors.telemetry.metrics import OTHERS, Metric
 
 if TYPE_CHECKING:
     from plancast_actors.dispatch.dispatcher import Dispatcher

@@ -149,3 +149,6 @@ def table() -> str:
 
 if __name__ == "__main__":
     print(table())
+
+
+OTHERS = "(others)"

@@ -12,13 +12,13 @@ from plancast.agents.registry import AgentRegistry, Toolkit
 from plancast.app import App
 from plancast.context import PlatformContext
 from plancast.errors import InvalidApp
-from plancast.live import LiveEvents
 from plancast.plan.store import StoredPlans
 from plancast.settings import WorkerSettings
 from plancast.worker import Worker
 from plancast_actors.liveness.registration import Presence
 from plancast_actors.telemetry.samples import Samples
 from plancast_actors.workers.executor import ContextFactory, TaskCounts, TaskExecutor, WorkerRoom
+from plancast_actors.workers.live_events import LiveEvents
 from plancast_actors.workers.reader import TaskReader
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

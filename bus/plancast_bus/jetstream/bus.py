@@ -35,12 +35,11 @@ from plancast_bus.jetstream.stores.trees import JetStreamTrees
 from plancast_bus.jetstream.streams import definitions
 from plancast_bus.jetstream.streams.admission import Admission
 from plancast_bus.jetstream.streams.health import examine
-from plancast_bus.ports.bus import ConsumerSpec, Delivery, Notice, Source
+from plancast_bus.ports.bus import ConsumerSpec, Delivery, Notice
 from plancast_bus.ports.effects import Effect
 from plancast_bus.settings import BusSettings, NatsSettings
-from plancast_bus.subjects import Subjects, encode_token, message_id_of
-from plancast_bus.tenants import tenant_of
-from plancast_bus.topics import SOURCES
+from plancast_bus.subjects import Subjects, encode_token, message_id_of, tenant_of
+from plancast_bus.topics import SOURCES, Source
 
 logger = logging.getLogger(__name__)
 

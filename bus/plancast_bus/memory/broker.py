@@ -16,7 +16,6 @@ from plancast_bus.memory.registry import KeptRegistrations
 from plancast_bus.memory.streams import MemoryStream, TimerStream
 from plancast_bus.memory.subscriptions import Notices
 from plancast_bus.memory.trees import KeptTrees
-from plancast_bus.ports.bus import Source
 from plancast_bus.ports.effects import (
     CancelTimer,
     DropAlias,
@@ -30,7 +29,7 @@ from plancast_bus.ports.effects import (
 )
 from plancast_bus.settings import BusSettings
 from plancast_bus.subjects import Subjects, encode_token, is_inbox
-from plancast_bus.topics import SOURCES
+from plancast_bus.topics import SOURCES, Source
 
 logger = logging.getLogger(__name__)
 

@@ -20,14 +20,13 @@ from plancast_bus.memory.registry import MemoryRegistry
 from plancast_bus.memory.streams import MemoryStream
 from plancast_bus.memory.subscriptions import MemorySubscription
 from plancast_bus.memory.trees import MemoryTrees
-from plancast_bus.ports.bus import ConsumerSpec, DeadLetters, Delivery, Notice, Registry, Source
+from plancast_bus.ports.bus import ConsumerSpec, DeadLetters, Delivery, Notice, Registry
 from plancast_bus.ports.checkpoints import CheckpointStore
 from plancast_bus.ports.effects import DropAlias, Effect, NoteAlias, Publish, Respond, SealHistory, Withdraw
 from plancast_bus.ports.trees import Trees
 from plancast_bus.settings import BusSettings
-from plancast_bus.subjects import Subjects
-from plancast_bus.tenants import tenant_of
-from plancast_bus.topics import SOURCES
+from plancast_bus.subjects import Subjects, tenant_of
+from plancast_bus.topics import SOURCES, Source
 
 
 class MemoryBus:

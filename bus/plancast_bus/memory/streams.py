@@ -8,11 +8,11 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from plancast_bus.admission import admitted_bytes, full
 from plancast_bus.clock import Clock
 from plancast_bus.errors import BusError, PublishRefused
 from plancast_bus.memory.subscriptions import SubjectIndex, overlap
 from plancast_bus.ports.bus import ConsumerSpec, Delivery
+from plancast_bus.topics import admitted_bytes, full
 
 _SLACK = 1024
 """Stale entries that a heap may hold beyond as many as it has valid ones."""

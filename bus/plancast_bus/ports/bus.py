@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from plancast_bus.errors import InvalidSubject, PayloadTooLarge
 from plancast_bus.events.envelope import EventEnvelope, WireEvent
@@ -17,9 +17,7 @@ from plancast_bus.ports.checkpoints import CheckpointStore
 from plancast_bus.ports.effects import Effect
 from plancast_bus.ports.trees import Trees
 from plancast_bus.subjects import LetterWriter, Subjects
-
-Source = Literal["results", "requests", "facts", "timers"]
-"""What can be consumed: answers and signals for plans, requests (goals and tasks), facts, due timers."""
+from plancast_bus.topics import Source
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from plancast.ending import Ending
+from plancast.client.results import Ending
 from plancast.errors import PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
 from plancast.json_values.normalize import plain
 from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, REJECT, RESUME

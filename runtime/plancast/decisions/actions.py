@@ -7,10 +7,11 @@ the JSON schema, and so into prompts: they are written for models to read. Data 
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic_core import PydanticUseDefault
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from plancast.json_values.limits import FrozenDict, freeze, shown
+from plancast.json_values.model import Data, Name, NullIsDefault, PlannerValue, Text
+from plancast.tasks.spec import SpawnSpec
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.subjects import MAX_TYPE
 
@@ -53,68 +54,25 @@ class PauseReason(StrEnum):
     CONSTRAINTS_CONFLICT = "constraints_conflict"
 
 
-def _null_is_default(value: Any) -> Any:
-    if value is None:
-        raise PydanticUseDefault
-    return value
-
-
 def _not_keyed(value: Any) -> Any:
     if value == "keyed":
         raise ValueError("got 'keyed', which is reserved and does not exist yet, allowed: all, first_success, n")
     return value
 
 
-NullIsDefault = BeforeValidator(_null_is_default)
-_Text = Annotated[str, NullIsDefault]
-_Name = Annotated[str, Field(min_length=1, max_length=MAX_TYPE)]
-_Data = Annotated[dict[str, Any], NullIsDefault, AfterValidator(freeze)]
-
-
-def _for_models(schema: dict[str, Any], model: type[BaseModel]) -> None:
-    """What a model should write, though a program may leave it out; and no titles, which only repeat names."""
-    for field in schema["properties"].values():
-        field.pop("title", None)
-    wanted = {"action", *schema.get("required", ()), *getattr(model, "_wanted", ())}
-    schema["required"] = [name for name in schema["properties"] if name in wanted]
-
-
-class PlannerValue(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, json_schema_extra=_for_models)
-
-
-class SpawnSpec(PlannerValue):
-    """A task or child plan to start."""
-
-    event_type: _Name
-    """The event that starts it."""
-    data: _Data = Field(default_factory=FrozenDict)
-    """The event's data."""
-    description: _Text = ""
-    """What it is for."""
-    query: _Text = ""
-    """What it is to find out, in words."""
-    priority: Annotated[int, Field(ge=-1000, le=1000), NullIsDefault] = 0
-    """Higher goes first."""
-    retain_turn: Annotated[bool, NullIsDefault] = False
-    """Whether the plan makes no other move until it is resolved."""
-    fail_fast: Annotated[bool, NullIsDefault] = False
-    """Whether its failure cancels the rest of its group."""
-
-
 class PublishAction(PlannerValue):
     """Publish an event that an agent acts on, and go on with its answer."""
 
     action: Literal[PlanAction.PUBLISH] = PlanAction.PUBLISH
-    event_type: _Name
+    event_type: Name
     """The event to publish: one of those listed, exactly as written there."""
     topic: Annotated[EventTopic, NullIsDefault] = EventTopic.ACTION_REQUESTS
     """The event's topic."""
-    data: _Data = Field(default_factory=FrozenDict)
+    data: Data = Field(default_factory=FrozenDict)
     """The event's data, as its payload schema wants it."""
-    response_event: _Name | None = None
+    response_event: Name | None = None
     """The event that answers it; leave it out to take the one that the event declares."""
-    reasoning: _Text = ""
+    reasoning: Text = ""
     """Why this event."""
 
 
@@ -127,9 +85,9 @@ class CompleteAction(PlannerValue):
     """The final result for the requester: an object. Required when the reason is goal."""
     reason: Annotated[FinishReason, NullIsDefault] = FinishReason.GOAL
     """Why the plan ends: goal when the goal is reached."""
-    metadata: _Data = Field(default_factory=FrozenDict)
+    metadata: Data = Field(default_factory=FrozenDict)
     """Anything else that the plan's history should keep."""
-    reasoning: _Text = ""
+    reasoning: Text = ""
     """Why the plan ends now."""
 
     @model_validator(mode="after")
@@ -145,15 +103,15 @@ class WaitAction(PlannerValue):
     action: Literal[PlanAction.WAIT] = PlanAction.WAIT
     reason: Annotated[str, Field(min_length=1)]
     """What is waited for, for people to read."""
-    expected_event: _Name
+    expected_event: Name
     """The event that lets the plan go on."""
     timeout_seconds: Annotated[float, Field(gt=0, le=MAX_WAIT_SECONDS)] | None = 3600
     """Seconds until the wait is given up; null waits for ever."""
     pause_reason: Annotated[PauseReason, NullIsDefault] = PauseReason.AWAIT_INPUT
     """What kind of waiting it is."""
-    payload: _Data = Field(default_factory=FrozenDict)
+    payload: Data = Field(default_factory=FrozenDict)
     """What whoever sends the event should see."""
-    reasoning: _Text = ""
+    reasoning: Text = ""
     """Why waiting is right; may be left out, there is the reason."""
 
 
@@ -164,17 +122,17 @@ class DelegateAction(PlannerValue):
     action: Literal[PlanAction.DELEGATE] = PlanAction.DELEGATE
     spec: SpawnSpec | None = None
     """The same goal with its options; what it says of event and data need not be said twice."""
-    target_planner: _Text = ""
+    target_planner: Text = ""
     """The planner's name. Required without a spec."""
     goal_event: Annotated[str, Field(max_length=MAX_TYPE), NullIsDefault] = Field(
         default_factory=lambda given: given["spec"].event_type if given.get("spec") else ""
     )
     """The goal's event. Required without a spec."""
-    goal_data: _Data = Field(default_factory=lambda given: given["spec"].data if given.get("spec") else FrozenDict())
+    goal_data: Data = Field(default_factory=lambda given: given["spec"].data if given.get("spec") else FrozenDict())
     """The goal's data."""
-    group_id: _Name | None = None
+    group_id: Name | None = None
     """The group of tasks that it belongs to."""
-    reasoning: _Text = ""
+    reasoning: Text = ""
     """Why that planner."""
 
     @model_validator(mode="after")
@@ -200,7 +158,7 @@ class ParallelAction(PlannerValue):
     """When to go on: after all answers, the first success, or n successes."""
     n: int | None = None
     """How many successes, when join is n."""
-    reasoning: _Text = ""
+    reasoning: Text = ""
     """Why these, and why at once."""
 
     @model_validator(mode="after")
@@ -217,11 +175,11 @@ class AwaitAction(PlannerValue):
     """Wait for a task, or a group of tasks, that was started before."""
 
     action: Literal[PlanAction.AWAIT] = PlanAction.AWAIT
-    task_id: _Name | None = None
+    task_id: Name | None = None
     """The task; either this or group_id."""
-    group_id: _Name | None = None
+    group_id: Name | None = None
     """The group; either this or task_id."""
-    reasoning: _Text = ""
+    reasoning: Text = ""
     """Why nothing else can be done meanwhile."""
 
     @model_validator(mode="after")

@@ -18,18 +18,17 @@ from plancast.decisions.actions import (
     DelegateAction,
     FinishReason,
     JoinKind,
-    NullIsDefault,
     ParallelAction,
     PauseReason,
     PlanAction,
     PlannerAction,
-    PlannerValue,
     PublishAction,
-    SpawnSpec,
     WaitAction,
 )
 from plancast.errors import InvalidDecision
 from plancast.json_values.limits import DATA_BOUNDS, PAUSE_BOUNDS, at, check_payload, freeze, shown
+from plancast.json_values.model import NullIsDefault, PlannerValue
+from plancast.tasks.spec import SpawnSpec
 
 __all__ = [
     "MAX_ANSWER_BYTES",

@@ -14,7 +14,6 @@ from plancast.decisions.actions import (
     FinishReason,
     ParallelAction,
     PublishAction,
-    SpawnSpec,
     WaitAction,
 )
 from plancast.decisions.decision import PlannerDecision, check_decision
@@ -24,6 +23,7 @@ from plancast.plan.requests import WAIT, Request
 from plancast.state_machine.machine import base_of
 from plancast.tasks.model import GroupState, Task, TaskState
 from plancast.tasks.registry import TaskRegistry
+from plancast.tasks.spec import SpawnSpec
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject, PayloadTooLarge
 from plancast_bus.events.envelope import EventTopic
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plancast.demo.driver import SUBMITTED, Cost, Journey, PlanDrive
-from plancast.demo.research_driver import Run
+from plancast.demo.research_cases import Run
 from plancast.terminal.output import cell, duration, plain, plural, table
 
 STATES = (SUBMITTED, "searching", "retry_search", "ask_user", "analyzing", "done", "failed")

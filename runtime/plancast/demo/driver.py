@@ -6,9 +6,9 @@ import abc
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from plancast.client.client import Client
 from plancast.client.handle import PlanHandle
@@ -257,3 +257,122 @@ class PlanDrive(abc.ABC, Generic[CaseT, RunT]):
         run.history = await run.handle.history()
         self._ended(run)
         self._audience.plan_ended()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One decision."""
+
+    revision: int
+    """The turn it was taken in."""
+    time: float
+    """When that turn was committed, seconds since the epoch."""
+    trigger: str
+    """Type of the event that it was taken after."""
+    action: Mapping[str, Any]
+    reasoning: str
+
+    @property
+    def kind(self) -> str:
+        """``publish``, ``wait`` ..."""
+        return str(self.action["action"])
+
+    @property
+    def object(self) -> str:
+        """The event that is published, delegated or waited for; nothing for others."""
+        events = (self.action.get(name) for name in ("event_type", "goal_event", "expected_event"))
+        return next((str(event) for event in events if event), "")
+
+    @property
+    def published(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """Types and data of what is published, in parallel too."""
+        branches = self.action["branches"] if self.kind == "parallel" else [self.action]
+        return [(each["event_type"], each.get("data") or {}) for each in branches if each.get("event_type")]
+
+    @property
+    def objects(self) -> list[str]:
+        """Every event that the decision names, those of its branches too."""
+        return [kind for kind, _ in self.published] or [self.object]
+
+    @property
+    def word(self) -> str:
+        """The decision, short."""
+        if self.kind == "publish":
+            return self.object.removesuffix(".requested")
+        return self.kind if self.kind != "parallel" else f"parallel x{len(self.action['branches'])}"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What asking a model has taken."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    repairs: int = 0
+    seconds: float = 0.0
+    """Of waiting for the model, all calls together."""
+    cost: float | None = None
+    """US dollars; None where no price is known."""
+
+    @property
+    def tokens(self) -> int:
+        """Read and written."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def __add__(self, other: Spent) -> Spent:
+        costs = [each for each in (self.cost, other.cost) if each is not None]
+        return Spent(
+            self.calls + other.calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.repairs + other.repairs,
+            self.seconds + other.seconds,
+            sum(costs) if costs else None,
+        )
+
+    @classmethod
+    def total(cls, each: Iterable[Spent]) -> Spent:
+        """All of it."""
+        total = Spent()
+        for one in each:
+            total = total + one
+        return total
+
+
+@dataclass(frozen=True)
+class Account:
+    """A plan's decisions, and what they took."""
+
+    steps: Sequence[Step] = field(default=())
+    spent: Spent = field(default_factory=Spent)
+
+    @classmethod
+    def of(cls, history: Sequence[Mapping[str, Any]]) -> Self:
+        """Read from a plan's timeline."""
+        steps: list[Step] = []
+        spent: list[Spent] = []
+        for entry in history:
+            for taken in entry.get("decisions", ()):
+                steps.append(_step(entry, taken["decision"]))
+                spent.append(_spent(taken))
+        return cls(steps, Spent.total(spent))
+
+
+def _step(entry: Mapping[str, Any], decision: Mapping[str, Any]) -> Step:
+    action = decision["next_action"]
+    reasoning = decision.get("reasoning") or action.get("reasoning") or ""
+    return Step(entry["revision"], entry["time"], entry["event"]["type"], action, reasoning)
+
+
+def _spent(taken: Mapping[str, Any]) -> Spent:
+    calls = taken.get("calls") or ()
+    costs = [call["cost"] for call in calls if call.get("cost") is not None]
+    return Spent(
+        calls=len(calls),
+        prompt_tokens=sum(call["prompt_tokens"] for call in calls),
+        completion_tokens=sum(call["completion_tokens"] for call in calls),
+        repairs=taken.get("repairs", 0),
+        seconds=sum(call["seconds"] for call in calls),
+        cost=sum(costs) if costs else None,
+    )

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from plancast.client.client import Client
 from plancast.demo import orders_display, stub_model
-from plancast.demo.driver_account import Account, Spent
-from plancast.demo.with_model import deployed_with_model
+from plancast.demo.driver import Account, Spent
+from plancast.demo.runner import deployed_with_model
 from plancast.errors import PlanCancelled, PlanFailed
 from plancast.terminal.output import err, out, plain, plural, print_json
 

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from plancast.client.client import Client
 from plancast.demo import orders_display, stub_model
-from plancast.demo.driver_account import Spent
+from plancast.demo.driver import Spent
 from plancast.demo.orders_cases import choose_orders
 from plancast.demo.orders_driver import OrderDrive, OrderRun
-from plancast.demo.with_model import deployed_with_model
+from plancast.demo.runner import deployed_with_model
 from plancast.terminal.output import out, plural, print_json, public_url
 
 APPROVAL_SECONDS = "6"

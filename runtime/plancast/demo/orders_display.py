@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plancast.demo.display import PLAIN_STEPS, Board
-from plancast.demo.driver_account import Account, Spent, Step
+from plancast.demo.driver import Account, Spent, Step
 from plancast.demo.orders_driver import OrderDrive, OrderRun
 from plancast.terminal.output import cell, duration, plain, plural, table
 

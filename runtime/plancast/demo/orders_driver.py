@@ -12,8 +12,7 @@ from typing import Any
 from plancast.client.client import Client
 from plancast.client.handle import PlanHandle
 from plancast.decisions.executor import WAITING_EVENT
-from plancast.demo.driver import LATE_SECONDS, Audience
-from plancast.demo.driver_account import Account
+from plancast.demo.driver import LATE_SECONDS, Account, Audience
 from plancast.demo.orders_cases import LIMIT, OrderCase
 from plancast.errors import PlanCancelled, PlanFailed, PlanFinished
 from plancast_bus.events.envelope import EventTopic

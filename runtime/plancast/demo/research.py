@@ -17,8 +17,7 @@ from plancast.client.client import Client
 from plancast.client.handle import PlanHandle
 from plancast.demo import display
 from plancast.demo.driver import Cost, Journey, cost_of, most_telling
-from plancast.demo.research_cases import choose
-from plancast.demo.research_driver import ASK_USER, CLARIFIED, Drive, Run
+from plancast.demo.research_cases import ASK_USER, CLARIFICATION, Drive, Run, choose
 from plancast.demo.runner import HOSTS, deployed
 from plancast.errors import PlanFailed
 from plancast.terminal.output import err, out, plural, print_json, public_url
@@ -115,7 +114,7 @@ async def _clarify(handle: PlanHandle, console: Console) -> bool:
             await handle.cancel("nobody is there to ask")
             return False
         text = await asyncio.to_thread(console.input, "Nothing is found about this. What do you mean by it? ")
-        await handle.signal(CLARIFIED, {"text": text})
+        await handle.signal(CLARIFICATION, {"text": text})
     return True
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from plancast.client.handle import PlanHandle
+from plancast.demo.driver import HUMAN_SECONDS, Journey, PlanDrive
 
 
 @dataclass(frozen=True)
@@ -78,3 +84,76 @@ def choose(plans: int, seed: int) -> Sequence[Case]:
     chosen = list(itertools.islice(itertools.cycle(CASES), plans))
     random.Random(seed).shuffle(chosen)
     return chosen
+
+
+CLARIFICATION = "user.clarification.provided"
+
+ASK_USER, FAILED = "ask_user", "failed"
+
+
+@dataclass
+class Run(Journey[Case]):
+    """One research plan on its way."""
+
+    path: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Its topic."""
+        return repr(self.case.topic)
+
+    @property
+    def analysis(self) -> dict[str, Any]:
+        """What the analyst has made of it."""
+        results = self.result if isinstance(self.result, dict) else {}
+        return results.get("analyzing") or {"answer": "", "sentences": [], "sources": []}
+
+    @property
+    def query(self) -> str:
+        """What was searched for when something was found."""
+        results = self.result if isinstance(self.result, dict) else {}
+        found = [each for each in results.values() if isinstance(each, dict) and each.get("hits")]
+        return str(found[0]["query"]) if len(found) == 1 else ""
+
+    def faults(self) -> list[str]:
+        """In what the plan did not end as it should; empty when all is well."""
+        faults = []
+        if not self.ended_at:
+            faults.append(f"did not end within {Drive.plan_seconds:g} s, and stands in {self.state}")
+        elif self.path != self.case.path:
+            why = f": {self.error}" if self.error else ""
+            faults.append(f"went {' → '.join(self.path)}, not {' → '.join(self.case.path)}{why}")
+        elif self.case.ending == FAILED and not self.error:
+            faults.append("failed without saying why")
+        elif self.case.ending != FAILED and not (self.query == self.case.query and self.analysis["sources"]):
+            faults.append(f"has no answer to {self.case.query!r}: {self.error or self.analysis['answer'][:80]!r}")
+        return faults + self.committed_faults()
+
+    def waited_at(self, moment: float) -> bool:
+        """Whether it waited for the person then, by its own timeline."""
+        return self.path_at(moment)[-1:] == (ASK_USER,)
+
+
+class Drive(PlanDrive[Case, Run]):
+    """Runs all topics at once."""
+
+    goal, response = "research.goal", "research.answered"
+
+    def _data(self, case: Case) -> dict[str, Any]:
+        return {"topic": case.topic}
+
+    def _begin(self, case: Case, handle: PlanHandle, submitted_at: float) -> Run:
+        return Run(case, handle, submitted_at)
+
+    def _ended(self, run: Run) -> None:
+        run.path = run.path_at(run.ended_at)
+
+    async def _accompany(self, run: Run) -> None:
+        """Watch a plan to its end, and do what the person does who is asked."""
+        async for change in run.handle.watch():
+            self._moving(run, change.current_state)
+            if change.path[-1:] == (ASK_USER,):
+                await asyncio.sleep(HUMAN_SECONDS)
+                self._audience.note(f"asked about {run.case.topic!r}, you answer {run.case.clarification!r}")
+                run.answered_at = time.time()
+                await run.handle.signal(CLARIFICATION, {"text": run.case.clarification})

@@ -92,3 +92,8 @@ def _shortened(value: Any, strings: int, items: int, keys: int) -> Any:
             first.append(f"[{len(value) - items} more items, {rest_size} characters, left out]")
         return first
     return value
+
+
+def data_block(name: str, text: str) -> str:
+    """Text that others have written, marked as such."""
+    return f'<data name="{name}">\n{text}\n</data>'

@@ -19,7 +19,7 @@ from plancast.state_machine.states import StateConfig
 from plancast.tasks.registry import TaskRegistry
 
 if TYPE_CHECKING:
-    from plancast.goal import GoalContext
+    from plancast.context import GoalContext
 
 WAITING_FOR, WAIT_TIMEOUT = "_waiting_for", "_wait_timeout"
 """Names in the results: the event that a planner's WAIT waits for, and for how many seconds."""

@@ -10,10 +10,11 @@ from pydantic import TypeAdapter
 
 from plancast.agents.definitions import AgentDefinition, EventDefinition
 from plancast.errors import InvalidPlannerConfig, InvalidStateMachine
-from plancast.json_values.abbreviate import fit, tell
-from plancast.models.repair_loop import AnswerFormat, Asking, reasoner_of
+from plancast.json_values.abbreviate import data_block, fit, tell
+from plancast.models.in_process import reasoner_of
+from plancast.models.options import AnswerFormat
+from plancast.models.repair_loop import Asking
 from plancast.plan.context import PlanContext
-from plancast.planners.llm.prompt import data_block
 from plancast.planners.planner import Planner
 from plancast.planners.run_from_handler import live_agents, publishable_events
 from plancast.state_machine.interpolation import ROOTS
@@ -22,7 +23,7 @@ from plancast.state_machine.states import StateConfig
 from plancast.worker import Worker
 
 if TYPE_CHECKING:
-    from plancast.goal import GoalContext
+    from plancast.context import GoalContext
 
 __all__ = ["design_plan", "read_machine"]
 

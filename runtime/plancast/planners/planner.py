@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from plancast.errors import InvalidApp, InvalidPlannerConfig
-from plancast.models.repair_loop import ModelOptions
+from plancast.models.options import ModelOptions
 from plancast.planners.contract import AutonomousPlanner, resolve_wake_mode
 from plancast.state_machine.machine import Machine
 from plancast.state_machine.states import StateConfig
@@ -16,7 +16,7 @@ from plancast_bus.events.envelope import EventTopic
 from plancast_bus.subjects import check_event_type
 
 if TYPE_CHECKING:
-    from plancast.goal import GoalContext
+    from plancast.context import GoalContext
     from plancast.plan.context import PlanContext
 
 Handler = Callable[..., Any]

@@ -7,7 +7,8 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Final, Literal
 
-from plancast.decisions.actions import JoinKind, SpawnSpec
+from plancast.decisions.actions import JoinKind
+from plancast.tasks.spec import SpawnSpec
 
 __all__ = [
     "LEGAL_MOVES",

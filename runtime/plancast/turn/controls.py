@@ -19,8 +19,8 @@ from plancast.plan.control_events import (
     given_reason,
 )
 from plancast.plan.status import PlanStatus
+from plancast.turn.environment import Verdict
 from plancast.turn.stall import wake
-from plancast.verdict import Verdict
 
 if TYPE_CHECKING:
     from plancast.turn.turn import Turn

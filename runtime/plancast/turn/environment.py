@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from plancast.app import App
@@ -116,3 +117,18 @@ class TurnEnvironment:
             f"planner {name!r} version {plan.planner_version!r}, which began this plan, is gone; the app has: {there}. "
             "To finish such plans, give the old one to App(retiring=[...])"
         )
+
+
+class Verdict(StrEnum):
+    """What becomes of an event after its turn."""
+
+    COMMIT = "commit"
+    """The plan has changed: commit, emit, then acknowledge."""
+    EMIT = "emit"
+    """No plan was involved, but a handler has sent something: emit, then acknowledge."""
+    IGNORE = "ignore"
+    """Nothing has changed: acknowledge."""
+    UNKNOWN = "unknown"
+    """No plan has this correlation id (yet)."""
+    REFUSE = "refuse"
+    """The event may not move this plan: put it aside with the reason."""

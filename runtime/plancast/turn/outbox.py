@@ -11,8 +11,7 @@ from plancast.turn.environment import TurnEnvironment
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, WireEvent, utc_text
 from plancast_bus.ports.effects import Effect, NoteAlias, Publish, Respond
-from plancast_bus.subjects import fitting_token, message_id_of
-from plancast_bus.tenants import tenant_token
+from plancast_bus.subjects import fitting_token, message_id_of, tenant_token
 
 REQUESTS = EventTopic.ACTION_REQUESTS
 

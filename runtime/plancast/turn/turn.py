@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from plancast.context import PlatformContext
+from plancast.context import GoalContext, PlatformContext, TransitionContext
 from plancast.errors import ForeignPlan, InvalidApp, InvalidDecision, InvalidStateMachine, TerminalError
-from plancast.goal import GoalContext, TransitionContext
+from plancast.models.decorators import RecordedAnswers
 from plancast.plan.context import MAX_MOVES, WAITING_FOR, PlanContext
 from plancast.plan.control_events import FORK
 from plancast.plan.event_fields import answered_request, error_text
@@ -16,16 +16,14 @@ from plancast.plan.status import PAUSED, PENDING, RUNNING
 from plancast.plan.tree import TOP, Place, read_place
 from plancast.planners.contract import version_of
 from plancast.planners.planner import Handler, Planner, call_handler, wants_four
-from plancast.recorded_answers import RecordedAnswers
 from plancast.state_machine.machine import validate_state_machine
 from plancast.turn.autonomous import Deciding
 from plancast.turn.controls import CONTROLS
-from plancast.turn.environment import TurnEnvironment
+from plancast.turn.environment import TurnEnvironment, Verdict
 from plancast.turn.outbox import Outbox
 from plancast.turn.retries import as_failure_of_child, ask_later, ends_request, explain, is_failure
 from plancast.turn.timeline_entry import packed_entry, timeline_entry
 from plancast.turn.timers import due_name, settle_kept, settle_requests
-from plancast.verdict import Verdict
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

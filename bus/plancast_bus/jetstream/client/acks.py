@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from plancast_bus.admission import full
 from plancast_bus.errors import BusError, BusUnavailable, CommitConflict, PayloadTooLarge, PublishRefused
+from plancast_bus.topics import full
 
 _ACK = re.compile(rb'\{"stream":"[^"]*", ?(?:"domain":"[^"]*", ?)?"seq":(\d+)')
 

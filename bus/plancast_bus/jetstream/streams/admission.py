@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from plancast_bus.admission import admitted_bytes, full
 from plancast_bus.errors import AccessDenied, PublishRefused
 from plancast_bus.jetstream.client.api import ApiError, JetStreamApi
+from plancast_bus.topics import admitted_bytes, full
 
 FRESH_SECONDS = 1.0
 """How long what a stream has said of its size is taken to be true."""

@@ -9,10 +9,9 @@ from typing import Any
 
 from plancast_bus.errors import BusError
 from plancast_bus.jetstream.client.api import STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiError, JetStreamApi
-from plancast_bus.ports.bus import Source
 from plancast_bus.settings import BusSettings
 from plancast_bus.subjects import Subjects
-from plancast_bus.topics import TOPICS
+from plancast_bus.topics import TOPICS, Source
 
 DEAD_LETTER_WINDOW = 86400.0
 """Seconds in which the same message put aside again is recognised."""

@@ -50,7 +50,7 @@ class RayEvidence:
     error: str = ""
     """Why it cannot be used."""
     cluster: dict[str, Any] = field(default_factory=dict)
-    """Version, nodes and resources; see :func:`plancast_actors.cluster_state.look`."""
+    """Version, nodes and resources; see :func:`plancast_actors.ray.connection.look`."""
     actors: dict[str, Any] | None = None
     """What the deployment's actors say of themselves; None: nothing is deployed there."""
 
@@ -177,22 +177,21 @@ async def _ray(settings: Settings) -> RayEvidence:
         return RayEvidence()
     if unreachable := await asyncio.to_thread(_unreachable, address):
         return RayEvidence(address, f"nothing answers at {address}: {unreachable}")
-    from plancast_actors import cluster_state
     from plancast_actors.deployment.deployment import Deployment
-    from plancast_actors.ray import connection as cluster
+    from plancast_actors.ray import connection
 
     try:
-        await asyncio.to_thread(cluster.connect, settings.ray)
+        await asyncio.to_thread(connection.connect, settings.ray)
     except BusError as error:
         return RayEvidence(address, str(error))
     try:
-        found = await asyncio.to_thread(cluster_state.look)
+        found = await asyncio.to_thread(connection.look)
         deployment = await Deployment.find(settings)
         return RayEvidence(address, "", found, await deployment.status() if deployment is not None else None)
     except BusError as error:
         return RayEvidence(address, str(error))
     finally:
-        await asyncio.to_thread(cluster.disconnect)
+        await asyncio.to_thread(connection.disconnect)
 
 
 def _unreachable(address: str) -> str:

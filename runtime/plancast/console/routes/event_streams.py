@@ -15,13 +15,13 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
+from plancast.client.results import response_of
 from plancast.console.routes.plans import PlanId, wanted
 from plancast.console.schemas.plans import PlanStanding, Result
 from plancast.console.service.auth import By
 from plancast.console.service.backend import Backend, Here
 from plancast.console.service.plan_index import Wanted
 from plancast.console.views.plans import entry_of, summary_of
-from plancast.ending import response_of
 from plancast.plan.status import PlanStatus
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.ports.checkpoints import Checkpoint

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
 from pydantic import AfterValidator
 
+from plancast.client.results import response_of
 from plancast.console.schemas.plans import (
     GoalOf,
     Graph,
@@ -29,7 +30,6 @@ from plancast.console.service.limits import Looking
 from plancast.console.service.plan_index import Sort, Wanted
 from plancast.console.views.graph import graph_of
 from plancast.console.views.plans import approval_of, entry_of, groups_of, summary_of, usage_of, waits_of
-from plancast.ending import response_of
 from plancast.json_values.normalize import plain
 from plancast.plan import timeline
 from plancast.plan.control_events import BY

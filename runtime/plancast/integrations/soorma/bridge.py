@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from plancast.ending import response_of
+from plancast.client.results import response_of
 from plancast.integrations.soorma.events import (
     FROM_SOORMA,
     MARK,

@@ -15,8 +15,10 @@ from plancast.context import PlatformContext
 from plancast.decisions.actions import CompleteAction, FinishReason
 from plancast.decisions.decision import PlannerDecision, check_decision, decision_response_format
 from plancast.errors import BudgetExhausted, InvalidDecision, InvalidPlannerConfig
+from plancast.models.in_process import reasoner_of
+from plancast.models.options import AnswerFormat, ModelOptions
 from plancast.models.port import ReasonerPort
-from plancast.models.repair_loop import AnswerFormat, Asking, ModelOptions, reasoner_of
+from plancast.models.repair_loop import Asking
 from plancast.models.throttle import in_turn
 from plancast.planners.contract import RunBudget, RunContext, WakeMode
 from plancast.planners.llm.decision_validation import decision_faults, read_decision, settle_decision

@@ -13,7 +13,7 @@ from typing import Any, Final
 from plancast.agents.definitions import EventDefinition
 from plancast.decisions.decision import PlannerDecision
 from plancast.errors import InvalidPlannerConfig
-from plancast.json_values.abbreviate import LEAST, cut, fit, share, tell, tell_names
+from plancast.json_values.abbreviate import LEAST, cut, data_block, fit, share, tell, tell_names
 from plancast.planners.contract import RunContext
 from plancast.planners.llm.prompt_history import history_of, told_entry
 from plancast.planners.llm.prompt_template import DEFAULT_TEMPLATE, PromptTemplate, fill, placeholders
@@ -26,7 +26,6 @@ __all__ = [
     "PromptTemplate",
     "build_messages",
     "check_prompt_options",
-    "data_block",
 ]
 
 DEFAULT_LIMIT: Final = 24_000
@@ -157,11 +156,6 @@ class Prompt:
             {"role": "system", "content": system},
             {"role": "user", "content": fill(self._template.user, values)},
         ]
-
-
-def data_block(name: str, text: str) -> str:
-    """Text that others have written, marked as such."""
-    return f'<data name="{name}">\n{text}\n</data>'
 
 
 _FIXED: Final = frozenset({"role", "rules", "instructions", "strategy", "schema"})

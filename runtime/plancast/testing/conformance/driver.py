@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from plancast.decisions.actions import AwaitAction, DelegateAction, ParallelAction, PublishAction, SpawnSpec, WaitAction
+from plancast.decisions.actions import AwaitAction, DelegateAction, ParallelAction, PublishAction, WaitAction
 from plancast.decisions.decision import PlannerDecision
 from plancast.errors import TaskError
 from plancast.planners.contract import RunContext, TrajectoryEntry
 from plancast.state_machine.machine import base_of
 from plancast.tasks.model import GroupState, TaskState
 from plancast.tasks.registry import TaskRegistry
+from plancast.tasks.spec import SpawnSpec
 from plancast.testing.conformance.harness import ACTIONS
 
 MOST_STEPS: Final = 10

@@ -1,4 +1,4 @@
-"""``context.bus`` outside a plan's turn: events are published at once."""
+"""TODO"""
 
 from __future__ import annotations
 

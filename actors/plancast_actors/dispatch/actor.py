@@ -1,0 +1,79 @@
+"""The Ray actor that runs a dispatcher."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import ray
+
+from plancast_actors.dispatch.directory import RayDirectory
+from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.maintenance.stalled_plans import Sweeper
+from plancast_actors.ray.process import Blueprint, Process, actor_options, open_bus
+from plancast_actors.telemetry import collectors
+from plancast_actors.telemetry.collectors import Reading
+
+
+class DispatcherProcess(Process):
+    """A dispatcher in a Ray actor."""
+
+    role = "dispatcher"
+    directory: RayDirectory
+    dispatcher: Dispatcher
+    sweeper: Sweeper
+
+    async def _start(self) -> None:
+        settings = self.blueprint.settings
+        self.bus = await open_bus(settings)
+        self.directory = RayDirectory(self.blueprint, settings)
+        self.dispatcher = Dispatcher(self.bus, self.directory, self.blueprint.options)
+        self.dispatcher.samples = self.samples
+        await self.dispatcher.start()
+        self.stalls: Counter[str] = Counter()
+        self.sweeper = Sweeper(self.bus, settings.plans, note=self._note_stall)
+        if self.blueprint.options.index == 0:
+            self.sweeper.start()
+
+    def _note_stall(self, kind: str) -> None:
+        self.stalls[kind] += 1
+
+    async def _readings(self) -> AsyncIterator[Reading]:
+        async for reading in super()._readings():
+            yield reading
+        for reading in collectors.of_dispatcher(self.dispatcher):
+            yield reading
+        if self.blueprint.options.index == 0 and self.bus is not None:  # one is enough for what all share
+            for reading in collectors.of_sweeper(self.sweeper, self.stalls):
+                yield reading
+            for reading in collectors.of_streams((await self.bus.health())["streams"]):
+                yield reading
+
+    async def status(self) -> dict[str, Any]:
+        """What the dispatcher does."""
+        await self.ready()
+        line = {"line": self.directory.line}
+        return {**self._about(), **await self.dispatcher.status(), **self.sweeper.status(), **line}
+
+    async def layout(self) -> tuple[DispatcherOptions, tuple[str, ...]]:
+        """How it was set up, and the names of its hosts."""
+        return self.blueprint.options, self.blueprint.shared_hosts
+
+    async def drain(self, timeout: float) -> bool:
+        """Stop reading, and wait until nothing is outstanding."""
+        await self.ready()
+        await self.sweeper.stop()
+        drained = await self.dispatcher.drain(timeout)
+        await self.heartbeat.leave()
+        await self._report_now()
+        return drained
+
+
+_Dispatcher = ray.remote(DispatcherProcess)
+
+
+def start_dispatcher(blueprint: Blueprint, name: str, namespace: str) -> Any:
+    """Start a dispatcher, or find it."""
+    options = actor_options(name, namespace, runtime_env=blueprint.runtime_env)
+    return _Dispatcher.options(**options).remote(blueprint, name)

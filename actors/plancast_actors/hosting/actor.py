@@ -1,0 +1,135 @@
+"""The Ray actor that runs a plan host."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from plancast.settings import Settings
+from plancast.telemetry import trace_export
+from plancast_actors.hosting.connection import LineServer
+from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.hosting.protocol import Inbound
+from plancast_actors.ray.endpoint import listen_where_ray_does
+from plancast_actors.ray.process import Blueprint, Process, actor_options, open_bus
+from plancast_actors.reasoning.client import RayReasoner, wants_reasoners
+from plancast_actors.release import Abilities
+from plancast_actors.rpc.client import LineOffer
+from plancast_actors.rpc.framing import pack, unpack
+from plancast_actors.telemetry import collectors
+from plancast_actors.telemetry.collectors import Reading
+
+
+class HostProcess(Process):
+    """A plan host in a Ray actor."""
+
+    role = "host"
+    host: PlanHost
+    lines: LineServer
+
+    def __init__(self, blueprint: Blueprint, name: str, dedicated_to: str | None = None) -> None:
+        self.dedicated_to = dedicated_to
+        self._offer: LineOffer | None = None
+        super().__init__(blueprint, name)
+
+    async def _start(self) -> None:
+        settings = self.blueprint.settings
+        app = self.blueprint.load_app()
+        self.bus = await open_bus(settings)
+        namespace, patience = settings.ray.namespace, settings.reasoners.timeout
+        reasoner = RayReasoner(namespace, patience=patience) if wants_reasoners(app, settings) else None
+        tracing = trace_export.open_tracing(settings, self.name)
+        self.host = PlanHost(app, self.bus, settings, name=self.name, reasoner=reasoner, tracing=tracing)
+        self.host.samples = self.samples
+        self.host.start()
+        await self._open_lines(settings)
+        if self.dedicated_to is not None:
+            self._leaver = asyncio.ensure_future(self._leave_when_idle(settings.hosts.dedicated_idle_seconds))
+
+    @property
+    def _label(self) -> str:
+        return self.name if self.dedicated_to is None else "dedicated"
+
+    async def _readings(self) -> AsyncIterator[Reading]:
+        async for reading in super()._readings():
+            yield reading
+        for reading in collectors.of_host(self.host):
+            yield reading
+
+    async def exchange(self, dispatcher: str, packed: bytes, wait: bool) -> bytes:
+        """Implement :class:`~plancast_actors.hosting.protocol.HostPort` on bytes: pickling tuples costs more."""
+        if not self._ready.done():
+            await asyncio.shield(self._ready)
+        batch = [Inbound(*each) for each in unpack(packed)]
+        return pack(await self.host.exchange(dispatcher, batch, wait))
+
+    async def _open_lines(self, settings: Settings) -> None:
+        """Listen for dispatchers."""
+        self.lines = LineServer(self.host.exchange, await self.host.incarnation())
+        self._offer = await listen_where_ray_does(self.lines, settings, self.name, "events")
+
+    async def abilities(self) -> Abilities:
+        """What plans the host can go on with."""
+        await self.ready()
+        return Abilities.of(self.host.app)
+
+    async def line(self) -> LineOffer | None:
+        """Where, and with which secret, dispatchers connect; None when they are to call through Ray."""
+        await self.ready()
+        return self._offer
+
+    async def incarnation(self) -> str:
+        """See :class:`plancast_actors.hosting.protocol.HostPort`."""
+        await self.ready()
+        return await self.host.incarnation()
+
+    async def status(self) -> dict[str, Any]:
+        """What the host does."""
+        await self.ready()
+        return {**self._about(), **await self.host.status()}
+
+    async def drain(self, timeout: float) -> bool:
+        """Wait until no event is in hand; then there is no further use of lines."""
+        await self.ready()
+        drained = await self.host.drain(timeout)
+        await self._report_now()
+        if drained:
+            self._close_lines()
+        return drained
+
+    def _close_lines(self) -> None:
+        self._offer = None
+        self.lines.close()
+
+    async def _leave_when_idle(self, idle_seconds: float) -> None:
+        """A host of one plan ends itself when the plan has been silent; the next event brings it back."""
+        turns, since = -1, time.monotonic()
+        while True:
+            await asyncio.sleep(min(1.0, idle_seconds / 4))
+            if self.host.turns != turns or not await self.host.drain(0):
+                turns, since = self.host.turns, time.monotonic()
+            elif time.monotonic() - since > idle_seconds:
+                self._close_lines()
+                await self.host.stop()
+                await self._report_now()
+                if self.bus is not None:
+                    await self.bus.close()
+                with contextlib.suppress(RayError):
+                    ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+                return
+
+
+_Host = ray.remote(HostProcess)
+
+
+def start_host(blueprint: Blueprint, name: str, namespace: str, dedicated_to: str | None = None) -> Any:
+    """Start a plan host, or find the one of this name."""
+    cpus = 0.0 if dedicated_to is not None else blueprint.settings.hosts.cpus
+    options = actor_options(name, namespace, cpus, blueprint.runtime_env)
+    return _Host.options(**options).remote(blueprint, name, dedicated_to)

@@ -1,0 +1,70 @@
+"""The Ray actor that runs an app's workers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import ray
+
+from plancast.telemetry import trace_export
+from plancast_actors.ray.process import Blueprint, Process, actor_options, open_bus
+from plancast_actors.telemetry import collectors
+from plancast_actors.telemetry.collectors import Reading
+from plancast_actors.workers.runner import TaskRunner
+
+
+class WorkerProcess(Process):
+    """The app's workers in a Ray actor."""
+
+    role = "worker"
+    runner: TaskRunner
+
+    @property
+    def _stall_seconds(self) -> float:
+        return self.blueprint.settings.workers.stall_seconds
+
+    async def _start(self) -> None:
+        settings = self.blueprint.settings
+        app = self.blueprint.load_app()
+        self.bus = await open_bus(settings)
+        self.runner = TaskRunner(
+            app,
+            self.bus,
+            settings.workers,
+            max_event_bytes=settings.bus.max_event_bytes,
+            tracing=trace_export.open_tracing(settings, self.name),
+        )
+        self.runner.samples = self.samples
+        await self.runner.start()
+
+    async def _readings(self) -> AsyncIterator[Reading]:
+        async for reading in super()._readings():
+            yield reading
+        for reading in collectors.of_runner(self.runner):
+            yield reading
+
+    async def status(self) -> dict[str, Any]:
+        """What the workers do."""
+        await self.ready()
+        return {
+            **self._about(),
+            "tasks": sorted(task for worker in self.runner.workers for task in worker.tasks),
+        }
+
+    async def drain(self, timeout: float) -> bool:
+        """Stop taking tasks, and wait for those that run."""
+        await self.ready()
+        drained = await self.runner.stop(drain_seconds=timeout)
+        await self.heartbeat.leave()
+        await self._report_now()
+        return drained
+
+
+_Worker = ray.remote(WorkerProcess)
+
+
+def start_worker(blueprint: Blueprint, name: str, namespace: str) -> Any:
+    """Start the app's workers, or find them."""
+    options = actor_options(name, namespace, runtime_env=blueprint.runtime_env)
+    return _Worker.options(**options).remote(blueprint, name)

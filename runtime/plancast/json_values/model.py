@@ -1,0 +1,35 @@
+"""The pydantic base of values that models write."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticUseDefault
+
+from plancast.json_values.limits import freeze
+from plancast_bus.subjects import MAX_TYPE
+
+
+def _null_is_default(value: Any) -> Any:
+    if value is None:
+        raise PydanticUseDefault
+    return value
+
+
+NullIsDefault = BeforeValidator(_null_is_default)
+Text = Annotated[str, NullIsDefault]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_TYPE)]
+Data = Annotated[dict[str, Any], NullIsDefault, AfterValidator(freeze)]
+
+
+def _for_models(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """What a model should write, though a program may leave it out; and no titles, which only repeat names."""
+    for field in schema["properties"].values():
+        field.pop("title", None)
+    wanted = {"action", *schema.get("required", ()), *getattr(model, "_wanted", ())}
+    schema["required"] = [name for name in schema["properties"] if name in wanted]
+
+
+class PlannerValue(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, json_schema_extra=_for_models)

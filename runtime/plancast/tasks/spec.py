@@ -1,0 +1,29 @@
+"""What a task is spawned with."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from plancast.json_values.limits import FrozenDict
+from plancast.json_values.model import Data, Name, NullIsDefault, PlannerValue, Text
+
+
+class SpawnSpec(PlannerValue):
+    """A task or child plan to start."""
+
+    event_type: Name
+    """The event that starts it."""
+    data: Data = Field(default_factory=FrozenDict)
+    """The event's data."""
+    description: Text = ""
+    """What it is for."""
+    query: Text = ""
+    """What it is to find out, in words."""
+    priority: Annotated[int, Field(ge=-1000, le=1000), NullIsDefault] = 0
+    """Higher goes first."""
+    retain_turn: Annotated[bool, NullIsDefault] = False
+    """Whether the plan makes no other move until it is resolved."""
+    fail_fast: Annotated[bool, NullIsDefault] = False
+    """Whether its failure cancels the rest of its group."""
