@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-from plancast.plan.tree import TOP, Place, read_place
+from plancast.plan_tree import TOP, Place, read_place
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 

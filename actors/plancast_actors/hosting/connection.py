@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from plancast_actors.hosting.protocol import HostLost, Inbound, Outcome
 from plancast_actors.rpc.client import Line, LineOffer
-from plancast_actors.rpc.server import Caller, Exchange, Listener
+from plancast_actors.rpc.server import Caller, Listener
 
 logger = logging.getLogger(__name__)
 
@@ -123,3 +124,6 @@ class _Dispatcher(Caller):
         super().connection_lost(error)
         for call in self._calls:
             call.cancel()
+
+
+Exchange = Callable[[str, list[Inbound], bool], Awaitable[list[Outcome]]]

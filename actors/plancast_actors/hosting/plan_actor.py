@@ -14,7 +14,7 @@ from plancast.context import GoalContext
 from plancast.errors import HandlerAborted, RetryableError, TerminalError, UnstorablePlan
 from plancast.plan.control_events import CANCEL, cancel_reason
 from plancast.plan.event_fields import error_text
-from plancast.plan.tree import KEPT_SECONDS, Place
+from plancast.plan_tree import KEPT_SECONDS, Place
 from plancast.telemetry.logging import IN_HAND, about
 from plancast.telemetry.redaction import redact
 from plancast.turn.turn import Turn, Verdict

@@ -8,10 +8,8 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-from plancast_actors.hosting.protocol import Inbound, Outcome
 from plancast_actors.rpc.client import LineOffer
 from plancast_actors.rpc.framing import MAX_FRAME, Frames
 
@@ -25,8 +23,6 @@ MAX_STRANGERS = 64
 """Callers at once that have not shown it yet; further ones are turned away."""
 COMPLAINT_SECONDS = 60.0
 """Seconds between two remarks in the log on callers that were turned away."""
-
-Exchange = Callable[[str, list[Inbound], bool], Awaitable[list[Outcome]]]
 
 
 class Listener(abc.ABC):

@@ -14,12 +14,12 @@ from uuid import uuid4
 
 from pydantic import BaseModel
 
+from plancast import plan_tree
 from plancast.client.connect import RUN_FILE, Connecting
 from plancast.client.handle import PlanHandle
 from plancast.client.results import Endings
 from plancast.errors import ForeignPlan, UnknownGoal
 from plancast.json_values.normalize import plain
-from plancast.plan import tree
 from plancast.plan.status import PlanStatus
 from plancast.settings import Settings
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RUN_FILE", "Client", "Connecting"]
 
-RESERVED_METADATA = frozenset({"notify", "parent_plan_id", "reply_to", "tenant_id", *tree.METADATA})
+RESERVED_METADATA = frozenset({"notify", "parent_plan_id", "reply_to", "tenant_id", *plan_tree.METADATA})
 """What plancast itself says in a goal's metadata: nobody else may name a parent, a tenant, or where answers go."""
 GOALS_SECONDS = 3.0
 """How long the list of known goals is taken to be up to date."""

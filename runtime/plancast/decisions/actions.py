@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from plancast.json_values.limits import FrozenDict, freeze, shown
 from plancast.json_values.model import Data, Name, NullIsDefault, PlannerValue, Text
-from plancast.tasks.spec import SpawnSpec
+from plancast.tasks.spec import JoinKind, SpawnSpec
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.subjects import MAX_TYPE
 
@@ -19,9 +19,6 @@ MAX_BRANCHES: Final = 50
 """Most branches of a ParallelAction."""
 MAX_WAIT_SECONDS: Final = 10 * 366 * 24 * 3600
 """Longest wait, in seconds: ten years."""
-
-JoinKind = Literal["all", "first_success", "n"]
-"""When a ParallelAction is done: after all answers, the first success, or n successes."""
 
 
 class PlanAction(StrEnum):

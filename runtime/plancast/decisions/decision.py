@@ -17,7 +17,6 @@ from plancast.decisions.actions import (
     CompleteAction,
     DelegateAction,
     FinishReason,
-    JoinKind,
     ParallelAction,
     PauseReason,
     PlanAction,
@@ -28,7 +27,7 @@ from plancast.decisions.actions import (
 from plancast.errors import InvalidDecision
 from plancast.json_values.limits import DATA_BOUNDS, PAUSE_BOUNDS, at, check_payload, freeze, shown
 from plancast.json_values.model import NullIsDefault, PlannerValue
-from plancast.tasks.spec import SpawnSpec
+from plancast.tasks.spec import JoinKind, SpawnSpec
 
 __all__ = [
     "MAX_ANSWER_BYTES",

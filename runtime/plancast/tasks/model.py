@@ -7,8 +7,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Final, Literal
 
-from plancast.decisions.actions import JoinKind
-from plancast.tasks.spec import SpawnSpec
+from plancast.tasks.spec import JoinKind, SpawnSpec
 
 __all__ = [
     "LEGAL_MOVES",

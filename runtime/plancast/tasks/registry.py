@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
-from plancast.decisions.actions import JoinKind
 from plancast.errors import IdempotencyConflict, IllegalTaskMove, UnknownTask
 from plancast.tasks.model import LEGAL_MOVES, GroupCompletion, GroupState, StepState, Task, TaskGroup, TaskState
-from plancast.tasks.spec import SpawnSpec
+from plancast.tasks.spec import JoinKind, SpawnSpec
 
 __all__ = ["KEPT_RESOLVED", "KEPT_STEPS", "TaskRegistry"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -27,3 +27,7 @@ class SpawnSpec(PlannerValue):
     """Whether the plan makes no other move until it is resolved."""
     fail_fast: Annotated[bool, NullIsDefault] = False
     """Whether its failure cancels the rest of its group."""
+
+
+JoinKind = Literal["all", "first_success", "n"]
+"""When a ParallelAction is done: after all answers, the first success, or n successes."""

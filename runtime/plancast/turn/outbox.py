@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plancast.plan import tree
+from plancast import plan_tree
 from plancast.plan.context import PlanContext
 from plancast.plan.requests import Request, effect_id
 from plancast.turn.environment import TurnEnvironment
@@ -180,13 +180,13 @@ class Outbox:
 
     def _placed(self, metadata: Any) -> dict[str, Any]:
         """The metadata of a goal: plans that a plan begins, with or without an answer, are of its tree."""
-        said = {name: value for name, value in dict(metadata or {}).items() if name not in tree.METADATA}
+        said = {name: value for name, value in dict(metadata or {}).items() if name not in plan_tree.METADATA}
         if self.plan is not None:
-            return said | tree.below(self.plan)
+            return said | plan_tree.below(self.plan)
         if not self.begun:
             return said
-        place = tree.read_place(self._event.metadata)
-        return said | {tree.ROOT: place.root or self._correlation_id, tree.DEPTH: place.depth + 1}
+        place = plan_tree.read_place(self._event.metadata)
+        return said | {plan_tree.ROOT: place.root or self._correlation_id, plan_tree.DEPTH: place.depth + 1}
 
     def _note_alias(self, plan: PlanContext | None, correlation_id: str) -> None:
         self.effects.append(NoteAlias(correlation_id, self._correlation_id))

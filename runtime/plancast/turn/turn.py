@@ -13,7 +13,7 @@ from plancast.plan.event_fields import answered_request, error_text
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.staged_events import StagedEvents
 from plancast.plan.status import PAUSED, PENDING, RUNNING
-from plancast.plan.tree import TOP, Place, read_place
+from plancast.plan_tree import TOP, Place, read_place
 from plancast.planners.contract import version_of
 from plancast.planners.planner import Handler, Planner, call_handler, wants_four
 from plancast.state_machine.machine import validate_state_machine

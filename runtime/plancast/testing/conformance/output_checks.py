@@ -11,7 +11,6 @@ from plancast.decisions.actions import (
     MAX_BRANCHES,
     CompleteAction,
     DelegateAction,
-    JoinKind,
     ParallelAction,
     PlannerAction,
     PublishAction,
@@ -19,6 +18,7 @@ from plancast.decisions.actions import (
 from plancast.decisions.decision import check_decision
 from plancast.errors import InvalidDecision, PlancastError
 from plancast.planners.llm.decision_validation import RESERVED_PREFIX
+from plancast.tasks.spec import JoinKind
 from plancast.testing.conformance.driver import MOST_STEPS, Drive
 from plancast.testing.conformance.harness import Bench, Hung, NotConforming, action_of, marks_of, sound, told
 from plancast.testing.conformance.scripted_reasoner import (

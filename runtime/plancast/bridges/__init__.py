@@ -1,1 +1,0 @@
-"""Bridges to systems that are there already."""
