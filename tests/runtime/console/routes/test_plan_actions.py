@@ -1,0 +1,184 @@
+"""Moving plans over the API: what is sent arrives once, and says who sent it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from itertools import count
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tests.runtime.console.desk import PATIENCE, Api
+
+from plancast_bus.ports.bus import Delivery
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def turn_of(api: Api, plan: str, event_type: str) -> dict[str, Any]:
+    """The turn of a plan on an event, once there was one."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            items = (await api.get(f"/plans/{plan}/history"))["items"]
+            found = [entry for entry in items if entry["event"]["type"] == event_type]
+            if found:
+                return dict(found[0])
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("move", "body", "event_type", "said"),
+    [
+        ("signal", {"event_type": "order.note", "data": {"a": 1}}, "order.note", {"a": 1}),
+        ("pause", {"reason": "inventory"}, "plan.pause", {"reason": "inventory"}),
+        ("cancel", {"reason": "no longer"}, "plan.cancel", {"reason": "no longer"}),
+        ("reject", {"reason": "too dear"}, "plan.reject", {"reason": "too dear"}),
+        ("redirect", {"goal_data": {"item": "chair"}}, "plan.redirect", {"goal_data": {"item": "chair"}}),
+        ("inject", {"context": ["hint"]}, "plan.inject", {"context": ["hint"]}),
+        ("approve", {"comment": "fine", "data": {"limit": 3}}, "order.approved", None),
+    ],
+)
+async def test_every_move_reaches_the_plan_and_says_who_made_it(
+    api: Api, move: str, body: dict[str, Any], event_type: str, said: Any
+) -> None:
+    me = (await api.get("/session"))["user"]
+    plan = await api.waiting()
+    if move == "signal":
+        event_type = "order.refused"
+        body = body | {"event_type": event_type}
+    accepted = await api.post(f"/plans/{plan}/{move}", body)
+    turn = await turn_of(api, plan, event_type)
+    expected = {"approved": True, "approved_by": me, "comment": "fine", "limit": 3} if said is None else said
+    assert (turn["by"], turn["event"]["id"], turn["event"]["data"]) == (me, accepted["event_id"], expected)
+    assert me.startswith("local:")
+
+
+async def test_a_paused_plan_is_resumed_with_what_is_said(api: Api) -> None:
+    plan = await api.waiting()
+    await api.post(f"/plans/{plan}/pause", {"reason": "hold"})
+    held = await api.until(plan, lambda found: found["status"] == "paused")
+    assert (held["pause_reason"], held["approval"]) == ("hold", None)  # held by hand, it asks nobody
+    await api.post(f"/plans/{plan}/resume", {"data": {"go": "on"}})
+    shown = await api.until(plan, lambda found: found["status"] != "paused")
+    assert shown["results"]["user_input"] == {"go": "on"}
+
+
+async def test_a_move_that_is_repeated_under_its_key_counts_once(api: Api) -> None:
+    plan, key = await api.waiting(), {"Idempotency-Key": uuid4().hex}
+    first = await api.post(f"/plans/{plan}/inject", {"context": 1}, headers=key)
+    await turn_of(api, plan, "plan.inject")
+    assert await api.post(f"/plans/{plan}/inject", {"context": 1}, headers=key) == first
+    ending = {"Idempotency-Key": uuid4().hex}
+    cancelled = await api.post(f"/plans/{plan}/cancel", {}, headers=ending)
+    await api.until(plan, lambda found: found["status"] == "cancelled")
+    assert await api.post(f"/plans/{plan}/cancel", {}, headers=ending) == cancelled
+    await api.post(f"/plans/{plan}/cancel", {}, 409, headers=key)
+    items = (await api.get(f"/plans/{plan}/history"))["items"]
+    assert [entry["event"]["type"] for entry in items].count("plan.inject") == 1
+
+
+async def test_a_plan_that_has_failed_is_tried_anew_as_another_plan(api: Api) -> None:
+    failed, key = await api.failed(), {"Idempotency-Key": uuid4().hex}
+    again = await api.post(f"/plans/{failed}/retry", {}, 201, headers=key)
+    assert again["retry_of"] == failed != again["plan_id"]
+    shown = await api.until(again["plan_id"], lambda found: found["status"] == "failed")
+    fields = ("session_id", "user_id", "tenant_id", "goal")
+    assert [shown[name] for name in fields] == [(await api.get(f"/plans/{failed}"))[name] for name in fields]
+    begun = (await api.get(f"/plans/{again['plan_id']}/history"))["items"][0]
+    assert begun["by"] == (await api.get("/session"))["user"]
+    assert await api.post(f"/plans/{failed}/retry", {}, 201, headers=key) == again
+
+
+async def test_approvals_show_what_waits_for_a_person_and_are_answered(api: Api) -> None:
+    tenant = uuid4().hex
+    ordered = await api.waiting(tenant_id=tenant)
+    ticket = await api.submit("ticket.goal", {"id": "42"}, tenant_id=tenant)
+    held = await api.waiting(tenant_id=tenant)
+    await api.post(f"/plans/{held}/pause", {})
+    for plan in (ticket, held):
+        await api.until(plan, lambda found: found["status"] == "paused")
+
+    async def waiting() -> dict[str, dict[str, Any]]:
+        found = await api.get("/approvals", params={"tenant_id": tenant})
+        return {each["plan"]["plan_id"]: each for each in found["items"]}
+
+    async with asyncio.timeout(PATIENCE):
+        while (found := await waiting()).keys() != {ordered, ticket}:
+            await asyncio.sleep(0.02)
+    assert found[ordered]["expected_event"] == "order.approved"
+    assert found[ordered]["payload"] == {"question": "May lamp be ordered?"}
+    assert found[ordered]["reason"] == "May lamp be ordered?"
+    assert (found[ticket]["expected_event"], found[ticket]["payload"]) == ("ticket.approved", {"ticket": "42"})
+    assert (await api.get(f"/plans/{ticket}"))["approval"]["payload"] == {"ticket": "42"}
+    await api.post(f"/plans/{ticket}/approve", {"data": {"note": "do it"}})
+    await api.until(ticket, lambda shown: shown["status"] == "completed")
+    assert (await api.get(f"/plans/{ticket}"))["results"]["ticket.approved"]["note"] == "do it"
+    await api.post(f"/plans/{ordered}/reject", {"reason": "no"})
+    await api.until(ordered, lambda shown: shown["status"] == "failed")
+    await api.post(f"/plans/{held}/approve", {}, 409)
+    async with asyncio.timeout(PATIENCE):
+        while await waiting():
+            await asyncio.sleep(0.02)
+
+
+async def test_approvals_go_on_behind_a_page(api: Api) -> None:
+    tenant = uuid4().hex
+    plans = [await api.waiting(tenant_id=tenant) for _ in range(3)]
+    found: list[str] = []
+    query: dict[str, Any] = {"tenant_id": tenant, "limit": 2}
+    async with asyncio.timeout(PATIENCE):
+        while (page := await api.get("/approvals", params=query))["total"] < 3:
+            await asyncio.sleep(0.02)
+    found += [each["plan"]["plan_id"] for each in page["items"]]
+    page = await api.get("/approvals", params=query | {"cursor": page["next"]})
+    found += [each["plan"]["plan_id"] for each in page["items"]]
+    assert (found, page["next"]) == (plans[::-1], None)
+
+
+NUMBERS = count(1)
+
+
+def lost(api: Api, payload: bytes) -> Delivery:
+    subject = api.desk.bus.subjects.stored("business-facts", 0, "c1", "it.happened")
+    return Delivery(subject, payload, "application/json", f"m{uuid4().hex}", "facts", next(NUMBERS), 1, "")
+
+
+@pytest.mark.parametrize(
+    ("payload", "told"),
+    [
+        (b'{"a": [1]}', {"a": [1]}),
+        (b'{"a": "\\ud800"}', '{"a": "\\ud800"}'),
+        (b"\x00\xff", None),
+        (b"[" * 5000, "[" * 5000),
+        (b"plain words", "plain words"),
+    ],
+)
+async def test_a_dead_letter_may_hold_anything(api: Api, payload: bytes, told: Any) -> None:
+    await api.desk.bus.dead_letters.put(lost(api, payload), "undecodable", "no event")
+    newest = (await api.get("/dead-letters", params={"limit": 500}))["items"][-1]
+    shown = await api.get(f"/dead-letters/{newest['id']}")
+    assert base64.b64decode(shown["payload_base64"]) == payload
+    assert shown["payload"] == told
+
+
+async def test_dead_letters_are_listed_shown_and_sent_again(api: Api) -> None:
+    bus = api.desk.bus
+    before = (await api.get("/dead-letters"))["total"]
+    subject = bus.subjects.event("business-facts", "c1", "it.happened")
+    for number in range(3):
+        payload = b'{"broken": %d}' % number
+        await bus.dead_letters.put(lost(api, payload), "undecodable", "no event")
+    page = await api.get("/dead-letters", params={"limit": 500})
+    assert page["total"] == before + 3
+    first, second, _ = page["items"][-3:]
+    assert (first["reason"], first["subject"]) == ("undecodable", subject)
+    behind = await api.get("/dead-letters", params={"limit": 1, "cursor": str(first["id"])})
+    assert [each["id"] for each in behind["items"]] == [second["id"]]
+    assert behind["next"] == str(second["id"])
+    assert (await api.get(f"/dead-letters/{first['id']}"))["payload"] == {"broken": 0}
+    assert await api.post(f"/dead-letters/{first['id']}/replay") == {"id": first["id"], "accepted": True}
+    await api.get(f"/dead-letters/{first['id']}", 404)
+    written = (await api.get("/writes"))["items"][0]
+    assert (written["by"], written["what"]) == ((await api.get("/session"))["user"], "dead letter replayed")
+    assert written["subject"] == f"{first['id']} to {subject}"

@@ -1,0 +1,208 @@
+"""Each route of the API, over a real deployment."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tests.runtime.console.desk import PATIENCE, Api
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_what_is_submitted_is_listed_shown_and_ends(api: Api) -> None:
+    session = uuid4().hex
+    plan = await api.waiting(session_id=session, user_id="ada")
+    (listed,) = (await api.get("/plans", params={"session_id": session}))["items"]
+    shown = await api.get(f"/plans/{plan}")
+    assert listed["plan_id"] == shown["plan_id"] == plan
+    assert {name: shown[name] for name in listed} == listed
+    assert (shown["goal"], shown["machine"]) == ({"event_type": "order.goal", "data": {"item": "lamp"}}, True)
+    assert shown["results"]["checking"] == {"in_stock": True}
+    assert await api.get(f"/plans/{plan}/status") == {"plan_id": plan, "status": "running", "revision": 2}
+    await api.post(f"/plans/{plan}/signal", {"event_type": "order.approved", "data": {"by": "boss"}})
+    ended = await api.get(f"/plans/{plan}/result", params={"wait": PATIENCE})
+    assert (ended["status"], ended["result"]["approving"]) == ("completed", {"by": "boss"})
+    assert (await api.get(f"/plans/{plan}"))["waiting_for"] == []
+
+
+async def test_a_goal_is_submitted_once_for_a_correlation_id_or_an_idempotency_key(api: Api) -> None:
+    name, body = f"order {uuid4().hex}/é", {"event_type": "order.goal", "data": {"item": "lamp"}}
+    first = await api.post("/plans", {**body, "correlation_id": name}, 201)
+    assert first == {"plan_id": name, "status": "pending"}
+    await api.until("order%20" + name[6:].replace("/", "%2F"), lambda found: found["current_state"] == "approving")
+    again = await api.post("/plans", {**body, "correlation_id": name}, 200)
+    assert again == {"plan_id": name, "status": "running"}
+    await api.post("/plans", {**body, "correlation_id": name, "tenant_id": "another"}, 409)
+    key = {"Idempotency-Key": uuid4().hex}
+    plan = (await api.post("/plans", body, 201, headers=key))["plan_id"]
+    await api.until(plan, lambda found: True)
+    assert (await api.post("/plans", body, 200, headers=key))["plan_id"] == plan
+    assert (await api.post("/plans", body, 201))["plan_id"] != plan
+
+
+async def test_a_list_is_filtered_searched_sorted_and_paged(api: Api) -> None:
+    session, tenant = uuid4().hex, uuid4().hex
+    plans = [await api.waiting(session_id=session, tenant_id=tenant) for _ in range(3)]
+    ended = await api.submit("order.goal", {"item": "none"}, session_id=session, tenant_id=tenant)
+    await api.until(ended, lambda found: found["status"] == "failed")
+    await api.post(f"/plans/{plans[0]}/inject", {"context": "moves it to the front"})
+    await api.until(plans[0], lambda found: found["revision"] == 3)
+    moved = [plans[0], ended, plans[2], plans[1]]
+
+    async def listed(**query: Any) -> list[str]:
+        page = await api.get("/plans", params=query)
+        return [each["plan_id"] for each in page["items"]]
+
+    async with asyncio.timeout(PATIENCE):
+        while await listed(session_id=session) != moved:
+            await asyncio.sleep(0.01)
+    assert await listed(session_id=session, sort="created") == [ended, *reversed(plans)]
+    assert await listed(session_id=session, status="failed") == [ended]
+    assert await listed(session_id=session, status="", text="", goal="") == moved
+    assert await listed(session_id=session, status=["failed", "running"]) == moved
+    assert await listed(text=f"APPROV {session[:20]}") == [plans[0], plans[2], plans[1]]
+    assert await listed(text=plans[1][3:]) == [plans[1]]
+    assert await listed(text=tenant[2:], goal="order.goal") == moved
+    assert await listed(tenant_id=tenant, goal="ticket.goal") == []
+    whole = await api.get("/plans", params={"session_id": session, "status": "running"})
+    assert (whole["total"], whole["counts"], whole["next"]) == (3, {"running": 3, "failed": 1}, None)
+    for sort, expected in (("updated", moved), ("created", [ended, *reversed(plans)])):
+        found, cursor = [], None
+        while True:
+            query = {"session_id": session, "sort": sort, "limit": 3} | ({"cursor": cursor} if cursor else {})
+            page = await api.get("/plans", params=query)
+            found += [each["plan_id"] for each in page["items"]]
+            cursor = page["next"]
+            if cursor is None:
+                break
+        assert found == expected
+    await api.get("/plans", 422, params={"cursor": "u12", "sort": "created"})
+
+
+async def test_history_is_paged_and_says_what_each_turn_did(api: Api) -> None:
+    plan = await api.waiting()
+    first = await api.get(f"/plans/{plan}/history", params={"limit": 1})
+    rest = await api.get(f"/plans/{plan}/history", params={"after": first["next"]})
+    assert (first["next"], rest["next"]) == (1, None)
+    (begun,), (checked,) = first["items"], rest["items"]
+    assert (begun["event"]["type"], begun["move"]["to"], begun["move"]["path"]) == (
+        "order.goal",
+        "checking",
+        ["checking"],
+    )
+    assert begun["effects"][0] == {"kind": "event", "event_type": "stock.check.requested", "id": f"{plan}:1-0"}
+    assert checked["revision"] == 2
+    assert checked["move"] == {"from": "checking", "to": "approving", "path": ["approving"]}
+    assert checked["event"]["data"] == {"in_stock": True}
+
+
+async def test_a_machine_is_drawn_with_the_way_that_was_taken(api: Api) -> None:
+    plan = await api.waiting()
+    graph = await api.get(f"/plans/{plan}/graph")
+    nodes = {node["id"]: node for node in graph["nodes"]}
+    assert graph["kind"] == "machine"
+    assert {name: node["kind"] for name, node in nodes.items()} == {
+        "start": "start", "checking": "state", "approving": "state", "done": "end", "failed": "fail"
+    }  # fmt: skip
+    assert [name for name, node in nodes.items() if node["current"]] == ["approving"]
+    assert nodes["start"]["y"] < nodes["checking"]["y"] < nodes["approving"]["y"] < nodes["done"]["y"]
+    taken = {(edge["source"], edge["target"]): edge["order"] for edge in graph["edges"] if edge["taken"]}
+    assert taken == {("start", "checking"): 1, ("checking", "approving"): 2}
+    assert all(0 <= node["x"] <= graph["width"] and 0 <= node["y"] <= graph["height"] for node in nodes.values())
+
+
+async def test_decisions_are_drawn_one_after_the_other_and_children_are_a_tree(api: Api) -> None:
+    plan = await api.submit("ticket.goal", {"id": "42", "order": True})
+    paused = await api.until(plan, lambda found: found["status"] == "paused")
+    assert (paused["machine"], paused["decider"]) == (False, "ticket-tree")
+    await api.post(f"/plans/{plan}/approve", {"comment": "go"})
+    shown = await api.until(plan, lambda found: bool(found["children"]))
+    child = shown["children"][0]["plan_id"]
+    assert [wait["kind"] for wait in shown["waiting_for"]] == ["child"]
+    assert shown["waiting_for"][0]["plan_id"] == child
+    tree = await api.get(f"/plans/{plan}/tree")
+    assert [each["plan"]["plan_id"] for each in tree["children"]] == [child]
+    assert await api.listed(parent=plan) == [child]
+    await api.until(child, lambda found: found["current_state"] == "approving")
+    await api.post(f"/plans/{child}/approve", {"data": {"ok": True}})
+    await api.until(plan, lambda found: found["status"] == "completed")
+    graph = await api.get(f"/plans/{plan}/graph")
+    assert graph["kind"] == "decisions"
+    assert [node["kind"] for node in graph["nodes"]] == ["start", "wait", "tool", "wait", "tool", "end"]
+    assert [edge["order"] for edge in graph["edges"]] == [1, 2, 3, 4, 5]
+
+
+async def test_a_result_that_is_not_there_yet_is_waited_for_as_long_as_asked(api: Api) -> None:
+    plan = await api.waiting()
+    assert await api.get(f"/plans/{plan}/result", 202) == {"plan_id": plan, "status": "running", "revision": 2}
+    assert (await api.get(f"/plans/{plan}/result", 202, params={"wait": 0.05}))["status"] == "running"
+    waiting = asyncio.ensure_future(api.get(f"/plans/{plan}/result", params={"wait": PATIENCE}))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    await api.post(f"/plans/{plan}/cancel", {"reason": "enough"})
+    assert await waiting == {
+        "plan_id": plan, "status": "cancelled", "result": {"checking": {"in_stock": True}}, "error": "enough"
+    }  # fmt: skip
+
+
+async def test_a_plan_that_was_just_submitted_is_pending_and_its_result_is_waited_for(api: Api) -> None:
+    await api.desk.bus.registry.put("app", "later", {"goals": ["later.goal"], "tasks": []}, ttl=60)
+    async with asyncio.timeout(PATIENCE):  # the client looks at the goals that are taken every few seconds
+        while (await api.http.post("/api/v1/plans", json={"event_type": "later.goal"})).status_code != 201:
+            await asyncio.sleep(0.1)
+    await api.desk.bus.registry.delete("app", "later")
+    plan = (await api.post("/plans", {"event_type": "later.goal"}, 201))["plan_id"]
+    pending = {"plan_id": plan, "status": "pending", "revision": 0}
+    assert await api.get(f"/plans/{plan}/status") == pending
+    assert await api.get(f"/plans/{plan}/result", 202, params={"wait": 0.05}) == pending
+    ending = (await api.post("/plans", {"event_type": "order.goal", "data": {"item": "none"}}, 201))["plan_id"]
+    assert (await api.get(f"/plans/{ending}/result", params={"wait": PATIENCE}))["status"] == "failed"
+
+
+async def test_apps_deployment_and_readiness_tell_what_runs(api: Api) -> None:
+    (app,) = (await api.get("/apps"))["items"]
+    goals = {goal["event_type"]: (goal["planner"], goal["kind"]) for goal in app["goals"]}
+    assert goals == {"order.goal": ("orders", "machine"), "ticket.goal": ("tickets", "autonomous")}
+    assert app["tasks"] == ["stock.check.requested"]
+    runs = await api.get("/deployment")
+    assert (runs["source"], [each["name"] for each in runs["dispatchers"]]) == ("nats", ["dispatcher-0"])
+    assert any(worker["tasks"] == ["stock.check.requested"] for worker in runs["workers"])
+    assert {stream["name"].rpartition("_")[2] for stream in runs["nats"]["streams"]} >= {"CHECKPOINTS", "REQUESTS"}
+    assert (await api.http.get("/healthz")).json() == {"status": "alive"}
+    ready = await api.http.get("/readyz")
+    assert (ready.status_code, ready.json()["status"]) == (200, "ready")
+    assert all(check["ok"] for check in ready.json()["checks"])
+
+
+async def test_what_cannot_be_is_refused_with_a_problem_that_says_why(api: Api) -> None:
+    await api.get("/plans/unknown", 404)
+    await api.get("/nowhere", 404)
+    told = await api.post("/plans", {"event_type": "no such type!", "data": []}, 422)
+    assert {fault["where"] for fault in told["errors"]} == {"body.event_type", "body.data"}
+    unknown = await api.post("/plans", {"event_type": "order.gaol"}, 422)
+    assert "did you mean 'order.goal'" in unknown["detail"]
+    await api.post("/plans/unknown/cancel", {}, 404)
+    ended = await api.failed()
+    assert "failed" in (await api.post(f"/plans/{ended}/pause", {}, 409))["detail"]
+    plan = await api.waiting()
+    assert "route of its own" in (await api.post(f"/plans/{plan}/signal", {"event_type": "plan.cancel"}, 422))["detail"]
+    assert "plan_id" not in await api.post(f"/plans/{plan}/signal", {"event_type": "a", "date": {}}, 422)
+    await api.post(f"/plans/{plan}/retry", {}, 409)
+    huge = {"event_type": "order.goal", "data": {"item": "x" * 3_000_000}}
+    await api.post("/plans", huge, 413)
+    response = await api.http.post("/api/v1/plans", content=b'{"event_type": "order.goal", "data": {"x": NaN}}',
+                                   headers={"Content-Type": "application/json"})  # fmt: skip
+    assert response.status_code == 422
+    assert (await api.http.put(f"/api/v1/plans/{plan}")).status_code == 405
+
+
+async def test_the_page_of_the_api_needs_nothing_from_elsewhere(api: Api) -> None:
+    page = (await api.http.get("/docs")).text
+    for path in (await api.http.get("/api/v1/openapi.json")).json()["paths"]:
+        assert f"<code>{path}</code>" in page
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "<script" not in page
