@@ -1,4 +1,4 @@
-"""The README's examples are what they say they are: short, valid, and they run."""
+"""The first examples of the README and of the page on planners are short, valid, and run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import plancast
 from plancast import App, Worker
 from plancast.testing import PlancastTest
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+
+
+def python_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
 async def test_the_tree_decides_its_goal() -> None:
-    (code,) = (
-        block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "DeterministicPlanner" in block
-    )
+    (code,) = (block for block in python_blocks("docs/planners.md") if "DeterministicPlanner" in block)
     worker = Worker("w")
     worker.on_task("ticket.classify.requested", "ticket.classify.completed")(lambda task, context: {"severity": "low"})
     worker.on_task("issue.reproduce.requested", "issue.reproduce.completed")(lambda task, context: {"seen": True})
@@ -41,7 +43,7 @@ async def test_the_tree_decides_its_goal() -> None:
 
 
 async def test_the_first_example_runs() -> None:
-    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
+    code = python_blocks("README.md")[0]
     names: dict[str, object] = {}
     exec(code, names)
     app = names["app"]

@@ -22,18 +22,7 @@ pytestmark = pytest.mark.timeout(180)
 _FENCED = re.compile(r"^( *)(`{3,}).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 README_MARKS = {
     "$ make setup": {"not run": "it makes the environment that the tests run in"},
-    "$ make demo": {"not run": "they set up an environment; tests/runtime/demo/test_demo.py runs the demo"},
-    "$ plancast demo orders": {"not run": "tests/runtime/demo runs the demos"},
-    "$ plancast demo triage": {"not run": "tests/runtime/demo runs the demos"},
-    "$ nats sub": {"not run": "the nats command line is not part of the project; tests/e2e publishes plain JSON"},
-    "orders = ChoreographyPlanner(": {
-        "given": "from plancast import App, ChoreographyPlanner, Worker\n"
-        "from examples.orders import Payment, compliance\n"
-        "payments, shipping, screener = Worker('payments'), Worker('shipping'), Worker('screener')"
-    },
-    "tree = DeterministicPlanner(": {
-        "given": "from plancast import *\ncritical = is_bug = route = lambda run, **rest: None"
-    },
+    "$ make demo": {"not run": "they set up an environment; tests/examples/test_demo.py runs the demo"},
 }
 """What other pages say in comments, which would stand in the way of who reads the README as text."""
 
