@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,22 @@ def rooms_of(package: Path) -> set[str]:
     return {path.parent.name for path in package.glob("*/__init__.py")}
 
 
+def listed_rooms(package: str) -> list[str]:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    return _ROOM.findall(text.split(f"### `{package}`\n", 1)[1].split("\n#", 1)[0])
+
+
+def layers_of(package: str) -> list[set[str]]:
+    """The layers that import-linter enforces, from the top."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (contract,) = (
+        each
+        for each in project["tool"]["importlinter"]["contracts"]
+        if each["type"] == "layers" and each["containers"] == [package]
+    )
+    return [set(re.findall(r"\w+", layer)) for layer in contract["layers"]]
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_path_of_the_repository_that_a_page_names_exists(page: str) -> None:
     missing = sorted(path for path in paths_of(page) if not (ROOT / path).exists())
@@ -42,6 +59,13 @@ def test_paths_are_found_in_the_pages() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_architecture_lists_every_room_of_a_package(package: str) -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    section = text.split(f"### `{package}`\n", 1)[1].split("\n#", 1)[0]
-    assert set(_ROOM.findall(section)) == rooms_of(ROOT / package)
+    rooms = listed_rooms(package)
+    assert len(rooms) == len(set(rooms))
+    assert set(rooms) == rooms_of(ROOT / package)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_rooms_are_listed_in_the_order_of_the_layers(package: str) -> None:
+    layers = layers_of(package.rpartition("/")[2])
+    places = [next(place for place, layer in enumerate(layers) if room in layer) for room in listed_rooms(package)]
+    assert places == sorted(places)
