@@ -10,7 +10,7 @@ from typing import Any
 from plancast.telemetry.logging import IN_HAND
 from plancast.telemetry.redaction import redact
 from plancast_bus.ports.bus import Bus, Delivery
-from plancast_bus.retry import patiently
+from plancast_bus.retry import retrying
 
 Entry = tuple[Delivery, str, Callable[[], None], dict[str, Any]]
 
@@ -68,7 +68,7 @@ class Poison:
         redacted = {detail: redact(detail) for detail in {entry[1] for entry in entries}}  # a flood says one thing
         messages = [(delivery, redacted[detail]) for delivery, detail, _, _ in entries]
         try:
-            await patiently(lambda: self._bus.dead_letters.put_all(self._reason, messages), self._logger)
+            await retrying(lambda: self._bus.dead_letters.put_all(self._reason, messages), self._logger)
         except Exception as error:
             if len(entries) > 1:  # one of them may be to blame
                 for entry in entries:

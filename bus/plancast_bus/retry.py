@@ -1,11 +1,15 @@
-"""Patience: what is done over the bus again and again, until it is done."""
+"""Retries bus operations with exponential backoff, for as long as the bus is away or refuses.
+
+tenacity does the work; stamina, built on it, can be switched off for the whole process by the tests of an app.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
 from plancast_bus.errors import BusError, InvalidEnvelope, InvalidSubject, PayloadTooLarge
 
@@ -13,33 +17,46 @@ T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two attempts; they double from the first to the longest."""
 UNSENDABLE = (PayloadTooLarge, InvalidEnvelope, InvalidSubject)
-"""What no patience mends of a message."""
+"""Errors that no retry mends: the message itself cannot be sent."""
 
 
-async def patiently(
-    act: Callable[[], Awaitable[T]],
+async def retrying(
+    operation: Callable[[], Awaitable[T]],
     logger: logging.Logger,
     *,
     final: tuple[type[BusError], ...] = UNSENDABLE,
     first: float = FIRST_PAUSE,
-    about: Mapping[str, Any] | None = None,
+    longest: float = LONGEST_PAUSE,
+    fields: Mapping[str, Any] | None = None,
+    on_failure: Callable[[BaseException], object] | None = None,
 ) -> T:
-    """Do something over the bus, again and again while it is away or refuses.
+    """Repeat an operation until it succeeds, or fails with an error that is no ``BusError`` or is final.
 
     Args:
-        act: What is done.
-        logger: Is told of each failure.
+        operation: Called for each attempt; must be harmless to repeat.
+        logger: Gets a warning for each failed attempt.
         final: Errors that are raised at once.
         first: Seconds before the second attempt.
-        about: Fields of what is logged.
+        longest: Most seconds between two attempts.
+        fields: Fields of the log records, such as ``plan_id``.
+        on_failure: Called with the error of each failed attempt, in place of the warning.
     """
-    pause = first
-    while True:
-        try:
-            return await act()
-        except final:
-            raise
-        except BusError as error:
-            logger.warning("trying on: %s", error, extra=about)
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_PAUSE)
+
+    def failed(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        if on_failure is not None and error is not None:
+            on_failure(error)
+        else:
+            logger.warning("retrying: %s", error, extra=fields)
+
+    attempts = AsyncRetrying(
+        retry=retry_if_exception(lambda error: isinstance(error, BusError) and not isinstance(error, final)),
+        wait=wait_exponential(multiplier=first, max=longest),
+        before_sleep=failed,
+        reraise=True,
+    )
+
+    async def attempt() -> T:  # tenacity awaits coroutine functions alone; an operation may be a lambda
+        return await operation()
+
+    return await attempts(attempt)

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from plancast_bus.errors import AccessDenied, BusError, InvalidEnvelope
 from plancast_bus.ports.bus import Delivery, Registry
-from plancast_bus.retry import patiently
+from plancast_bus.retry import retrying
 from plancast_bus.subjects import name_of_type
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class TaskRecord:
         if self._known:
             return
         try:
-            said = await patiently(
+            said = await retrying(
                 lambda: self._registry.get(self._kind, self._key()), logger, final=(AccessDenied, InvalidEnvelope)
             )
         except BusError as error:
@@ -111,7 +111,7 @@ class TaskRecord:
     async def _note(self, *, lost: int, seconds: float = KEPT_SECONDS) -> None:
         fields = self._fields(lost)
         try:
-            await patiently(
+            await retrying(
                 lambda: self._registry.put(self._kind, self._key(), fields, ttl=seconds),
                 logger,
                 final=(AccessDenied, InvalidEnvelope),

@@ -25,7 +25,7 @@ from plancast_bus.events.trace_context import trace_id_of
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.ports.bus import Bus, Consumer, ConsumerSpec, Delivery
 from plancast_bus.ports.effects import Publish
-from plancast_bus.retry import FIRST_PAUSE, LONGEST_PAUSE, patiently
+from plancast_bus.retry import FIRST_PAUSE, LONGEST_PAUSE, retrying
 
 logger = logging.getLogger(__name__)
 
@@ -366,7 +366,7 @@ class TaskReader:
             await self._send(answer)
 
     async def _patiently(self, act: Callable[[], Awaitable[None]]) -> None:
-        await patiently(act, logger, first=FIRST_PAUSE, about={"task": self._event_type})
+        await retrying(act, logger, first=FIRST_PAUSE, fields={"task": self._event_type})
 
 
 async def _at_point(point: CrashPoint, deliveries: list[Delivery]) -> list[Delivery]:

@@ -27,7 +27,7 @@ from plancast_bus.events.codec import decode
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.ports.bus import Bus, Consumer, ConsumerSpec, Delivery
 from plancast_bus.ports.checkpoints import Checkpoint
-from plancast_bus.retry import FIRST_PAUSE, LONGEST_PAUSE, patiently
+from plancast_bus.retry import FIRST_PAUSE, LONGEST_PAUSE, retrying
 
 logger = logging.getLogger(__name__)
 
@@ -188,7 +188,7 @@ class SoormaBridge:
             elif event.topic == EventTopic.ACTION_RESULTS:
                 await self._take_answer(event)
             elif event.topic in _FACTS and self._options.facts:
-                await patiently(lambda: self._bus.publish(event), logger)
+                await retrying(lambda: self._bus.publish(event), logger)
                 self.counts.facts += 1
             else:  # lifecycles of Soorma's own plans and tasks; on ours, plan events are controls
                 self.counts.passed_over += 1
@@ -202,7 +202,7 @@ class SoormaBridge:
         if await self._answered_again(event):
             return
         try:
-            await patiently(lambda: self._bus.publish(event), logger)
+            await retrying(lambda: self._bus.publish(event), logger)
         except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
             await self._answer_refused(event, error)
             raise
@@ -218,7 +218,7 @@ class SoormaBridge:
             nonlocal ended
             ended = await find_checkpoint(self._bus.checkpoints, goal.correlation_id)
 
-        await patiently(look, logger)
+        await retrying(look, logger)
         if ended is None or ended.summary.tenant_id != (goal.tenant_id or ""):
             return False
         data = response_of(ended)
@@ -234,12 +234,12 @@ class SoormaBridge:
         if event.correlation_id.startswith(TASK) or not await self._is_for_a_plan(event):
             self.counts.passed_over += 1
             return
-        await patiently(lambda: self._bus.publish(event), logger)
+        await retrying(lambda: self._bus.publish(event), logger)
         self.counts.answers += 1
 
     async def _is_goal(self, event_type: str) -> bool:
         if event_type not in self._goals and time.monotonic() - self._goals_read > GOALS_SECONDS:
-            await patiently(self._read_goals, logger)
+            await retrying(self._read_goals, logger)
         return event_type in self._goals
 
     async def _read_goals(self) -> None:
@@ -257,7 +257,7 @@ class SoormaBridge:
             checkpoint = await find_checkpoint(self._bus.checkpoints, name)
             known = checkpoint is not None or bool(await self._bus.stored_events(str(EventTopic.ACTION_REQUESTS), name))
 
-        await patiently(look, logger)
+        await retrying(look, logger)
         return known
 
     def _refuse(self, subject: str, error: BusError) -> None:
