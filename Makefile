@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?=
+JOBS ?= 2
+ORDER ?=
 CHAOS_TIMEOUT ?= 900
 SEEDS ?= 10000
 FROM ?= 0
@@ -16,6 +18,11 @@ PROFILE_FLAGS ?=
 AUDIT_FLAGS ?=
 BENCH_FLAGS ?=
 
+# Where it is set, each of the many processes that the tests start would compile all of the project anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+PYTEST := $(BIN)/python -m pytest
+PARALLEL := $(PYTEST) --numprocesses $(JOBS) $(if $(ORDER),--randomly-seed $(ORDER))
 DEPENDENCIES := $(VENV)/.dependencies
 INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench
@@ -24,7 +31,7 @@ LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3
 	--generate-hashes --no-header --no-annotate $(LOCK_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser test check audit format bench bench-peers docs docs-serve profile slow growth chaos cluster attack simulate scale lock clean
+.PHONY: help setup demo browser test test-all test-loaded check audit format bench bench-peers docs docs-serve profile slow growth chaos cluster attack simulate scale lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,8 +70,17 @@ browser:
 		apt-get install -y -qq --no-install-recommends chromium >/dev/null; }; } || \
 		echo "There is no Chromium here: install it to have the console's pages tested."
 
-test: setup $(BENCH_INSTALLED) $(DOCS_INSTALLED) browser ## Run the tests but the slow ones and chaos (TESTS="tests/bus -k kill" narrows it)
-	$(BIN)/python -m pytest -m "not slow and not chaos" $(TESTS)
+test: setup $(BENCH_INSTALLED) ## Run the tests that take minutes together, JOBS (2) at a time (TESTS="tests/bus -k kill" narrows it)
+	$(PARALLEL) -m "not heavy and not slow and not chaos" $(TESTS)
+
+test-all: setup $(BENCH_INSTALLED) $(DOCS_INSTALLED) browser ## Run the tests that `make test` leaves out: deployments, crashes, many seeds, the docs
+	$(PARALLEL) -m "heavy and not slow and not chaos" $(TESTS)
+
+# A busy loop for each processor, all of which end with this command.
+test-loaded: setup $(BENCH_INSTALLED) ## Run `make test` three times in a row while all processors are busy
+	@trap 'kill $$loops' EXIT; loops=; \
+	for processor in $$(seq $$(nproc)); do $(BIN)/python -c 'while True: pass' & loops="$$loops $$!"; done; \
+	for round in 1 2 3; do $(MAKE) test || exit; done
 
 check: setup ## Check format, lint, types, who imports whom, and the locks
 	$(BIN)/ruff format --check .

@@ -1,11 +1,47 @@
-"""What tests of the shell stand on: a real nats-server."""
+"""Fixtures of all tests, and how the suite is run: which tests share a process, and what does not depend on speed."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from plancast_bus.nats_server.process import NatsServer
+
+ONE_PROCESS = ("tests/e2e/",)
+"""Folders whose tests share one deployment: each goes to one worker as a whole, and first, as it takes longest."""
+
+# A busy machine is not a defect: neither an example nor the making of examples has a time limit of its own.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
+
+
+class FileScheduling(LoadScopeScheduling):
+    """Distributes whole files among pytest-xdist's workers, so that fixtures of a module are made once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return next((folder for folder in ONE_PROCESS if path.startswith(folder)), path)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling:
+    config.option.loadscopereorder = False
+    return FileScheduling(config, log)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Only the order of tests is random; random numbers within a test are as random as without the plugin.
+    config.option.randomly_reset_seed = False
+    os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; commands under test shall print as into a pipe
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not item.nodeid.startswith(ONE_PROCESS))
 
 
 @pytest.fixture(scope="session")

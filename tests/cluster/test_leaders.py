@@ -14,7 +14,7 @@ from plancast import Settings
 from plancast_actors.deployment.deployment import Deployment
 from plancast_bus.cluster import NatsCluster
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(240)]
 Deploy = Callable[..., Awaitable[Deployment]]
 
 

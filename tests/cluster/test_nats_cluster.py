@@ -18,6 +18,8 @@ from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.settings import BusSettings, NatsSettings
 
+pytestmark = pytest.mark.heavy
+
 CHECKPOINTS = "PLANCAST_CHECKPOINTS"
 
 

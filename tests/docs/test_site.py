@@ -22,6 +22,8 @@ import plancast_bus.errors
 from plancast.cli import app
 from plancast.settings import Settings
 
+pytestmark = pytest.mark.heavy
+
 DOCS = ROOT / "docs"
 
 

@@ -114,6 +114,7 @@ async def deployed(
     await deployment.down()
 
 
+@pytest.mark.heavy
 async def test_plans_are_decided_to_their_end_while_hosts_are_killed(
     deployed: tuple[Deployment, Client], model: ModelServer
 ) -> None:

@@ -25,6 +25,8 @@ from plancast import Client, PlanCancelled
 from plancast_actors.telemetry.metrics import METRICS
 from plancast_bus.subjects import name_of_type
 
+pytestmark = pytest.mark.heavy
+
 APPS = Path(__file__).parent.parent / "apps"
 PATIENCE = 60.0
 _LINE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")

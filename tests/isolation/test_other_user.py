@@ -31,6 +31,7 @@ NOBODY = 65534
 PATIENCE = 90.0
 
 pytestmark = [
+    pytest.mark.heavy,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user here; run these tests as root"),
     pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="processes and sockets are read from /proc"),
 ]

@@ -208,6 +208,7 @@ app = App("app", planners=[planner])
 """
 
 
+@pytest.mark.heavy
 def test_no_command_shows_a_login(
     server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
