@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from tests.cluster.nats_cluster import NatsCluster
+
 from benchmarks import w1
 from benchmarks.baseline import Processes
 from benchmarks.driver import Driver
@@ -22,7 +24,6 @@ from benchmarks.scratch import scratch
 from benchmarks.script import Script, record
 from plancast.settings import Settings
 from plancast_actors.deployment.deployment import host_count
-from plancast_bus.cluster import NatsCluster
 from plancast_bus.jetstream import connect
 from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.jetstream.client.request_reply import Exchange

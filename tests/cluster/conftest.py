@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.cluster.nats_cluster import NatsCluster
 from tests.cluster.ray_nodes import RayNodes
 
 from plancast import Settings
 from plancast_actors.deployment.deployment import Deployment
-from plancast_bus.cluster import NatsCluster
 
 APPS = str(Path(__file__).parent.parent / "apps")
 Deploy = Callable[..., Awaitable[Deployment]]

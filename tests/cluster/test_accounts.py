@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.cluster.nats_cluster import free_ports
 from tests.isolation.nats_with_roles import Certificates, RoleServer
 from tests.isolation.test_nats_auth import bus_of, deployed, states
 
 from plancast import Client
 from plancast.cli import main
-from plancast_bus.cluster import _free_ports
 from plancast_bus.jetstream.accounts import ANSWER_SECONDS
 from plancast_bus.nats_server.process import find_binary
 from plancast_bus.settings import NatsSettings
@@ -63,7 +63,7 @@ class RoleCluster(RoleServer):
 @contextmanager
 def role_cluster(folder: Path) -> Iterator[RoleCluster]:
     assert main(["nats-config", "--output", str(folder), "--worker=worker=work.requested"]) == 0
-    ports = _free_ports("127.0.0.1", 9)
+    ports = free_ports("127.0.0.1", 9)
     clients, routes, monitors = ports[:3], ports[3:6], ports[6:]
     urls = ", ".join(f'"nats://127.0.0.1:{route}"' for route in routes)
     nowhere = folder / "none"

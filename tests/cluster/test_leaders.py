@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.cluster.expedition import Expedition
+from tests.cluster.nats_cluster import NatsCluster
 from tests.cluster.ray_nodes import RayNodes
 
 from plancast import Settings
 from plancast_actors.deployment.deployment import Deployment
-from plancast_bus.cluster import NatsCluster
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(240)]
 Deploy = Callable[..., Awaitable[Deployment]]

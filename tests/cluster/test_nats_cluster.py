@@ -10,8 +10,8 @@ from pathlib import Path
 import nats
 import pytest
 from nats.aio.msg import Msg
+from tests.cluster.nats_cluster import NatsCluster
 
-from plancast_bus.cluster import NatsCluster
 from plancast_bus.errors import BusUnavailable, NatsServerError
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus, connect
@@ -150,7 +150,7 @@ async def test_what_a_cluster_has_not_agreed_on_yet_is_asked_again(servers: Nats
 async def test_a_stream_that_nobody_has_made_has_no_leader(
     servers: NatsCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plancast_bus.cluster.ELECTION_PATIENCE", 0.3)
+    monkeypatch.setattr("tests.cluster.nats_cluster.ELECTION_PATIENCE", 0.3)
     with pytest.raises(NatsServerError, match="NOWHERE"):
         servers.leader_of("NOWHERE")
     bus = await connect(NatsSettings(url=servers.url, publish_timeout=1.0), BusSettings(prefix="unmade"))

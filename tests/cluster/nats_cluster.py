@@ -1,12 +1,13 @@
-"""NatsCluster: several nats-servers on this machine that replicate JetStream, to see what survives the loss of one."""
+"""NatsCluster: several nats-servers on this machine that replicate JetStream, for tests and benchmarks."""
 
 import os
+import random
 import signal
 import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,7 @@ from plancast_bus.nats_server.process import ClusterOptions, NatsServer, ServerO
 ELECTION_PATIENCE = 60.0
 """Seconds until a stream without a leader is given up."""
 _PROBE_INTERVAL = 0.1
+PORTS = range(20_000, 32_768)
 
 
 class NatsCluster:
@@ -34,7 +36,7 @@ class NatsCluster:
 
     def __init__(self, data_dir: Path | str, size: int = 3, options: ServerOptions | None = None) -> None:
         options = options or ServerOptions()
-        ports = _free_ports(options.host, 2 * size)
+        ports = free_ports(options.host, 2 * size)
         routes = tuple(f"nats://{options.host}:{port}" for port in ports[size:])
         self.servers = tuple(
             NatsServer(
@@ -146,8 +148,16 @@ class NatsCluster:
         os.kill(pid, number)
 
 
-def _free_ports(host: str, count: int) -> list[int]:
-    """Ports that nobody listens on now; all are looked for together, so that none comes twice."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server((host, 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
+def free_ports(host: str, count: int) -> list[int]:
+    """Choose different free ports for servers that start later.
+
+    They lie below the ports that kernels hand out for outgoing connections and for port 0, and above those that Ray
+    gives to its workers, so that other processes do not take them in the meantime.
+    """
+    chosen: list[int] = []
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        with suppress(OSError), socket.create_server((host, port)):
+            chosen.append(port)
+        if len(chosen) == count:
+            return chosen
+    raise NatsServerError(f"There are no {count} free ports between {PORTS.start} and {PORTS.stop - 1} on {host}.")
