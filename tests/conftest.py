@@ -1,7 +1,8 @@
 """Fixtures of all tests, and how the suite is run: which tests share a process, and what does not depend on speed."""
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,22 @@ def pytest_configure(config: pytest.Config) -> None:
     # Only the order of tests is random; random numbers within a test are as random as without the plugin.
     config.option.randomly_reset_seed = False
     os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; commands under test shall print as into a pipe
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Render a failure without garbage collection.
+
+    pytest parses the source of a failed test. A task that is collected in the middle of that logs its traceback, for
+    which CPython 3.11 parses source as well, and then ends pytest with "AST constructor recursion depth mismatch".
+    """
+    if call.excinfo is None:
+        return (yield)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

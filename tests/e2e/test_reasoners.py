@@ -41,6 +41,10 @@ class Pool:
     def start(self) -> Any:
         return start_pool(Blueprint("", self.settings), POOL, self.namespace)
 
+    async def up(self) -> None:
+        await asyncio.to_thread(ray.get, self.start().ready.remote())
+        await self.until(lambda status: len(status["members"]) == 2)
+
     async def status(self) -> dict[str, Any]:
         reports = (await self.deployment.status())["reasoners"]
         return next((report for report in reports if report["name"] == POOL and report["alive"]), {})
@@ -59,8 +63,7 @@ async def pool(runtime: LocalRuntime) -> AsyncIterator[Pool]:
     settings.reasoners.min, settings.reasoners.max, settings.reasoners.concurrency = 2, 3, 80
     settings.reasoners.limits = {"openai/limited": ModelLimit(rpm=2)}
     pool = Pool(settings)
-    await asyncio.to_thread(ray.get, pool.start().ready.remote())
-    await pool.until(lambda status: len(status["members"]) == 2)
+    await pool.up()
     yield pool
     await pool.deployment.down()
     await asyncio.sleep(0)
@@ -206,6 +209,7 @@ async def test_a_pool_that_is_set_up_otherwise_or_not_wanted_has_to_go(pool: Poo
     async with asyncio.timeout(PATIENCE):
         while await asyncio.to_thread(names_of, pool.namespace, ["reasoner"]):
             await asyncio.sleep(0.05)
+    await pool.up()  # the other tests use it
 
 
 @pytest.mark.heavy

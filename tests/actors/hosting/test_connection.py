@@ -331,21 +331,32 @@ async def test_a_host_that_does_not_read_makes_its_dispatcher_wait_and_costs_it_
 async def test_a_dispatcher_that_does_not_read_is_asked_for_no_more_calls() -> None:
     async with hosting() as host:
         assert host.offer is not None
-        with socket.create_connection((host.offer.address, host.offer.port)) as client:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+            client.connect((host.offer.address, host.offer.port))
             client.setblocking(False)
             loop = asyncio.get_running_loop()
             await loop.sock_sendall(client, _frame(host.offer.secret))
             call = _frame([1, "d", [inbound(n) for n in range(1000)], False])
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(3):
-                    while True:
-                        await loop.sock_sendall(client, call)
-            taken = len(host.calls)
+
+            async def flood() -> None:
+                while True:
+                    await loop.sock_sendall(client, call)
+
+            flooding = asyncio.ensure_future(flood())
+            await eventually(lambda: bool(host.calls))
+            (caller,) = host.server.callers
+            transport: Any = caller._transport
+            taken = 0
+            async with asyncio.timeout(3 * PATIENCE):
+                while transport.is_reading() or taken < len(host.calls):  # the kernel still takes answers
+                    taken = len(host.calls)
+                    await asyncio.sleep(0.2)
             await asyncio.sleep(0.2)
             assert len(host.calls) == taken, "the dispatcher has sent on, and the host has taken no more"
-            (caller,) = host.server.callers
-            assert caller._transport is not None
-            assert caller._transport.get_write_buffer_size() < 20_000_000
+            assert not flooding.done()
+            flooding.cancel()
+            assert transport.get_write_buffer_size() < 20_000_000
 
 
 def _frame(message: Any) -> bytes:

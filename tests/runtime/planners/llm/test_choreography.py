@@ -396,7 +396,7 @@ async def test_sixty_four_runs_at_once_do_not_mix() -> None:
         topic = re.search(r'"topic": "(topic-\d+)"', request.text)
         assert topic is not None
         if "cannot be used" not in request.text:
-            return Answer(f"hm, {topic[1]}", delay=0.05)
+            return Answer(f"hm, {topic[1]}", delay=1.0)
         assert set(re.findall(r"topic-\d+", request.text)) == {topic[1]}
         return answer("complete", result={"topic": topic[1]})
 
