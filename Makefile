@@ -31,7 +31,7 @@ LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3
 	--generate-hashes --no-header --no-annotate $(LOCK_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser test test-all test-loaded check audit format bench bench-peers docs docs-serve profile slow growth chaos cluster attack simulate scale lock clean
+.PHONY: help setup demo browser test test-all test-loaded check audit format bench bench-peers docs docs-serve profile growth chaos cluster attack simulate scale lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,10 +71,10 @@ browser:
 		echo "There is no Chromium here: install it to have the console's pages tested."
 
 test: setup $(BENCH_INSTALLED) ## Run the tests that take minutes together, JOBS (2) at a time (TESTS="tests/bus -k kill" narrows it)
-	$(PARALLEL) -m "not heavy and not slow and not chaos" $(TESTS)
+	$(PARALLEL) -m "not slow and not chaos and not growth" $(TESTS)
 
 test-all: setup $(BENCH_INSTALLED) $(DOCS_INSTALLED) browser ## Run the tests that `make test` leaves out: deployments, crashes, many seeds, the docs
-	$(PARALLEL) -m "heavy and not slow and not chaos" $(TESTS)
+	$(PARALLEL) -m "slow and not chaos and not growth" $(TESTS)
 
 # A busy loop for each processor, all of which end with this command.
 test-loaded: setup $(BENCH_INSTALLED) ## Run `make test` three times in a row while all processors are busy
@@ -113,11 +113,8 @@ docs-serve: setup $(DOCS_INSTALLED) ## Serve the site on this machine, and build
 profile: setup ## Print where a turn's time goes (PROFILE_FLAGS=--write puts it into docs/performance.md)
 	$(BIN)/python -m benchmarks.profile $(PROFILE_FLAGS)
 
-slow: setup $(BENCH_INSTALLED) ## Run the tests that `make test` leaves out for their time, but for growth
-	$(BIN)/python -m pytest -m "slow and not chaos" --ignore tests/bus/test_growth.py --ignore tests/runtime/test_growth.py $(TESTS)
-
 growth: setup ## Finish a million plans, take 10,000 turns of one, and print what that needs
-	$(BIN)/python -m pytest -m slow -s tests/bus/test_growth.py tests/runtime/test_growth.py
+	$(BIN)/python -m pytest -m growth -s $(TESTS)
 
 chaos: setup ## Kill, stop and cut off what runs plans for SECONDS (600), from SEED (random), and prove what was kept
 	$(BIN)/python -m tests.chaos.run --seconds $(SECONDS) --seed $(SEED) $(CHAOS_FLAGS)

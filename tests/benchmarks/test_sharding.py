@@ -325,7 +325,7 @@ def test_a_group_that_cannot_carry_its_load_is_refused() -> None:
 # What is shown.
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_all_of_it_fits_a_terminal_and_the_document() -> None:
     options = command.arguments(["--ids", "2000", "--plans", "1000000"])
     listed = command.tables(options, Figures())

@@ -16,7 +16,7 @@ FIELDS = {
 }  # fmt: skip
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("workload", ["w1", "w5"])
 async def test_shared_and_baseline_run_and_leave_rows(workload: str) -> None:

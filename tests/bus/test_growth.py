@@ -169,7 +169,7 @@ class Figures:
         return f"server {self.resident} MiB resident, {self.disk} MiB on disk, checkpoints {state}"
 
 
-@pytest.mark.slow
+@pytest.mark.growth
 @pytest.mark.timeout(3600)
 async def test_a_million_finished_plans_leave_nothing_behind_and_listing_them_stays_fast(tmp_path: Path) -> None:
     """Twice: what a second million needs beyond the first one would be growth."""

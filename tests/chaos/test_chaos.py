@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.heavy
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent.parent
 SECONDS = 25

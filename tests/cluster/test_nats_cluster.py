@@ -18,7 +18,7 @@ from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.settings import BusSettings, NatsSettings
 
-pytestmark = pytest.mark.heavy
+pytestmark = pytest.mark.slow
 
 CHECKPOINTS = "PLANCAST_CHECKPOINTS"
 

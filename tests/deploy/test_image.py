@@ -39,7 +39,7 @@ def test_what_is_installed_is_named_by_its_hash_or_is_the_project() -> None:
     assert "pip install" not in re.sub(r"^(RUN pip install|#).*$", "", DOCKERFILE, flags=re.MULTILINE)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_the_project_installs_from_what_is_copied(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "installed"
     install(Path(sys.executable), source, [*PROJECT, "--target", str(target)])

@@ -41,7 +41,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedRun]:
         yield run
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", [each for each in pages() if blocks_of(each)], ids=lambda path: path.relative_to(ROOT).as_posix()
 )

@@ -22,7 +22,7 @@ import plancast_bus.errors
 from plancast.cli import app
 from plancast.settings import Settings
 
-pytestmark = pytest.mark.heavy
+pytestmark = pytest.mark.slow
 
 DOCS = ROOT / "docs"
 

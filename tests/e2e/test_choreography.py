@@ -114,7 +114,7 @@ async def deployed(
     await deployment.down()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 async def test_plans_are_decided_to_their_end_while_hosts_are_killed(
     deployed: tuple[Deployment, Client], model: ModelServer
 ) -> None:

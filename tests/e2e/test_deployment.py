@@ -193,7 +193,7 @@ async def test_what_is_no_event_is_put_aside_and_blocks_nothing(client: Client, 
     await bus.close()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 async def test_the_deployment_is_found_again_and_scaled_while_plans_run(client: Client, runtime: LocalRuntime) -> None:
     assert await Deployment.find(runtime.settings) is not None
     handles = [await client.submit("chain.goal", {"n": n}) for n in range(100)]

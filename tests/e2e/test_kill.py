@@ -71,7 +71,7 @@ async def test_a_killed_plan_host_loses_nothing(runtime: LocalRuntime) -> None:
     await run_plans(runtime, kill_host, 2)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 async def test_a_killed_dispatcher_loses_nothing(runtime: LocalRuntime) -> None:
     async def kill_dispatcher(chance: random.Random) -> None:
         await runtime.deployment.kill("dispatcher-0")
@@ -79,7 +79,7 @@ async def test_a_killed_dispatcher_loses_nothing(runtime: LocalRuntime) -> None:
     await run_plans(runtime, kill_dispatcher, 2)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 async def test_a_killed_worker_loses_nothing(runtime: LocalRuntime) -> None:
     async def kill_worker(chance: random.Random) -> None:
         await runtime.deployment.kill("worker-0")
@@ -87,7 +87,7 @@ async def test_a_killed_worker_loses_nothing(runtime: LocalRuntime) -> None:
     await run_plans(runtime, kill_worker, 2)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 async def test_a_killed_nats_server_loses_nothing(runtime: LocalRuntime) -> None:
     async def kill_nats(chance: random.Random) -> None:
         assert runtime.server is not None

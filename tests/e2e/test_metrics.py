@@ -25,7 +25,7 @@ from plancast import Client, PlanCancelled
 from plancast_actors.telemetry.metrics import METRICS
 from plancast_bus.subjects import name_of_type
 
-pytestmark = pytest.mark.heavy
+pytestmark = pytest.mark.slow
 
 APPS = Path(__file__).parent.parent / "apps"
 PATIENCE = 60.0

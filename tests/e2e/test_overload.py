@@ -162,7 +162,7 @@ def settings_for(server: NatsServer, **bus: Any) -> Settings:
     return settings
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 async def test_a_stream_full_of_goals_refuses_more_and_all_that_were_accepted_end(fresh_nats: NatsServer) -> None:
     async with Running(chain(), settings_for(fresh_nats, max_stream_bytes=300_000)) as running:
         accepted: dict[int, PlanHandle] = {}

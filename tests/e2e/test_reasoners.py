@@ -94,7 +94,7 @@ async def holder_of_the_call(pool: Pool) -> str:
     return next(str(member["name"]) for member in status["members"] if member["outstanding"])
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 async def test_a_question_is_answered_and_the_answer_kept_for_whoever_asks_again(
     pool: Pool, model: ModelServer
 ) -> None:
@@ -161,7 +161,7 @@ async def test_a_retry_counts_against_the_limit_that_all_reasoners_share(pool: P
     assert model.count == 3
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 async def test_what_a_killed_reasoner_had_in_hand_is_asked_elsewhere_once(pool: Pool, model: ModelServer) -> None:
     before = (await pool.status())["repeated"]
     model.add(Answer.hang(), "after all")
@@ -212,7 +212,7 @@ async def test_a_pool_that_is_set_up_otherwise_or_not_wanted_has_to_go(pool: Poo
     await pool.up()  # the other tests use it
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 async def test_a_host_killed_after_the_model_answered_does_not_pay_for_the_answer_twice(
     runtime: LocalRuntime, model: ModelServer, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from tests.apps.relay_app import STEPS
 from plancast import Client, PlanHandle, Settings
 from plancast_actors.deployment.local import LocalRuntime
 
-pytestmark = [pytest.mark.heavy, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 APPS = Path(__file__).parent.parent / "apps"
 PATIENCE = 200.0
 PLANS = 60
@@ -66,7 +66,7 @@ async def moved(handles: list[PlanHandle]) -> None:
     "rounds",
     [
         pytest.param([["dispatcher-0"]], id="dispatcher"),
-        pytest.param([["host-0"], ["host-0"]], id="host twice", marks=pytest.mark.slow),
+        pytest.param([["host-0"], ["host-0"]], id="host twice"),
         pytest.param(
             [["dispatcher-0", "host-0"]],
             id="dispatcher and host",
@@ -74,8 +74,8 @@ async def moved(handles: list[PlanHandle]) -> None:
                 who="operator", what="kill -9 dispatcher and host together", expected="every plan ends completed"
             ),
         ),
-        pytest.param([["dispatcher-0", "host-0"]] * 2, id="both twice", marks=pytest.mark.slow),
-        pytest.param([["dispatcher-0"]] * 6, id="dispatcher six times", marks=pytest.mark.slow),
+        pytest.param([["dispatcher-0", "host-0"]] * 2, id="both twice"),
+        pytest.param([["dispatcher-0"]] * 6, id="dispatcher six times"),
     ],
 )
 async def test_every_plan_ends_well_after_kills_with_answers_in_flight(

@@ -23,7 +23,7 @@ PATIENCE = 60.0
 PLANS = 300
 
 pytestmark = [
-    pytest.mark.heavy,
+    pytest.mark.slow,
     pytest.mark.timeout(120),
     pytest.mark.skipif(not batch_ramdisk.is_memory(batch_ramdisk.MEMORY), reason="there is no file system in memory"),
 ]

@@ -89,7 +89,7 @@ async def test_clients_that_fork_at_once_and_again_make_one_plan(client: Client,
     assert [entry["event"]["type"] for entry in history] == ["plan.fork", *["chain.add.completed"] * 3]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 async def test_the_command_line_replays_and_forks(client: Client, runtime: LocalRuntime) -> None:
     old = await client.submit("ask.goal", {})
     await until_it_asks(old)
@@ -111,7 +111,7 @@ async def test_the_command_line_replays_and_forks(client: Client, runtime: Local
     await old.cancel("the test is over")
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 async def test_the_command_line_finds_the_code_that_was_changed(
     client: Client, runtime: LocalRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from tests.cluster.plancast_cli import Shop, codes_of
 from plancast import Client, Settings
 from plancast_actors.deployment.local import LocalRuntime
 
-pytestmark = [pytest.mark.heavy, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 
 
 async def test_a_plan_that_waits_finishes_under_new_code(runtime: LocalRuntime, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from plancast_actors.deployment.local import LocalRuntime
 from plancast_bus.jetstream import connect
 from plancast_bus.ports.bus import DeadLetter
 
-pytestmark = [pytest.mark.heavy, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
 APPS = Path(__file__).parent.parent / "apps"
 PATIENCE = 100.0
 PLANS = 30
@@ -68,7 +68,7 @@ async def test_a_host_that_stands_still_as_a_whole_is_ended_and_comes_back(
     assert (await host(poisoned))["pid"] != pid
 
 
-@pytest.mark.parametrize("poison", [pytest.param("exit", marks=pytest.mark.slow), "block"])
+@pytest.mark.parametrize("poison", ["exit", "block"])
 async def test_a_goal_that_takes_its_host_down_is_put_aside_and_takes_nobody_along(
     poisoned: LocalRuntime, client: Client, poison: str
 ) -> None:

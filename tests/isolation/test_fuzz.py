@@ -449,7 +449,7 @@ def test_what_was_inserted_is_never_read_again() -> None:
     assert compile_template("{{goal_data.a}}!").render(scope) == "{{plan_id}} {results}!"
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.attack(who="client", what="goal data that a template inserts a thousand times", expected="refused unbuilt")
 def test_a_template_that_multiplies_its_values_is_stopped_before_it_renders() -> None:
     text, many, deep = "x" * 1_000_000, [0] * 400_000, [0]

@@ -13,7 +13,7 @@ from tests.isolation.listening import addresses_of, is_loopback
 from plancast_bus.nats_server.process import NatsServer, ServerOptions
 
 pytestmark = [
-    pytest.mark.heavy,
+    pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="sockets are read from /proc"),
 ]
 

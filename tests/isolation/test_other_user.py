@@ -31,7 +31,7 @@ NOBODY = 65534
 PATIENCE = 90.0
 
 pytestmark = [
-    pytest.mark.heavy,
+    pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user here; run these tests as root"),
     pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="processes and sockets are read from /proc"),
 ]
@@ -416,7 +416,6 @@ def test_the_owner_finds_what_runs_and_no_log_has_a_token(run: Run, monkeypatch:
             assert [secret for secret in run.secrets if secret in text] == [], log
 
 
-@pytest.mark.slow
 async def test_clients_reconnect_to_a_run_that_is_started_again_and_nothing_is_left_of_ray() -> None:
     folder, back = Path(tempfile.mkdtemp(prefix="pu")), asyncio.Event()
 

@@ -208,7 +208,7 @@ app = App("app", planners=[planner])
 """
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_no_command_shows_a_login(
     server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -209,7 +209,7 @@ async def test_the_cost_of_a_turn_does_not_grow_with_its_history(kind: str) -> N
     await same_cost(kind, 1_600)
 
 
-@pytest.mark.slow
+@pytest.mark.growth
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", PLANNERS)
 async def test_the_cost_of_turn_ten_thousand_is_that_of_turn_one_hundred(kind: str) -> None:
@@ -290,7 +290,7 @@ async def test_a_plan_host_holds_nothing_of_finished_plans() -> None:
         assert sizes(env.hosts[0].host) == before
 
 
-@pytest.mark.slow
+@pytest.mark.growth
 @pytest.mark.timeout(1200)
 async def test_the_memory_of_a_plan_host_is_the_same_after_very_many_finished_plans() -> None:
     """Host, dispatcher, client and the bus in memory together: what they keep for a while is let go by the clock."""

@@ -36,7 +36,7 @@ CHUNK = 50
 """Seeds of one test; `make test` runs one chunk, `make test-all` seven more."""
 
 
-@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.heavy) for chunk in range(1, 8))])
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, 8))])
 def test_no_seed_breaks_a_promise(chunk: int) -> None:
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         outcome = simulate(make_workload(seed))

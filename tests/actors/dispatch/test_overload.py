@@ -359,7 +359,7 @@ def sleepers() -> App:
     return App("sleepers", planners=[planner])
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["timers", "signals"])
 async def test_many_plans_that_wake_at_the_same_moment_all_go_on(by: str) -> None:
     clock = ManualClock()

@@ -137,7 +137,7 @@ async def test_after_a_restart_batches_are_staged_in_memory_again(
             assert await stored(bus) == ["a", "b", "c", "d"]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("is_memory_lost", [False, True], ids=["memory-stays", "memory-is-lost"])
 async def test_nothing_is_lost_or_doubled_when_servers_die_within_batches(
     server: NatsServer, is_memory_lost: bool

@@ -21,7 +21,7 @@ from plancast.cli.run.console import page_that_leads_to
 from plancast.terminal.output import note_link
 from plancast_bus.nats_server.process import NatsServer
 
-pytestmark = pytest.mark.heavy
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 PLANCAST = Path(sys.executable).with_name("plancast")

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from tests.runtime.console.desk import Api
 
-pytestmark = [pytest.mark.heavy, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

@@ -34,7 +34,7 @@ CHROMIUM = os.environ.get("PLANCAST_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 pytestmark = [
-    pytest.mark.heavy,
+    pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine; PLANCAST_CHROMIUM can name one"),
 ]

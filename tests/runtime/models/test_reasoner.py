@@ -468,7 +468,7 @@ def test_one_reasoner_serves_several_event_loops_and_leaves_no_connection_open()
     gc.collect()  # an unclosed session would warn now, and warnings are errors
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 async def test_loading_litellm_does_not_stop_the_event_loop() -> None:
     code = """
 import asyncio, sys, time
@@ -491,7 +491,7 @@ asyncio.run(main())
     assert done.stderr == ""
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 async def test_loading_litellm_reads_no_env_file(tmp_path: Any) -> None:
     (tmp_path / ".env").write_text("PLANCAST_FROM_FILE=1\n")
     code = "import os; from plancast.models.reasoner import _load; _load(); print('PLANCAST_FROM_FILE' in os.environ)"

@@ -103,7 +103,7 @@ def simulated(seed: int) -> tuple[Workload, App, list[tuple[RecordedPlan, dict[i
     return workload, app, plans
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_what_hosts_ran_under_faults_replays_the_same_with_every_state_that_was_committed() -> None:
     """Machines, decision trees, planners that decide; parents and children; what the simulation makes of them."""
 

@@ -36,7 +36,7 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ours}
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_projects_are_valid_and_pass_their_own_tests(folder: Path) -> None:
     started: dict[str, list[subprocess.Popen[str]]] = {}
     for template in TEMPLATES:
@@ -62,7 +62,7 @@ def test_projects_are_valid_and_pass_their_own_tests(folder: Path) -> None:
         assert "passed" in tested
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_project_runs_with_the_commands_of_its_readme(folder: Path) -> None:
     assert main(["new", "my-agents", "--template", "agent"]) == 0
     project = folder / "my-agents"
