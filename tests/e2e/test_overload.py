@@ -201,6 +201,7 @@ class Model:
         return ReasonReply("yes")
 
 
+@pytest.mark.slow
 async def test_what_is_parked_is_kept_alive_for_as_long_as_it_takes(fresh_nats: NatsServer) -> None:
     asking, model = Planner("asking"), Model()
 
@@ -211,7 +212,7 @@ async def test_what_is_parked_is_kept_alive_for_as_long_as_it_takes(fresh_nats: 
         await plan.finalize({"said": reply.text})
 
     settings = settings_for(fresh_nats)
-    settings.dispatchers.ack_wait = 1.5
+    settings.dispatchers.ack_wait = 6.0  # long enough for a busy machine to say in time that they are in progress
     app = chain()
     async with Running(App("both", planners=[*app.planners, asking], workers=app.workers), settings) as running:
         running.reasoner = model

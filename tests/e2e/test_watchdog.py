@@ -78,7 +78,8 @@ async def test_a_goal_that_takes_its_host_down_is_put_aside_and_takes_nobody_alo
     good += [await client.submit("poison.goal", {"n": n}) for n in range(PLANS // 2, PLANS)]
     results = await asyncio.gather(*(handle.result(timeout=PATIENCE) for handle in good))
     assert [result["n"] for result in results] == list(range(PLANS))
-    with pytest.raises(PlanFailed, match="the process of its plan host ended 3 times while this event was in hand"):
+    # Three times at least, and up to four times as often where a slow machine never has it in hand alone.
+    with pytest.raises(PlanFailed, match=r"plan host ended ([3-9]|1[0-2]) times while this event was in hand"):
         await bad.result(timeout=PATIENCE)
     (letter,) = [each for each in await dead_letters(poisoned) if each.subject.split(".")[2] == bad.plan_id]
     assert letter.reason == "crashes-host"

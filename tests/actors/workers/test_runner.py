@@ -931,7 +931,7 @@ async def test_a_runner_goes_on_when_the_server_was_killed_and_is_back(fresh_nat
     requester, bus = [await connect(NatsSettings(url=fresh_nats.url), BusSettings()) for _ in range(2)]
     await requester.ensure_streams()
     gate = Gate()
-    runner = TaskRunner([gate.worker()], bus)
+    runner = TaskRunner([gate.worker()], bus, WorkerSettings(ack_wait=2.0))
     await runner.start()
 
     async def ask(n: int) -> None:
@@ -947,7 +947,7 @@ async def test_a_runner_goes_on_when_the_server_was_killed_and_is_back(fresh_nat
             )
         )
 
-    answers = requester.consume(ConsumerSpec("answers", "results", ("plancast.action-results.>",)))
+    answers = requester.consume(ConsumerSpec("answers", "results", ("plancast.action-results.>",), ack_wait=2.0))
     async with asyncio.timeout(60):
         await ask(1)
         while not gate.begun:
