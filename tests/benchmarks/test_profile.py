@@ -129,7 +129,7 @@ def test_a_table_has_every_stage_and_adds_up() -> None:
     assert lines["turn"] == ["75.0", "75.0", "75.0", "75.0", "300.0"]
     assert lines[command.LOST][2] == "350.0"
     assert lines["nats-server"][-1] == "250.0"
-    assert lines["a turn, unsampled"][-1] == f"{1e6 / 4000 * (6.5 - 0.4):.1f}"
+    assert lines["total without the sampler"][-1] == f"{1e6 / 4000 * (6.5 - 0.4):.1f}"
     assert found.functions["hosts"] == {"a:b": 50.0}
 
 
@@ -137,7 +137,7 @@ def test_the_document_keeps_what_is_around_the_measured_part(tmp_path: Path) -> 
     path = tmp_path / "performance.md"
     path.write_text(f"before\n{command.BEGIN}\nold\n{command.END}\nafter\n")
     report = {"stages": {"turn": 0.3}, "sampler": 0.0, "without_python": 0.0, "functions": {}}
-    used = dict.fromkeys([*command.SAMPLED, *command.TOLD], 0.3)
+    used = dict.fromkeys([*command.SAMPLED, *command.UNSAMPLED], 0.3)
     found = command.Profile.of(100, 10.0, {kind: [report] for kind in command.SAMPLED}, used)
     heard = {"shared": [{hop: [0.001] for hop in command.SHORT}]}
 

@@ -1,4 +1,4 @@
-"""Python runs this first, in every process that has this folder on ``PYTHONPATH``: Ray's workers are to be sampled."""
+"""Starts the sampler in Ray's workers; Python imports this at start when the folder is on ``PYTHONPATH``."""
 
 import os
 import sys
