@@ -1,1 +1,1 @@
-"""From measured figures to a plan for many million plans, and a simulation that backs it; see docs/scale.md."""
+"""Computes a capacity plan from measured figures, and simulates balance and failover; see docs/scale.md."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.sharding``: a plan for many plans, from what one machine was measured to do."""
+"""``python -m benchmarks.sharding``: a capacity plan from the figures of one machine."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ Options = TypeVar("Options", Load, Limits, Prices)
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line: an option for each field of load, limits and prices, and a few more."""
+    """Parse the command line: an option for each field of load, limits and prices, and a few more."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sharding", description=__doc__)
     for kind in (Load(), Limits(), Prices()):
         group = parser.add_argument_group(type(kind).__name__.lower())
         for name, value in vars(kind).items():
             read = int if isinstance(value, int) else float
             group.add_argument(f"--{name.replace('_', '-')}", type=read, default=value, help=f"({value})")
-    parser.add_argument("--ids", type=int, default=BALANCE_IDS, help="correlation ids of the balance")
+    parser.add_argument("--ids", type=int, default=BALANCE_IDS, help="number of correlation ids for the balance tables")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/scale.md too")
+    parser.add_argument("--write", action="store_true", help="also write the tables into docs/scale.md")
     parser.add_argument("--measure", action="store_true", help="measure the streams first; takes two minutes")
-    parser.add_argument("--no-simulation", action="store_true", help="the plan alone")
+    parser.add_argument("--no-simulation", action="store_true", help="compute the plan only")
     return parser.parse_args(given)
 
 
 def tables(options: argparse.Namespace, found: figures.Figures) -> list[Table]:
-    """All tables."""
+    """Build all tables."""
     load, limits, prices = _of(Load, options), _of(Limits, options), _of(Prices, options)
     asked = plan(load, found, limits, prices)
     listed = [
@@ -64,7 +64,7 @@ def tables(options: argparse.Namespace, found: figures.Figures) -> list[Table]:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Do what the command line asks for."""
+    """Print the tables, and measure or write the page if requested."""
     options = arguments(given)
     console = Console()
     if options.measure:

@@ -1,9 +1,9 @@
-"""Failover: a simulation, event by event, of one group that loses a process or a machine.
+"""Simulates, event by event, one group that loses a process or a machine.
 
-An event goes through three stations: the dispatcher of its shard, the host of its plan, and the streams, which are one
-station for the whole group. Each serves in order of arrival; events come at random (Poisson) and do not slow down when
-nothing answers, which is the worst case. What is interrupted is done anew. A dispatcher has no more events with hosts
-than ``max_outstanding``: when those that a lost host owes fill it, events for other hosts wait too.
+An event passes three stations: the dispatcher of its shard, the host of its plan, and the streams, which are one
+station for the whole group. Each serves first come, first served; events arrive at random (Poisson) and do not slow
+down during an outage, which is the worst case. Interrupted work is repeated. A dispatcher has at most
+``max_outstanding`` events in flight: when those of a lost host fill it, events for other hosts wait too.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from plancast.settings import DispatcherSettings
 
 DISPATCHERS = DispatcherSettings()
 ACK_WAIT = DISPATCHERS.ack_wait
-"""Seconds after which the stream gives a lost dispatcher's events to its successor (``dispatchers.ack_wait``)."""
+"""Seconds after which the stream redelivers a lost dispatcher's events (``dispatchers.ack_wait``)."""
 BEGIN = 5.0
-"""When the fault comes, in seconds."""
+"""Time of the fault, in seconds."""
 CALM = 5.0
-"""Seconds after the last backlog that are simulated too."""
+"""Simulated seconds after the last backlog."""
 BACK_TO_NORMAL = 0.05
-"""Seconds beyond the usual p99 up to which an event counts as served in time."""
+"""Seconds beyond the normal p99 up to which an event counts as served in time."""
 LONGEST = 400.0
 Station = Literal["dispatcher", "host", "streams"]
 
@@ -40,18 +40,18 @@ class Group:
     dispatchers: int
     hosts: int
     dispatcher_ms: float
-    """Time of a dispatcher for a turn,"""
+    """Time of a dispatcher per turn."""
     host_ms: float
-    """of a host,"""
+    """Time of a host per turn."""
     streams_ms: float
-    """and of the streams: 1000 by the turns a second that they can carry."""
+    """Time of the streams per turn: 1000 divided by their turns per second."""
     activation_ms: float = 0.0
-    """Time of a host to bring back a plan. Each event at a host that was lost is taken to be its plan's first one."""
+    """Time of a host to activate a plan. Each event at a restarted host counts as its plan's first."""
     max_outstanding: int = DISPATCHERS.max_outstanding
-    """Events that a dispatcher has handed to hosts and that are not committed."""
+    """Limit of a dispatcher's in-flight events: handed to hosts and not committed."""
 
     def busy(self, station: Station) -> float:
-        """The part of its time that a station is busy."""
+        """Return the utilization of a station."""
         share = {
             "dispatcher": self.dispatcher_ms / self.dispatchers,
             "host": self.host_ms / self.hosts,
@@ -62,39 +62,39 @@ class Group:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is lost, and for how long."""
+    """What fails, and for how long."""
 
     name: str
     seconds: float
     dispatchers: int = 0
-    """How many of the group's are lost,"""
+    """Number of lost dispatchers."""
     hosts: int = 0
-    """and how many of these."""
+    """Number of lost hosts."""
     streams: bool = False
 
 
 class Result(NamedTuple):
-    """What a fault does."""
+    """Effect of a fault."""
 
     held_up: float
-    """Part of the events that came from the fault to the end of its backlog, and was held up."""
+    """Share of delayed events among those between the fault and the end of its backlog."""
     p50: float
-    """Seconds that events which were held up waited,"""
+    """Median wait of the delayed events, in seconds."""
     p99: float
     most: float
     backlog: int
-    """Most events that were there and not served."""
+    """Maximum number of waiting events."""
     drained: float
-    """Seconds from the end of the fault until its backlog is gone; the last redeliveries aside."""
+    """Seconds from the end of the fault until its backlog is drained, without the last redeliveries."""
     redelivered: int
-    """Events that a lost dispatcher had in hand, which come again only after ``ack_wait``."""
+    """In-flight events of a lost dispatcher, redelivered only after ``ack_wait``."""
 
 
 def simulate(group: Group, fault: Fault, seed: int) -> Result:
-    """Run a group through a fault.
+    """Simulate a fault of a group.
 
     Raises:
-        ValueError: the group cannot carry its load even without the fault.
+        ValueError: the group is overloaded even without the fault.
     """
     busiest = max(group.busy("dispatcher"), group.busy("host"), group.busy("streams"))
     if busiest >= 1:
@@ -112,7 +112,7 @@ def simulate(group: Group, fault: Fault, seed: int) -> Result:
 
 
 class _Server:
-    """One process, or the streams: serves one event at a time, in order."""
+    """A process, or the streams; serves one event at a time, in order."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -120,19 +120,19 @@ class _Server:
         self.current: int | None = None
         self.up = True
         self.life = 0
-        """What was begun in an earlier one does not end."""
+        """Incremented by each fault; work of an earlier life does not complete."""
         self.out = 0
-        """Events that a dispatcher has with hosts."""
+        """A dispatcher's in-flight events."""
 
 
 class _Run:
-    """The events of one simulation, by time."""
+    """One simulation run."""
 
     def __init__(self, group: Group, fault: Fault, arrivals: Sequence[float], chance: random.Random) -> None:
         self.arrivals = arrivals
         self.done = [0.0] * len(arrivals)
         self.again: set[int] = set()
-        """Events that come again after ``ack_wait``, because nobody is left who has them in hand."""
+        """Events that are redelivered after ``ack_wait``, because no live process holds them."""
         self._group, self._fault = group, fault
         self._dispatchers = [_Server(group.dispatcher_ms / 1000) for _ in range(group.dispatchers)]
         self._hosts = [_Server(group.host_ms / 1000) for _ in range(group.hosts)]
@@ -140,12 +140,12 @@ class _Run:
         self._dispatcher_of = [chance.randrange(group.dispatchers) for _ in arrivals]
         self._host_of = [chance.randrange(group.hosts) for _ in arrivals]
         self._handed: dict[int, int] = {}
-        """The life of the dispatcher that handed an event over."""
+        """The dispatcher's life at the time of handing over, by event."""
         self._number = count()
         self._due: list[tuple[float, int, Literal["come", "served", "down", "up"], int, _Server | None, int]] = []
 
     def go(self) -> None:
-        """Serve every event."""
+        """Serve all events."""
         for index, time in enumerate(self.arrivals):
             self._at(time, "come", index)
         self._at(BEGIN, "down")
@@ -205,11 +205,11 @@ class _Run:
             if server.current is not None:
                 server.queue.appendleft(server.current)
                 server.current = None
-        for server in lost:  # what it has read is gone with it; what it has not read is still in the stream
+        for server in lost:  # events that it has read are lost with it; the others are still in the stream
             server.out = 0
             read = min(len(server.queue), self._group.max_outstanding)
             self._again(server.queue.popleft() for _ in range(read))
-        for server in self._hosts[: self._fault.hosts]:  # other dispatchers hand over once more what it had
+        for server in self._hosts[: self._fault.hosts]:  # other dispatchers hand over its events again
             orphans = {index for index in server.queue if self._dispatcher_of[index] < self._fault.dispatchers}
             server.queue = deque(index for index in server.queue if index not in orphans)
             self._again(orphans)
@@ -229,7 +229,7 @@ class _Run:
 
 
 def _horizon(group: Group, fault: Fault) -> float:
-    """Until when events come: the backlog is gone by then."""
+    """Return the time until which events arrive; the backlog is drained by then."""
     rates = []
     if fault.dispatchers:
         rates.append(group.busy("dispatcher"))
@@ -237,7 +237,7 @@ def _horizon(group: Group, fault: Fault) -> float:
         rates.append(group.busy("host") * (1 + group.activation_ms / group.host_ms))
     if fault.streams:
         rates.append(group.busy("streams"))
-    # What is held up comes all at once to the stations behind, so the busiest of all counts.
+    # Delayed events reach the later stations all at once, so the busiest station counts.
     rates += [group.busy("host"), group.busy("streams")]
     busiest = min(0.97, max(rates))
     return min(LONGEST, BEGIN + fault.seconds / (1 - busiest) + CALM)
@@ -265,7 +265,7 @@ def _result(arrivals: Sequence[float], done: Sequence[float], end: float, again:
 
 
 def _backlog(arrivals: Sequence[float], done: Sequence[float]) -> int:
-    """Most events at one time that had come and not gone."""
+    """Return the maximum number of events that have arrived and are not done."""
     most = gone = 0
     ordered = sorted(done)
     for number, came in enumerate(arrivals, 1):
@@ -276,5 +276,5 @@ def _backlog(arrivals: Sequence[float], done: Sequence[float]) -> int:
 
 
 def busiest_for(fault_seconds: float, drain_seconds: float) -> float:
-    """The part of its time that a station may be busy, so that a fault's backlog is gone so soon after it."""
+    """Return the highest utilization at which the backlog of a fault drains within ``drain_seconds``."""
     return drain_seconds / (drain_seconds + fault_seconds)

@@ -1,4 +1,4 @@
-"""Figures: what one machine was measured to do, from the rows in ``benchmarks/results``, or stated here."""
+"""Measured figures of one machine, from the rows in ``benchmarks/results``, or defaults stated here."""
 
 from __future__ import annotations
 
@@ -11,59 +11,59 @@ from benchmarks.rows import BENCH, PEERS, RESULTS, Row, load
 from benchmarks.w1 import TURNS
 
 STREAMS = "streams.json"
-"""The file of what ``--measure`` finds."""
+"""The file that ``--measure`` writes."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a turn, a plan and a process cost. Processor time is of one core of the machine that was measured."""
+    """Costs of a turn, a plan and a process. CPU time is of one core of the measured machine."""
 
     host_ms: float = 0.166
-    """Processor milliseconds of a plan host for a turn."""
+    """CPU milliseconds of a plan host per turn."""
     dispatcher_ms: float = 0.029
-    """The same of a dispatcher,"""
+    """CPU milliseconds of a dispatcher per turn."""
     worker_ms: float = 0.042
-    """of a worker that only echoes,"""
+    """CPU milliseconds of an echo worker per turn."""
     server_ms: float = 0.074
-    """and of one nats-server without replicas."""
+    """CPU milliseconds of one nats-server without replicas per turn."""
     replication: float = 3.0
-    """Processor time of three servers with three replicas by that of one with one."""
+    """CPU time of three servers with three replicas divided by that of one server."""
     group_turns: float = 5_000.0
-    """Turns a second that the streams of one group were seen to carry with three replicas."""
+    """Measured turns per second of one group's streams with three replicas."""
     live_plan_kb: float = 8.1
-    """Memory of a host for a plan actor that is live."""
+    """Memory of a host per live plan actor."""
     host_mb: float = 110.0
-    """Memory of a plan host without plans; also taken for dispatchers and workers."""
+    """Memory of a plan host without plans; also used for dispatchers and workers."""
     node_mb: float = 600.0
-    """Memory of Ray's daemons on a node."""
+    """Memory of Ray's daemons per node."""
     kept_plan_memory_kb: float = 0.3
-    """Memory of a nats-server for a checkpoint that it keeps,"""
+    """Memory of a nats-server per stored checkpoint."""
     kept_plan_disk_kb: float = 1.5
-    """and disk."""
+    """Disk of a nats-server per stored checkpoint."""
     timer_memory_kb: float = 0.5
-    """Memory of a nats-server for a timer that is set."""
+    """Memory of a nats-server per pending timer."""
     turn_bytes: float = 2_600.0
-    """Bytes that a turn writes into streams: its checkpoint, what it sends, and the answer to that."""
+    """Bytes that a turn writes into streams: its checkpoint, its request, and the response."""
     activation_ms: float = 0.3
-    """Milliseconds of a host to bring back a plan that was passivated: what that takes longer than to read it."""
+    """Milliseconds of a host to activate a passivated plan, beyond reading its checkpoint."""
     process_back_seconds: float = 1.4
-    """Seconds until half of the plans of a host that was killed move again (stated: in the chaos tests),"""
+    """Median seconds until a plan of a killed host moves again (default: from the chaos tests)."""
     process_back_worst_seconds: float = 5.1
-    """and the last of them."""
+    """Maximum of the same."""
     sources: dict[str, str] = field(default_factory=dict)
-    """Where a figure is from, by its name; the others are those that are stated here."""
+    """Sources by figure; figures without one are defaults stated here."""
 
     def source(self, name: str) -> str:
-        """Where a figure is from, for people."""
+        """Return the source of a figure, for display."""
         return self.sources.get(name, "stated in figures.py")
 
     def names(self) -> list[str]:
-        """The names of all figures."""
+        """Return the names of all figures."""
         return [each.name for each in fields(self) if each.name != "sources"]
 
 
 def read(folder: Path = RESULTS) -> Figures:
-    """The figures that the rows in a folder tell; what they do not tell stays as it is stated here."""
+    """Read the figures from the rows in a folder; those without rows keep their defaults."""
     rows = load(folder / BENCH) or load(folder / PEERS)
     streams = load(folder / STREAMS)
     found: dict[str, tuple[float, str]] = {}
@@ -105,7 +105,7 @@ def _of_streams(one: Row, three: Row) -> dict[str, tuple[float, str]]:
 
 
 def _fitting(rows: Sequence[Row], **wanted: Any) -> list[Row]:
-    """The rows that have these values, the one of most plans last."""
+    """Return the rows with these values, by ascending number of plans."""
     fitting = [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
     return sorted(fitting, key=lambda row: int(row["n"]))
 

@@ -1,4 +1,4 @@
-"""The model: from figures and a load to groups, shards, processes, nodes, memory and cost. Arithmetic alone."""
+"""Computes groups, shards, processes, nodes, memory and cost from figures and a load."""
 
 from __future__ import annotations
 
@@ -16,102 +16,103 @@ REPLICAS = 3
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked of the deployment."""
+    """Load of the deployment."""
 
     plans: int = 10_000_000
-    """Plans that have begun and not ended."""
+    """Running plans."""
     turns_per_hour: float = 12.0
-    """Turns of a plan in an hour."""
+    """Turns of a plan per hour."""
     turns_per_plan: float = 50.0
     """Turns of a plan from its goal to its end."""
     retention_hours: float = 1.0
     """Hours that a finished plan is kept (``plans.retention_seconds``)."""
     live: float | None = None
-    """Part of the plans that is in memory of a host; None: those with an event in the last ``hosts.idle_seconds``."""
+    """Share of the plans in memory of a host; None: those with an event in the last ``hosts.idle_seconds``."""
     payload_bytes: int = 0
-    """Bytes that each event has beyond those of the plan that was measured."""
+    """Additional bytes of each event, compared to the measured plan."""
     state_bytes: int = 0
-    """The same of each checkpoint."""
+    """Additional bytes of each checkpoint."""
     timers: float = 0.5
-    """Part of the plans that has a timer set."""
+    """Share of the plans with a pending timer."""
 
     @property
     def turns_per_second(self) -> float:
-        """Turns of all plans."""
+        """Turns per second of all plans."""
         return self.plans * self.turns_per_hour / 3600
 
     @property
     def live_part(self) -> float:
-        """Part of the plans that is live, when events come at random."""
+        """Share of live plans, if events arrive at random."""
         if self.live is not None:
             return self.live
         return 1 - math.exp(-self.turns_per_hour * HOSTS.idle_seconds / 3600)
 
     @property
     def kept(self) -> float:
-        """Checkpoints that are kept: of the plans, and of those that have ended lately."""
+        """Stored checkpoints: of running plans, and of finished ones within their retention."""
         ended_per_hour = self.plans * self.turns_per_hour / self.turns_per_plan
         return self.plans + ended_per_hour * self.retention_hours
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a group and a machine are trusted with."""
+    """Limits of a group and of a machine."""
 
     used: float = 0.5
-    """Part of its capacity that anything is planned to use; the rest is for peaks and for making up after faults."""
+    """Planned utilization; the rest is for peaks and for draining backlogs after faults."""
     group_plans: float = 1_000_000
-    """Checkpoints in one stream: as many as were tried (``make growth``)."""
+    """Checkpoints in one stream: as many as were tested (``make growth``)."""
     cell_plans: float = 2_500_000
-    """Plans in one cell, for what a fault of a whole cell may stop."""
+    """Plans in one cell: as many as a cell failure may stop."""
     host_plans: int = HOSTS.max_live_plans
     """Live plans of a host (``hosts.max_live_plans``)."""
     shards_per_dispatcher: int = 16
-    """So that dispatchers can be added later: the number of shards is fixed."""
+    """Leaves room to add dispatchers later: the number of shards is fixed."""
     node_cores: int = 8
-    """Cores of a Ray node,"""
+    """Cores of a Ray node."""
     node_gb: float = 32.0
-    """memory,"""
+    """Memory of a Ray node."""
     server_cores: int = 16
-    """and the same of a NATS node,"""
+    """Cores of a NATS node."""
     server_gb: float = 64.0
-    """with its disk."""
+    """Memory of a NATS node."""
     server_disk_gb: float = 1000.0
+    """Disk of a NATS node."""
     memory_used: float = 0.6
-    """Part of a node's memory that is planned to be used: hosts hold plans twice for a while after these were moved."""
+    """Planned share of a node's memory: moved plans are held twice for a while."""
 
 
 @dataclass(frozen=True)
 class Prices:
-    """List prices in dollars. Assumptions: put your own."""
+    """List prices in dollars. Assumptions: use your own."""
 
     node_hour: float = 0.40
-    """A Ray node, an hour."""
+    """A Ray node per hour."""
     server_hour: float = 0.80
-    """A NATS node, an hour."""
+    """A NATS node per hour."""
     disk_gb_month: float = 0.10
     network_gb: float = 0.01
-    """Between zones; the replicas and Ray stand in three of them."""
+    """Traffic between zones; replicas and Ray are spread over three zones."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What it takes. A cell is a NATS cluster of three, a Ray cluster beside it, and the groups in them."""
+    """Capacity plan. A cell is a NATS cluster of three, a Ray cluster beside it, and the groups in them."""
 
     groups: int
     group_limit: str
-    """What decides the number of groups."""
+    """Limiting factor of the number of groups."""
     cells: int
     cell_limit: str
     shards: int
-    """In each group."""
+    """Per group."""
     dispatchers: int
-    """In each group."""
+    """Per group."""
     hosts: int
-    """In each group."""
+    """Per group."""
     host_limit: str
     nodes: int
-    """Ray nodes of all cells, heads aside; one more in each cell than is needed."""
+    """Ray nodes of all cells without heads; one spare in each cell."""
     turns_per_second: float
     live: float
     live_gb: float
@@ -120,46 +121,46 @@ class Plan:
     server_memory_gb: float
     """Memory of each nats-server."""
     disk_gb: float
-    """In all, with replicas."""
+    """Total, with replicas."""
     server_cores: float
-    """Cores in use of each NATS node."""
+    """Cores used per NATS node."""
     ray_cores: float
-    """Cores in use of all Ray nodes."""
+    """Cores used by all Ray nodes."""
     server_network_mb: float
-    """Megabytes a second through a NATS node, in and out."""
+    """Megabytes per second through a NATS node, in and out."""
     group_turns: float
     group_plans: float
     sweep_seconds: float
-    """Setting with which the sweeper keeps up."""
+    """Highest ``plans.sweep_seconds`` with which the sweeper keeps up."""
     cost: dict[str, float]
-    """Dollars a month."""
+    """Dollars per month."""
 
     @property
     def servers(self) -> int:
-        """NATS nodes."""
+        """Number of NATS nodes."""
         return REPLICAS * self.cells
 
     @property
     def streams(self) -> int:
-        """Streams in all."""
+        """Number of streams."""
         return 9 * self.groups
 
 
 def plan(load: Load, figures: Figures, limits: Limits = Limits(), prices: Prices = Prices()) -> Plan:
-    """What a load takes."""
+    """Compute the capacity plan for a load."""
     turns, used = load.turns_per_second, limits.used
     turn_bytes = figures.turn_bytes + 2 * load.payload_bytes + load.state_bytes
     checkpoint_kb = figures.kept_plan_disk_kb + load.state_bytes / 1024
     memory_gb = (load.kept * figures.kept_plan_memory_kb + load.plans * load.timers * figures.timer_memory_kb) / 2**20
     disk_gb = load.kept * checkpoint_kb / 2**20
     server_ms = turns * figures.server_ms * figures.replication
-    # Each NATS node takes part in every write of its cell: a third of the processor time, all memory and all disk.
+    # Each NATS node takes part in every write of its cell: a third of the CPU time, all memory and all disk.
     cells, cell_limit = _most(
         {
             "cores of NATS nodes": server_ms / 1000 / REPLICAS / (limits.server_cores * used),
             "memory of NATS nodes": memory_gb / (limits.server_gb * limits.memory_used),
             "disk of NATS nodes": disk_gb / (limits.server_disk_gb * used),
-            "plans that a cell's fault may stop": load.plans / limits.cell_plans,
+            "plans stopped by a cell failure": load.plans / limits.cell_plans,
         }
     )
     groups, group_limit = _most(
@@ -175,7 +176,7 @@ def plan(load: Load, figures: Figures, limits: Limits = Limits(), prices: Prices
     hosts, host_limit = _most(
         {
             "live plans of a host": live / groups / limits.host_plans,
-            "processor time of a host": group_turns * figures.host_ms / 1000 / used,
+            "CPU time of a host": group_turns * figures.host_ms / 1000 / used,
             "two, so that one can be lost": 2,
         }
     )
@@ -186,12 +187,12 @@ def plan(load: Load, figures: Figures, limits: Limits = Limits(), prices: Prices
     host_gb = live_gb + groups * (hosts + dispatchers + 1) * figures.host_mb / 1024
     node_gb = limits.node_gb * limits.memory_used - figures.node_mb / 1024
     needed = max(ray_cores / (limits.node_cores * used), host_gb / node_gb)
-    nodes = max(math.ceil(needed), 2 * cells) + cells  # one more in each cell, for the node that is lost
-    # What is written goes through a leader four times (in, to two replicas, to a reader), and comes in at these two.
+    nodes = max(math.ceil(needed), 2 * cells) + cells  # a spare in each cell
+    # A leader transfers each write four times (in, to two replicas, to a reader); each replica receives it once.
     network = turns * turn_bytes * 6 / cells / REPLICAS / 2**20
     quiet = group_turns * math.exp(-load.turns_per_hour * PLANS.stalled_seconds / 3600)
     sweep = min(PLANS.sweep_seconds, MAX_LOOKS / quiet)
-    # Two replicas in other zones, and half of what is written and read comes from or goes to another one, about.
+    # Two replicas in other zones; about half of the writes and reads cross zones too.
     crossing_gb = turns * turn_bytes * 3 * HOURS_A_MONTH * 3600 / 2**30
     cost = {
         "Ray nodes, heads included": (nodes + cells) * prices.node_hour * HOURS_A_MONTH,
@@ -226,6 +227,6 @@ def plan(load: Load, figures: Figures, limits: Limits = Limits(), prices: Prices
 
 
 def _most(needs: dict[str, float]) -> tuple[int, str]:
-    """How many are needed for the largest of some needs, and which that is."""
+    """Return the largest need, rounded up, and its name."""
     limit = max(needs, key=lambda name: needs[name])
     return math.ceil(needs[limit]), limit

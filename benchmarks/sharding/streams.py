@@ -1,7 +1,7 @@
-"""What JetStream needs for plans, on one server and on three that replicate: W1's baseline, and what rests.
+"""Measures JetStream's costs for plans on one server and on three replicas: W1's baseline, and stored data at rest.
 
 ``python -m benchmarks.sharding --measure`` writes ``results/streams.json``. Three servers share one machine here, so
-the rate with replicas is less than that of three machines, while the processor time is about what they would use.
+the rate with replicas is lower than that of three machines, while the CPU time is about the same.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ IN_FLIGHT = 1000
 
 
 async def measure(plans: int, kept: int, say: Say) -> list[Row]:
-    """Two rows: without replicas and with three.
+    """Measure two rows: without replicas and with three.
 
     Args:
-        plans: That are run through the baseline at once.
-        kept: Checkpoints, and then timers, whose memory is measured.
-        say: Tells people what goes on.
+        plans: Number of plans that run through the baseline at once.
+        kept: Number of checkpoints, and then of timers, whose memory is measured.
+        say: Reports progress.
     """
     script = await record()
     rows = []
@@ -112,7 +112,7 @@ async def _drive(bus: Bus, plans: int, pids: dict[str, list[int]]) -> tuple[Outc
 
 
 async def _rest(script: Script, count: int) -> Row:
-    """Memory and disk of a server for checkpoints and for timers that rest."""
+    """Measure a server's memory and disk for stored checkpoints and timers."""
     with scratch() as folder, NatsServer(folder / "nats") as server:
         settings = Settings()
         settings.nats.url = server.url
@@ -153,7 +153,7 @@ def _schedule(target: str, due: str) -> dict[str, str]:
 
 
 async def _publish(publisher: Publisher, messages: Iterable[tuple[str, bytes, dict[str, str]]]) -> None:
-    """Publish, so many at a time, all of them acknowledged."""
+    """Publish all messages, ``IN_FLIGHT`` at a time, and wait for their acknowledgements."""
     waiting = iter(messages)
 
     async def work() -> None:
@@ -164,7 +164,10 @@ async def _publish(publisher: Publisher, messages: Iterable[tuple[str, bytes, di
 
 
 def _bytes(script: Script) -> int:
-    """Payloads and summaries of a plan. Its goal is about as large as an answer; its final response is stored twice."""
+    """Return the bytes of a plan's payloads and summaries.
+
+    Its goal is about as large as a response; its final response is stored twice.
+    """
     turns = sum(len(turn.checkpoint) + len(turn.summary) + len(turn.sent) for turn in script.turns)
     return turns + sum(map(len, script.answers)) + len(script.answers[0]) + len(script.turns[-1].sent)
 

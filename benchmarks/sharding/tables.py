@@ -1,4 +1,4 @@
-"""Tables: for a terminal, and between markers in a document."""
+"""Renders tables for a terminal, and between markers in a document."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rich.table import Table as Shown
 
 @dataclass(frozen=True)
 class Table:
-    """A table by its name, which is that of its markers too."""
+    """A table; its name is also that of its markers."""
 
     name: str
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     words: Sequence[int] = (0,)
-    """Columns of words; the others are of numbers, and stand to the right."""
+    """Indices of text columns; the others hold numbers and are right-aligned."""
 
     def shown(self) -> Shown:
-        """For a terminal; long cells go on in a further line."""
+        """Render for a terminal; long cells wrap."""
         table = Shown(title=self.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
         for index, column in enumerate(self.columns):
             words = [word for row in self.rows for word in _plain(row[index]).split()]
@@ -36,7 +36,7 @@ class Table:
         return table
 
     def markdown(self) -> str:
-        """For a document."""
+        """Render for a document."""
         rule = ["---" if index in self.words else "---:" for index in range(len(self.columns))]
         return "\n".join(f"| {' | '.join(cells)} |" for cells in (self.columns, rule, *self.rows))
 
@@ -46,16 +46,16 @@ def _plain(cell: str) -> str:
 
 
 def show(tables: Iterable[Table], console: Console) -> None:
-    """Print them."""
+    """Print tables."""
     for table in tables:
         console.print(table.shown())
         console.print()
 
 
 def write(tables: Iterable[Table], path: Path) -> list[str]:
-    """Put tables between their markers in a document; returns the names of those that have none there.
+    """Write tables between their markers in a document; return the names of those without markers.
 
-    A table's markers are ``<!-- name -->`` and ``<!-- /name -->``, each in a line of its own.
+    A table's markers are ``<!-- name -->`` and ``<!-- /name -->``, each on a line of its own.
     """
     text, missing = path.read_text(), []
     for table in tables:
