@@ -1,1 +1,1 @@
-"""Benchmarks: how fast plans run, beside the floor that JetStream itself sets. See README.md."""
+"""Benchmarks of plans, beside the baseline that JetStream itself sets. See README.md."""

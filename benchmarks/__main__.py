@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: run them, print tables, keep the rows, draw the charts."""
+"""``python -m benchmarks``: runs benchmarks, prints tables, stores rows, draws charts."""
 
 from __future__ import annotations
 
@@ -24,28 +24,34 @@ progress = Console(stderr=True)
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "--workloads", nargs="+", choices=list(MODULES), help="(all; w1 alone where --n or such is given)"
+        "--workloads", nargs="+", choices=list(MODULES), help="(all; only w1 with options of w1, such as --n)"
     )
-    parser.add_argument("--scale", choices=("quick", "short", "full"), default="short", help="how much of each (short)")
+    parser.add_argument(
+        "--scale", choices=("quick", "short", "full"), default="short", help="size of each workload (short)"
+    )
     parser.add_argument(
         "--sync", nargs="+", choices=SYNCS, help="when nats-server syncs to disk (default; w1: default always)"
     )
     parser.add_argument("--repeat", type=int, help="runs, alternating; rows are medians (1; 3 with --peers)")
-    parser.add_argument("--peers", nargs="*", metavar="PEER", help="instead: ours and the peers side by side (all)")
+    parser.add_argument(
+        "--peers", nargs="*", metavar="PEER", help="instead: run ours and these peers side by side (all)"
+    )
     parser.add_argument("--n", type=int, nargs="+", help="w1: plans at once")
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, help="w1, w5: which of ours (shared baseline)")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, help="w1, w5: our systems to run (shared baseline)")
     parser.add_argument("--client", action="store_true", help="w1: submit through plancast.Client, not the bus")
     parser.add_argument(
-        "--no-save", action="store_true", help="leave benchmarks/results as it is; so does --scale quick"
+        "--no-save", action="store_true", help="do not store rows in benchmarks/results; implied by --scale quick"
     )
     parser.add_argument(
-        "--hops", action="store_true", help="instead: where the time of one plan alone goes, hop by hop"
+        "--hops", action="store_true", help="instead: measure the latency of one plan alone, hop by hop"
     )
-    parser.add_argument("--report", action="store_true", help="instead: tables, charts, README, from the stored rows")
-    parser.add_argument("--targets", action="store_true", help="instead: the targets, and what the stored rows say")
+    parser.add_argument(
+        "--report", action="store_true", help="instead: build tables, charts and README from the stored rows"
+    )
+    parser.add_argument("--targets", action="store_true", help="instead: compare the stored rows with the targets")
     options = parser.parse_args(given)
     side_by_side = options.peers is not None
     of_w1 = options.n or options.client
@@ -54,7 +60,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         if options.systems and not side_by_side:
             options.workloads = ["w1"] if of_w1 else ["w1", "w5"]
     if side_by_side and not set(options.workloads) <= set(SIDE_BY_SIDE):
-        parser.error(f"side by side there are {', '.join(SIDE_BY_SIDE)}")
+        parser.error(f"peers can run only {', '.join(SIDE_BY_SIDE)}")
     options.repeat = options.repeat or (3 if side_by_side else 1)
     if min([*(options.n or ()), options.repeat]) < 1:
         parser.error("--n and --repeat are at least 1")
@@ -62,7 +68,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def our_jobs(options: argparse.Namespace) -> list[Job]:
-    """Those that the command line asks for, of ours alone."""
+    """Return the jobs for our systems."""
     return [
         Job(f"{workload}, sync {sync}", partial(_measure, workload, sync, options))
         for workload in options.workloads
@@ -80,7 +86,7 @@ async def _measure(workload: str, sync: str, options: argparse.Namespace, say: S
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Do what the command line asks for; 1 when something could not be measured."""
+    """Run the command line; return 1 when a measurement failed."""
     options = arguments(given)
     if options.targets:
         Console().print(targets.table(targets.Results.stored()))
@@ -89,7 +95,7 @@ def main(given: Sequence[str] | None = None) -> int:
         _report()
         return 0
     if options.hops:
-        from benchmarks import hops  # imports Ray, which reports do without
+        from benchmarks import hops  # imports Ray, which reports do not need
 
         syncs: Sequence[Sync] = options.sync or SYNCS[:1]
         for sync in syncs:
@@ -131,7 +137,7 @@ def _report() -> None:
     _show(side_by_side, "side by side")
     _draw()
     if not report.rewrite(side_by_side):
-        _say("README.md has no place for the table")
+        _say("README.md has no markers for the table")
 
 
 def _show(rows: Sequence[Row], title: str) -> None:
@@ -142,7 +148,7 @@ def _show(rows: Sequence[Row], title: str) -> None:
 
 def _draw() -> None:
     if importlib.util.find_spec("matplotlib") is None:
-        _say("no charts: they need matplotlib, which `make bench` installs")
+        _say("no charts: matplotlib is missing; `make bench` installs it")
         return
     from benchmarks import charts
 

@@ -1,22 +1,22 @@
-"""The floor: what a workload does on JetStream, done by processes that know nothing of plans.
+"""The baseline: the JetStream operations of a workload, without plans.
 
 For each plan there are the same messages, of the same sizes (recorded from a real plan, see
 :mod:`benchmarks.script`), with the same headers, in the same streams:
 
-- a goal is pulled; one checkpoint is written by compare-and-set and its acknowledgement awaited; then what the turn
-  asks for (one request in W1, ten in W2) is published and its acknowledgement awaited; then the goal is acknowledged;
-- the same for each answer: in W1 with the next request, in W2 with none, the last one with the final response (one
-  write to the stream of responses, which the server republishes as an event, which is pulled and acknowledged in turn);
-- an echo process pulls the requests, publishes the answers, awaits their acknowledgement, and acknowledges.
+- a goal is pulled; one checkpoint is written by compare-and-set and its acknowledgement awaited; then the turn's
+  requests (one in W1, ten in W2) are published and their acknowledgements awaited; then the goal is acknowledged;
+- the same for each response: in W1 with the next request, in W2 with none, the last one with the final response (one
+  write to the stream of responses, which the server republishes as an event, which is pulled and acknowledged too);
+- an echo process pulls the requests, publishes the responses, awaits their acknowledgement, and acknowledges.
 
-Order within a plan is kept, and plans are pipelined across each other, as the product does it. The wire code is the
+Order within a plan is kept, and different plans are pipelined, as in the product. The wire code is the
 product's own (:mod:`plancast_bus.jetstream`: connection, publisher, pull consumer), on uvloop, as in Ray's actors.
 
-What it leaves out: decoding and encoding of events, state machines, turns, timelines, the look for
-repetitions, keeping events alive that take long, and Ray. Its processes remember the last version and the number of
-turns of each plan, because a compare-and-set needs them, and nothing else.
+It leaves out decoding and encoding of events, state machines, turns, timelines, deduplication,
+in-progress signals of long turns, and Ray. Its processes remember only the last version and the number of
+turns of each plan, which a compare-and-set needs.
 
-Choices, where there was one to make, in favour of the baseline:
+Design choices, all in favour of the baseline:
 
 - As many plain processes as the product has dispatchers and plan hosts together, each of them reading and writing
   its own shards: there is no hop between a reader and a writer.
@@ -54,27 +54,27 @@ from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.subjects import Subjects
 
 MAX_OUTSTANDING = 4096
-"""Messages in hand in one process; as the product's dispatcher."""
+"""In-flight messages of one process; the product's dispatcher has the same limit."""
 ACK_WAIT = 120.0
-"""Seconds. Longer than the product's, since nothing here keeps messages alive that wait their turn."""
+"""Seconds. Longer than the product's, since the baseline sends no in-progress signals for waiting messages."""
 START_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Role:
-    """What a process of the baseline is given."""
+    """Arguments of a process of the baseline."""
 
     nats: NatsSettings
     bus: BusSettings
     script: Script
     index: int = 0
-    """Of the processes that stand for dispatchers and hosts."""
+    """Index among the processes that replace dispatchers and hosts."""
     count: int = 1
-    """How many those are; each takes its share of the shards."""
+    """Number of these processes; each reads its share of the shards."""
 
     @property
     def own_shards(self) -> list[int]:
-        """The shards of this process."""
+        """Return the shards of this process."""
         return list(range(self.index, self.bus.shards, self.count))
 
 
@@ -104,7 +104,7 @@ class Wire:
 
 
 class Reader(abc.ABC):
-    """Pulls from consumers and handles each message in a task of its own, so many at once."""
+    """Pulls from consumers and handles each message in a task of its own, up to ``MAX_OUTSTANDING`` at once."""
 
     def __init__(self, consumers: Sequence[PullConsumer]) -> None:
         self._consumers = consumers
@@ -119,7 +119,7 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     async def handle(self, delivery: Delivery) -> None:
-        """Do what has to be done before a message is acknowledged."""
+        """Process a message before it is acknowledged."""
 
     async def _read(self, consumer: PullConsumer, group: asyncio.TaskGroup) -> None:
         while True:
@@ -144,20 +144,20 @@ class Reader(abc.ABC):
 
 
 class Progress:
-    """What is remembered of a plan: answers that come at once take their turns one after the other."""
+    """State of a plan; its lock serializes responses that arrive at the same time."""
 
     __slots__ = ("revision", "turn", "version")
 
     def __init__(self) -> None:
         self.revision = 0
-        """How many turns it had."""
+        """Number of turns so far."""
         self.version = 0
-        """Of its checkpoint."""
+        """Version of its checkpoint."""
         self.turn = asyncio.Lock()
 
 
 class Plans(Reader):
-    """Stands for dispatchers and plan hosts."""
+    """Replaces dispatchers and plan hosts."""
 
     def __init__(self, role: Role, wire: Wire) -> None:
         subjects, shards = wire.subjects, role.own_shards
@@ -177,7 +177,7 @@ class Plans(Reader):
         self._plans: defaultdict[str, Progress] = defaultdict(Progress)
 
     async def handle(self, delivery: Delivery) -> None:
-        """Write the checkpoint, then send."""
+        """Write the checkpoint, then send the effects."""
         plan = delivery.subject.split(".", 4)[3]
         progress = self._plans[plan]
         async with progress.turn:
@@ -211,7 +211,7 @@ class Plans(Reader):
 
 
 class Echo(Reader):
-    """Stands for the worker."""
+    """Replaces the worker."""
 
     def __init__(self, role: Role, wire: Wire) -> None:
         filters = (wire.subjects.stored(EventTopic.ACTION_REQUESTS, "*", "*", role.script.words.request),)
@@ -223,7 +223,7 @@ class Echo(Reader):
         self._publisher = wire.publisher
 
     async def handle(self, delivery: Delivery) -> None:
-        """Publish the answer."""
+        """Publish the response."""
         plan = delivery.subject.split(".", 4)[3]
         subject = self._subjects.event(EventTopic.ACTION_RESULTS, plan, self._answer_type)
         headers = {"Nats-Msg-Id": f"answer:{delivery.message_id}", "Content-Type": self._content_type}
@@ -231,7 +231,7 @@ class Echo(Reader):
 
 
 class Processes:
-    """The processes of the baseline; they end with the one that started them."""
+    """The processes of the baseline; they end with their parent process."""
 
     def __init__(self, nats: NatsSettings, bus: BusSettings, script: Script, count: int) -> None:
         roles: list[tuple[type[Plans] | type[Echo], Role]] = [
@@ -247,20 +247,20 @@ class Processes:
 
     @property
     def pids(self) -> dict[str, list[int]]:
-        """Process ids: ``plans`` stand for dispatchers and hosts."""
+        """Return the process ids; ``plans`` replace dispatchers and hosts."""
         pids = [process.pid for process in self._processes if process.pid is not None]
         return {"plans": pids[:-1], "workers": pids[-1:]}
 
     def start(self) -> None:
-        """Start them all, and wait until all are connected."""
+        """Start all processes, and wait until they are connected."""
         for process in self._processes:
             process.start()
         for process, ready in zip(self._processes, self._ready, strict=True):
             if not ready.wait(START_SECONDS) or not process.is_alive():
-                raise RuntimeError("a process of the baseline did not come up")
+                raise RuntimeError("a process of the baseline did not start")
 
     def stop(self) -> None:
-        """End them all."""
+        """End all processes."""
         for process in self._processes:
             if process.is_alive():
                 process.terminate()

@@ -1,7 +1,7 @@
-"""Charts of rows, as PNG on a ground of their own, so that they can be read on light and dark pages.
+"""Draws charts of rows, as PNG with a white background, readable on light and dark pages.
 
-Colours are those of Okabe and Ito, which people with any colour vision tell apart; each system has a marker too. Only
-what rows hold is drawn.
+Colours are those of Okabe and Ito, which are safe for colour-blind readers; each system has a marker too. Only
+existing rows are drawn.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MEMORY_N = 10_000
 
 
 def draw(bench: Sequence[Row], peers: Sequence[Row], folder: Path) -> list[Path]:
-    """Draw the charts that the rows suffice for; returns their files."""
+    """Draw the charts for which rows exist; return their files."""
     together = beside(bench, peers)
     found = []
     with pyplot.rc_context(STYLE):
@@ -75,7 +75,7 @@ def draw(bench: Sequence[Row], peers: Sequence[Row], folder: Path) -> list[Path]
 
 
 def beside(bench: Sequence[Row], peers: Sequence[Row]) -> list[Row]:
-    """The peers' rows, and ours of other N from the same kind of machine."""
+    """Return the peers' rows, and our rows of other N from the same kind of machine."""
 
     def place(row: Row) -> tuple[Any, ...]:
         return row["workload"], row["system"], row["n"], row["sync"]
@@ -92,7 +92,7 @@ def _kind(row: Row) -> tuple[Any, Any]:
 
 
 def throughput(rows: Sequence[Row]) -> Any:
-    """Plans a second against N, a panel for each durability."""
+    """Draw plans per second against N, a panel for each durability."""
     drawn = [row for row in rows if row["workload"] == "w1" and row["plans_per_second"]]
     panels = [(title, [row for row in drawn if synced(row) == kind]) for title, kind in _PANELS]
     panels = [(title, found) for title, found in panels if found]
@@ -118,7 +118,7 @@ def throughput(rows: Sequence[Row]) -> Any:
         axis.tick_params(which="minor", length=0)
         _label_ends(axis, ends, counts[-1], (high / low) ** 0.08)
     axes[0][0].set_ylim(low, high)
-    axes[0][0].set_ylabel("plans a second")
+    axes[0][0].set_ylabel("plans/s")
     chart.suptitle("W1: throughput", x=0.02, ha="left", fontweight="bold")
     chart.tight_layout(w_pad=5)
     return chart
@@ -129,7 +129,7 @@ def _is_power(count: int) -> bool:
 
 
 def _label_ends(axis: Any, ends: Sequence[tuple[float, float, str]], right: float, apart: float) -> None:
-    """The names of lines at the right, in their order, each higher than the one below it by a factor at least."""
+    """Label the lines at their right ends, each label above the previous one by at least the factor ``apart``."""
     below = 0.0
     for _, rate, system in sorted(ends, key=lambda end: end[1]):
         height = below = max(rate, below * apart)
@@ -150,7 +150,7 @@ _ORDER = [name for name in NAMES if name in LOOKS]
 
 
 def latency(rows: Sequence[Row]) -> Any:
-    """p50 and p99 of one plan alone."""
+    """Draw p50 and p99 of one plan alone."""
     drawn = [row for row in rows if row["workload"] == "w5"]
     if not drawn:
         return None
@@ -170,7 +170,7 @@ def latency(rows: Sequence[Row]) -> Any:
 
 
 def memory(rows: Sequence[Row]) -> Any:
-    """Memory of all processes after W1's plans."""
+    """Draw the memory of all processes after W1's plans."""
     largest: dict[tuple[str, str], Row] = {}
     for row in sorted(rows, key=lambda row: int(row["n"])):
         if row["workload"] == "w1" and row.get("rss_mb") and row["n"] <= MEMORY_N:
@@ -193,7 +193,7 @@ def memory(rows: Sequence[Row]) -> Any:
 
 
 def recovery(rows: Sequence[Row]) -> Any:
-    """Time until plans move again after what runs them was killed."""
+    """Draw the time until plans move again after their process was killed."""
     drawn = [row for row in rows if row["workload"] == "w6" and row.get("recovery_p99_ms") is not None]
     if not drawn:
         return None
@@ -227,7 +227,7 @@ def _median_and_tail(axis: Any, at: int, p50: float, p99: float, colour: str) ->
 
 
 def _listed(rows: Sequence[Row], mark: Callable[[Any, int, Row, str], None], title: str, about: str) -> Any:
-    """A line for each system, a panel for each durability."""
+    """Draw a row for each system, a panel for each durability."""
     panels = [(name, [row for row in rows if synced(row) == kind]) for name, kind in _PANELS]
     panels = [(name, found) for name, found in panels if found]
     systems = [system for system in reversed(_ORDER) if any(row["system"] == system for row in rows)]

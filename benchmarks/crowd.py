@@ -1,6 +1,6 @@
-"""The crowd: always the same number of plans that a model decides. Each one that ends is followed by a new one.
+"""Keeps a constant number of plans that a model decides; each plan that ends is replaced by a new one.
 
-It is driven from a process of its own, so that what it has to do does not count as the latency of others.
+A separate process drives them, so that its work does not add to the latency of other plans.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from plancast_bus.ports.bus import Bus
 from plancast_bus.ports.effects import Publish
 
 CHUNK = 100
-"""Goals in one emission."""
+"""Goals per emission."""
 START_SECONDS = 30.0
 
 
@@ -41,12 +41,12 @@ class Crowd:
         self._pipe = pipe
 
     async def between(self, begin: float, end: float) -> list[float]:
-        """Seconds that the plans took which ended within a span of time of the monotonic clock."""
+        """Return the latencies, in seconds, of plans that ended within an interval of the monotonic clock."""
         found: list[float] = await self._ask("between", begin, end)
         return found
 
     async def disperse(self, timeout: float) -> int:
-        """Submit no more, and wait for those that are there; returns how many there were.
+        """Stop submitting, and wait for the running plans; return how many there were.
 
         Raises:
             BenchmarkFailed: a plan did not complete, or completed twice.
@@ -64,14 +64,14 @@ class Crowd:
 
 @asynccontextmanager
 async def crowd(settings: Settings, size: int) -> AsyncIterator[Crowd]:
-    """So many plans at a time, until the context is left."""
+    """Keep ``size`` plans running until the context exits."""
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()
     process = context.Process(target=_drive, args=(theirs, settings, size), daemon=True)
     process.start()
     try:
         if not await asyncio.to_thread(pipe.poll, START_SECONDS) or pipe.recv() != "ready":
-            raise RuntimeError("the driver of the crowd did not come up")
+            raise RuntimeError("the driver of the crowd did not start")
         yield Crowd(pipe, process.pid or 0)
     finally:
         process.terminate()
@@ -97,18 +97,18 @@ async def _serve(pipe: Connection, settings: Settings, size: int) -> None:
 
 
 class Plans:
-    """The plans of a crowd, as its own process drives them.
+    """The plans of a crowd, driven in its own process.
 
     Args:
-        bus: A connection; whoever made it closes it.
-        size: How many plans there are at a time.
+        bus: A connection; the caller closes it.
+        size: Number of concurrent plans.
     """
 
     def __init__(self, bus: Bus, size: int) -> None:
         self._bus = bus
         self._size = size
         self._ended: list[tuple[float, float]] = []
-        """Of each plan that has ended: when (of a monotonic clock), and after how many seconds."""
+        """End on the monotonic clock and latency in seconds, for each ended plan."""
         self._started: dict[str, float] = {}
         self._to_submit: asyncio.Queue[None] = asyncio.Queue()
         self._submitted = 0
@@ -117,7 +117,7 @@ class Plans:
         self._closing = False
 
     async def open(self) -> None:
-        """Submit the first of them; the others follow by themselves."""
+        """Submit the first plans; each that ends triggers the next."""
         prefix = self._bus.subjects.prefix
         await self._bus.subscribe(f"{prefix}.action-results.*.{w4.RESPONSE}", self._responded)
         for _ in range(self._size):
@@ -125,12 +125,12 @@ class Plans:
         self._pump = asyncio.create_task(self._submit())
 
     async def close(self) -> None:
-        """Submit no more, whatever becomes of those that are there."""
+        """Stop submitting, without waiting for running plans."""
         self._pump.cancel()
         await asyncio.gather(self._pump, return_exceptions=True)
 
     async def disperse(self, timeout: float) -> int | str:
-        """Submit no more, and wait for those that are there: how many there were, or what is wrong with them."""
+        """Stop submitting, and wait for the running plans; return their number, or an error message."""
         self._closing = True
         deadline = time.monotonic() + timeout
         while self._started and time.monotonic() < deadline:  # noqa: ASYNC110 - after the clock has stopped
@@ -139,12 +139,12 @@ class Plans:
         if self._started or completed != len(self._ended) or self._unknown:
             return (
                 f"of {self._submitted} plans {completed} completed and {len(self._started)} have not ended; "
-                f"{self._unknown} final responses came twice; statuses: {dict(self._statuses)}"
+                f"{self._unknown} final responses were duplicates; statuses: {dict(self._statuses)}"
             )
         return completed
 
     def between(self, begin: float, end: float) -> list[float]:
-        """See :meth:`Crowd.between`."""
+        """Return the latencies of plans; see :meth:`Crowd.between`."""
         return [taken for at, taken in self._ended if begin <= at < end]
 
     async def _submit(self) -> None:

@@ -1,8 +1,8 @@
-"""The driver: submits goals and waits for final responses, the same for every system.
+"""Submits goals and waits for final responses, in the same way for every system.
 
-Goals are encoded before the clock starts, and published by a bounded number of emissions at once. Final responses
-are heard through one core subscription to the events that the server republishes; they are looked
-into after the clock has stopped. So the driver costs little beside what it measures. With a client
+Goals are encoded before the clock starts, and published by a bounded number of concurrent emissions. Final responses
+arrive on one core subscription to the events that the server republishes; they are decoded
+after the clock has stopped. So the driver costs little beside the measured system. With a client
 (``--client``) goals go through :class:`plancast.Client` instead, and results through its handles.
 """
 
@@ -23,16 +23,16 @@ from plancast_bus.ports.bus import Bus, Subscription
 from plancast_bus.ports.effects import Publish
 
 CLIENT_SUBMITS = 500
-"""Submits of a client at once."""
+"""Concurrent submits of a client."""
 
 
 class Driver:
     """Drives plans through a bus. Open it, run rounds, close it.
 
     Args:
-        bus: A connection; whoever made it closes it.
+        bus: A connection; the caller closes it.
         timeout: Seconds that a round may take.
-        words: Of the workload that the plans are of.
+        words: Event types of the workload.
     """
 
     def __init__(self, bus: Bus, timeout: float, words: Words = W1) -> None:
@@ -49,17 +49,17 @@ class Driver:
         self._complete = asyncio.Event()
 
     async def open(self) -> None:
-        """Listen for final responses."""
+        """Subscribe to final responses."""
         subject = f"{self._bus.subjects.prefix}.action-results.*.{self._words.response}"
         self._subscription = await self._bus.subscribe(subject, self._responded)
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Unsubscribe."""
         if self._subscription is not None:
             await self._subscription.close()
 
     async def together(self, count: int) -> Outcome:
-        """Submit so many plans as fast as possible, and wait for all."""
+        """Submit ``count`` plans as fast as possible, and wait for all."""
         goals = [self._goal(number) for number in range(count)]
         self._begin(count)
         first = time.perf_counter()
@@ -70,7 +70,7 @@ class Driver:
         return Outcome(self._last - first, list(self._latencies.values()))
 
     async def alone(self, count: int) -> Outcome:
-        """Submit so many plans one after the other, each when the one before has ended."""
+        """Submit ``count`` plans one after the other, each when the previous one has ended."""
         goals = [self._goal(number) for number in range(count)]
         outcome = Outcome(0.0)
         for each in goals:
@@ -117,19 +117,19 @@ class Driver:
         completed = statuses.count("completed")
         if completed != count or self._repeated:
             raise BenchmarkFailed(
-                f"{completed} of {count} plans completed, {self._repeated} final responses came twice"
+                f"{completed} of {count} plans completed, {self._repeated} final responses were duplicates"
             )
 
 
 class ClientDriver:
-    """Drives plans through :class:`plancast.Client`, as a user's program would."""
+    """Drives plans through :class:`plancast.Client`, like a user's program."""
 
     def __init__(self, client: Client, timeout: float) -> None:
         self._client = client
         self._timeout = timeout
 
     async def together(self, count: int) -> Outcome:
-        """Submit so many plans as fast as possible, and wait for all."""
+        """Submit ``count`` plans as fast as possible, and wait for all."""
         turnstile = asyncio.Semaphore(CLIENT_SUBMITS)
 
         async def run(number: int) -> float:
@@ -145,7 +145,7 @@ class ClientDriver:
         return Outcome(time.perf_counter() - first, list(latencies))
 
     async def alone(self, count: int) -> Outcome:
-        """Submit so many plans one after the other, each when the one before has ended."""
+        """Submit ``count`` plans one after the other, each when the previous one has ended."""
         outcome = Outcome(0.0)
         for _ in range(count):
             one = await self.together(1)

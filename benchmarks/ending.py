@@ -1,9 +1,9 @@
-"""A clean end: whatever ends a benchmark, nothing that it has started stays behind.
+"""Cleans up: whatever ends a benchmark, no process that it started survives.
 
-A run is a child of the process that was asked for it. That one only waits; it takes in whatever loses its parent below
-it, and ends all of it when the run is over. SIGTERM and SIGHUP become Ctrl-C for the run, which then stops its servers
-in their order; Ray's own handler of SIGTERM, which leaves at once, is never asked. If it is the waiting process that is
-killed with SIGKILL, the kernel tells the run; if it is the run, the waiting process ends the rest.
+A run is a child of the process that the user started. The parent only waits, adopts processes that are orphaned
+below it, and ends all of them when the run is over. SIGTERM and SIGHUP become Ctrl-C for the run, which then stops its
+servers in order; Ray's own SIGTERM handler, which exits at once, is not used. If the parent is killed with
+SIGKILL, the kernel signals the run; if the run is killed, the parent ends the rest.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from benchmarks.processes import below
 from benchmarks.scratch import sweep
 
 STOP_SECONDS = 45.0
-"""That a run may take to stop what it has started, once it is told to end."""
+"""Seconds that a run may take to stop its processes after a signal."""
 LEAVE_SECONDS = 5.0
-"""That what is left over may take to end after SIGTERM, before SIGKILL."""
+"""Seconds that remaining processes may take to end after SIGTERM, before SIGKILL."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None)
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when its parent (the thread that started it) ends."""
+    """Make the kernel send this process a signal when its parent (the thread that started it) ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, number)
 
 
 def dying_with_parent(number: int = signal.SIGKILL) -> Callable[[], None]:
-    """The same for a process that is yet to start: its ``preexec_fn``."""
+    """Return the same as a ``preexec_fn`` for a process that is yet to start."""
     return partial(die_with_parent, number)
 
 
 def supervised(run: Callable[[], int | None]) -> int:
-    """Run in a child process, and end all that is left when it has ended; returns its exit code, or 130."""
+    """Run in a child process, and end its remaining processes after it; return its exit code, or 130."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     sweep()
     supervisor = os.getpid()
     child = os.fork()
     if not child:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it puts aside ignore it
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make background jobs ignore it
         die_with_parent(signal.SIGINT)
         if os.getppid() != supervisor:
             os._exit(130)
@@ -64,7 +64,7 @@ def supervised(run: Callable[[], int | None]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, end)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the child too
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the child too
     status = _reap(child)
     signal.setitimer(signal.ITIMER_REAL, 0)
     _end_rest()
@@ -73,7 +73,7 @@ def supervised(run: Callable[[], int | None]) -> int:
 
 
 def _reap(child: int) -> int:
-    """Wait for the child, and on the way for what has come to be ours; returns the exit code of the child."""
+    """Wait for the child, and reap adopted processes meanwhile; return the exit code of the child."""
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid == child:
@@ -81,7 +81,7 @@ def _reap(child: int) -> int:
 
 
 def _end_rest() -> None:
-    """End all processes below this one, which are what the run has left."""
+    """End all processes below this one."""
     begin = time.monotonic()
     signalled: set[int] = set()
     while True:

@@ -1,7 +1,7 @@
-"""The app of W2: plans that ask ten things at once of a trivial worker, and join the ten answers.
+"""The app of W2: plans that send ten requests at once to a trivial worker, and join the ten responses.
 
-A plan has 22 events (its goal, ten requests, ten answers, its final response) and eleven turns, each with a durable
-checkpoint: the goal's, which sends all requests; and one for each answer, the last of which gives the final response.
+A plan has 22 events (its goal, ten requests, ten responses, its final response) and eleven turns, each with a durable
+checkpoint: the goal's, which sends all requests; and one for each response, the last of which sends the final response.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ ANSWER = "w2.echo.completed"
 RESPONSE = f"{GOAL}.completed"
 BRANCHES = 10
 TURNS = BRANCHES + 1
-"""Turns of a plan, and so its checkpoints."""
+"""Turns of a plan, each with a checkpoint."""
 
 
 class FanOut:
-    """Publishes all requests as one group, and completes with their answers when the group is resolved."""
+    """Publishes all requests as one group, and completes with their responses when the group is resolved."""
 
     name = "w2"
     goals = (GOAL,)
     wake_mode = WakeMode.PUSH
 
     async def next(self, run: RunContext) -> PlannerDecision:
-        """The group's requests; then, once they are answered, the answers."""
+        """Return the group's requests; once they are answered, the responses."""
         if run.tasks is None or not run.tasks.groups:
             data = [{"n": run.goal["n"], "branch": branch} for branch in range(BRANCHES)]
             requests = [PublishAction(event_type=REQUEST, data=each, response_event=ANSWER) for each in data]
@@ -42,7 +42,7 @@ worker = Worker("echo", concurrency=1000)
 
 @worker.on_task(REQUEST, ANSWER)
 async def echo(task: Any, context: Any) -> Any:
-    """Give back what was asked."""
+    """Return the request unchanged."""
     return task.data
 
 

@@ -1,4 +1,4 @@
-"""Plans in flight: each of their turns, as the stream of checkpoints tells, and their final responses."""
+"""Follows plans in flight: their turns, from the stream of checkpoints, and their final responses."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ LOOK_SECONDS = 0.02
 
 
 class Turn(NamedTuple):
-    """A turn that was committed."""
+    """A committed turn."""
 
     time: float
-    """By the server's clock, seconds since the epoch."""
+    """Time on the server's clock, seconds since the epoch."""
     life: str
-    """Which life of which host has committed it."""
+    """Host and incarnation that committed the turn."""
 
 
 class Flight:
@@ -47,25 +47,25 @@ class Flight:
         self._statuses: Counter[str] = Counter()
         self._repeated = 0
         self.turns: defaultdict[str, list[Turn]] = defaultdict(list)
-        """Of each plan, in order."""
+        """Turns by plan, in order."""
         self.ended: dict[str, float] = {}
-        """When the final response of each came, seconds since the epoch."""
+        """Arrival of final responses by plan, seconds since the epoch."""
 
     async def submit(self, plans: Sequence[str]) -> None:
-        """Submit plans with these ids, as fast as the server takes them."""
+        """Submit plans with these ids, as fast as the server accepts them."""
         goals = [publication(self._bus, goal(plan, number, w6_app.GOAL)) for number, plan in enumerate(plans)]
         self._started.update(dict.fromkeys(plans, 0.0))
         await submit(self._bus, goals, self._note)
 
     def forget(self) -> None:
-        """Forget all plans so far."""
+        """Discard all plans so far."""
         self._started.clear()
         self._statuses.clear()
         self.turns.clear()
         self.ended.clear()
 
     async def until(self, condition: Callable[[], bool], timeout: float) -> None:
-        """Wait for all plans.
+        """Wait until a condition holds.
 
         Raises:
             BenchmarkFailed: it takes longer than ``timeout`` seconds.
@@ -73,39 +73,39 @@ class Flight:
         deadline = time.monotonic() + timeout
         while not condition():
             if time.monotonic() > deadline:
-                counts = f"{len(self.turns)} have moved and {len(self.ended)} have ended"
+                counts = f"{len(self.turns)} have taken a turn and {len(self.ended)} have ended"
                 raise BenchmarkFailed(f"of {len(self._started)} plans {counts} within {timeout:.0f} s")
             await asyncio.sleep(LOOK_SECONDS)
 
     def all_moved(self) -> bool:
-        """Whether each plan has taken a turn."""
+        """Return True when each plan has taken a turn."""
         return len(self.turns) == len(self._started)
 
     def all_ended(self) -> bool:
-        """Whether the final response of each has come."""
+        """Return True when the final response of each plan has arrived."""
         return len(self.ended) == len(self._started)
 
     @property
     def lost(self) -> int:
-        """Plans that did not complete."""
+        """Return the number of plans that did not complete."""
         return len(self._started) - self._statuses["completed"]
 
     def check(self) -> None:
-        """See that each plan has completed exactly once.
+        """Check that each plan has completed exactly once.
 
         Raises:
-            BenchmarkFailed: one has not.
+            BenchmarkFailed: a plan has not.
         """
         if self.lost or self._repeated:
-            raise BenchmarkFailed(f"{self.lost} plans are lost, {self._repeated} final responses came twice")
+            raise BenchmarkFailed(f"{self.lost} plans are lost, {self._repeated} final responses were duplicates")
 
     def outcome(self, plans: Sequence[str]) -> Outcome:
-        """How long some of them took."""
+        """Return the latencies of some plans."""
         latencies = [self.ended[plan] - self._started[plan] for plan in plans]
         return Outcome(self.last_end(plans) - min(self._started[plan] for plan in plans), latencies)
 
     def last_end(self, plans: Sequence[str]) -> float:
-        """When the last of these ended, seconds since the epoch."""
+        """Return the time of the last end of some plans, seconds since the epoch."""
         return max(self.ended[plan] for plan in plans)
 
     def _note(self, goals: Iterable[Publish]) -> None:
@@ -134,7 +134,7 @@ class Flight:
 
 @asynccontextmanager
 async def flight_over(running: Running) -> AsyncIterator[Flight]:
-    """A flight of plans in a deployment, watched over a connection of its own."""
+    """Follow plans of a deployment over a connection of its own."""
     bus = await connect(running.settings.nats, running.settings.bus)
     connection = Connection(running.settings.nats)
     await connection.open()

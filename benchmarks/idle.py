@@ -1,4 +1,4 @@
-"""What a deployment costs that has nothing to do: shares of one core, by kind of process."""
+"""Measures the cost of an idle deployment: shares of one core, by kind of process."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from plancast.settings import RaySettings
 from plancast_actors.ray import connection
 
 SECONDS: dict[Scale, float] = {"quick": 2.0, "short": 10.0, "full": 20.0}
-"""How long is watched."""
+"""Seconds of measurement."""
 SETTLING: dict[Scale, float] = {"quick": 1.0, "short": 5.0, "full": 5.0}
-"""Before that: what was done last is written, and processes that are no longer needed have ended."""
+"""Seconds before it: last writes finish, and unneeded processes end."""
 SUPERVISOR = "supervisor"
-"""This process, which stands for that of ``plancast run``."""
+"""This process, which replaces that of ``plancast run``."""
 
 
 async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
-    """The row of an idle deployment: W1's app as ``plancast run`` starts it, after some plans."""
-    say("idle: Ray with nothing in it")
+    """Measure the row of an idle deployment: W1's app as ``plancast run`` starts it, after some plans."""
+    say("idle: Ray alone")
     alone = await _ray_alone(scale)
-    say("idle: a deployment with nothing to do")
+    say("idle: an idle deployment")
     async with plancast("shared", sync) as running:
         async with driven(running) as driver:
             await driver.together(WARM_UP["shared"])
@@ -55,7 +55,7 @@ async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
 
 
 async def _ray_alone(scale: Scale) -> dict[str, float]:
-    """What Ray's daemons cost on their own."""
+    """Measure the cost of Ray's daemons alone."""
     await asyncio.to_thread(connection.connect, RaySettings())
     try:
         used = await _watch(scale)
@@ -65,7 +65,7 @@ async def _ray_alone(scale: Scale) -> dict[str, float]:
 
 
 async def _watch(scale: Scale) -> dict[str, float]:
-    """Percent of a core that each kind of process below this one uses, and this one."""
+    """Return the CPU percentage of each kind of process below this one, and of this one."""
     await asyncio.sleep(SETTLING[scale])
     pids = started_here()
     before = {pid: cpu_seconds(pid) for pid in itertools.chain(*pids.values())}
@@ -79,9 +79,9 @@ async def _watch(scale: Scale) -> dict[str, float]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Seconds of a core that the threads of a process have used, to the nanosecond; 0 for one that has ended.
+    """Return the CPU seconds of a process's threads, with nanosecond resolution; 0 for one that has ended.
 
-    The usual counters go by ticks of 10 ms, too coarse for what sleeps.
+    The usual counters tick every 10 ms, which is too coarse for processes that mostly sleep.
     """
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())

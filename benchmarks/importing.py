@@ -1,7 +1,7 @@
-"""What ``import plancast`` takes, each time in a fresh process: nothing of ours is left in memory from the time before.
+"""Times ``import plancast``, each time in a fresh process.
 
-The clock runs in the fresh process, around the import: starting Python is not in it. Nor is compiling: one process
-goes ahead, so that the rest find bytecode.
+The clock runs in the fresh process, around the import, so the start of Python does not count. Nor does compilation: a
+first process creates the bytecode.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from benchmarks.outcome import BenchmarkFailed
 from benchmarks.rows import Row, Say, Scale, Sync
 
 COUNTS: dict[Scale, int] = {"quick": 3, "short": 20, "full": 100}
-"""Processes."""
+"""Number of processes."""
 HEAVY = ("ray", "nats", "litellm")
-"""What the import may not load."""
+"""Modules that the import must not load."""
 PROGRAM = f"""\
 import json, sys, time
 begin = time.perf_counter()
@@ -31,10 +31,10 @@ print(json.dumps([taken, memory, [name for name in {HEAVY!r} if name in sys.modu
 
 
 async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
-    """One run; ``n`` of its row is how many processes there were. No server runs, so ``sync`` says nothing here.
+    """Run once; ``n`` of the row is the number of processes. No server runs, so ``sync`` has no effect.
 
     Raises:
-        BenchmarkFailed: the import failed, or loaded what it should not.
+        BenchmarkFailed: the import failed, or loaded a forbidden module.
     """
     count = COUNTS[scale]
     say(f"import: {count} fresh processes")
@@ -59,7 +59,7 @@ async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
 
 
 async def _import() -> tuple[float, float, int]:
-    """Milliseconds, megabytes and modules of one import."""
+    """Return milliseconds, megabytes and modules of one import."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PROGRAM, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -68,10 +68,10 @@ async def _import() -> tuple[float, float, int]:
         raise BenchmarkFailed(f"import plancast failed: {complaint.decode()[-500:]}")
     seconds, kilobytes, heavy, modules = json.loads(answer)
     if heavy:
-        raise BenchmarkFailed(f"import plancast has loaded {', '.join(heavy)}")
+        raise BenchmarkFailed(f"import plancast loads {', '.join(heavy)}")
     return seconds * 1000, kilobytes / 1024, modules
 
 
 def _percentile(ordered: Sequence[float], percent: float) -> float:
-    """The least of the values that so many percent do not exceed."""
+    """Return the smallest value that ``percent`` of the values do not exceed."""
     return ordered[max(1, math.ceil(percent / 100 * len(ordered))) - 1]

@@ -1,4 +1,4 @@
-"""One measurement: a system is started, warmed up, given N plans, and stopped."""
+"""Runs one measurement: starts a system, warms it up, runs N plans, stops it."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from plancast import Client
 from plancast_bus.jetstream import connect
 
 WARM_UP = {"shared": 200, "baseline": 200, "dedicated": 1}
-"""Plans before the clock starts: code is imported, connections stand, stores have their first file."""
+"""Plans before the clock starts: code is imported, connections are open, stores have their first file."""
 TIMEOUT = 600.0
 """Seconds that a round of plans may take."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured of a system with some plans."""
+    """Result of a measurement."""
 
     system: SystemName
     outcome: Outcome
     memory: dict[str, float]
     """``rss_mb`` and ``hosts_rss_mb`` after the plans."""
     processes: dict[str, int]
-    """How many of each kind there were."""
+    """Number of processes by kind."""
     cpu_seconds: dict[str, float]
-    """What each kind of process, and the driver, has used of a core meanwhile."""
+    """CPU seconds by kind of process, and of the driver."""
 
     def row(self, workload: str, n: int, sync: Sync, turns: int = w1.TURNS) -> Row:
-        """The row of this run, of plans of so many turns."""
+        """Return the row of this run."""
         plans = len(self.outcome.latencies)
         return {
             "workload": workload,
@@ -56,7 +56,7 @@ class Measurement:
 
 @asynccontextmanager
 async def driven(running: Running, words: Words = W1) -> AsyncIterator[Driver]:
-    """A driver of a workload on a system that runs."""
+    """Open a driver of a workload on a running system."""
     bus = await connect(running.settings.nats, running.settings.bus)
     driver = Driver(bus, TIMEOUT, words)
     try:
@@ -71,10 +71,10 @@ async def measure(system: SystemName, n: int, sync: Sync, *, through_client: boo
     """Run N plans of W1 at once on a system.
 
     Args:
-        system: Which one.
-        n: Plans.
-        sync: Of its nats-server.
-        through_client: Drive it through :class:`plancast.Client`; the baseline knows none.
+        system: The system.
+        n: Number of plans.
+        sync: ``sync_interval`` of its nats-server.
+        through_client: Submit through :class:`plancast.Client`; not for the baseline.
 
     Raises:
         BenchmarkFailed: a plan did not complete, or completed twice.
@@ -93,7 +93,7 @@ async def measure(system: SystemName, n: int, sync: Sync, *, through_client: boo
 async def measurement(
     system: SystemName, running: Running, outcome: Outcome, cpu_before: Mapping[str, float]
 ) -> Measurement:
-    """What a system that still runs has needed for an outcome."""
+    """Read memory, processes and CPU time of a running system after an outcome."""
     pids = await running.pids()
     used = {kind: seconds - cpu_before.get(kind, 0.0) for kind, seconds in cpu_used(pids).items()}
     return Measurement(system, outcome, memory(pids), {kind: len(each) for kind, each in pids.items()}, used)

@@ -1,4 +1,4 @@
-"""The model of W4: a model server in a process of its own, and what it was asked in a span of time."""
+"""Runs the model of W4: a model server in a process of its own, which counts its calls."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ START_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Asked:
-    """What a model was asked in a span of time."""
+    """Calls of a model in an interval."""
 
     decisions: float
-    """Decisions; one that began before the span, or ended after it, counts by its part within."""
+    """Decisions; a call that overlaps the interval counts by its share."""
     in_hand: float
-    """Calls that it had in hand, on average."""
+    """Mean number of concurrent calls."""
     most_in_hand: int
-    """Calls that it had in hand at once, ever."""
+    """Maximum number of concurrent calls, over its lifetime."""
     late_ms: float
-    """By how much an answer came later than the model takes, on average: what the model's own process costs."""
+    """Mean delay of a response beyond the model's latency: the cost of the model's own process."""
 
 
 class Model:
@@ -36,15 +36,15 @@ class Model:
     def __init__(self, url: str, seconds: float, pipe: Connection, pid: int) -> None:
         self.url = url
         self.seconds = seconds
-        """That it takes for an answer."""
+        """Latency of a response."""
         self.pid = pid
         self._pipe = pipe
 
     def asked(self, begin: float, end: float) -> Asked:
-        """What it was asked between two times of the monotonic clock.
+        """Return its calls between two times of the monotonic clock.
 
         Raises:
-            BenchmarkFailed: it had to refuse a call, or a caller went away.
+            BenchmarkFailed: it refused a call, or a caller disconnected.
         """
         self._pipe.send((begin, end))
         found = self._pipe.recv()
@@ -56,14 +56,14 @@ class Model:
 
 @contextmanager
 def model(seconds: float) -> Iterator[Model]:
-    """A model that takes so many seconds for an answer."""
+    """Run a model with a latency of ``seconds``."""
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, seconds), daemon=True)
     process.start()
     try:
         if not pipe.poll(START_SECONDS):
-            raise RuntimeError("the model server did not come up")
+            raise RuntimeError("the model server did not start")
         yield Model(pipe.recv(), seconds, pipe, process.pid or 0)
     finally:
         process.terminate()
@@ -86,7 +86,9 @@ def _asked(server: ModelServer, seconds: float, begin: float, end: float) -> Ask
     requests = list(server.requests)
     refused = [each for each in requests if each.cancelled or each.status not in (None, 200)]
     if refused or server.errors:
-        return f"the model refused {len(refused)} of {len(requests)} calls, or their callers left: {server.errors[:1]}"
+        return (
+            f"the model refused {len(refused)} of {len(requests)} calls, or callers disconnected: {server.errors[:1]}"
+        )
     decisions = in_hand = 0.0
     late = []
     for each in requests:

@@ -1,4 +1,4 @@
-"""What a round of plans has come to."""
+"""The outcome of a round of plans."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass, field
 
 
 class BenchmarkFailed(Exception):
-    """Raised when plans do not end as they should: their figures would mean nothing."""
+    """Raised when plans do not end as they should: their figures would be meaningless."""
 
 
 @dataclass
 class Outcome:
-    """What a round of plans has taken."""
+    """Duration and latencies of a round of plans."""
 
     seconds: float
     """From the first submit to the last final response."""
     latencies: list[float] = field(default_factory=list)
-    """Of each plan, from its submit to its final response; seconds."""
+    """Seconds from submit to final response, by plan."""
 
     @property
     def plans_per_second(self) -> float:
-        """Plans in all by the time in all."""
+        """Return the number of plans divided by the duration."""
         return len(self.latencies) / self.seconds
 
     def percentile_ms(self, percent: float) -> float:
-        """The latency that so many percent of the plans do not exceed."""
+        """Return the latency that ``percent`` of the plans do not exceed."""
         ordered = sorted(self.latencies)
         return ordered[max(1, math.ceil(percent / 100 * len(ordered))) - 1] * 1000

@@ -1,7 +1,7 @@
-"""The app of W3: plans that do nothing but wait for a signal.
+"""The app of W3: plans that only wait for a signal.
 
-A plan of the goal ``w3.goal`` decides to wait for a person's event (a WAIT) and completes with what it says: two turns,
-and so two checkpoints. One of ``w3.machine.goal`` stands in a state of its machine that the same event leads out of.
+A plan of the goal ``w3.goal`` decides to wait for a person's event (a WAIT) and completes with its data: two turns,
+and so two checkpoints. One of ``w3.machine.goal`` is in a state of its machine that the same event leaves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A deployment whose hosts keep few plans in memory, and plans that wait in it for a signal."""
+"""Runs a deployment whose hosts keep few plans in memory, with plans that wait for a signal."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from plancast_bus.ports.bus import Bus
 LIVE_PLANS = 1_000
 """Plans that a host keeps in memory."""
 IDLE_SECONDS = 3.0
-"""Seconds without an event after which it keeps a plan no longer."""
+"""Seconds without an event after which a host passivates a plan."""
 AHEAD = 4_000
-"""Goals that are submitted while their plans do not yet wait. A warm-up has more plans: what hosts need for what is
-under way, they then need from the begin."""
+"""Goals submitted ahead of waiting plans. A warm-up has more plans, so that hosts have already
+allocated the memory for plans in flight.
+"""
 PORTION = 2_000
 STANDSTILL = 60.0
 """Seconds without progress after which plans count as lost."""
@@ -41,22 +42,22 @@ RESPONSE = f"{w1.PARK}.completed"
 
 @dataclass
 class Waiting:
-    """W1's app, and plans of its goal ``w1.park``."""
+    """W1's app, with plans of its goal ``w1.park``."""
 
     running: Running
     bus: Bus
     root: str
-    """First part of the plans' ids; their number follows."""
+    """Prefix of the plans' ids; their number follows."""
     count: int = 0
     """Plans so far."""
     _heard: asyncio.Future[str] | None = None
 
     def plan(self, number: int) -> str:
-        """The id of a plan."""
+        """Return the id of a plan."""
         return f"{self.root}{number:08x}"
 
     async def park(self, count: int) -> None:
-        """Submit so many plans, and wait until each waits."""
+        """Submit ``count`` plans, and wait until each waits."""
         end = self.count + count
         while self.count < end:
             portion = range(self.count, min(end, self.count + PORTION))
@@ -74,14 +75,14 @@ class Waiting:
             raise BenchmarkFailed(f"{live} plans are still in memory")
 
     async def counts(self) -> dict[str, int]:
-        """``turns``, ``activations``, ``passivations`` and ``live_plans`` of all hosts together."""
+        """Return ``turns``, ``activations``, ``passivations`` and ``live_plans`` of all hosts together."""
         assert self.running.deployment is not None
         reports = (await self.running.deployment.status())["hosts"]
         names = ("turns", "activations", "passivations", "live_plans")
         return {name: sum(report[name] for report in reports) for name in names}
 
     async def signal(self, number: int) -> float:
-        """Signal a plan; returns the seconds until its final response.
+        """Signal a plan; return the seconds until its final response.
 
         Raises:
             BenchmarkFailed: it does not complete.
@@ -105,7 +106,7 @@ class Waiting:
         return taken
 
     async def footprint(self) -> Footprint:
-        """What hosts, without garbage, and server take now."""
+        """Measure the memory of the hosts, after garbage collection, and of the server."""
         pids = await self.running.pids()
         names = [f"host-{number}" for number in range(len(pids["hosts"]))]
         actors = [await asyncio.to_thread(ray.get_actor, name, namespace=NAMESPACE) for name in names]
@@ -119,18 +120,18 @@ class Waiting:
             if found > seen:
                 seen, moved_at = found, time.monotonic()
             if time.monotonic() > moved_at + STANDSTILL:
-                raise BenchmarkFailed(f"{found} {name} of {wanted}, and no more for {STANDSTILL:.0f} s")
+                raise BenchmarkFailed(f"{found} of {wanted} {name}, no progress for {STANDSTILL:.0f} s")
             await asyncio.sleep(LOOK_SECONDS)
 
     async def responded(self, subject: str, payload: bytes, content_type: str | None) -> None:
-        """Hear a final response."""
+        """Receive a final response."""
         if self._heard is not None and not self._heard.done():
             self._heard.set_result(load(payload, content_type)["data"]["status"])
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """What hosts and server take, in megabytes."""
+    """Memory of hosts and server, in megabytes."""
 
     hosts_mb: float
     nats_mb: float
@@ -139,7 +140,7 @@ class Footprint:
 
 @asynccontextmanager
 async def waiting_plans(sync: Sync) -> AsyncIterator[Waiting]:
-    """W1's app in hosts that keep few plans in memory, and those for a short time; no plans yet."""
+    """Run W1's app in hosts that keep few plans in memory, and only briefly; no plans yet."""
     settings = Settings()
     settings.hosts.max_live_plans, settings.hosts.idle_seconds = LIVE_PLANS, IDLE_SECONDS
     async with plancast("shared", sync, settings=settings) as running:

@@ -1,4 +1,4 @@
-"""Processes on this machine: which ones this process has started, what they are, and what they use."""
+"""Reads the processes on this machine that this process has started: kind, CPU time and memory."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ KINDS = {
     "ray::": "ray others",
     "/ray/": "ray others",
 }
-"""What stands in a command line, in the order in which it is looked for, and the kind of process that it tells."""
+"""Parts of command lines, in the order of matching, and the kinds of process that they identify."""
 RAY = "ray "
-"""Kinds of Ray's own processes begin so."""
+"""Prefix of the kinds of Ray's own processes."""
 OTHER = "other"
 
 
 def started_here() -> dict[str, list[int]]:
-    """All processes below this one, by kind."""
+    """Return all processes below this one, by kind."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for pid in below(os.getpid()):
         if command := _command(pid):
@@ -42,7 +42,7 @@ def started_here() -> dict[str, list[int]]:
 
 
 def below(pid: int) -> list[int]:
-    """The processes that a process has started, those that these have started, and so on."""
+    """Return all descendants of a process."""
     children: defaultdict[int, list[int]] = defaultdict(list)
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (parent := _parent(entry)) is not None:
@@ -70,7 +70,7 @@ def _command(pid: int) -> str:
 
 
 def cpu_used(pids: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    """Seconds of a core that each kind of process has used since it started, and this one."""
+    """Return the CPU seconds of each kind of process since it started, and of this one."""
     used = {kind: sum(map(_cpu_seconds, each)) for kind, each in pids.items()}
     return {**used, "driver": time.process_time()}
 
@@ -85,9 +85,9 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def memory(pids: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    """Of the processes of a system by kind: ``rss_mb`` of all of them, ``hosts_rss_mb`` of those that plans live in.
+    """Return memory by kinds: ``rss_mb`` of all processes of a system, ``hosts_rss_mb`` of those that hold plans.
 
-    For the baseline the latter are those that stand for dispatchers and hosts.
+    For the baseline the latter are those that replace dispatchers and hosts.
     """
     homes = [*pids.get("hosts", ()), *pids.get("plans", ())]
     everything = {pid for each in pids.values() for pid in each}
@@ -95,9 +95,9 @@ def memory(pids: Mapping[str, Sequence[int]]) -> dict[str, float]:
 
 
 def memory_mb(pids: Iterable[int]) -> float:
-    """Memory of processes, in all, in megabytes: what they share counts once (PSS) where the kernel tells, else RSS.
+    """Return the total memory of processes in megabytes; a process that has ended counts 0.
 
-    A process that is gone has none.
+    Shared pages count once (PSS) if the kernel reports it; otherwise the figure is RSS.
     """
     return sum(map(_memory_kb, pids)) / 1024
 

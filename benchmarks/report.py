@@ -1,4 +1,4 @@
-"""The report: tables for a terminal of 80 columns, the README's table, and the charts."""
+"""Renders tables for a terminal of 80 columns and for the README."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = {
     "langgraph": "LangGraph",
     "dbos": "DBOS",
 }
-"""As people call them, in the order in which they are listed."""
+"""Display names, in the order of listing."""
 OURS = ("shared", "dedicated", "baseline")
 MORE: dict[str, dict[str, str]] = {
     "w1": {"of base": "ratio_to_baseline"},
@@ -40,16 +40,16 @@ MORE: dict[str, dict[str, str]] = {
     "scaleout": {"x": "scaleout_ratio"},
     "idle": {"% of a core": "cpu_percent"},
 }
-"""What the rows of a workload hold beyond what all have, by what heads the column."""
+"""Additional columns of a workload, by heading."""
 
 
 def synced(row: Row) -> bool:
-    """Whether every acknowledged write was on disk."""
+    """Return True when every acknowledged write was synced to disk."""
     return bool(row["sync"] == "always")
 
 
 def tables(rows: Sequence[Row], title: str) -> list[Table]:
-    """A table for each workload."""
+    """Render a table for each workload."""
     found = []
     for workload, about in TITLES.items():
         of_it = [row for row in rows if row["workload"] == workload]
@@ -105,7 +105,7 @@ def _spread(row: Row) -> str:
 
 
 def figure(value: float | None) -> str:
-    """A number in about three digits; nothing for None."""
+    """Format a number with about three digits; empty for None."""
     if value is None:
         return ""
     digits = 0 if abs(value) >= 100 or isinstance(value, int) else 1 if abs(value) >= 10 else 2
@@ -113,7 +113,7 @@ def figure(value: float | None) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The README's table: every system at equal durability, from the rows that were measured side by side."""
+    """Render the README's table: every system at equal durability, from the rows of side-by-side runs."""
     if not rows:
         return "Not measured yet."
     lines = [
@@ -157,7 +157,7 @@ def _with(value: str, unit: str) -> str:
 
 
 def _counts(rows: Sequence[Row]) -> str:
-    """How many plans W1 was run with, and which systems were given fewer because they take too long."""
+    """Describe the numbers of plans of W1, and the systems with fewer because they take too long."""
     largest: dict[str, int] = {}
     for row in rows:
         if row["workload"] == "w1":
@@ -170,9 +170,9 @@ def _counts(rows: Sequence[Row]) -> str:
 
 
 def rewrite(rows: Sequence[Row], path: Path = README) -> bool:
-    """Put the table between the markers of a README; False when it has none.
+    """Write the table between the markers of a README; return False when it has none.
 
-    Without rows the README stays as it is.
+    Without rows the README is not changed.
     """
     text = path.read_text()
     pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)

@@ -1,4 +1,4 @@
-"""Rounds: every measurement once, then every measurement once more, so that what drifts meets all of them alike."""
+"""Runs rounds: every measurement once, then every measurement again, so that drift affects them alike."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Job:
 
 @dataclass
 class Found:
-    """What rounds have found."""
+    """Results of rounds."""
 
     rows: list[Row]
-    """Merged over the rounds."""
+    """Rows, merged over the rounds."""
     failures: list[str]
-    """What went wrong, a line each."""
+    """Error messages, one line each."""
 
 
 async def run(jobs: Sequence[Job], repeat: int, console: Console, keep: Callable[[list[Row]], None]) -> Found:
-    """Run all jobs so many times, and hand the merged rows to ``keep`` after each round.
+    """Run all jobs ``repeat`` times, and pass the merged rows to ``keep`` after each round.
 
-    A job that fails is noted, and the others go on.
+    A failing job is recorded, and the others continue.
     """
     runs: list[Row] = []
     found = Found([], [])

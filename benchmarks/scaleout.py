@@ -1,8 +1,8 @@
-"""Scale-out: two dispatchers with their hosts on all cores, beside one dispatcher with its hosts on half of them.
+"""Measures scale-out: two dispatchers with their hosts on all cores, beside one dispatcher on half of them.
 
-A unit is a dispatcher, its hosts and a worker process. All that is measured is on the same cores: the
-nats-server, Ray's daemons and the driver too. So the whole machine of the first run has twice the cores of the second,
-and twice the units; what does not double is the nats-server, its streams and the driver.
+A unit is a dispatcher, its hosts and a worker process. The whole system is pinned to the same cores, including the
+nats-server, Ray's daemons and the driver. So the second run has twice the cores of the first,
+and twice the units; the nats-server, its streams and the driver do not double.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ HOSTS_PER_UNIT = 2
 
 @dataclass(frozen=True)
 class Size:
-    """How much there is of a deployment."""
+    """Size of a deployment."""
 
     units: int
     cores: int
 
     @property
     def name(self) -> str:
-        """For people, and as the row's ``variant``."""
+        """Return the display name, also the row's ``variant``."""
         dispatchers = "1 dispatcher" if self.units == 1 else f"{self.units} dispatchers"
         return f"{dispatchers}, {self.cores} cores"
 
 
 async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
-    """One run: the row of one unit on half of the cores, and that of two on all, with ``scaleout_ratio``.
+    """Run once: the row of one unit on half of the cores, and that of two on all, with ``scaleout_ratio``.
 
     Raises:
         BenchmarkFailed: a plan did not complete, or completed twice; or there are fewer than two cores.
@@ -79,7 +79,7 @@ def _settings(size: Size) -> Settings:
 
 @contextlib.contextmanager
 def pinned(cores: list[int]) -> Iterator[None]:
-    """Keep this process, and all that it starts meanwhile, on some cores; afterwards it may use those from before."""
+    """Pin this process, and all that it starts meanwhile, to some cores; afterwards restore the previous ones."""
     before = os.sched_getaffinity(0)
     _allow(set(cores))
     try:

@@ -1,4 +1,4 @@
-"""Folders for what a measurement leaves: empty at its start and gone at its end, or else before the next run."""
+"""Folders of a measurement: empty at its start and removed at its end, or else before the next run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRATCH = ROOT / "benchmarks" / ".scratch"
-"""Data of the servers: on the disk that the repository is on."""
+"""Data of the servers, on the repository's disk."""
 PREFIX = "plancast-bench-"
 
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """An empty folder that is removed afterwards."""
+    """Create an empty folder, and remove it afterwards."""
     SCRATCH.mkdir(exist_ok=True)
     with _folder(SCRATCH) as folder:
         yield folder
@@ -25,7 +25,7 @@ def scratch() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def sockets() -> Iterator[Path]:
-    """The same for Unix sockets: the path to one has at most 107 bytes, too few for some checkouts."""
+    """Create a folder for Unix sockets: a socket path has at most 107 bytes, too few for some checkouts."""
     with _folder(Path(tempfile.gettempdir())) as folder:
         yield folder
 
@@ -40,7 +40,7 @@ def _folder(parent: Path) -> Iterator[Path]:
 
 
 def sweep() -> None:
-    """Remove the folders of processes that were killed."""
+    """Remove the folders of killed processes."""
     for parent in (SCRATCH, Path(tempfile.gettempdir())):
         for folder in parent.glob(f"{PREFIX}[0-9]*-*"):
             if not Path("/proc", folder.name.removeprefix(PREFIX).split("-")[0]).exists():

@@ -1,4 +1,4 @@
-"""What one plan puts on the wire, recorded from a real one: the baseline writes messages of the same sizes."""
+"""Records the messages of one real plan; the baseline writes messages of the same sizes."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from plancast_bus.memory import MemoryBus
 from plancast_bus.ports.effects import Publish, Respond
 
 PLAN = "0123456789abcdef" * 2
-"""As long as the ids that clients give to plans."""
+"""As long as the ids that clients generate."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What one turn writes."""
+    """Messages of one turn."""
 
     checkpoint: bytes
     summary: str
-    """The header that goes with the checkpoint."""
+    """The summary header of the checkpoint."""
     expires_after: float
-    """Seconds until the checkpoint is forgotten; 0 keeps it."""
+    """Seconds until the checkpoint expires; 0 for never."""
     sent: tuple[bytes, ...]
-    """The payloads of the events that the turn sends: requests, or the final response, or none."""
+    """Payloads of the events that the turn sends: requests, the final response, or none."""
 
 
 @dataclass(frozen=True)
 class Words:
-    """The event types of a workload."""
+    """Event types of a workload."""
 
     goal: str
     request: str
@@ -50,7 +50,7 @@ _APPS: dict[Words, App] = {W1: w1.app, W2: fan_out.app}
 
 @dataclass(frozen=True)
 class Script:
-    """What one plan and its worker write, from goal to final response."""
+    """Messages of one plan and its worker, from goal to final response."""
 
     turns: tuple[Turn, ...]
     answers: tuple[bytes, ...]
@@ -59,7 +59,7 @@ class Script:
 
 
 async def record(words: Words = W1) -> Script:
-    """Run one plan of a workload in memory, its answers in order, and keep what it writes."""
+    """Run one plan of a workload in memory, with its responses in order, and record its writes."""
     bus = MemoryBus()
     await bus.ensure_streams()
     app = _APPS[words]
@@ -76,11 +76,11 @@ async def record(words: Words = W1) -> Script:
         await host.exchange("script", [Inbound(1, subject, payload, content_type, event.id, "S", 1, 1)], True)
         checkpoint = await bus.checkpoints.load(PLAN)
         if checkpoint is None:
-            raise RuntimeError(f"a turn on {event.type} is expected to commit")
+            raise RuntimeError(f"a turn on {event.type} did not commit")
         sent: list[bytes] = []
         for effect in checkpoint.outbox:
             if not isinstance(effect, Publish | Respond):
-                raise RuntimeError(f"a turn on {event.type} is not expected to {type(effect).__name__}")
+                raise RuntimeError(f"a turn on {event.type} has an unexpected effect {type(effect).__name__}")
             sent.append(effect.payload)
             ended = ended or isinstance(effect, Respond)
             if isinstance(effect, Publish):
@@ -96,7 +96,7 @@ async def record(words: Words = W1) -> Script:
 
 
 def goal(plan: str, number: int, event_type: str = w1.GOAL) -> EventEnvelope:
-    """The goal of a plan, as the driver publishes it."""
+    """Build the goal of a plan, as the driver publishes it."""
     return EventEnvelope(
         id=plan,
         source="bench",

@@ -1,4 +1,4 @@
-"""Side by side: the jobs of the peers, and of ours beside them."""
+"""Builds the jobs of side-by-side runs: the peers, and ours beside them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from benchmarks.workloads import measure_of
 COUNTS = (1_000, 10_000)
 """Plans of W1 at once."""
 FALLBACKS = (5_000, 2_000)
-"""For a peer that takes too long for the largest of them."""
+"""Numbers of plans for a peer that takes too long for the largest count."""
 RUN_SECONDS = 120.0
-"""What one run of a peer may take, as its rate with the smallest count foretells."""
+"""Maximum seconds of one run of a peer, predicted from its rate with the smallest count."""
 SYNCS: tuple[Sync, ...] = ("default", "always")
 PEER_SYNCS: tuple[PeerSync, ...] = ("always", "off")
 
 
 def find() -> dict[str, Peer]:
-    """The peers by name: what follows :class:`Peer` in the modules ``benchmarks/peers/*_peer.py``."""
+    """Return the peers by name: objects that implement :class:`Peer` in the modules ``benchmarks/peers/*_peer.py``."""
     found: dict[str, Peer] = {}
     for module in pkgutil.iter_modules(peers.__path__):
         if module.name.endswith("_peer"):
@@ -38,7 +38,7 @@ def _is_peer(value: object) -> bool:
 
 
 def set_up(wanted: dict[str, Peer], say: Say) -> tuple[dict[str, Peer], list[str]]:
-    """Set peers up; returns those that are ready, and why the others are not, a line each."""
+    """Set peers up; return the ready ones, and an error line for each of the others."""
     ready: dict[str, Peer] = {}
     failures: list[str] = []
     for name, peer in wanted.items():
@@ -47,13 +47,13 @@ def set_up(wanted: dict[str, Peer], say: Say) -> tuple[dict[str, Peer], list[str
             peer.setup(say)
             ready[name] = peer
         except Exception as error:
-            failures.append(f"{name} cannot be set up and is left out: {error}")
+            failures.append(f"{name} cannot be set up and is skipped: {error}")
             say(failures[-1])
     return ready, failures
 
 
 def jobs(ready: dict[str, Peer], workloads: Sequence[str], counts: Sequence[int], scale: Scale = "short") -> list[Job]:
-    """Ours, then the peers, for each workload."""
+    """Return the jobs for each workload: ours, then the peers."""
     found = []
     for workload in workloads:
         found += [_ours(workload, counts, sync, scale) for sync in SYNCS]
@@ -92,13 +92,13 @@ def _theirs(peer: Peer, workload: str, counts: Sequence[int], sync: PeerSync, sc
 
 
 def _counts(workload: str, counts: Sequence[int], scale: Scale) -> list[int]:
-    """As many plans as ours have: at once, or in flight when their process is killed."""
+    """Return as many plans as ours have: at once, or in flight when their process is killed."""
     if workload == "w1":
         return list(counts)
     return [{"w2": w2.COUNTS[scale][0], "w5": 1, "w6": w6.IN_FLIGHT[scale]}[workload]]
 
 
 def within_time(n: int, rate: float) -> int:
-    """N, or less if a system of this rate takes more than RUN_SECONDS for it."""
+    """Return N, or less if a system of this rate takes more than RUN_SECONDS for it."""
     most = rate * RUN_SECONDS
     return next((count for count in (n, *FALLBACKS) if count <= min(n, most)), min(n, FALLBACKS[-1]))

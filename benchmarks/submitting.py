@@ -1,4 +1,4 @@
-"""Submitting: events of many plans, published as fast as the server takes them, a bounded number at a time."""
+"""Publishes events of many plans as fast as the server accepts them, with a bounded number in flight."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from plancast_bus.ports.bus import Bus
 from plancast_bus.ports.effects import Publish
 
 CHUNK = 50
-"""Events in one emission."""
+"""Events per emission."""
 EMISSIONS = 20
-"""Emissions at once: with CHUNK, the publishes that are in flight."""
+"""Concurrent emissions; with CHUNK, the number of publishes in flight."""
 
 
 def publication(bus: Bus, event: EventEnvelope) -> Publish:
-    """An event, encoded; the ``message_id`` is its own, for a goal that of its plan."""
+    """Return an encoded event; its ``message_id`` is its own id, for a goal that of its plan."""
     payload, content_type = bus.encode(event)
     subject = bus.subjects.event(event.topic, event.correlation_id, event.type)
     return Publish(subject, payload, event.id, content_type)
@@ -25,7 +25,7 @@ def publication(bus: Bus, event: EventEnvelope) -> Publish:
 async def submit(
     bus: Bus, effects: Sequence[Publish], note: Callable[[Iterable[Publish]], None] = lambda chunk: None
 ) -> None:
-    """Publish all of them; ``note`` is told of each chunk just before it is sent."""
+    """Publish all events; ``note`` is called with each chunk just before it is sent."""
     chunks = (effects[at : at + CHUNK] for at in range(0, len(effects), CHUNK))
 
     async def emit() -> None:

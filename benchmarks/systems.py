@@ -1,4 +1,4 @@
-"""The systems that are measured, each with a nats-server of its own on an empty folder."""
+"""Starts the measured systems, each with a nats-server of its own on an empty folder."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ NAMESPACE = "plancast-benchmarks"
 
 @dataclass
 class Running:
-    """A system that runs."""
+    """A running system."""
 
     settings: Settings
-    """With the URL of its nats-server, and ``data_dir``, where that one keeps its files."""
+    """Settings with the URL of its nats-server, and ``data_dir``, where that stores its files."""
     server_pid: int
     deployment: Deployment | None = None
     baseline: dict[str, list[int]] = field(default_factory=dict)
     """The baseline's processes by kind."""
 
     async def pids(self) -> dict[str, list[int]]:
-        """Its processes by kind: ``nats-server``, and ``plans``, ``workers``, or what a deployment has.
+        """Return its process ids by kind: ``nats-server``, and ``plans``, ``workers``, or the kinds of a deployment.
 
-        ``plans`` of the baseline stand for dispatchers and hosts; dedicated hosts are ``hosts`` too, and
-        the pool of reasoners is one of the ``reasoners``. ``ray`` are Ray's own processes, and those of its workers
-        that have nothing to do.
+        ``plans`` of the baseline replace dispatchers and hosts; dedicated hosts are ``hosts`` too, and
+        the pool of reasoners counts as one of the ``reasoners``. ``ray`` are Ray's own processes, including idle
+        workers.
         """
         found = {"nats-server": [self.server_pid], **self.baseline}
         if self.deployment is not None:
@@ -55,7 +55,7 @@ class Running:
         return found
 
     async def live_plans(self) -> int:
-        """Plan actors that are in memory; 0 for the baseline, which has none."""
+        """Return the number of plan actors in memory; 0 for the baseline."""
         if self.deployment is None:
             return 0
         status = await self.deployment.status()
@@ -74,13 +74,13 @@ async def plancast(
     settings: Settings | None = None,
     import_paths: Sequence[str] = (),
 ) -> AsyncIterator[Running]:
-    """An app, that of W1, as ``plancast run`` would run it: Ray on this machine, one worker process.
+    """Run an app, by default W1's, as ``plancast run`` does: Ray on this machine, one worker process.
 
     Args:
-        placement: Of plans.
+        placement: Placement of plans.
         sync: When its nats-server syncs to disk.
-        address: Of the app.
-        settings: What else differs from those of the environment; server, Ray and folder are always its own.
+        address: Address of the app.
+        settings: Other settings than the environment's; server, Ray and folder are always its own.
         import_paths: Folders with the app's modules, besides the repository.
     """
     with scratch() as folder:
@@ -94,10 +94,10 @@ async def plancast(
 
 @asynccontextmanager
 async def baseline(sync: Sync, words: Words = W1) -> AsyncIterator[Running]:
-    """What a workload does on JetStream, without plans; see :mod:`benchmarks.baseline`."""
+    """Run the baseline of a workload; see :mod:`benchmarks.baseline`."""
     with scratch() as folder:
         settings = _own(None, folder)
-        if sync == "always":  # as :class:`LocalRuntime` has it for ours
+        if sync == "always":  # as :class:`LocalRuntime` sets it for our systems
             settings.bus.group_commit = "always"
         recorded = await record(words)
         async with NatsServer(folder / "nats", ServerOptions(sync_interval=_interval(sync) or None)) as server:
@@ -123,13 +123,13 @@ SYSTEMS: dict[SystemName, Start] = {
 
 
 def durability(sync: Sync) -> Row:
-    """What a row of ours says of its durability."""
+    """Return the durability fields of our rows."""
     interval = "always" if sync == "always" else "2m, the default"
     return {"sync": sync, "durability": f"nats-server with sync_interval: {interval}", "is_default": sync == "default"}
 
 
 def _own(settings: Settings | None, folder: Path) -> Settings:
-    """A copy of settings, or those of the environment, with a server and a Ray of their own."""
+    """Return a copy of the settings, by default the environment's, with its own server and Ray."""
     settings = Settings() if settings is None else settings.model_copy(deep=True)
     settings.nats.url = settings.ray.address = ""
     settings.ray.namespace = NAMESPACE
@@ -139,7 +139,7 @@ def _own(settings: Settings | None, folder: Path) -> Settings:
 
 def _pid(server: NatsServer | None) -> int:
     if server is None or server.pid is None:
-        raise RuntimeError("the nats-server does not run")
+        raise RuntimeError("the nats-server is not running")
     return server.pid
 
 

@@ -1,4 +1,4 @@
-"""The targets, each with the figure that the stored rows hold."""
+"""Targets, each compared with the stored rows."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from benchmarks.rows import BENCH, PEERS, RESULTS, Row, load
 from benchmarks.w1 import TURNS
 
 TURN_MS = 1.5
-"""What a turn of one plan alone may take more than the baseline's."""
+"""Milliseconds by which a turn of one plan alone may exceed the baseline's."""
 N = 10_000
 
 
 @dataclass(frozen=True)
 class Results:
-    """The rows that figures are taken from."""
+    """The rows that figures are read from."""
 
     bench: Sequence[Row]
     peers: Sequence[Row]
 
     @classmethod
     def stored(cls, folder: Path = RESULTS) -> Results:
-        """Those of the last runs."""
+        """Read the rows of the last runs."""
         return cls(load(folder / BENCH), load(folder / PEERS))
 
 
 @dataclass(frozen=True)
 class Target:
-    """A bound, and how to find what it bounds."""
+    """A bound, and the figure that it applies to."""
 
     what: str
     bound: float | None
-    """None for a figure that only stands beside the one above it."""
+    """None for a figure without a target, shown below another one."""
     unit: str
     find: Callable[[Results], float | None]
-    """The figure; None where it was not measured."""
+    """Returns the figure; None if it was not measured."""
     at_least: bool = False
-    """Whether the bound is the smallest good figure; else it is the largest."""
+    """True if the bound is a minimum, False if it is a maximum."""
 
     def verdict(self, results: Results) -> tuple[float | None, str]:
-        """The figure, and ``met``, ``not met``, ``not measured``, or nothing where there is no bound."""
+        """Return the figure, and ``met``, ``not met``, ``not measured``, or an empty text without a bound."""
         figure = self.find(results)
         if figure is None:
             return None, "not measured"
@@ -55,7 +55,7 @@ class Target:
 
 
 def _row(rows: Sequence[Row], workload: str, system: str, sync: str = "", n: int = 0) -> Row | None:
-    """The row of this; without N the one of the largest N."""
+    """Return the row of a measurement; without N the one of the largest N."""
     fitting = [
         row
         for row in rows
@@ -68,7 +68,7 @@ def _row(rows: Sequence[Row], workload: str, system: str, sync: str = "", n: int
 
 
 def _by(row: Row | None, other: Row | None, field: str) -> float | None:
-    """A field of a row by the same of another."""
+    """Return a field of a row divided by that of another row."""
     if row is None or other is None or row.get(field) is None or not other.get(field):
         return None
     return float(row[field] / other[field])
@@ -118,7 +118,7 @@ def _turn_over_baseline(results: Results) -> float | None:
 
 
 def _field(workload: str, name: str, n: int = 0) -> Callable[[Results], float | None]:
-    """A field of the rows of ours: the worst of those with the largest N, or with this one."""
+    """Return a reader of a field of our rows: the worst one with the largest N, or with the given N."""
 
     def find(results: Results) -> float | None:
         values = [
@@ -144,9 +144,9 @@ def _memory_off(results: Results) -> float | None:
 
 
 LEAST = ("pool_ratio", "scaleout_ratio")
-"""Of these the smallest is the worst."""
+"""Fields whose smallest value is the worst."""
 PEER_BOUNDS = {"restate": (3, 2), "langgraph": (10, 8), "dbos": (20, 15)}
-"""Our rate by theirs: each at its default durability, which is synced for the peers; and with every write synced."""
+"""Minimum ratios of our rate to theirs: each at its own default, synced for the peers; and both synced."""
 
 TARGETS = (
     *(
@@ -175,7 +175,7 @@ TARGETS = (
 
 
 def table(results: Results) -> Table:
-    """The targets for people."""
+    """Render the targets."""
     shown = Table(title="Targets")
     for name in ("target", "at", "found", ""):
         shown.add_column(name, justify="right" if name in ("at", "found") else "left")

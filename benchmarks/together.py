@@ -1,4 +1,4 @@
-"""One run of W1: N plans at once, on ours and the baseline in turn."""
+"""Runs W1 once: N plans at once, on ours and the baseline in turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNTS: dict[Scale, tuple[int, ...]] = {
 }
 SYSTEMS: tuple[SystemName, ...] = ("shared", "baseline")
 DEDICATED_LIMIT = 100
-"""Plans of a process each: more do not fit into an ordinary machine's memory."""
+"""Plans in a process each; more do not fit into an ordinary machine's memory."""
 
 
 async def measure(
@@ -27,15 +27,15 @@ async def measure(
     systems: Sequence[SystemName] = SYSTEMS,
     through_client: bool = False,
 ) -> list[Row]:
-    """One run.
+    """Run once.
 
     Args:
-        scale: How many plans there are.
-        sync: Of the nats-server.
-        say: Tells people what goes on.
-        counts: How many plans there are, whatever the scale.
-        systems: Which of ours.
-        through_client: Submit through :class:`plancast.Client`; the baseline knows none.
+        scale: Size of the run.
+        sync: ``sync_interval`` of the nats-server.
+        say: Reports progress.
+        counts: Numbers of plans, overriding the scale.
+        systems: Our systems to run.
+        through_client: Submit through :class:`plancast.Client`; not for the baseline.
 
     Raises:
         BenchmarkFailed: a plan did not complete, or completed twice.
@@ -55,5 +55,5 @@ async def measure(
 
 
 def _counts(scale: Scale, sync: Sync) -> tuple[int, ...]:
-    """Of five minutes, few go to what is seldom asked: the curve is that of the default sync."""
+    """Return the numbers of plans; a short run with every write synced has few, to fit into five minutes."""
     return COUNTS[scale][-1:] if (scale, sync) == ("short", "always") else COUNTS[scale]

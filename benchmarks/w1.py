@@ -1,11 +1,11 @@
-"""W1: plans of three steps, each a request that a trivial worker answers over the bus.
+"""The app of W1: plans of three steps, each a request that a trivial worker answers over the bus.
 
-A plan has five events (its goal, three answers, its final response) and four turns, each with a
-durable checkpoint: the goal's, which sends the first request; two answers', which send the next one;
-and the last answer's, which gives the final response.
+A plan has five events (its goal, three responses, its final response) and four turns, each with a
+durable checkpoint: the goal's, which sends the first request; two responses', which send the next one;
+and the last response's, which sends the final response.
 
-The second goal, ``w1.park``, waits for a signal that nobody sends: it is there to see what a plan that
-only waits costs in memory.
+The second goal, ``w1.park``, waits for a signal that is never sent, to measure the memory of a plan that
+only waits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RESPONSE = f"{GOAL}.completed"
 SIGNAL = "w1.release"
 STEPS = ("one", "two", "three")
 TURNS = len(STEPS) + 1
-"""Turns of a plan, and so its checkpoints."""
+"""Turns of a plan, each with a checkpoint."""
 
 
 def _step(name: str, following: str) -> StateConfig:
@@ -58,7 +58,7 @@ worker = Worker("echo", concurrency=1000)
 
 @worker.on_task(REQUEST, ANSWER)
 async def echo(task: Any, context: Any) -> Any:
-    """Give back what was asked."""
+    """Return the request unchanged."""
     return task.data
 
 

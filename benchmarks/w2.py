@@ -1,4 +1,4 @@
-"""W2: ten requests at once, joined: N plans of :mod:`benchmarks.fan_out`, all at once, on ours and on the baseline."""
+"""W2: N plans of :mod:`benchmarks.fan_out` at once, on ours and on the baseline; ten requests each, joined."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OURS: tuple[Ours, ...] = ("shared", "baseline")
 
 
 async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
-    """One run.
+    """Run once.
 
     Raises:
         BenchmarkFailed: a plan did not complete, or completed twice.
@@ -29,7 +29,7 @@ async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
 
 
 async def _together(system: Ours, n: int, scale: Scale, sync: Sync, say: Say) -> Row:
-    say(f"{system}: {n:,} plans that ask {fan_out.BRANCHES} things each, at once")
+    say(f"{system}: {n:,} plans of {fan_out.BRANCHES} requests each, at once")
     async with _started(system, sync) as running, driven(running, W2) as driver:
         await driver.together(WARM_UP[scale])
         before = cpu_used(await running.pids())

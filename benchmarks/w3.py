@@ -1,9 +1,8 @@
-"""W3: plans that wait: N plans of :mod:`benchmarks.parked` come to wait for a signal and stay in memory, then all of
-them are signalled.
+"""W3: N plans of :mod:`benchmarks.parked` wait for a signal and stay in memory; then all are signalled.
 
-Hosts are set to keep them all: ``hosts.max_live_plans`` is N, or the default where that is more, and
-``hosts.idle_seconds`` an hour. What a live plan costs is the growth of the hosts' memory while all of them wait,
-divided by N. What hosts needed to begin that many plans at once, and have not given back, is in it.
+Hosts are configured to keep them all: ``hosts.max_live_plans`` is N, or the default if that is more, and
+``hosts.idle_seconds`` an hour. The memory of a live plan is the growth of the hosts' memory while all wait,
+divided by N. It includes memory that hosts needed to begin that many plans at once, and have not freed.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from plancast_bus.ports.effects import Publish
 
 COUNTS: dict[Scale, int] = {"quick": 200, "short": 5_000, "full": 100_000}
 WARM_UP: dict[Scale, int] = {"quick": 50, "short": 200, "full": 200}
-"""Plans before the memory is looked at: code is imported. Few, since what they leave to the process, the others use."""
+"""Plans before memory is measured: code is imported. Few, since the others reuse the memory that they free."""
 APP = "benchmarks.parked:app"
 IDLE_SECONDS = 3600.0
 SETTLE_SECONDS: dict[Scale, float] = {"quick": 0.5, "short": 3.0, "full": 3.0}
-"""Until what only the last turns needed is freed."""
+"""Seconds to free the memory of the last turns."""
 LOOK_SECONDS = 0.2
 PARTS = 10
-"""Parts of the signalled plans, in the order in which they end, whose rates are compared."""
+"""Parts of the signalled plans, in the order of their ends, whose rates are compared."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Megabytes of the processes of a deployment, at one moment."""
+    """Memory of the processes of a deployment, in megabytes."""
 
     hosts: float
     dispatchers: float
@@ -52,12 +51,12 @@ class Memory:
 
     @classmethod
     async def of(cls, running: Running) -> Memory:
-        """As it is now."""
+        """Measure the current memory."""
         pids = await running.pids()
         return cls(*(memory_mb(pids[kind]) for kind in ("hosts", "dispatchers", "nats-server")))
 
     def since(self, before: Memory, n: int) -> Memory:
-        """Kilobytes by which it has grown for each of N plans."""
+        """Return the growth per plan, in kilobytes, for N plans."""
         return Memory(
             (self.hosts - before.hosts) * 1024 / n,
             (self.dispatchers - before.dispatchers) * 1024 / n,
@@ -66,11 +65,11 @@ class Memory:
 
 
 class Signaller:
-    """Has plans wait, and signals them. Open it, use it, close it.
+    """Makes plans wait, and signals them. Open it, use it, close it.
 
     Args:
         running: The deployment.
-        bus: A connection; whoever made it closes it.
+        bus: A connection; the caller closes it.
         goal_type: The goal of the plans.
     """
 
@@ -87,17 +86,17 @@ class Signaller:
         self._complete = asyncio.Event()
 
     async def open(self) -> None:
-        """Listen for final responses."""
+        """Subscribe to final responses."""
         subject = f"{self._bus.subjects.prefix}.action-results.*.{self._goal_type}.completed"
         self._subscription = await self._bus.subscribe(subject, self._responded)
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Unsubscribe."""
         if self._subscription is not None:
             await self._subscription.close()
 
     async def park(self, count: int) -> tuple[list[str], float]:
-        """Submit so many plans, and wait until all of them wait; returns their ids, and the seconds it took.
+        """Submit ``count`` plans, and wait until all of them wait; return their ids, and the seconds it took.
 
         Raises:
             BenchmarkFailed: they do not all stay in memory, waiting.
@@ -117,7 +116,7 @@ class Signaller:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def signal(self, plans: Sequence[str]) -> tuple[Outcome, list[float]]:
-        """Signal plans as fast as possible, and wait for all; also returns the plans a second of each tenth.
+        """Signal plans as fast as possible, and wait for all; also return the plans per second of each tenth.
 
         Raises:
             BenchmarkFailed: a plan did not complete, or completed twice.
@@ -136,7 +135,7 @@ class Signaller:
         async with asyncio.timeout(TIMEOUT):
             await submit(self._bus, effects, note)
             await self._complete.wait()
-        await asyncio.sleep(LOOK_SECONDS)  # a second response of one of them would come now
+        await asyncio.sleep(LOOK_SECONDS)  # a duplicate response would arrive now
         self._check(len(plans))
         ends = sorted(self._ended.values())
         marks = [begin, *(ends[len(ends) * part // PARTS - 1] for part in range(1, PARTS + 1))]
@@ -145,7 +144,7 @@ class Signaller:
         return Outcome(ends[-1] - begin, latencies), rates
 
     async def _look(self) -> tuple[int, int, int]:
-        """Turns so far, live plans, and busy ones, of all hosts."""
+        """Return turns so far, live plans, and busy ones, of all hosts."""
         assert self._running.deployment is not None
         hosts = (await self._running.deployment.status())["hosts"]
         turns, live, busy = (sum(host[name] for host in hosts) for name in ("turns", "live_plans", "busy_plans"))
@@ -166,21 +165,21 @@ class Signaller:
         completed = statuses.count("completed")
         if completed != count or self._repeated:
             raise BenchmarkFailed(
-                f"{completed} of {count} plans completed, {self._repeated} final responses came twice"
+                f"{completed} of {count} plans completed, {self._repeated} final responses were duplicates"
             )
 
 
 async def measure(
     scale: Scale, sync: Sync, say: Say, *, counts: Sequence[int] = (), goal_type: str = parked.GOAL
 ) -> list[Row]:
-    """One run.
+    """Run once.
 
     Args:
-        scale: How many plans there are.
-        sync: Of the nats-server.
-        say: Tells people what goes on.
-        counts: How many plans there are, whatever the scale.
-        goal_type: ``parked.GOAL``, or ``parked.MACHINE_GOAL`` for the plans that a machine has wait.
+        scale: Size of the run.
+        sync: ``sync_interval`` of the nats-server.
+        say: Reports progress.
+        counts: Numbers of plans, overriding the scale.
+        goal_type: ``parked.GOAL``, or ``parked.MACHINE_GOAL`` for plans that wait in a state of a machine.
 
     Raises:
         BenchmarkFailed: a plan was not kept in memory, did not complete, or completed twice.
@@ -203,7 +202,7 @@ async def _parked(n: int, scale: Scale, sync: Sync, say: Say, goal_type: str) ->
             await asyncio.sleep(settle)
             waiting = await Memory.of(running)
             live, total = waiting.since(empty, n), memory(await running.pids())
-            say(f"  {n / seconds:,.0f} plans/s came to wait, {live.hosts:.1f} KB of the hosts' memory each")
+            say(f"  {n / seconds:,.0f} plans/s parked, {live.hosts:.1f} KB of host memory each")
             outcome, rates = await signaller.signal(plans)
             await asyncio.sleep(settle)
             ended = (await Memory.of(running)).since(empty, n)
@@ -240,7 +239,7 @@ async def _parked(n: int, scale: Scale, sync: Sync, say: Say, goal_type: str) ->
 
 
 def signal_of(plan: str) -> EventEnvelope:
-    """A person's event, as :meth:`plancast.client.handle.PlanHandle.signal` sends it."""
+    """Build a person's event, as :meth:`plancast.client.handle.PlanHandle.signal` sends it."""
     return EventEnvelope(
         source="bench",
         type=parked.SIGNAL,
@@ -251,7 +250,7 @@ def signal_of(plan: str) -> EventEnvelope:
 
 
 def _roomy(n: int) -> Settings:
-    """Hosts keep N waiting plans in memory."""
+    """Return settings with which hosts keep N waiting plans in memory."""
     settings = Settings()
     settings.hosts.max_live_plans = max(n, settings.hosts.max_live_plans)
     settings.hosts.idle_seconds = IDLE_SECONDS

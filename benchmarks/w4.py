@@ -1,8 +1,8 @@
-"""W4: plans that wait for a model, beside W1's plans, which do not.
+"""The app of W4: plans that wait for a model, beside W1's plans, which do not.
 
-A plan of the goal ``w4.goal`` is decided by a model that takes its time. Every other one asks a worker first
-(publish, then complete, once the answer is there), the rest complete at once. The model is a local HTTP server
-with a rule; where it is becomes known only when it runs, so the app is made by :func:`app_at`, from a module that is
+A plan of the goal ``w4.goal`` is decided by a slow model. Every other one calls a worker first
+(publish, then complete, once the response is there), the rest complete at once. The model is a local rule-based HTTP
+server; its address is known only when it runs, so the app is built by :func:`app_at`, from a module that is
 written then (:func:`write_app`).
 """
 
@@ -20,14 +20,14 @@ REQUEST = "w4.lookup.requested"
 ANSWER = "w4.lookup.completed"
 RESPONSE = f"{GOAL}.completed"
 ASKS_FIRST = "asks first"
-"""In the goal's data when the plan is to publish before it completes."""
+"""Marks the goal's data of a plan that is to publish before it completes."""
 FOUND = "what was looked for"
-"""In the worker's answer, and nowhere else in a prompt."""
+"""In the worker's response, and nowhere else in a prompt."""
 MODULE = "benchmarked_w4"
 
 
 def app_at(url: str) -> App:
-    """The app, with the model at this URL."""
+    """Build the app with the model at a URL."""
     planner = ChoreographyPlanner("w4", "openai/benchmark", api_base=url, api_key="none-needed", goals=[GOAL])
     worker = Worker("lookup", concurrency=1000)
 
@@ -39,13 +39,13 @@ def app_at(url: str) -> App:
 
 
 def write_app(folder: Path, url: str) -> str:
-    """Write a module with the app into a folder, for actors to import; returns the app's address."""
+    """Write a module with the app into a folder, for actors to import; return the app's address."""
     (folder / f"{MODULE}.py").write_text(f"from benchmarks.w4 import app_at\n\napp = app_at({url!r})\n")
     return f"{MODULE}:app"
 
 
 def decide(request: ModelRequest) -> Answer:
-    """The model's rule."""
+    """Return the model's decision, by a rule."""
     if ASKS_FIRST in request.text and FOUND not in request.text:
         return _answer({"action": "publish", "event_type": REQUEST, "data": {}}, "it has to be looked up")
     return _answer({"action": "complete", "result": {"done": True}}, "nothing is left to do")

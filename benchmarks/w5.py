@@ -1,7 +1,7 @@
-"""W5: W1's plan alone, one after the other: what a plan takes when nothing else is in its way.
+"""W5: W1's plan alone, one after the other: the latency of a plan without load.
 
 Cold is the first plan after the start, before code is imported and stores have their first file; warm are those that
-follow, the first few of which are not counted.
+follow, without the first few.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEDICATED_COUNT = 5
 
 
 async def measure(scale: Scale, sync: Sync, say: Say, *, systems: Sequence[SystemName] = OURS) -> list[Row]:
-    """One run; ``n`` of its rows is 1.
+    """Run once; ``n`` of its rows is 1.
 
     Raises:
         BenchmarkFailed: a plan did not complete, or completed twice.

@@ -1,8 +1,8 @@
-"""W6: a process dies with plans in flight. How long until each of them moves again, and whether any is lost.
+"""W6: a process dies with plans in flight. Measures the time until each plan moves again, and counts lost plans.
 
-Plans of :mod:`benchmarks.w6_app` are submitted until so many live in one plan host; the other hosts get theirs
-meanwhile. When each has taken its first turn, and none its last, the process of that host is killed with SIGKILL. A
-second row is of as many plans whose dispatcher is killed.
+Plans of :mod:`benchmarks.w6_app` are submitted until the given number live in one plan host; the other hosts get theirs
+meanwhile. When each has taken its first turn, and none its last, that host is killed with SIGKILL. A
+second row is for as many plans whose dispatcher is killed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Killed = Literal["host", "dispatcher"]
 
 ADDRESS = "benchmarks.w6_app:app"
 IN_FLIGHT: dict[Scale, int] = {"quick": 50, "short": 1000, "full": 1000}
-"""Plans of the process that is killed."""
+"""Plans of the killed process."""
 NAMES: dict[Killed, str] = {"host": "host-0", "dispatcher": "dispatcher-0"}
 WARM_UP = 200
 TIMEOUT = 120.0
 """Seconds in which all plans have to end."""
 NEARLY = 0.8
-"""The kill comes after this share of the worker's time: answers are due soon, it is not the worker that is timed."""
+"""Time of the kill as a share of the worker's time: late, so that the worker's time does not count."""
 AFTERMATH = 1.0
-"""Seconds after the last final response in which none may come once more."""
+"""Seconds after the last final response in which duplicates are detected."""
 
 
 async def measure(scale: Scale, sync: Sync, say: Say, *, kills: Sequence[Killed] = tuple(NAMES)) -> list[Row]:
-    """A row for each kill: of a plan host, then, in another deployment, of the dispatcher.
+    """Measure a row for each kill: of a plan host, then, in another deployment, of the dispatcher.
 
     Raises:
         BenchmarkFailed: a plan did not complete exactly once, or they were not all in flight.
@@ -96,7 +96,7 @@ async def _measure(running: Running, count: int, sync: Sync, killed: Killed) -> 
 
 
 def _plans(count: int, hosts: int, killed: Killed) -> tuple[list[str], list[str]]:
-    """Ids of the plans that are hit, and of the others: dispatchers place plans by their ids."""
+    """Return ids of affected plans, and of others: dispatchers place plans by their ids."""
     hit: list[str] = []
     others: list[str] = []
     while len(hit) < count:
@@ -107,13 +107,13 @@ def _plans(count: int, hosts: int, killed: Killed) -> tuple[list[str], list[str]
 
 
 def recovery(flight: Flight, plans: Sequence[str], killed_at: float, killed: Killed) -> Outcome:
-    """Of each plan, the time from the kill to its next turn.
+    """Return the time from the kill to the next turn, for each plan.
 
-    The last commits of a host may reach the server after its death. So of a host that was killed, those turns count
-    that another life of it has committed.
+    The last commits of a host may reach the server after its death. So for a killed host, only turns
+    committed by a new incarnation count.
 
     Raises:
-        BenchmarkFailed: the plans were not in the host that was killed.
+        BenchmarkFailed: the plans were not in the killed host.
     """
     before = {turn.life for plan in plans for turn in flight.turns[plan] if turn.time <= killed_at}
     taken = []

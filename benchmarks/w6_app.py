@@ -1,4 +1,4 @@
-"""W6's app: plans like W1's, of more steps, whose worker takes its time. It imports only what a host needs."""
+"""The app of W6: plans like W1's, with more steps and a slow worker. It imports only what a host needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ANSWER = "w6.slow.completed"
 RESPONSE = f"{GOAL}.completed"
 STEPS = 8
 WORK_SECONDS = 1.0
-"""That the worker takes for each step. Less than a host takes to restart: no plan then waits for its answer alone."""
+"""Seconds of the worker per step. Less than a host's restart, so that no plan waits for its response alone."""
 
 
 def _machine() -> dict[str, StateConfig]:
@@ -41,7 +41,7 @@ worker = Worker("slow", concurrency=10_000)
 
 @worker.on_task(REQUEST, ANSWER)
 async def work(task: Any, context: Any) -> Any:
-    """Give back what was asked, later."""
+    """Return the request unchanged, after a delay."""
     await asyncio.sleep(WORK_SECONDS)
     return task.data
 

@@ -1,9 +1,9 @@
-"""W7: plans that are passivated. What they cost in memory and on disk, and how long one of them takes to come back.
+"""W7: passivated plans. Measures their memory and disk, and the time of an activation.
 
-The plans of :mod:`benchmarks.passivation` wait for a signal. When none is in memory any more, the memory of the hosts
-is set beside what it was after a warm-up whose plans were passivated too. Then some of the plans, taken at random, are
-signalled one at a time, in turn with others that are in memory still. What the activation alone takes is measured in
-this process, with a plan host's own code over a connection like a host's, in turn with mere reads of checkpoints.
+The plans of :mod:`benchmarks.passivation` wait for a signal. When all are passivated, the memory of the hosts
+is compared with that after a warm-up whose plans were passivated too. Then some plans, chosen at random, are
+signalled one at a time, alternating with others that are still in memory. The activation alone is measured in
+this process, with a plan host's own code over a connection like a host's, alternating with mere checkpoint reads.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from plancast_bus.jetstream.streams.definitions import StreamNames
 
 @dataclass(frozen=True)
 class Size:
-    """How large a measurement is."""
+    """Size of a measurement."""
 
     plans: int
     warm_up: int
-    """Plans that were passivated before the first look at the memory: enough for hosts to have grown to what they need
-    under load, whatever they remember of plans."""
+    """Plans passivated before memory is first measured: enough for hosts to reach their memory
+    under load, including what they remember of plans.
+    """
     picks: int
-    """Plans of each kind whose time is taken."""
+    """Measured plans of each kind."""
 
 
 SIZES: dict[Scale, Size] = {
@@ -44,14 +45,14 @@ SIZES: dict[Scale, Size] = {
     "full": Size(1_000_000, 20_000, 500),
 }
 ROUND = 20
-"""Plans that are in memory at a time while plans are signalled: few, so that none of them is passivated before."""
+"""Plans in memory at a time while plans are signalled: few, so that none is passivated before its signal."""
 
 
 async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
-    """The row of one deployment.
+    """Measure the row of one deployment.
 
     Raises:
-        BenchmarkFailed: plans were lost, or were in memory when they should not be, or the reverse.
+        BenchmarkFailed: plans were lost, or wrongly in memory or passivated.
     """
     size = SIZES[scale]
     async with waiting_plans(sync) as waiting:
@@ -103,7 +104,7 @@ async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
 
 
 async def _signal(waiting: Waiting, size: Size) -> tuple[Outcome, Outcome]:
-    """From the signal to the final response: of plans that are passivated, and of some that are in memory."""
+    """Time signals to final responses, of passivated plans and of plans in memory."""
     picked = iter(_picks(size))
     passivated: list[float] = []
     live: list[float] = []
@@ -123,7 +124,7 @@ async def _signal(waiting: Waiting, size: Size) -> tuple[Outcome, Outcome]:
 
 
 async def _activate(waiting: Waiting, size: Size) -> tuple[Outcome, Outcome]:
-    """Of plans that are passivated: from nothing to ready for a turn, and a mere read of the checkpoint."""
+    """Time the activation of passivated plans, and mere reads of their checkpoints."""
     settings, subjects = waiting.running.settings, waiting.bus.subjects
     host = PlanHost(w1.app, waiting.bus, settings, name="probe")
     connection = Connection(settings.nats)
@@ -150,7 +151,7 @@ async def _activate(waiting: Waiting, size: Size) -> tuple[Outcome, Outcome]:
 
 
 def _picks(size: Size, seed: int = 0) -> list[int]:
-    """Numbers of some of the passivated plans; others with each seed."""
+    """Return numbers of some passivated plans, depending on the seed."""
     every = range(size.warm_up, size.warm_up + size.plans)
     picked = random.Random(0).sample(every, 3 * size.picks)
     return picked[seed * size.picks : (seed + 1) * size.picks]

@@ -1,4 +1,4 @@
-"""W4: plans that wait for a model, and what that costs those that do not."""
+"""W4: plans that wait for a model, and their effect on plans that do not."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ from plancast.settings import ReasonerSettings, Settings
 from plancast_actors.reasoning.client import POOL
 
 CHUNK = 25
-"""Plans of W1 one after the other, before the time is looked at."""
+"""Plans of W1 run one after the other between two looks at the clock."""
 START_SECONDS = 120.0
 STEADY = 4.0
-"""The crowd is given so many times the model's time to come to a steady state."""
+"""Warm-up of the crowd, in multiples of the model's latency."""
 PROBE_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large a measurement is."""
+    """Size of a measurement."""
 
     waiting: int = 1000
     """Plans that wait for the model at a time."""
     model_seconds: float = 1.0
-    """That the model takes for a decision."""
+    """Latency of a decision."""
     reasoners: int = 4
     concurrency: int = 50
-    """Calls that a reasoner has in hand at once."""
+    """Concurrent calls of a reasoner."""
     others: int = 1000
-    """Plans of W1 one after the other, on the idle deployment; beside the crowd as many, if the time is enough."""
+    """Plans of W1 run one after the other on the idle deployment; beside the crowd as many if time permits."""
     warm_up: int = 200
     """Plans of W1 before the clock starts, at once, and as many again one after the other."""
     seconds: float = 20.0
-    """How long the crowd is watched, at least."""
+    """Minimum duration of the measurement beside the crowd."""
     most_seconds: float = 40.0
-    """And at most, however slow the others are."""
+    """Maximum duration of it, however slow the other plans are."""
 
     @property
     def slots(self) -> int:
-        """Calls that the pool can have in hand at once."""
+        """Return the maximum number of concurrent calls of the pool."""
         return self.reasoners * self.concurrency
 
     @property
     def ideal(self) -> float:
-        """Decisions a second, if no slot were ever free."""
+        """Return the decisions per second if all slots were always busy."""
         return self.slots / self.model_seconds
 
 
@@ -69,7 +69,7 @@ SIZES: dict[Scale, Size] = {
 
 @dataclass(frozen=True)
 class Waiting:
-    """What was measured."""
+    """Result of the measurement."""
 
     size: Size
     idle: Outcome
@@ -79,20 +79,20 @@ class Waiting:
     crowd: Outcome
     asked: Asked
     lag_ms: float
-    """p99 of the delay with which the driver of W1's plans came to run, beside the crowd: its own, and no plan's."""
+    """p99 of the event loop delay of the driver of W1's plans, beside the crowd; not a plan's latency."""
     memory: dict[str, float]
-    """``rss_mb`` and ``hosts_rss_mb``, with the crowd in them."""
+    """``rss_mb`` and ``hosts_rss_mb``, including the crowd."""
     processes: dict[str, int]
     cpu_seconds: dict[str, float]
-    """What each kind of process has used of a core beside the crowd."""
+    """CPU seconds by kind of process beside the crowd."""
 
     @property
     def decisions_per_second(self) -> float:
-        """By the model's own count."""
+        """Return the decisions per second, by the model's own count."""
         return self.asked.decisions / self.crowd.seconds
 
     def row(self, sync: Sync) -> Row:
-        """The row of this run; ``n`` are the plans that wait for the model at a time."""
+        """Return the row of this run; ``n`` is the number of plans that wait for the model at a time."""
         size, idle, beside = self.size, self.idle, self.beside
         others: Row = {}
         for percent in (50, 99):
@@ -131,10 +131,10 @@ class Waiting:
 
 
 async def measure(scale: Scale, sync: Sync, say: Say) -> list[Row]:
-    """One run.
+    """Run once.
 
     Raises:
-        BenchmarkFailed: a plan did not complete, or completed twice; or the model was asked what it cannot answer.
+        BenchmarkFailed: a plan did not complete, or completed twice; or the model got an unexpected request.
     """
     size = SIZES[scale]
     say(
@@ -153,7 +153,7 @@ async def measure_size(size: Size, sync: Sync) -> Waiting:
     """Measure W1's plans on an idle deployment, then beside a crowd that waits for the model, and the pool meanwhile.
 
     Raises:
-        BenchmarkFailed: as :func:`measure`.
+        BenchmarkFailed: see :func:`measure`.
     """
     with model(size.model_seconds) as asked, scratch() as folder:
         settings = Settings()
@@ -195,7 +195,7 @@ async def _beside(plans: Crowd, others: Driver, running: Running, asked: Model, 
 
 
 async def _alone(others: Driver, size: Size, begin: float) -> Outcome:
-    """W1's plans one after the other, until there are enough of them and the crowd has been watched long enough."""
+    """Run W1's plans one after the other, until both their number and the duration suffice."""
     beside = Outcome(0.0)
     while (passed := time.monotonic() - begin) < size.most_seconds:
         if passed >= size.seconds and len(beside.latencies) >= size.others:
@@ -208,7 +208,7 @@ async def _alone(others: Driver, size: Size, begin: float) -> Outcome:
 
 @asynccontextmanager
 async def _lags() -> AsyncIterator[list[float]]:
-    """By how much this process's event loop comes late, again and again; seconds."""
+    """Record the delays of this process's event loop, in seconds."""
     found: list[float] = []
 
     async def probe() -> None:
@@ -226,16 +226,16 @@ async def _lags() -> AsyncIterator[list[float]]:
 
 
 async def _staffed(running: Running, count: int) -> None:
-    """Wait until all reasoners are there."""
+    """Wait until all reasoners have started."""
     deadline = time.monotonic() + START_SECONDS
     while len((await _pids(running))["reasoners"]) < count:
         if time.monotonic() > deadline:
-            raise BenchmarkFailed(f"{count} reasoners did not come up in {START_SECONDS:.0f} s")
+            raise BenchmarkFailed(f"{count} reasoners did not start in {START_SECONDS:.0f} s")
         await asyncio.sleep(0.5)
 
 
 async def _pids(running: Running) -> dict[str, list[int]]:
-    """Process ids by kind, as the system tells them; but the pool apart from its reasoners."""
+    """Return process ids by kind, with the pool separate from its reasoners."""
     assert running.deployment is not None
     reports: Sequence[dict[str, object]] = (await running.deployment.status())["reasoners"]
     pool = [pid for each in reports if each["alive"] and each["name"] == POOL and isinstance(pid := each["pid"], int)]

@@ -1,4 +1,4 @@
-"""The workloads of ours by name. Each is a module that is imported when it is run."""
+"""Our workloads by name. Each is a module that is imported when it runs."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ MODULES = {
     "import": "benchmarks.importing",
 }
 SIDE_BY_SIDE = ("w1", "w2", "w5", "w6")
-"""Those that peers can be measured with."""
+"""Workloads that peers can run."""
 TITLES = {
-    "w1": "three requests, three answers; N plans at once",
+    "w1": "three requests in sequence; N plans at once",
     "w2": "ten requests at once, joined",
     "w3": "plans that wait, then are signalled",
     "w4": "plans that wait for a model, and others beside them",
     "w5": "one plan alone",
     "w6": "a process killed with plans in flight",
-    "w7": "plans that are passivated",
-    "scaleout": "two dispatchers on all cores by one on half of them",
-    "idle": "a deployment with nothing to do",
+    "w7": "passivated plans",
+    "scaleout": "two dispatchers on all cores, one on half of them",
+    "idle": "an idle deployment",
     "import": "import plancast",
 }
 Measure = Callable[..., Coroutine[Any, Any, list[Row]]]
 
 
 def measure_of(workload: str) -> Measure:
-    """``measure(scale, sync, say)`` of a workload.
+    """Return ``measure(scale, sync, say)`` of a workload.
 
     Raises:
-        ImportError: its module is not there.
+        ImportError: its module does not exist.
     """
     found: Measure = importlib.import_module(MODULES[workload]).measure
     return found

@@ -79,7 +79,7 @@ def test_a_peer_that_cannot_be_set_up_is_left_out_with_its_reason() -> None:
     ready, failures = sides.set_up({"good": FakePeer(1.0), "bad": FakePeer(1.0, "no such server")}, lambda words: None)
 
     assert list(ready) == ["good"]
-    assert failures == ["bad cannot be set up and is left out: no such server"]
+    assert failures == ["bad cannot be set up and is skipped: no such server"]
 
 
 async def test_a_slow_peer_is_given_fewer_plans_the_same_in_each_round() -> None:

@@ -54,7 +54,7 @@ async def test_waiting_for_plans_that_do_not_end_fails_the_benchmark() -> None:
     flight = Flight(MemoryBus())
     await flight.submit(["a"])
 
-    with pytest.raises(BenchmarkFailed, match="of 1 plans 0 have moved and 0 have ended"):
+    with pytest.raises(BenchmarkFailed, match="of 1 plans 0 have taken a turn and 0 have ended"):
         await flight.until(flight.all_ended, 0.05)
     with pytest.raises(BenchmarkFailed, match="1 plans are lost"):
         flight.check()
