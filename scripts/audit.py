@@ -1,12 +1,12 @@
-"""Audit of the locked packages.
+"""Audits the locked packages.
 
-``locks``: is every package in requirements/*.txt and in the locks of the benchmarks' peers pinned with hashes, from no
-named place, and as pyproject.toml asks? Has the npm lock of a peer an integrity for each package, and no address?
-It needs no network and says the same every time, so `make check` runs it.
+``locks`` checks that every package in requirements/*.txt and in the locks of the benchmarks' peers is pinned by version
+and hash, without an address, and satisfies pyproject.toml; and that the npm lock of a peer has an integrity for each
+package, and no address. It needs no network and is deterministic, so `make check` runs it.
 
-``advisories``: has a locked package a known vulnerability? It asks https://osv.dev through pip-audit, which uv fetches
-for this one run. Exit codes: 0 none known, or nobody could be asked, which it says; 1 some are known. With
-``--strict`` it is a failure too that nobody could be asked.
+``advisories`` queries https://osv.dev for known vulnerabilities of locked packages, through pip-audit, which uv fetches
+for this run. Exit codes: 0 none known, or osv.dev is unreachable, which is printed; 1 some are known. With
+``--strict``, an unreachable osv.dev is a failure too.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 LOCKS = [ROOT / "requirements" / name for name in ("runtime.txt", "dev.txt", "bench.txt", "image.txt")]
 PEERS = ROOT / "benchmarks" / "peers"
-"""Each peer has an environment of its own, so its lock agrees with no other."""
+"""Each peer has an environment of its own, so its lock need not agree with others."""
 PIP_AUDIT = "pip-audit==2.10.1"
 ADVISORIES = ("api.osv.dev", 443)
 _PINNED = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?==(\S+)(?: ; .*)?( --hash=sha256:[0-9a-f]{64})+")
 
 
 def locks() -> int:
-    """Print each fault of the lock files; 1 when there are some."""
+    """Print each fault of the lock files; return 1 if there are any."""
     locked = {file.name: _locked(file) for file in LOCKS}
     faults = [fault for _, found in locked.values() for fault in found]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -66,7 +66,7 @@ def _of_peers(name: str) -> list[Path]:
 
 
 def _name(file: Path) -> str:
-    """What a lock file is called: those of peers by their folder too."""
+    """Return the display name of a lock file; those of peers include their folder."""
     return f"{file.parent.name}/{file.name}" if file.is_relative_to(PEERS) else file.name
 
 
@@ -75,12 +75,12 @@ def _unmet(name: str, pins: dict[str, str], requirements: list[str]) -> list[str
     for requirement in map(Requirement, requirements):
         version = pins.get(canonicalize_name(requirement.name))
         if version is None or not requirement.specifier.contains(version, prereleases=True):
-            faults.append(f"{name}: {requirement} is locked at {version or 'no version'}; lock it anew")
+            faults.append(f"{name}: {requirement} is locked at {version or 'no version'}; lock it again")
     return faults
 
 
 def _npm(file: Path) -> list[str]:
-    """The packages of an npm lock that are not pinned by version and hash alone."""
+    """Return faults for packages of an npm lock that are not pinned by version and hash alone."""
     packages = json.loads(file.read_text())["packages"]
     return [
         f"{_name(file)}: {path} is not pinned by version and hash alone"
@@ -91,7 +91,7 @@ def _npm(file: Path) -> list[str]:
 
 
 def _locked(file: Path) -> tuple[dict[str, str], list[str]]:
-    """The versions in a lock file by package, and the lines that pin nothing."""
+    """Return the versions in a lock file by package, and faults for lines that pin nothing."""
     pins: dict[str, str] = {}
     faults: list[str] = []
     for line in re.sub(r"\s*\\\n\s*", " ", file.read_text()).splitlines():
@@ -104,19 +104,19 @@ def _locked(file: Path) -> tuple[dict[str, str], list[str]]:
 
 
 def advisories(*, strict: bool) -> int:
-    """Ask for known vulnerabilities of what is locked."""
+    """Query for known vulnerabilities of locked packages."""
     try:
         socket.create_connection(ADVISORIES, timeout=10).close()
     except OSError as error:
-        print(f"not audited: {ADVISORIES[0]} cannot be reached ({error}). Run `make audit` where it can.")
+        print(f"not audited: {ADVISORIES[0]} cannot be reached ({error}). Run `make audit` with access to it.")
         return 1 if strict else 0
     command = [str(ROOT / ".venv" / "bin" / "uv"), "tool", "run", "--from", PIP_AUDIT, "pip-audit"]
     options = ["--disable-pip", "--require-hashes", "--vulnerability-service", "osv", "--progress-spinner", "off"]
-    # Peers' locks differ from each other and from ours: each is asked about on its own.
+    # Peers' locks differ from each other and from ours, so each is queried separately.
     asked = [LOCKS, *([file] for file in _of_peers("requirements.txt"))]
     codes = []
     for files in asked:
-        print(f"asking about {', '.join(map(_name, files))}", flush=True)
+        print(f"auditing {', '.join(map(_name, files))}", flush=True)
         named = [part for file in files for part in ("-r", str(file))]
         codes.append(subprocess.run([*command, *options, *named], check=False).returncode)
     return max(codes)

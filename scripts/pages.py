@@ -1,6 +1,6 @@
-"""What `mkdocs build` is given besides the pages in docs: tables made of the code, and files that pages link to.
+"""Adds generated tables and linked files to the pages that `mkdocs build` renders.
 
-A page says where a table goes: ``<!-- generated: settings -->``, ``cli``, ``errors`` or ``benchmarks``.
+A page marks the place of a table: ``<!-- generated: settings -->``, ``cli``, ``errors`` or ``benchmarks``.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ TAKEN_IN = {
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks.md",
 }
-"""Files of the repository that are pages of the site, too."""
+"""Files of the repository that are also pages of the site."""
 FILES = "files"
-"""Where other files of the repository lie that pages link to."""
+"""Folder of the site with other linked files of the repository."""
 
 _LINK = re.compile(r"(?<!\\)(\]\()([^)\s]+?)((?:#[^)\s]*)?\))")
 _FENCE = re.compile(r"^( *)(`{3,}).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _ROLE = re.compile(r":(?:class|meth|func|attr|exc|mod|data):<code>~?([^<]+)</code>")
 
-for _folder in ("runtime", "bus", "actors"):  # where mkdocs runs without the project being installed
+for _folder in ("runtime", "bus", "actors"):  # for mkdocs without the project installed
     if str(ROOT / _folder) not in sys.path:
         sys.path.append(str(ROOT / _folder))
 
 
-# What mkdocs calls.
+# Hooks of mkdocs.
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -60,7 +60,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Put generated tables in, and turn links to the rest of the repository into links within the site."""
+    """Insert generated tables, and turn links to the rest of the repository into links within the site."""
     uri = page.file.src_uri
     markdown = re.sub(r"<!-- generated: (\w+) -->", lambda found: GENERATED[found[1]](), markdown)
     source = next((ROOT / path for path, name in TAKEN_IN.items() if name == uri), DOCS / uri)
@@ -68,7 +68,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:
-    """Docstrings name other things as Sphinx does."""
+    """Replace Sphinx roles in docstrings by code."""
     return _ROLE.sub(lambda found: f"<code>{found[1].removeprefix('plancast.')}</code>", content)
 
 
@@ -84,14 +84,14 @@ def _outside_fences(markdown: str, change: Any) -> str:
 
 
 def _target(source: Path, link: str) -> Path | None:
-    """The file or folder of the repository that a page links to; None for addresses and anchors."""
+    """Return the file or folder of the repository that a link leads to; None for addresses and anchors."""
     if re.match(r"[a-z]+:|#|/", link):
         return None
     return Path(os.path.normpath(source.parent / link.partition("#")[0]))
 
 
 def _linked_files(source: Path) -> Iterator[Path]:
-    """Files outside of docs that a page links to, and that are no pages."""
+    """Yield linked files outside of docs that are not pages."""
     for link in _LINK.finditer(_outside_fences(source.read_text(encoding="utf-8"), lambda text: text)):
         path = _target(source, link[2])
         if path is None or not path.is_file() or path.is_relative_to(DOCS) or not path.is_relative_to(ROOT):
@@ -103,7 +103,7 @@ def _linked_files(source: Path) -> Iterator[Path]:
 def _within_site(link: re.Match[str], source: Path, uri: str) -> str:
     path = _target(source, link[2])
     if path is None or not path.is_relative_to(ROOT) or not path.exists():
-        return link[0]  # mkdocs tells of what is missing
+        return link[0]  # mkdocs reports missing targets
     name = path.relative_to(ROOT).as_posix()
     if path == DOCS / "decisions" and path.is_dir():
         found = "decisions/index.md"
@@ -116,17 +116,17 @@ def _within_site(link: re.Match[str], source: Path, uri: str) -> str:
     elif (path / "README.md").is_file() and f"{name}/README.md" in TAKEN_IN:
         found = TAKEN_IN[f"{name}/README.md"]
     else:
-        found = "index.md"  # a folder of the repository, which the site has not
+        found = "index.md"  # folders of the repository are not on the site
     anchor = link[3] if found != "index.md" else ")"
     return f"{link[1]}{posixpath.relpath(found, posixpath.dirname(uri) or '.')}{anchor}"
 
 
-# Pages and tables that are made of the code.
+# Pages and tables generated from the code.
 
 
 def decisions_page() -> str:
-    """All architecture decisions, by number."""
-    lines = ["# Decisions", "", "Why it is built this way, half a page each.", ""]
+    """List all architecture decisions, by number."""
+    lines = ["# Decisions", "", "The reasons for the design, half a page each.", ""]
     for path in sorted((DOCS / "decisions").glob("[0-9]*.md")):
         title = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
         lines.append(f"- [{title}]({path.name})")
@@ -134,7 +134,7 @@ def decisions_page() -> str:
 
 
 def settings_tables() -> str:
-    """Each setting with its environment variable, type, default and meaning."""
+    """Render each setting with its environment variable, type, default and meaning."""
     from plancast.settings import Settings
 
     groups: list[str] = []
@@ -181,7 +181,7 @@ def _type_name(annotation: Any) -> str:
 
 
 def attribute_docstrings(model: type) -> dict[str, str]:
-    """What is written under each field of a class."""
+    """Return the docstrings below the fields of a class."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(definition, ast.ClassDef)
     found: dict[str, str] = {}
@@ -193,7 +193,7 @@ def attribute_docstrings(model: type) -> dict[str, str]:
 
 
 def cli_pages() -> str:
-    """Each command with its arguments and options."""
+    """Render each command with its arguments and options."""
     import typer
 
     from plancast.cli import EPILOG, app
@@ -245,12 +245,12 @@ def _option_text(option: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Help without what typer needs for rich."""
+    """Return help text without rich's markup."""
     return text.replace("\\[", "[").replace("  ", " ")
 
 
 def errors_page() -> str:
-    """The trees of errors as the modules draw them, and what each error is for."""
+    """Render the error trees from the modules' docstrings, and each error with its condition."""
     import plancast.errors
     import plancast_bus.errors
 
@@ -274,7 +274,7 @@ def errors_page() -> str:
 
 
 def benchmarks_table() -> str:
-    """The README's table, which `python -m benchmarks --report` writes from the stored rows."""
+    """Return the README's table, which `python -m benchmarks --report` writes from the stored rows."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     found = re.search(r"<!-- benchmarks: .*? -->\n(.*?)<!-- /benchmarks -->", readme, re.DOTALL)
     return found[1].strip() if found else ""
@@ -290,4 +290,4 @@ GENERATED = {
     "errors": errors_page,
     "benchmarks": benchmarks_table,
 }
-"""Tables by the name that pages call them by."""
+"""Tables by their names in pages."""

@@ -1,6 +1,6 @@
-"""Draw the pictures of the documentation: `python scripts/pictures.py` writes docs/pictures/*.svg.
+"""Draws the pictures of the documentation: `python scripts/pictures.py` writes docs/pictures/*.svg.
 
-Plain SVG with nothing fetched from elsewhere. Colours follow the reader's light or dark mode.
+Plain SVG without external resources. Colours follow the reader's light or dark mode.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STYLE = """
 
 @dataclass
 class Picture:
-    """Shapes on a sheet; places and sizes are pixels from the upper left."""
+    """Shapes on a sheet; coordinates are pixels from the upper left."""
 
     width: int
     height: int
@@ -47,19 +47,19 @@ class Picture:
     parts: list[str] = field(default_factory=list)
 
     def room(self, x: int, y: int, width: int, height: int, name: str) -> None:
-        """Where things live: NATS, Ray."""
+        """Draw the frame of a system, such as NATS or Ray."""
         self.parts.append(f'<rect class="room" x="{x}" y="{y}" width="{width}" height="{height}" rx="10"/>')
         self.text(x + 14, y + 22, name, "bold")
 
     def box(self, x: int, y: int, width: int, height: int, *lines: str, kind: str = "box") -> None:
-        """A thing, its name first, centred."""
+        """Draw a box with centred text, its name first."""
         self.parts.append(f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="6"/>')
         top = y + height / 2 - (len(lines) - 1) * 9 + 5
         for index, line in enumerate(lines):
             self.text(x + width / 2, top + index * 18, line, "" if index == 0 else "small", middle=True)
 
     def text(self, x: float, y: float, words: str, kind: str = "", *, middle: bool = False) -> None:
-        """Words, which begin or are centred there."""
+        """Draw text that begins at, or is centred on, a point."""
         anchor = ' text-anchor="middle"' if middle else ""
         name = f' class="{kind}"' if kind else ""
         self.parts.append(f'<text{name} x="{x:g}" y="{y:g}"{anchor}>{escape(words)}</text>')
@@ -67,7 +67,7 @@ class Picture:
     def way(
         self, *points: tuple[int, int], words: str = "", at: tuple[int, int] | None = None, thin: bool = False
     ) -> None:
-        """An arrow through points, and what goes along it."""
+        """Draw an arrow through points, with a label."""
         path = " ".join(f"{'M' if index == 0 else 'L'}{x} {y}" for index, (x, y) in enumerate(points))
         kind = "thin" if thin else "way"
         self.parts.append(f'<path class="{kind}" d="{path}" marker-end="url(#head)"/>')
@@ -77,7 +77,7 @@ class Picture:
             self.text(x, y, words, "small", middle=True)
 
     def svg(self) -> str:
-        """The whole document."""
+        """Render the document."""
         head = (
             '<marker id="head" markerWidth="9" markerHeight="8" refX="8" refY="4" orient="auto">'
             '<path class="head" d="M0 0 L9 4 L0 8 z"/></marker>'
@@ -91,7 +91,7 @@ class Picture:
 
 
 def way_of_an_event() -> Picture:
-    """From a publisher to a committed turn and back."""
+    """Draw an event from a publisher to a committed turn and back."""
     p = Picture(860, 330, "The way of an event: publisher, stream, dispatcher, host, commit, effects")
     p.room(190, 20, 230, 290, "NATS JetStream")
     p.room(480, 20, 360, 290, "Ray")
@@ -116,7 +116,7 @@ def way_of_an_event() -> Picture:
 
 
 def plan_turn_checkpoint() -> Picture:
-    """What a turn reads, stages and commits."""
+    """Draw what a turn reads, stages and commits."""
     p = Picture(860, 280, "A turn reads the checkpoint, stages effects, commits both at once, then emits")
     p.box(20, 84, 130, 72, "checkpoint 7", "state, results,", "ids of events", kind="store")
     p.box(200, 20, 120, 46, "event", "an answer came")
@@ -142,7 +142,7 @@ def plan_turn_checkpoint() -> Picture:
 
 
 def decision_loop() -> Picture:
-    """What a planner that decides is shown, and what becomes of its answer."""
+    """Draw the input of a deciding planner, and the path of its decision."""
     p = Picture(860, 270, "The decision loop: view, decide, check, execute, wait, and again")
     p.box(20, 100, 140, 64, "RunContext", "goal, results, events,", "budget, tasks")
     p.box(220, 100, 140, 64, "planner.next(run)", "model, tree,", "or your own")
@@ -168,7 +168,7 @@ def decision_loop() -> Picture:
 
 
 def tree_of_children() -> Picture:
-    """A plan, its children, its tasks."""
+    """Draw a plan, its children and its tasks."""
     p = Picture(860, 280, "A plan with child plans and tasks; a cancel goes down, results come up")
     p.box(350, 20, 170, 56, "order A-1", "planner: orders")
     p.box(100, 120, 170, 56, "compliance.check", "child plan")
@@ -189,7 +189,7 @@ def tree_of_children() -> Picture:
 
 
 def crash_and_recovery() -> Picture:
-    """A host dies; the checkpoint and the unacknowledged event are what is left, and enough."""
+    """Draw a host crash: the checkpoint and the unacknowledged event are enough to recover."""
     p = Picture(
         860, 250, "A host dies in a turn: the event was not acknowledged, the checkpoint is there, another host goes on"
     )

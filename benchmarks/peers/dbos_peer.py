@@ -14,9 +14,9 @@ from benchmarks.scratch import scratch
 
 NAME = "dbos"
 WORKERS = 4
-"""Processes: a Python process uses one core, and DBOS scales by adding processes."""
+"""Number of processes: a Python process uses one core, and DBOS scales by adding processes."""
 CONNECTIONS = 10
-"""Of each of them, and as many threads. The default is 20; the docs want at least 5."""
+"""Connections of each worker, and as many threads. The default is 20; the docs want at least 5."""
 
 
 class Dbos:
@@ -26,12 +26,12 @@ class Dbos:
     workloads = frozenset({"w1", "w2", "w5"})
 
     def setup(self, say: Say) -> None:
-        """Make its environment, and find or install PostgreSQL."""
+        """Create its environment, and find or install PostgreSQL."""
         postgres.setup(say)
         environment(NAME, say)
 
     async def measure(self, workload: str, n: int, sync: PeerSync, say: Say) -> Row:
-        """One run."""
+        """Run once."""
         async with running(sync) as crew:
             row = await crew.measure(NAME, workload, n, sync)
             return {**row, "pattern": "started in the worker, request by a step, answer by send_bulk and recv"}
@@ -42,11 +42,11 @@ peer = Dbos()
 
 @asynccontextmanager
 async def running(sync: PeerSync) -> AsyncIterator[Crew]:
-    """The server, the echo worker and the workers."""
+    """Run the server, the echo worker and the workers."""
     with scratch() as folder:
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(postgres.postgres(folder, sync))
-            # The first worker makes the tables, which the others and the client of the echo worker need.
+            # The first worker creates the tables, which the others and the client of the echo worker need.
             echo = await stack.enter_async_context(program(NAME, "echo", url=server.url))
             options = {"url": server.url, "echo": echo.hello["port"], "connections": CONNECTIONS}
             first = await stack.enter_async_context(program(NAME, "worker", number=0, **options))

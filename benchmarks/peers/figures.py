@@ -1,4 +1,4 @@
-"""What a round of a peer's plans has come to: checked, and as a row."""
+"""Checks a round of a peer's plans, and builds its row."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from benchmarks.rows import Row
 STEPS = ("one", "two", "three")
 FAN_OUT = 10
 TURNS = 4
-"""Of a W1 plan: its start and three answers."""
+"""Turns of a W1 plan: its start and three responses."""
 WARM_UP, ALONE_WARM_UP, ALONE = 200, 20, 200
-"""Plans before the clock starts, the same one after the other, and plans one after the other that are measured."""
+"""Plans before the clock starts, warm-up plans one after the other, and measured plans one after the other."""
 TIMEOUT = 600.0
 
 
 class Crew:
-    """The programs that run a peer's plans, on a server that runs.
+    """The programs that run a peer's plans, on a running server.
 
     Args:
-        programs: Of them each gets a share of the plans; plans one after the other run in the first.
-        kind: What they are called in a row.
+        programs: Each runs a share of the plans; plans one after the other run in the first.
+        kind: Kind of these processes in a row.
         others: More processes of the system, by kind.
     """
 
@@ -41,15 +41,15 @@ class Crew:
         self._rounds = 0
 
     def pids(self) -> dict[str, list[int]]:
-        """Processes by kind."""
+        """Return process ids by kind."""
         others = {kind: [pid] for kind, pid in self._others.items()}
         return {self._kind: [each.pid for each in self._programs], **others, "postgres": self._server.pids()}
 
     async def round(self, workload: str, count: int, *, alone: bool = False) -> Outcome:
-        """Run so many plans of W1 or W2, all at once or one after the other.
+        """Run ``count`` plans of W1 or W2, all at once or one after the other.
 
         Raises:
-            BenchmarkFailed: not every plan has ended exactly once with all its answers.
+            BenchmarkFailed: not every plan has ended exactly once with all its responses.
         """
         self._rounds += 1
         plans = [(f"plan-{self._rounds}-{number}", number) for number in range(count)]
@@ -62,10 +62,10 @@ class Crew:
         return Outcome(sum(latencies) if alone else max(latencies), latencies)
 
     async def measure(self, system: str, workload: str, n: int, sync: PeerSync) -> Row:
-        """Warm up, run N plans (with N = 1 some, one after the other), and return the row.
+        """Warm up, run N plans (with N = 1, some one after the other), and return the row.
 
         Raises:
-            BenchmarkFailed: as :meth:`round`.
+            BenchmarkFailed: see :meth:`round`.
         """
         plan = "w2" if workload == "w2" else "w1"
         cold = await self.round(plan, 1, alone=True)
@@ -99,10 +99,10 @@ class Crew:
 
 
 def check(workload: str, plans: Sequence[tuple[str, int]], ended: Sequence[Sequence[Any]]) -> None:
-    """See that each plan has ended once, with the answers to all its requests, each once.
+    """Check that each plan has ended once, with one response to each of its requests.
 
     Raises:
-        BenchmarkFailed: it is not so; says how many are missing, came twice or are wrong.
+        BenchmarkFailed: a check failed; the message counts missing, duplicate and wrong plans.
     """
     times = Counter(plan for plan, _, _ in ended)
     missing = sum(plan not in times for plan, _ in plans)
@@ -114,6 +114,6 @@ def check(workload: str, plans: Sequence[tuple[str, int]], ended: Sequence[Seque
 
 
 def answers(workload: str, value: int) -> list[dict[str, Any]]:
-    """What a plan ends with: its requests, as the echo worker gave them back."""
+    """Return the expected result of a plan: its requests as the echo worker returns them."""
     steps = [str(each) for each in range(FAN_OUT)] if workload == "w2" else STEPS
     return [{"step": step, "value": value} for step in steps]

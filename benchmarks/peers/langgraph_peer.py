@@ -14,11 +14,11 @@ from benchmarks.scratch import scratch
 
 NAME = "langgraph"
 DRIVERS = 4
-"""Processes: a Python process uses one core."""
+"""Number of processes: a Python process uses one core."""
 CONNECTIONS = SAVERS = 8
-"""Of each of them: a saver uses one connection at a time."""
+"""Connections and savers of each driver: a saver uses one connection at a time."""
 RUNNING = 16
-"""Plans that a process runs at once; those that wait for an answer do not count."""
+"""Concurrent plans of a process; those that wait for a response do not count."""
 
 
 class Langgraph:
@@ -28,12 +28,12 @@ class Langgraph:
     workloads = frozenset({"w1", "w2", "w5"})
 
     def setup(self, say: Say) -> None:
-        """Make its environment, and find or install PostgreSQL."""
+        """Create its environment, and find or install PostgreSQL."""
         postgres.setup(say)
         environment(NAME, say)
 
     async def measure(self, workload: str, n: int, sync: PeerSync, say: Say) -> Row:
-        """One run."""
+        """Run once."""
         async with running(sync) as crew:
             row = await crew.measure(NAME, workload, n, sync)
             return {**row, "pattern": 'interrupt and Command(resume), durability="sync"'}
@@ -44,7 +44,7 @@ peer = Langgraph()
 
 @asynccontextmanager
 async def running(sync: PeerSync) -> AsyncIterator[Crew]:
-    """The server, the echo worker and the drivers."""
+    """Run the server, the echo worker and the drivers."""
     with scratch() as folder:
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(postgres.postgres(folder, sync))
@@ -56,7 +56,7 @@ async def running(sync: PeerSync) -> AsyncIterator[Crew]:
                 "savers": SAVERS,
                 "running": RUNNING,
             }
-            # The first driver makes the tables.
+            # The first driver creates the tables.
             first = await stack.enter_async_context(program(NAME, "driver", **options))
             rest = [program(NAME, "driver", **options) for _ in range(1, DRIVERS)]
             drivers = [first, *await enter_all(stack, rest)]

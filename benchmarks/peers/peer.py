@@ -1,4 +1,4 @@
-"""What a system has to offer to be measured beside ours."""
+"""The interface of a system that is measured beside ours."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Literal, Protocol, runtime_checkable
 from benchmarks.rows import Row, Say
 
 PeerSync = Literal["always", "off"]
-"""``always``: acknowledged writes are on disk, the peers' default. ``off``: told not to sync before it acknowledges."""
+"""``always``: acknowledged writes are on disk, the peers' default. ``off``: no sync before acknowledging."""
 ENVIRONMENTS = Path(__file__).resolve().parent.parent / ".peers"
-"""Virtual environments and servers' binaries, in a folder for each peer; kept between runs."""
+"""Virtual environments and server binaries, in a folder for each peer; kept between runs."""
 
 
 class PeerUnavailable(Exception):
@@ -22,16 +22,16 @@ class Peer(Protocol):
     """A system that is measured beside ours.
 
     Each measurement starts its server on an empty folder in ``benchmarks/.scratch`` and on free ports, and its worker
-    processes, warms them up, measures, and stops all, also when it is cancelled.
+    processes, warms them up, measures, and stops everything, also when it is cancelled.
     """
 
     name: str
     """The rows' ``system``."""
     workloads: frozenset[str]
-    """That it can be measured with, such as ``w1``."""
+    """Workloads that it can run, such as ``w1``."""
 
     def setup(self, say: Say) -> None:
-        """Make its environment and fetch its server, quickly when they are there already.
+        """Create its environment and fetch its server; fast if they exist.
 
         Raises:
             PeerUnavailable: it cannot be set up here.
@@ -39,13 +39,13 @@ class Peer(Protocol):
         ...
 
     async def measure(self, workload: str, n: int, sync: PeerSync, say: Say) -> Row:
-        """One run.
+        """Run once.
 
         Args:
             workload: One of ``workloads``.
             n: Plans at once; 1 runs plans one after the other.
             sync: When it syncs to disk.
-            say: Tells people what goes on.
+            say: Reports progress.
 
         Raises:
             BenchmarkFailed: a plan did not complete, or completed twice.

@@ -1,7 +1,7 @@
 """Debian's PostgreSQL: found or installed, and started on an empty folder for one measurement.
 
-PostgreSQL's documentation (chapters 20.4, 20.5, 20.6 and 30.5) says what to set for a machine's size; nothing that
-weakens durability is among it. ``fsync`` and ``full_page_writes`` stay on, always.
+The settings follow PostgreSQL's documentation (chapters 20.4, 20.5, 20.6 and 30.5) for the machine's size; none of them
+weakens durability. ``fsync`` and ``full_page_writes`` always stay on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.scratch import sockets
 
 INSTALLED = Path("/usr/lib/postgresql")
 USER = "postgres"
-"""Of Debian's package; a server that root starts runs as this one, since PostgreSQL refuses to run as root."""
+"""User of Debian's package; a server started by root runs as this user, since PostgreSQL refuses to run as root."""
 START_SECONDS = 60.0
 DURABILITY: dict[PeerSync, str] = {
     "always": "PostgreSQL's default: fsync=on, synchronous_commit=on",
@@ -37,20 +37,20 @@ DURABILITY: dict[PeerSync, str] = {
 
 @dataclass(frozen=True)
 class Postgres:
-    """A server that runs."""
+    """A running server."""
 
     url: str
-    """Of its database ``bench``, through a Unix socket: cheaper than TCP."""
+    """URL of its database ``bench``, through a Unix socket, which is cheaper than TCP."""
     pid: int
 
     def pids(self) -> list[int]:
-        """Its postmaster and the processes of that one, a backend for each connection among them."""
+        """Return the postmaster and its child processes, including a backend for each connection."""
         listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.pid)], capture_output=True, text=True)
         return [self.pid, *map(int, listed.stdout.split())]
 
 
 def binaries() -> Path | None:
-    """The folder of the newest PostgreSQL's programs; None when there is none."""
+    """Return the folder of the newest PostgreSQL's programs; None when there is none."""
     found = [folder for folder in INSTALLED.glob("*/bin") if (folder / "initdb").exists()]
     if found:
         return max(found, key=lambda folder: float(folder.parent.name))
@@ -59,10 +59,10 @@ def binaries() -> Path | None:
 
 
 def setup(say: Say) -> Path:
-    """Find PostgreSQL, or install Debian's as root; returns the folder of its programs.
+    """Find PostgreSQL, or install Debian's as root; return the folder of its programs.
 
     Raises:
-        PeerUnavailable: it is not there and cannot be installed.
+        PeerUnavailable: it is missing and cannot be installed.
     """
     folder = binaries()
     if folder is None:
@@ -78,24 +78,24 @@ def setup(say: Say) -> Path:
 
 
 def options(sync: PeerSync, memory_bytes: int) -> dict[str, str]:
-    """What differs from the defaults for a machine with so much memory."""
+    """Return the settings that differ from the defaults, for a machine's memory."""
     gigabyte = 2**30
     memory = max(1, memory_bytes // gigabyte)
     return {
         # 20.4: a quarter of the memory is a reasonable start for a dedicated server.
         "shared_buffers": f"{max(1, memory // 4)}GB",
-        # 20.7: what the kernel's cache and shared_buffers hold together, for the planner's estimates.
+        # 20.7: the size of kernel cache and shared_buffers together, for the planner's estimates.
         "effective_cache_size": f"{max(1, memory * 3 // 4)}GB",
         # 20.5, 30.5: fewer checkpoints, so fewer whole pages in the log after each of them.
         "max_wal_size": "8GB",
         "checkpoint_timeout": "15min",
-        # 20.5: segments are recycled instead of made anew while the log grows.
+        # 20.5: segments are recycled instead of created while the log grows.
         "min_wal_size": "2GB",
         # 20.5: the largest useful value, a segment; with 0.03 of shared_buffers it is this anyway.
         "wal_buffers": "16MB",
         # 20.7: pages on a solid state disk cost nearly the same in any order.
         "random_page_cost": "1.1",
-        # 20.3: the peers' pools in all, and some to spare.
+        # 20.3: the total of the peers' pools, with a reserve.
         "max_connections": "200",
         # 20.5: the default is on.
         "synchronous_commit": "on" if sync == "always" else "off",
@@ -106,10 +106,10 @@ def options(sync: PeerSync, memory_bytes: int) -> dict[str, str]:
 
 @asynccontextmanager
 async def postgres(folder: Path, sync: PeerSync) -> AsyncIterator[Postgres]:
-    """A server with an empty database ``bench``; it is stopped at the end.
+    """Run a server with an empty database ``bench``, and stop it at the end.
 
     Args:
-        folder: An empty one, where the data goes.
+        folder: An empty folder for the data.
         sync: When it syncs to disk.
 
     Raises:
@@ -171,7 +171,7 @@ async def _stop(server: asyncio.subprocess.Process) -> None:
             await asyncio.wait_for(server.wait(), 5.0)
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
-                server.send_signal(signal.SIGQUIT)  # an immediate shutdown; nobody needs the data
+                server.send_signal(signal.SIGQUIT)  # an immediate shutdown; the data is not needed
             await server.wait()
 
 
@@ -190,9 +190,9 @@ async def _run(become: Callable[[], None], *command: Path | str) -> None:
 
 
 def _become(user: pwd.struct_passwd | None) -> None:
-    """Have a process that is about to start run as a user, and end, at once but in order, with the benchmark.
+    """Set the user of a starting process (as its ``preexec_fn``), and make it shut down with the benchmark.
 
-    uvloop knows no ``user`` of a process.
+    uvloop does not support ``user`` for subprocesses.
     """
     if user is not None:
         os.initgroups(user.pw_name, user.pw_gid)
@@ -209,8 +209,8 @@ def _user() -> pwd.struct_passwd | None:
 
 
 def _reachable(folder: Path, user: pwd.struct_passwd) -> None:
-    """Let the user pass through a temporary folder, which its owner alone may enter."""
+    """Give the user access to a temporary folder that only its owner may enter."""
     os.chmod(folder, 0o711)
     closed = next((each for each in folder.parents if not each.stat().st_mode & 0o001), None)
     if closed is not None:
-        raise PeerUnavailable(f"the user {user.pw_name}, whom PostgreSQL runs as, may not enter {closed}")
+        raise PeerUnavailable(f"the user {user.pw_name}, which runs PostgreSQL, may not enter {closed}")

@@ -1,4 +1,4 @@
-"""A peer's own environment, and its programs: processes that are told what to do in lines of JSON."""
+"""Creates a peer's environment, and runs its programs: processes controlled by lines of JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LINE_BYTES = 2**26
 
 
 def environment(name: str, say: Say) -> Path:
-    """A virtual environment with what the peer's ``requirements.txt`` pins; returns its Python.
+    """Create a virtual environment with the peer's ``requirements.txt``; return its Python.
 
     Raises:
         PeerUnavailable: the packages cannot be installed.
@@ -38,7 +38,7 @@ def environment(name: str, say: Say) -> Path:
     wanted = hashlib.sha256(requirements.read_bytes()).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted:
         return python
-    say(f"making the environment of {name}")
+    say(f"creating the environment of {name}")
     venv.create(folder, clear=True, with_pip=True)
     command = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r"]
     installed = subprocess.run([python, *command, requirements], capture_output=True, text=True, check=False)
@@ -49,10 +49,10 @@ def environment(name: str, say: Say) -> Path:
 
 
 def install(package: str, say: Say) -> None:
-    """Try to install a package of Debian's, which takes root; whether it is there afterwards is for others to see."""
+    """Try to install a Debian package, which requires root; the caller checks the result."""
     if os.geteuid() or shutil.which("apt-get") is None:
         return
-    say(f"installing Debian's {package}")
+    say(f"installing the Debian package {package}")
     subprocess.run(["apt-get", "update"], check=False, capture_output=True)
     command = ["apt-get", "install", "--yes", "--no-install-recommends", package]
     noninteractive = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
@@ -61,23 +61,23 @@ def install(package: str, say: Say) -> None:
 
 @dataclass
 class Program:
-    """A program that runs. It leaves when its input ends, so also when the benchmark is killed."""
+    """A running program. It exits when its input ends, so also when the benchmark is killed."""
 
     name: str
     process: asyncio.subprocess.Process
     hello: dict[str, Any]
-    """What it said when it was ready."""
+    """Its first line, sent when it is ready."""
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Return its process id."""
         return self.process.pid
 
     async def ask(self, seconds: float, **command: Any) -> dict[str, Any]:
-        """Tell it something and wait for its answer.
+        """Send a command and wait for the response.
 
         Raises:
-            BenchmarkFailed: it has ended, says that it failed, or does not answer within so many seconds.
+            BenchmarkFailed: it has exited, reports a failure, or does not respond within ``seconds``.
         """
         assert self.process.stdin is not None
         with contextlib.suppress(ConnectionError):
@@ -86,21 +86,21 @@ class Program:
         return await self.answer(seconds)
 
     async def answer(self, seconds: float) -> dict[str, Any]:
-        """Its next line; raises as :meth:`ask` does."""
+        """Return its next line; raises like :meth:`ask`."""
         assert self.process.stdout is not None
         try:
             line = await asyncio.wait_for(self.process.stdout.readline(), seconds)
         except TimeoutError:
-            raise BenchmarkFailed(f"{self.name} does not answer within {seconds:g} s") from None
+            raise BenchmarkFailed(f"{self.name} does not respond within {seconds:g} s") from None
         if not line:
-            raise BenchmarkFailed(f"{self.name} has ended with {await self.process.wait()}")
+            raise BenchmarkFailed(f"{self.name} has exited with {await self.process.wait()}")
         said: dict[str, Any] = json.loads(line)
         if "failed" in said:
             raise BenchmarkFailed(f"{self.name}: {said['failed']}")
         return said
 
     async def stop(self) -> None:
-        """End its input, and kill it if it stays."""
+        """Close its input, and kill it if it does not exit."""
         if self.process.stdin is not None:
             self.process.stdin.close()
         try:
@@ -112,10 +112,10 @@ class Program:
 
 @asynccontextmanager
 async def program(peer: str, name: str, seconds: float = 60.0, **options: Any) -> AsyncIterator[Program]:
-    """Run ``benchmarks/peers/<peer>/<name>.py`` in the peer's environment, from when it is ready.
+    """Run ``benchmarks/peers/<peer>/<name>.py`` in the peer's environment; yields when it is ready.
 
     Raises:
-        BenchmarkFailed: it is not ready within so many seconds.
+        BenchmarkFailed: it is not ready within ``seconds``.
     """
     process = await asyncio.create_subprocess_exec(
         ENVIRONMENTS / peer / "bin" / "python", PEERS / peer / f"{name}.py", json.dumps(options),
@@ -130,7 +130,7 @@ async def program(peer: str, name: str, seconds: float = 60.0, **options: Any) -
 
 
 async def enter_all(stack: AsyncExitStack, programs: Iterable[AbstractAsyncContextManager[Program]]) -> list[Program]:
-    """Start programs side by side; if one does not start, none is left."""
+    """Start programs concurrently; if one does not start, the others are stopped."""
     async with asyncio.TaskGroup() as group:
         starting = [group.create_task(stack.enter_async_context(each)) for each in programs]
     return [each.result() for each in starting]

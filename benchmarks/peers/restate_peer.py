@@ -17,13 +17,13 @@ from benchmarks.rows import Row, Say
 ALONE, ALONE_WARM_UP = 300, 50
 WARM_UP = 1000
 TURNS = 4
-"""Of a W1 plan: its start and three answers."""
+"""Turns of a W1 plan: its start and three responses."""
 CRASH_STEPS, CRASH_SECONDS, CRASH_NEARLY = 8, 1.0, 0.8
-"""As in our W6: a plan's steps, how long each takes, and the share of it after which the kill comes."""
+"""From our W6: steps of a plan, seconds of each, and the share of a step after which the kill follows."""
 
 
 def durability(sync: PeerSync) -> Row:
-    """What a row says of its durability."""
+    """Return the durability fields of a row."""
     setting = "false, the default: synced, many writes together" if sync == "always" else "true"
     return {
         "sync": sync,
@@ -39,12 +39,12 @@ class Restate:
     workloads = frozenset({"w1", "w2", "w5", "w6"})
 
     def setup(self, say: Say) -> None:
-        """Make the environment of its SDK, and fetch its server with npm; the lock pins all of it by hash."""
+        """Create the environment of its SDK, and fetch its server with npm; the lock pins everything by hash."""
         environment(NAME, say)
         fetch(say)
 
     async def measure(self, workload: str, n: int, sync: PeerSync, say: Say) -> Row:
-        """One run; of W6 it kills all processes of plans with N in flight, and starts them again at once."""
+        """Run once; W6 kills all processes of plans with N in flight, and restarts them at once."""
         async with restate(sync) as running:
             if workload == "w6":
                 return {**await _crash(running, n), **durability(sync)}
@@ -121,10 +121,10 @@ async def _crash(running: Running, n: int) -> Row:
 
 
 def recovery(asked: Sequence[Sequence[float]], killed_at: float) -> Outcome:
-    """Of each plan, the time from the kill to its next step; steps of a process from before the kill do not count.
+    """Return the time from the kill to the next step, for each plan; steps of killed processes do not count.
 
     Args:
-        asked: Plan, step, process and monotonic time of each request that the echo processes were sent.
+        asked: Plan, step, process and monotonic time of each request to the echo processes.
         killed_at: Monotonic time of the kill.
 
     Raises:

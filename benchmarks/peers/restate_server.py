@@ -1,7 +1,7 @@
 """Restate's server and the processes of plans, started for one measurement.
 
-One node with all roles, on defaults but for what :func:`configuration` sets. At its start the server also asks GitHub
-for a newer release, which no setting prevents; nothing waits for the answer.
+One node with all roles, on defaults except for :func:`configuration`. At its start the server also queries GitHub
+for a newer release, which no setting disables; the measurement does not wait for it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from benchmarks.scratch import scratch
 NAME = "restate"
 SERVER = ENVIRONMENTS / "restate-server"
 ECHOES = 2
-"""W2 keeps more than one busy: the echo of a plan's ten requests takes 1.5 ms of a core."""
+"""Number of echo processes. W2 needs more than one: the echo of a plan's ten requests takes 1.5 ms of CPU time."""
 STREAMS = 32
-"""Plans on one connection. With the default of 128 the workers share few connections: a tenth slower."""
+"""Plans per connection. With the default of 128 the workers share few connections, which is a tenth slower."""
 START_SECONDS, ROUND_SECONDS = 60.0, 600.0
 SETTLE_SECONDS = 2.0
-"""Until each partition has its leader."""
+"""Seconds until each partition has its leader."""
 
 
 def fetch(say: Say) -> None:
-    """Fetch the server with npm, unless it is there; the lock pins all of it by hash, and none of its scripts runs.
+    """Fetch the server with npm, unless it exists; the lock pins everything by hash, and no install script runs.
 
     Raises:
         PeerUnavailable: it cannot be fetched.
@@ -67,16 +67,16 @@ def fetch(say: Say) -> None:
 
 
 def configuration(folder: Path, ports: Mapping[str, int], sync: PeerSync) -> str:
-    """The server's configuration file.
+    """Render the server's configuration file.
 
-    - ``disable-telemetry``: a benchmark reports to nobody.
+    - ``disable-telemetry``: no reports from benchmarks.
     - ``http2-streams-per-connection-limit``: see :data:`STREAMS`.
-    - ``rocksdb-disable-wal-fsync``: the log that each transition is in before it is acknowledged. The default, false,
-      syncs after each batch of writes; true leaves that to the system.
-    - Left at their defaults: 24 partitions; 1,000 invocations with the workers at once, the others wait in the server
-      (with 10,000 at once the rate fell, and connections were reset); a minute without progress before a waiting
-      plan is suspended, longer than any of these waits; journals of completed plans kept for a day (not keeping them
-      made no difference that showed); memory.
+    - ``rocksdb-disable-wal-fsync``: the log that contains each transition before it is acknowledged. The default,
+      false, syncs after each batch of writes; true leaves that to the operating system.
+    - Defaults that matter: 24 partitions; 1,000 concurrent invocations at the workers, the others wait in the server
+      (with 10,000 the rate fell, and connections were reset); a minute without progress before a waiting
+      plan is suspended, longer than any wait here; journals of completed plans kept for a day (not keeping them
+      made no measurable difference); memory.
     """
     return f"""\
 disable-telemetry = true
@@ -104,7 +104,7 @@ rocksdb-disable-wal-fsync = {"true" if sync == "off" else "false"}
 
 
 def serving(port: int, workers: int) -> str:
-    """Hypercorn's configuration file: the values of Restate's documentation for production, and uvloop."""
+    """Render Hypercorn's configuration file: the values of Restate's documentation for production, and uvloop."""
     return f"""\
 bind = "127.0.0.1:{port}"
 h2_max_concurrent_streams = 2147483647
@@ -127,7 +127,7 @@ class Running:
     """The server and hypercorn, each in a process group of its own."""
 
     def start(self, kind: str, *command: str | Path, **variables: str) -> None:
-        """Start a process; what it says goes to a file in the folder."""
+        """Start a process; its output goes to a file in the folder."""
         with (self.folder / f"{kind}.out").open("ab") as output:
             self.children[kind] = subprocess.Popen(
                 command, cwd=PEERS / NAME, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
@@ -150,26 +150,26 @@ class Running:
         process.wait()
 
     def pids(self) -> dict[str, list[int]]:
-        """Its processes by kind, the client too."""
+        """Return its process ids by kind, including the client."""
         groups = {kind: _group(process.pid) for kind, process in self.children.items()}
         return {**groups, "echo": [echo.pid for echo in self.echoes], "client": [self.client.pid]}
 
     async def round(self, handler: str, count: int, *, together: bool = True, **goal: Any) -> dict[str, Any]:
-        """A round of the client's; raises BenchmarkFailed unless each plan gives its result."""
+        """Run a round of the client; raise BenchmarkFailed unless each plan returns its result."""
         wanted = {"steps": 3, "seconds": 0, **goal}
         return await self.client.ask(ROUND_SECONDS, handler=handler, count=count, together=together, goal=wanted)
 
     async def asked(self) -> list[list[float]]:
-        """What the echo processes were asked since the last call: plan, step, process and monotonic time."""
+        """Return the requests to the echo processes since the last call: plan, step, process and monotonic time."""
         return [each for echo in self.echoes for each in (await echo.ask(START_SECONDS))["asked"]]
 
 
 @asynccontextmanager
 async def restate(sync: PeerSync) -> AsyncIterator[Running]:
-    """A server on an empty folder, its plans and echo processes, and the client; all are stopped at the end.
+    """Run a server on an empty folder, its plans and echo processes, and the client; stop all at the end.
 
     Raises:
-        BenchmarkFailed: they do not come up.
+        BenchmarkFailed: they do not start.
     """
     with scratch() as folder, _free_ports("fabric", "ingress", "admin", "plans") as ports:
         (folder / "restate.toml").write_text(configuration(folder, ports, sync))
@@ -199,7 +199,7 @@ async def _ready(running: Running) -> None:
             ended = [kind for kind, process in running.children.items() if process.poll() is not None]
             if ended or time.monotonic() > deadline:
                 said = "".join(path.read_text(errors="replace")[-1000:] for path in running.folder.glob("*.out"))
-                raise BenchmarkFailed(f"restate did not come up: {url} does not answer, {ended} ended; {said}")
+                raise BenchmarkFailed(f"restate did not start: {url} does not respond, {ended} ended; {said}")
             await asyncio.sleep(0.1)
     await asyncio.sleep(SETTLE_SECONDS)
 
@@ -223,7 +223,7 @@ def _free_ports(*names: str) -> Iterator[dict[str, int]]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment without what would change the server's configuration."""
+    """Return this process's environment without variables that would change the server's configuration."""
     names = {"HTTP_PROXY", "MEMORY_LIMIT", "RUST_LOG"}
     return {name: value for name, value in os.environ.items() if name not in names and not name.startswith("RESTATE_")}
 

@@ -1,6 +1,6 @@
-"""The echo worker: takes requests over a socket, and answers each with a DBOS message to the plan that asked.
+"""The echo worker: takes requests over a socket, and answers each with a DBOS message to the requesting plan.
 
-Answers that are due together go out by ``send_bulk``, one transaction for all of them.
+Responses that are due together are sent by ``send_bulk``, in one transaction.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import uvloop
 from dbos import DBOSClient, SendMessage
 
 MOST = 500
-"""Answers in one transaction."""
+"""Responses in one transaction."""
 
 
 class Echo:
@@ -26,14 +26,14 @@ class Echo:
         self._asked: asyncio.Queue[dict[str, str]] = asyncio.Queue()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A line for each request, and an empty one back when it has been taken."""
+        """Read a request per line, and confirm each with an empty line."""
         while line := await reader.readline():
             self._asked.put_nowait(json.loads(line))
             writer.write(b"\n")
         writer.close()
 
     async def answer(self) -> None:
-        """Send answers, for ever."""
+        """Send responses, for ever."""
         while True:
             requests = [await self._asked.get()]
             while not self._asked.empty() and len(requests) < MOST:
@@ -42,7 +42,7 @@ class Echo:
 
 
 def message(request: dict[str, str]) -> SendMessage:
-    """The answer, once only, however often the request came."""
+    """Build the response, with an idempotency key for repeated requests."""
     plan, step = request["plan"], request["step"]
     answer = {"step": step, "value": request["value"]}
     return SendMessage(plan, answer, step, idempotency_key=f"{plan}-{step}")
@@ -58,7 +58,7 @@ async def main(url: str) -> None:
 
 
 def leave() -> None:
-    """With whoever started this."""
+    """Exit when the parent closes the input."""
     sys.stdin.read()
     os._exit(0)
 

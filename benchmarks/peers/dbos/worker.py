@@ -1,8 +1,8 @@
 """A worker process of DBOS: W1's and W2's plans as workflows.
 
-A plan is started in the process that runs it, as a web application does on a request; its input is durable then. A step
-hands a request to the echo worker, whose answer is a message: ``DBOS.recv`` waits for it, and takes it and
-writes it down in one transaction. Workflows are asynchronous, so one that waits needs no thread.
+A plan is started in the process that runs it, like a web application does for a request; its input is durable then.
+A step hands a request to the echo worker, which responds by a message: ``DBOS.recv`` waits for it, and takes
+and persists it in one transaction. Workflows are asynchronous, so a waiting one needs no thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dbos import DBOS, DBOSConfig, SetWorkflowID
 STEPS = ("one", "two", "three")
 FAN_OUT = 10
 PATIENCE = 900.0
-"""Seconds that a plan waits for an answer: with all plans at once the last ones wait long."""
+"""Seconds that a plan waits for a response: with all plans at once the last ones wait long."""
 
 
 class Requests:
@@ -37,7 +37,7 @@ class Requests:
         self._reading = asyncio.create_task(self._read(reader))
 
     async def send(self, plan: str, step: str, value: int) -> None:
-        """Hand a request over; returns when the echo worker has taken it."""
+        """Send a request; return when the echo worker has taken it."""
         taken = asyncio.get_running_loop().create_future()
         self._taken.append(taken)
         self._writer.write(json.dumps({"plan": plan, "step": step, "value": value}).encode() + b"\n")
@@ -53,20 +53,20 @@ requests = Requests()
 
 @DBOS.step()
 async def request(step: str, value: int) -> None:
-    """One request."""
+    """Send one request."""
     await requests.send(DBOS.workflow_id, step, value)
 
 
 @DBOS.step()
 async def request_all(value: int) -> None:
-    """All requests of W2, as one step: one write instead of ten."""
+    """Send all requests of W2 in one step: one write instead of ten."""
     plan = DBOS.workflow_id
     await asyncio.gather(*(requests.send(plan, str(each), value) for each in range(FAN_OUT)))
 
 
 @DBOS.workflow(name="w1")
 async def w1(value: int) -> list[Any]:
-    """Three requests, one after the other."""
+    """Send three requests, one after the other."""
     answers = []
     for step in STEPS:
         await request(step, value)
@@ -76,7 +76,7 @@ async def w1(value: int) -> list[Any]:
 
 @DBOS.workflow(name="w2")
 async def w2(value: int) -> list[Any]:
-    """Ten requests at once."""
+    """Send ten requests at once."""
     await request_all(value)
     return [await DBOS.recv_async(str(each), PATIENCE) for each in range(FAN_OUT)]
 
@@ -85,7 +85,7 @@ WORKFLOWS = {"w1": w1, "w2": w2}
 
 
 async def run(workload: str, plan: str, value: int, begin: float) -> tuple[str, float, list[Any]]:
-    """One plan: its name, its seconds since the begin, its answers."""
+    """Run one plan; return its name, its seconds since ``begin``, its responses."""
     with SetWorkflowID(plan):
         handle = await DBOS.start_workflow_async(WORKFLOWS[workload], value)
     answers = await handle.get_result()
@@ -101,7 +101,7 @@ async def obey(workload: str, plans: list[tuple[str, int]], alone: bool) -> list
 
 
 async def main(url: str, number: int, echo: int, connections: int) -> None:
-    """Run what the lines of the input say."""
+    """Run the commands on the lines of the input."""
     await requests.open(echo)
     config: DBOSConfig = {
         "name": "bench",
@@ -110,7 +110,7 @@ async def main(url: str, number: int, echo: int, connections: int) -> None:
         "application_version": "1",
         "log_level": "WARNING",
         "sys_db_pool_size": connections,
-        # More threads than connections only wait for one, and give up after 30 s.
+        # Additional threads would only wait for a connection, and time out after 30 s.
         "max_executor_threads": connections,
     }
     DBOS(config=config)
@@ -125,12 +125,12 @@ async def main(url: str, number: int, echo: int, connections: int) -> None:
 
 
 def say(**words: Any) -> None:
-    """A line to whoever started this."""
+    """Write a line to the parent process."""
     print(json.dumps(words), flush=True)
 
 
 def listen() -> asyncio.Queue[str]:
-    """The lines of the input; the process leaves when they end, whatever it is doing."""
+    """Read the lines of the input; exit at its end, even with plans in flight."""
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[str]()
 
     def read() -> None:

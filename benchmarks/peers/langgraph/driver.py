@@ -1,13 +1,13 @@
-"""A driver process of LangGraph: it holds a share of the threads (the plans), and resumes each when its answer comes.
+"""A driver process of LangGraph: it holds a share of the threads (the plans), and resumes each with its response.
 
-Each request is what a node's ``interrupt()`` says, and goes out when the interrupted run has returned: its checkpoint
-is durable then (``durability="sync"``). The answer is what ``Command(resume=...)`` gives to the node.
+Each request is the value of a node's ``interrupt()``, and is sent when the interrupted run has returned: its checkpoint
+is durable then (``durability="sync"``). ``Command(resume=...)`` passes the response to the node.
 
-LangGraph brings no dispatcher, so this is the smallest one, and in LangGraph's favour: requests wait in memory and
-would be lost with the process, a plan that waits for its turn is not written down before it begins, and the ten
-answers of W2 are gathered in memory and resume their plan at once, as LangGraph's documentation does it.
-An ``AsyncPostgresSaver`` holds a lock while it uses its pool, so one saver writes one thing at a time; a process has
-``savers`` of them on one pool, each with the graph compiled for it, and its threads are spread over those.
+LangGraph has no dispatcher, so this is a minimal one, in LangGraph's favour: requests wait in memory and
+would be lost with the process, a queued plan is not persisted before it begins, and the ten
+responses of W2 are collected in memory and resume their plan at once, as in LangGraph's documentation.
+An ``AsyncPostgresSaver`` holds a lock while it uses its pool, so one saver performs one write at a time; a process has
+``savers`` of them on one pool, each with its own compiled graph, and its threads are spread over those.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ FAN_OUT = 10
 
 
 class Plan(TypedDict):
-    """The state of a thread: its input, and the answers."""
+    """State of a thread: its input, and the responses."""
 
     value: int
     answers: Annotated[list[Any], add]
 
 
 class Request(TypedDict):
-    """What a branch of W2 is given."""
+    """Input of a branch of W2."""
 
     step: str
     value: int
 
 
 def step(name: str) -> Any:
-    """A node of W1: a request and its answer."""
+    """Build a node of W1: a request and its response."""
 
     async def node(state: Plan) -> dict[str, Any]:
         return {"answers": [interrupt({"step": name, "value": state["value"]})]}
@@ -57,17 +57,17 @@ def step(name: str) -> Any:
 
 
 async def branch(state: Request) -> dict[str, Any]:
-    """A branch of W2, as :func:`step`."""
+    """Run a branch of W2, like :func:`step`."""
     return {"answers": [interrupt({"step": state["step"], "value": state["value"]})]}
 
 
 def spread(state: Plan) -> list[Send]:
-    """A branch for each of W2's requests."""
+    """Return a branch for each of W2's requests."""
     return [Send("branch", Request(step=str(each), value=state["value"])) for each in range(FAN_OUT)]
 
 
 def w1() -> Any:
-    """Three nodes in a row."""
+    """Build three nodes in a row."""
     graph = StateGraph(Plan)
     for name in STEPS:
         graph.add_node(name, step(name))
@@ -77,7 +77,7 @@ def w1() -> Any:
 
 
 def w2() -> Any:
-    """Ten branches at once."""
+    """Build ten parallel branches."""
     graph = StateGraph(Plan)
     graph.add_node("branch", branch)
     graph.add_conditional_edges(START, spread, ["branch"])
@@ -97,7 +97,7 @@ class Echo:
         self._reading = asyncio.create_task(self._read(reader))
 
     def ask(self, key: str, request: Any) -> asyncio.Future[Any]:
-        """Send a request; its answer comes in the future."""
+        """Send a request; the future returns its response."""
         self._awaited[key] = answer = asyncio.get_running_loop().create_future()
         self._writer.write(json.dumps({"key": key, "request": request}).encode() + b"\n")
         return answer
@@ -117,7 +117,7 @@ class Driver:
         self._turnstile = asyncio.Semaphore(running)
 
     async def run(self, workload: str, plan: str, value: int, begin: float) -> tuple[str, float, list[Any]]:
-        """One plan: its name, its seconds since the begin, its answers."""
+        """Run one plan; return its name, its seconds since ``begin``, its responses."""
         graph = next(self._graphs[workload])
         config = {"configurable": {"thread_id": plan}}
         given: Any = {"value": value, "answers": []}
@@ -140,7 +140,7 @@ class Driver:
 
 
 async def main(url: str, echo: int, connections: int, savers: int, running: int) -> None:
-    """Run what the lines of the input say."""
+    """Run the commands on the lines of the input."""
     requests = Echo()
     await requests.open(echo)
     kwargs = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
@@ -160,12 +160,12 @@ async def main(url: str, echo: int, connections: int, savers: int, running: int)
 
 
 def say(**words: Any) -> None:
-    """A line to whoever started this."""
+    """Write a line to the parent process."""
     print(json.dumps(words), flush=True)
 
 
 def listen() -> asyncio.Queue[str]:
-    """The lines of the input; the process leaves when they end, whatever it is doing."""
+    """Read the lines of the input; exit at its end, even with plans in flight."""
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[str]()
 
     def read() -> None:

@@ -1,4 +1,4 @@
-"""The echo worker: a line of JSON for each request, and the same back as its answer."""
+"""The echo worker: returns each request, a line of JSON, as its response."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import uvloop
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer requests, those that are there together by one write."""
+    """Respond to requests; those that have arrived together by one write."""
     while requests := await reader.read(2**16):
         writer.write(requests)
         await writer.drain()

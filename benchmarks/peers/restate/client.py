@@ -1,6 +1,6 @@
 """The client: submits plans at Restate's ingress and waits for their results, each call on a connection of its own.
 
-A call to a handler at the ingress is both the submit and the wait for the result; it is the fastest way to get both.
+One call to a handler at the ingress both submits and waits for the result, which is the fastest way.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Client:
         self._next = 0
 
     async def round(self, handler: str, count: int, together: bool, goal: dict[str, Any]) -> dict[str, Any]:
-        """So many plans at once or one after the other: their latencies and how long all of them took, in seconds.
+        """Run ``count`` plans at once or one after the other; return latencies and total duration, in seconds.
 
         Raises:
-            ValueError: a plan did not give the result that it should.
+            ValueError: a plan returned a wrong result.
         """
         numbers = range(self._next, self._next + count)
         self._next += count
@@ -55,7 +55,7 @@ class Client:
 
 
 async def main(ingress: str, patience: float) -> None:
-    """Each line of the input is a round, in which a plan may take so many seconds."""
+    """Run a round for each line of the input; a plan may take ``patience`` seconds."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=600)

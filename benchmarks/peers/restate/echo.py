@@ -1,7 +1,7 @@
 """The echo process: takes requests, a line of JSON each, and resolves their awakeables at Restate's ingress.
 
-Its answer to a request is the request's value plus one, after as many seconds as the request asks for. It keeps when
-each plan's step was asked for, and by which process, for W6.
+The response is the request's value plus one, after the request's delay in seconds. It records the time and process
+of each plan's steps, for W6.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ TRIES = 5
 
 
 class Echo:
-    """What is asked, and the answers to it."""
+    """Records requests, and responds to them."""
 
     def __init__(self, ingress: str, session: aiohttp.ClientSession) -> None:
         self._ingress = ingress
         self._session = session
         self._answering: set[asyncio.Task[None]] = set()
         self.asked: list[tuple[int, int, int, float]] = []
-        """Plan, step, process, and when (seconds of the monotonic clock)."""
+        """Plan, step, process, and time (seconds of the monotonic clock)."""
         self.failed: list[str] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take what one process of plans asks."""
+        """Take the requests of one process of plans."""
         try:
             while line := await reader.readline():
                 request = json.loads(line)
@@ -65,7 +65,7 @@ class Echo:
 
 
 async def main(ingress: str) -> None:
-    """Say the port, then answer each line of the input with what was asked since the line before."""
+    """Print the port, then answer each line of the input with the requests since the previous line."""
     connector = aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=600)
     async with aiohttp.ClientSession(connector=connector) as session:
         echo = Echo(ingress, session)
@@ -73,7 +73,7 @@ async def main(ingress: str) -> None:
         print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
         while await asyncio.to_thread(sys.stdin.readline):
             asked, echo.asked = echo.asked, []
-            said = {"failed": f"answers were refused: {echo.failed[:3]}"} if echo.failed else {"asked": asked}
+            said = {"failed": f"responses were refused: {echo.failed[:3]}"} if echo.failed else {"asked": asked}
             print(json.dumps(said), flush=True)
         server.close()
 

@@ -1,16 +1,16 @@
 # mypy: disable-error-code="import-not-found,untyped-decorator"
-"""The plans as a Restate service, served by hypercorn.
+"""Runs the plans as a Restate service, served by hypercorn.
 
-A plan is a handler of a Restate service, and each of its steps is what Restate's documentation calls an awakeable, in
-the form that it gives for work done by another process: make the awakeable, hand its id over in ``ctx.run``, so that
-it is not handed over again when the plan is replayed, and await it. The other process resolves it over HTTP, at the
+A plan is a handler of a Restate service, and each of its steps is an awakeable, in the form that Restate's
+documentation gives for work done by another process: create the awakeable, send its id in ``ctx.run``, so that
+it is not sent again when the plan is replayed, and await it. The other process resolves it over HTTP, at the
 server's ingress. Of the forms tried, with 1,000 plans, it takes the least CPU and is the fastest: a plain
 ``ctx.service_call`` to a service in another process, which is an invocation with a journal of its own, took twice as
-long alone (11.6 ms against 5.8 ms) and reached two thirds of the rate; an awakeable that such a service resolves
-was as slow alone, and between them in rate. W2 hands its ten requests over in one ``ctx.run``; ten of them, gathered,
+long alone (11.6 ms against 5.8 ms) and reached two thirds of the rate; an awakeable resolved by such a service
+was as slow alone, and in between in rate. W2 sends its ten requests in one ``ctx.run``; ten of them, gathered,
 cost a sixth more CPU.
 
-How it is served: ``python -m hypercorn --config`` with the values that the documentation gives for production, as many
+It is served by ``python -m hypercorn --config`` with the values that the documentation gives for production, as many
 workers as there are cores, and uvloop.
 """
 
@@ -28,7 +28,7 @@ BRANCHES = 10
 
 
 class Echo:
-    """A connection to an echo process, opened when it is first needed."""
+    """A connection to an echo process, opened on first use."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -37,7 +37,7 @@ class Echo:
         self._writer: asyncio.StreamWriter | None = None
 
     async def ask(self, request: dict[str, Any]) -> None:
-        """Hand a request over; returns when the echo process has it."""
+        """Send a request; return when the echo process has taken it."""
         async with self._opening:
             if self._writer is None:
                 reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
@@ -57,18 +57,18 @@ plans = restate.Service("plans")
 
 
 async def ask(request: dict[str, Any]) -> None:
-    """Hand one request over."""
+    """Send one request."""
     await echoes[request["plan"] % len(echoes)].ask(request)
 
 
 async def ask_all(requests: list[dict[str, Any]]) -> None:
-    """Hand several requests over at once."""
+    """Send several requests at once."""
     await asyncio.gather(*map(ask, requests))
 
 
 @plans.handler()
 async def steps(ctx: restate.Context, goal: dict[str, Any]) -> dict[str, Any]:
-    """One request after the other."""
+    """Send one request after the other."""
     value = goal["plan"]
     for step in range(goal["steps"]):
         reply_to, answer = ctx.awakeable(type_hint=dict)
@@ -80,7 +80,7 @@ async def steps(ctx: restate.Context, goal: dict[str, Any]) -> dict[str, Any]:
 
 @plans.handler()
 async def fan_out(ctx: restate.Context, goal: dict[str, Any]) -> dict[str, Any]:
-    """Ten requests at once, joined."""
+    """Send ten requests at once, and join their responses."""
     asked = [ctx.awakeable(type_hint=dict) for _ in range(BRANCHES)]
     requests = [
         {"plan": goal["plan"], "step": branch, "value": goal["plan"], "reply_to": reply_to, "seconds": 0}
