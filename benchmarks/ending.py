@@ -54,12 +54,12 @@ def supervised(run: Callable[[], int | None]) -> int:
             return run() or 0
         except (KeyboardInterrupt, asyncio.CancelledError):
             return 130
-    told: list[float] = []
+    signals: list[float] = []
 
     def end(number: int, frame: FrameType | None) -> None:
-        told.append(time.monotonic())
+        signals.append(time.monotonic())
         with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGINT if len(told) == 1 else signal.SIGKILL)
+            os.kill(child, signal.SIGINT if len(signals) == 1 else signal.SIGKILL)
         signal.setitimer(signal.ITIMER_REAL, STOP_SECONDS)
 
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
@@ -69,7 +69,7 @@ def supervised(run: Callable[[], int | None]) -> int:
     signal.setitimer(signal.ITIMER_REAL, 0)
     _end_rest()
     sweep()
-    return 130 if told or status < 0 else status
+    return 130 if signals or status < 0 else status
 
 
 def _reap(child: int) -> int:

@@ -17,14 +17,14 @@ START_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class ModelCalls:
     """Calls of a model in an interval."""
 
     decisions: float
     """Decisions; a call that overlaps the interval counts by its share."""
-    in_hand: float
+    concurrent: float
     """Mean number of concurrent calls."""
-    most_in_hand: int
+    most_concurrent: int
     """Maximum number of concurrent calls, over its lifetime."""
     late_ms: float
     """Mean delay of a response beyond the model's latency: the cost of the model's own process."""
@@ -40,7 +40,7 @@ class Model:
         self.pid = pid
         self._pipe = pipe
 
-    def asked(self, begin: float, end: float) -> Asked:
+    def calls(self, begin: float, end: float) -> ModelCalls:
         """Return its calls between two times of the monotonic clock.
 
         Raises:
@@ -50,7 +50,7 @@ class Model:
         found = self._pipe.recv()
         if isinstance(found, str):
             raise BenchmarkFailed(found)
-        assert isinstance(found, Asked)
+        assert isinstance(found, ModelCalls)
         return found
 
 
@@ -79,25 +79,25 @@ def _serve(pipe: Connection, seconds: float) -> None:
                 begin, end = pipe.recv()
             except EOFError:
                 return
-            pipe.send(_asked(server, seconds, begin, end))
+            pipe.send(_calls_between(server, seconds, begin, end))
 
 
-def _asked(server: ModelServer, seconds: float, begin: float, end: float) -> Asked | str:
+def _calls_between(server: ModelServer, seconds: float, begin: float, end: float) -> ModelCalls | str:
     requests = list(server.requests)
     refused = [each for each in requests if each.cancelled or each.status not in (None, 200)]
     if refused or server.errors:
         return (
             f"the model refused {len(refused)} of {len(requests)} calls, or callers disconnected: {server.errors[:1]}"
         )
-    decisions = in_hand = 0.0
+    decisions = concurrent = 0.0
     late = []
     for each in requests:
         finished = each.finished_at or max(end, each.received_at + seconds)
         within = min(finished, end) - max(each.received_at, begin)
         if within <= 0:
             continue
-        in_hand += within
+        concurrent += within
         decisions += within / (finished - each.received_at)
         late.append(finished - each.received_at - seconds)
     mean_late = sum(late) / len(late) if late else 0.0
-    return Asked(decisions, in_hand / (end - begin), server.high_water, mean_late * 1000)
+    return ModelCalls(decisions, concurrent / (end - begin), server.high_water, mean_late * 1000)

@@ -12,7 +12,7 @@ from benchmarks import w4
 from benchmarks.crowd import Crowd, crowd
 from benchmarks.driver import Driver
 from benchmarks.measuring import TIMEOUT, driven
-from benchmarks.model import Asked, Model, model
+from benchmarks.model import Model, ModelCalls, model
 from benchmarks.outcome import BenchmarkFailed, Outcome
 from benchmarks.processes import cpu_used, memory
 from benchmarks.rows import Row, Say, Scale, Sync
@@ -77,7 +77,7 @@ class Waiting:
     beside: Outcome
     """W1's plans beside the crowd."""
     crowd: Outcome
-    asked: Asked
+    calls: ModelCalls
     lag_ms: float
     """p99 of the event loop delay of the driver of W1's plans, beside the crowd; not a plan's latency."""
     memory: dict[str, float]
@@ -89,7 +89,7 @@ class Waiting:
     @property
     def decisions_per_second(self) -> float:
         """Return the decisions per second, by the model's own count."""
-        return self.asked.decisions / self.crowd.seconds
+        return self.calls.decisions / self.crowd.seconds
 
     def row(self, sync: Sync) -> Row:
         """Return the row of this run; ``n`` is the number of plans that wait for the model at a time."""
@@ -116,16 +116,16 @@ class Waiting:
             "decisions_per_second": round(self.decisions_per_second, 1),
             "ideal_per_second": round(size.ideal, 1),
             "pool_ratio": round(self.decisions_per_second / size.ideal, 3),
-            "in_hand": round(self.asked.in_hand, 1),
-            "most_in_hand": self.asked.most_in_hand,
-            "model_late_ms": round(self.asked.late_ms, 1),
+            "in_hand": round(self.calls.concurrent, 1),
+            "most_in_hand": self.calls.most_concurrent,
+            "model_late_ms": round(self.calls.late_ms, 1),
             **others,
             "others": len(beside.latencies),
             "driver_lag_p99_ms": round(self.lag_ms, 2),
             "plans": len(self.crowd.latencies),
             "processes": self.processes,
             "cpu_ms_per_decision": {
-                kind: round(1000 * used / self.asked.decisions, 3) for kind, used in self.cpu_seconds.items()
+                kind: round(1000 * used / self.calls.decisions, 3) for kind, used in self.cpu_seconds.items()
             },
         }
 
@@ -155,10 +155,10 @@ async def measure_size(size: Size, sync: Sync) -> Waiting:
     Raises:
         BenchmarkFailed: see :func:`measure`.
     """
-    with model(size.model_seconds) as asked, scratch() as folder:
+    with model(size.model_seconds) as served, scratch() as folder:
         settings = Settings()
         settings.reasoners = ReasonerSettings(min=size.reasoners, max=size.reasoners, concurrency=size.concurrency)
-        app = w4.write_app(folder, asked.url)
+        app = w4.write_app(folder, served.url)
         deployed = plancast("shared", sync, app, settings=settings, import_paths=[str(folder)])
         async with deployed as running, driven(running) as others:
             await _staffed(running, size.reasoners)
@@ -166,30 +166,30 @@ async def measure_size(size: Size, sync: Sync) -> Waiting:
             await others.alone(size.warm_up)
             idle = await others.alone(size.others)
             async with crowd(running.settings, size.waiting) as plans:
-                found = await _beside(plans, others, running, asked, size, idle)
+                found = await _beside(plans, others, running, served, size, idle)
                 await plans.disperse(TIMEOUT)
             return found
 
 
-async def _beside(plans: Crowd, others: Driver, running: Running, asked: Model, size: Size, idle: Outcome) -> Waiting:
+async def _beside(plans: Crowd, others: Driver, running: Running, served: Model, size: Size, idle: Outcome) -> Waiting:
     await asyncio.sleep(STEADY * size.model_seconds)
     pids = await _pids(running)
-    everybody = {**pids, "model": [asked.pid], "crowd": [plans.pid]}
-    before = cpu_used(everybody)
+    processes = {**pids, "model": [served.pid], "crowd": [plans.pid]}
+    before = cpu_used(processes)
     begin = time.monotonic()
     async with _lags() as lags:
         beside = await _alone(others, size, begin)
     end = time.monotonic()
-    used = {kind: seconds - before[kind] for kind, seconds in cpu_used(everybody).items()}
+    used = {kind: seconds - before[kind] for kind, seconds in cpu_used(processes).items()}
     return Waiting(
         size,
         idle,
         beside,
         Outcome(end - begin, await plans.between(begin, end)),
-        asked.asked(begin, end),
+        served.calls(begin, end),
         Outcome(end - begin, lags).percentile_ms(99),
         memory(pids),
-        {kind: len(each) for kind, each in everybody.items()},
+        {kind: len(each) for kind, each in processes.items()},
         used,
     )
 

@@ -52,9 +52,9 @@ def locks() -> int:
     for file in _of_peers("requirements.txt"):
         pins, found = _locked(file)
         faults += found if pins or found else [f"{_name(file)} pins nothing"]
-        asked = file.with_suffix(".in")
-        if asked.exists():
-            faults += _unmet(_name(file), pins, asked.read_text().split())
+        source = file.with_suffix(".in")
+        if source.exists():
+            faults += _unmet(_name(file), pins, source.read_text().split())
     faults += [fault for file in _of_peers("package-lock.json") for fault in _npm(file)]
     for fault in faults:
         print(fault)
@@ -113,9 +113,9 @@ def advisories(*, strict: bool) -> int:
     command = [str(ROOT / ".venv" / "bin" / "uv"), "tool", "run", "--from", PIP_AUDIT, "pip-audit"]
     options = ["--disable-pip", "--require-hashes", "--vulnerability-service", "osv", "--progress-spinner", "off"]
     # Peers' locks differ from each other and from ours, so each is queried separately.
-    asked = [LOCKS, *([file] for file in _of_peers("requirements.txt"))]
+    groups = [LOCKS, *([file] for file in _of_peers("requirements.txt"))]
     codes = []
-    for files in asked:
+    for files in groups:
         print(f"auditing {', '.join(map(_name, files))}", flush=True)
         named = [part for file in files for part in ("-r", str(file))]
         codes.append(subprocess.run([*command, *options, *named], check=False).returncode)
@@ -123,9 +123,9 @@ def advisories(*, strict: bool) -> int:
 
 
 if __name__ == "__main__":
-    asked = sys.argv[1:]
-    if asked[:1] == ["locks"]:
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["locks"]:
         sys.exit(locks())
-    if asked[:1] == ["advisories"]:
-        sys.exit(advisories(strict="--strict" in asked))
+    if arguments[:1] == ["advisories"]:
+        sys.exit(advisories(strict="--strict" in arguments))
     sys.exit(f"{__doc__}\nusage: python scripts/audit.py locks | advisories [--strict]")

@@ -256,8 +256,8 @@ def errors_page() -> str:
 
     parts: list[str] = []
     for module in (plancast.errors, plancast_bus.errors):
-        said = (module.__doc__ or "").strip()
-        _, _, tree = said.partition("\n\n")
+        docstring = (module.__doc__ or "").strip()
+        _, _, tree = docstring.partition("\n\n")
         drawing, _, rest = tree.partition("\n\n")
         parts += [f"```text\n{drawing}\n```", " ".join(rest.split())]
     rows = ["| error | raised when |", "|---|---|"]

@@ -55,8 +55,8 @@ class Crew:
         plans = [(f"plan-{self._rounds}-{number}", number) for number in range(count)]
         used = self._programs[:1] if alone else self._programs
         shares = [(each, plans[at :: len(used)]) for at, each in enumerate(used)]
-        asked = (each.ask(TIMEOUT, workload=workload, plans=share, alone=alone) for each, share in shares if share)
-        ended = [plan for said in await asyncio.gather(*asked) for plan in said["done"]]
+        replies = (each.ask(TIMEOUT, workload=workload, plans=share, alone=alone) for each, share in shares if share)
+        ended = [plan for reply in await asyncio.gather(*replies) for plan in reply["done"]]
         check(workload, plans, ended)
         latencies = [seconds for _, seconds, _ in ended]
         return Outcome(sum(latencies) if alone else max(latencies), latencies)

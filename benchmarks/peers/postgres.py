@@ -149,10 +149,10 @@ async def postgres(folder: Path, sync: PeerSync) -> AsyncIterator[Postgres]:
 async def _accepting(programs: Path, place: Path, server: asyncio.subprocess.Process, log: Path) -> None:
     deadline = asyncio.get_running_loop().time() + START_SECONDS
     while True:
-        asked = await asyncio.create_subprocess_exec(
+        probe = await asyncio.create_subprocess_exec(
             programs / "pg_isready", "-q", "-h", place, "-U", USER, stdin=subprocess.DEVNULL
         )
-        if await asked.wait() == 0:
+        if await probe.wait() == 0:
             return
         if server.returncode is not None or asyncio.get_running_loop().time() > deadline:
             raise PeerUnavailable(f"PostgreSQL does not start: {_end(log)}")

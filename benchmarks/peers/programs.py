@@ -94,10 +94,10 @@ class Program:
             raise BenchmarkFailed(f"{self.name} does not respond within {seconds:g} s") from None
         if not line:
             raise BenchmarkFailed(f"{self.name} has exited with {await self.process.wait()}")
-        said: dict[str, Any] = json.loads(line)
-        if "failed" in said:
-            raise BenchmarkFailed(f"{self.name}: {said['failed']}")
-        return said
+        reply: dict[str, Any] = json.loads(line)
+        if "failed" in reply:
+            raise BenchmarkFailed(f"{self.name}: {reply['failed']}")
+        return reply
 
     async def stop(self) -> None:
         """Close its input, and kill it if it does not exit."""

@@ -84,15 +84,15 @@ def _figures(running: Running, done: Mapping[str, Any], cpu_before: Mapping[str,
 
 async def _crash(running: Running, n: int) -> Row:
     await running.round("steps", WARM_UP)
-    await running.asked()
+    await running.requests()
     flight = asyncio.create_task(running.round("steps", n, steps=CRASH_STEPS, seconds=CRASH_SECONDS))
     try:
-        asked: list[list[float]] = []
-        while len({plan for plan, *_ in asked}) < n:
+        steps: list[list[float]] = []
+        while len({plan for plan, *_ in steps}) < n:
             if flight.done():
                 raise BenchmarkFailed(f"{n} plans had ended, or failed, before all were in flight")
             await asyncio.sleep(0.02)
-            asked += await running.asked()
+            steps += await running.requests()
         await asyncio.sleep(CRASH_NEARLY * CRASH_SECONDS)
         killed_at = time.monotonic()
         running.kill("plans")
@@ -101,8 +101,8 @@ async def _crash(running: Running, n: int) -> Row:
     finally:
         flight.cancel()
         await asyncio.wait([flight])
-    asked += await running.asked()
-    moved, outcome = recovery(asked, killed_at), Outcome(done["seconds"], done["latencies"])
+    steps += await running.requests()
+    moved, outcome = recovery(steps, killed_at), Outcome(done["seconds"], done["latencies"])
     return {
         "workload": "w6",
         "system": NAME,
@@ -120,22 +120,22 @@ async def _crash(running: Running, n: int) -> Row:
     }
 
 
-def recovery(asked: Sequence[Sequence[float]], killed_at: float) -> Outcome:
+def recovery(steps: Sequence[Sequence[float]], killed_at: float) -> Outcome:
     """Return the time from the kill to the next step, for each plan; steps of killed processes do not count.
 
     Args:
-        asked: Plan, step, process and monotonic time of each request to the echo processes.
+        steps: Plan, step, process and monotonic time of each request to the echo processes.
         killed_at: Monotonic time of the kill.
 
     Raises:
         BenchmarkFailed: a plan has taken no step since.
     """
-    killed = {life for _, _, life, at in asked if at <= killed_at}
+    killed = {life for _, _, life, at in steps if at <= killed_at}
     first: dict[float, float] = {}
-    for plan, _, life, at in asked:
+    for plan, _, life, at in steps:
         if life not in killed:
             first[plan] = min(at, first.get(plan, at))
-    still = {plan for plan, *_ in asked} - first.keys()
+    still = {plan for plan, *_ in steps} - first.keys()
     if still:
         raise BenchmarkFailed(f"{len(still)} plans have taken no step after the kill")
     taken = [at - killed_at for at in first.values()]

@@ -159,9 +159,9 @@ class Running:
         wanted = {"steps": 3, "seconds": 0, **goal}
         return await self.client.ask(ROUND_SECONDS, handler=handler, count=count, together=together, goal=wanted)
 
-    async def asked(self) -> list[list[float]]:
+    async def requests(self) -> list[list[float]]:
         """Return the requests to the echo processes since the last call: plan, step, process and monotonic time."""
-        return [each for echo in self.echoes for each in (await echo.ask(START_SECONDS))["asked"]]
+        return [each for echo in self.echoes for each in (await echo.ask(START_SECONDS))["requests"]]
 
 
 @asynccontextmanager
@@ -198,8 +198,8 @@ async def _ready(running: Running) -> None:
         while not await asyncio.to_thread(_answers, url, data):
             ended = [kind for kind, process in running.children.items() if process.poll() is not None]
             if ended or time.monotonic() > deadline:
-                said = "".join(path.read_text(errors="replace")[-1000:] for path in running.folder.glob("*.out"))
-                raise BenchmarkFailed(f"restate did not start: {url} does not respond, {ended} ended; {said}")
+                output = "".join(path.read_text(errors="replace")[-1000:] for path in running.folder.glob("*.out"))
+                raise BenchmarkFailed(f"restate did not start: {url} does not respond, {ended} ended; {output}")
             await asyncio.sleep(0.1)
     await asyncio.sleep(SETTLE_SECONDS)
 

@@ -43,7 +43,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 def tables(options: argparse.Namespace, found: figures.Figures) -> list[Table]:
     """Build all tables."""
     load, limits, prices = _of(Load, options), _of(Limits, options), _of(Prices, options)
-    asked = plan(load, found, limits, prices)
+    capacity = plan(load, found, limits, prices)
     listed = [
         report.figures_table(found),
         report.plan_table(load, found, limits, prices),
@@ -55,11 +55,11 @@ def tables(options: argparse.Namespace, found: figures.Figures) -> list[Table]:
         return listed
     return [
         *listed,
-        report.balance_table(options.ids, asked.shards, asked.hosts, options.seed),
+        report.balance_table(options.ids, capacity.shards, capacity.hosts, options.seed),
         report.groups_table(options.ids, 8, 8, options.seed),
         report.moves_table(min(options.ids, MOVED_IDS), options.seed),
-        report.failover_table(asked, found, options.seed),
-        report.headroom_table(asked, found, options.seed),
+        report.failover_table(capacity, found, options.seed),
+        report.headroom_table(capacity, found, options.seed),
     ]
 
 

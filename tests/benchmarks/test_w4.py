@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from benchmarks.crowd import Plans
-from benchmarks.model import Asked, model
+from benchmarks.model import ModelCalls, model
 from benchmarks.outcome import Outcome
 from benchmarks.workloads import measure_of
 from pydantic import SecretStr
@@ -47,12 +47,12 @@ async def test_it_runs_and_tells_a_row() -> None:
 
 @pytest.mark.slow
 async def test_the_model_counts_decisions_by_their_part_of_the_span() -> None:
-    with model(0.4) as asked:
+    with model(0.4) as served:
         reasoner = Reasoner()
         request = ReasonRequest(
             messages=[{"role": "user", "content": w4.ASKS_FIRST}],
             model="openai/any",
-            api_base=asked.url,
+            api_base=served.url,
             api_key=SecretStr("none"),
         )
         reply = await reasoner.complete(request)  # the import of litellm is not to be timed
@@ -60,12 +60,12 @@ async def test_the_model_counts_decisions_by_their_part_of_the_span() -> None:
         await asyncio.gather(*(reasoner.complete(request) for _ in range(10)))
         end = time.monotonic()
 
-        whole, half = asked.asked(begin, end), asked.asked(begin, begin + (end - begin) / 2)
+        whole, half = served.calls(begin, end), served.calls(begin, begin + (end - begin) / 2)
 
     assert json.loads(reply.text)["next_action"]["event_type"] == w4.REQUEST
     assert whole.decisions == pytest.approx(10, abs=0.1)
     assert 0 < half.decisions < 9
-    assert whole.most_in_hand == 10
+    assert whole.most_concurrent == 10
 
 
 def test_the_app_has_plans_that_wait_and_others() -> None:
@@ -84,11 +84,11 @@ def test_sizes_of_all_scales_have_more_plans_than_slots() -> None:
 
 def test_a_pool_with_no_free_slot_reaches_its_ideal() -> None:
     size = waiting.Size(model_seconds=2.0, reasoners=4, concurrency=50)
-    asked = Asked(decisions=1600, in_hand=160, most_in_hand=200, late_ms=0)
+    calls = ModelCalls(decisions=1600, concurrent=160, most_concurrent=200, late_ms=0)
     idle, beside = Outcome(1.0, [0.01]), Outcome(1.0, [0.02])
     crowd = Outcome(20.0, [2.0] * 800)
 
-    row = waiting.Waiting(size, idle, beside, crowd, asked, 1.0, {}, {}, {"hosts": 8.0}).row("default")
+    row = waiting.Waiting(size, idle, beside, crowd, calls, 1.0, {}, {}, {"hosts": 8.0}).row("default")
 
     assert (row["slots"], row["ideal_per_second"], row["pool_ratio"]) == (200, 100, 0.8)
     assert (row["others_p50_ratio"], row["others_p99_ratio"], row["plans_per_second"]) == (2, 2, 40)

@@ -127,8 +127,8 @@ class Driver:
             waiting = state.get("__interrupt__")
             if not waiting:
                 return plan, time.time() - begin, state["answers"]
-            asked = {each.id: self._echo.ask(f"{plan}.{each.id}", each.value) for each in waiting}
-            answers = {key: await answer for key, answer in asked.items()}
+            pending = {each.id: self._echo.ask(f"{plan}.{each.id}", each.value) for each in waiting}
+            answers = {key: await answer for key, answer in pending.items()}
             given = Command(resume=answers)
 
     async def obey(self, workload: str, plans: list[tuple[str, int]], alone: bool) -> list[Any]:

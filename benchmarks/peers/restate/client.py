@@ -46,11 +46,11 @@ class Client:
         begin = time.monotonic()
         body = json.dumps({**goal, "plan": number}).encode()
         async with self._session.post(f"{self._ingress}/plans/{handler}", data=body, headers=HEADERS) as response:
-            said = await response.read()
+            returned = await response.read()
         taken = time.monotonic() - begin
         wanted = {"value": number + goal["steps"] if handler == "steps" else 10 * (number + 1)}
-        if response.status != 200 or json.loads(said) != wanted:
-            raise ValueError(f"plan {number} gave {response.status} {said[:300]!r}, not {wanted}")
+        if response.status != 200 or json.loads(returned) != wanted:
+            raise ValueError(f"plan {number} gave {response.status} {returned[:300]!r}, not {wanted}")
         return taken
 
 
@@ -65,10 +65,10 @@ async def main(ingress: str, patience: float) -> None:
         print(json.dumps({"ready": True}), flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
             try:
-                said = await client.round(**json.loads(line))
+                reply = await client.round(**json.loads(line))
             except (ValueError, aiohttp.ClientError, TimeoutError) as error:
-                said = {"failed": repr(error)}
-            print(json.dumps(said), flush=True)
+                reply = {"failed": repr(error)}
+            print(json.dumps(reply), flush=True)
 
 
 if __name__ == "__main__":

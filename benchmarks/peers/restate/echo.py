@@ -27,7 +27,7 @@ class Echo:
         self._ingress = ingress
         self._session = session
         self._answering: set[asyncio.Task[None]] = set()
-        self.asked: list[tuple[int, int, int, float]] = []
+        self.requests: list[tuple[int, int, int, float]] = []
         """Plan, step, process, and time (seconds of the monotonic clock)."""
         self.failed: list[str] = []
 
@@ -36,7 +36,7 @@ class Echo:
         try:
             while line := await reader.readline():
                 request = json.loads(line)
-                self.asked.append((request["plan"], request["step"], request["life"], time.monotonic()))
+                self.requests.append((request["plan"], request["step"], request["life"], time.monotonic()))
                 task = asyncio.create_task(self._answer(request))
                 self._answering.add(task)
                 task.add_done_callback(self._answering.discard)
@@ -72,9 +72,9 @@ async def main(ingress: str) -> None:
         server = await asyncio.start_server(echo.serve, "127.0.0.1", 0, backlog=1024)
         print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
         while await asyncio.to_thread(sys.stdin.readline):
-            asked, echo.asked = echo.asked, []
-            said = {"failed": f"responses were refused: {echo.failed[:3]}"} if echo.failed else {"asked": asked}
-            print(json.dumps(said), flush=True)
+            requests, echo.requests = echo.requests, []
+            reply = {"failed": f"responses were refused: {echo.failed[:3]}"} if echo.failed else {"requests": requests}
+            print(json.dumps(reply), flush=True)
         server.close()
 
 

@@ -81,14 +81,14 @@ async def steps(ctx: restate.Context, goal: dict[str, Any]) -> dict[str, Any]:
 @plans.handler()
 async def fan_out(ctx: restate.Context, goal: dict[str, Any]) -> dict[str, Any]:
     """Send ten requests at once, and join their responses."""
-    asked = [ctx.awakeable(type_hint=dict) for _ in range(BRANCHES)]
+    awakeables = [ctx.awakeable(type_hint=dict) for _ in range(BRANCHES)]
     requests = [
         {"plan": goal["plan"], "step": branch, "value": goal["plan"], "reply_to": reply_to, "seconds": 0}
-        for branch, (reply_to, _) in enumerate(asked)
+        for branch, (reply_to, _) in enumerate(awakeables)
     ]
     await ctx.run_typed("ask", ask_all, requests=requests)
-    await restate.gather(*(answer for _, answer in asked))
-    return {"value": sum([(await answer)["value"] for _, answer in asked])}
+    await restate.gather(*(answer for _, answer in awakeables))
+    return {"value": sum([(await answer)["value"] for _, answer in awakeables])}
 
 
 app = restate.app([plans])
