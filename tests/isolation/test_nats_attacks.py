@@ -62,6 +62,9 @@ async def runtime(server: RoleServer) -> AsyncIterator[NatsClient]:
     """The runtime's login, by plain NATS; the deployment has something in every stream that could be lost."""
     async with bus_of(server, "runtime") as bus:
         await bus.ensure_streams()
+        async with raw(server, "runtime") as (client, _):
+            for stream in ("REGISTRY", "DEADLETTERS"):  # of the tests before
+                assert (await api(client, f"STREAM.PURGE.PLANCAST_{stream}"))["success"]
         for task in ("work.requested", "image.render"):
             await bus.ensure_consumer(task_consumer(task, bus.subjects, 30.0))
         await bus.registry.put("app", "app", {"name": "app", "goals": ["x.goal"]})
