@@ -41,6 +41,14 @@ while not list(folder.glob("*.json")):
     time.sleep(0.05)
 """
 
+PROFILE = """
+import asyncio, json
+from benchmarks import profile
+
+found = asyncio.run(profile.profile(50, "default"))
+print(json.dumps({"plans": found.plans, "stages": found.stages, "totals": found.totals}))
+"""
+
 
 def frames(*functions: tuple[str, str]) -> FrameType:
     """The innermost frame of a stack of such functions, the outermost first; each a module and a name."""
@@ -163,10 +171,13 @@ def test_the_document_has_a_place_for_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-async def test_all_processes_of_the_product_are_sampled() -> None:
-    found = await command.profile(50, "default")
+def test_all_processes_of_the_product_are_sampled() -> None:
+    # In a process of its own: Ray's workers are sampled only where Ray is started with the sampler in its environment.
+    run = subprocess.run([sys.executable, "-c", PROFILE], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout.splitlines()[-1])
 
-    assert found.plans == 50
+    assert found["plans"] == 50
     for kind in command.SAMPLED:
-        assert sum(found.stages[kind].get(stage, 0.0) for stage in stages.STAGES) > 0
-    assert found.totals["nats-server"] > 0
+        assert sum(found["stages"][kind].get(stage, 0.0) for stage in stages.STAGES) > 0
+    assert found["totals"]["nats-server"] > 0
