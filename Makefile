@@ -124,7 +124,7 @@ cluster: setup ## Run all tests with several nats-servers and Ray nodes
 	PYTEST_TIMEOUT=$(CHAOS_TIMEOUT) $(BIN)/python -m pytest tests/cluster $(TESTS)
 
 attack: setup ## Attack what runs as a stranger, a tenant, a worker, a model would, and print what held
-	$(BIN)/python -m pytest -p tests.attack.table -m attack $(TESTS)
+	$(BIN)/python -m pytest -p no:randomly -p tests.attack.table -m attack $(TESTS)
 
 simulate: setup ## Simulate SEEDS seeds (10000), the first one being FROM (0), on all cores
 	$(BIN)/python -m simulation --seeds $(SEEDS) --from $(FROM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any, get_args
@@ -79,8 +80,11 @@ def test_a_renewed_certificate_is_taken_up(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("old")
     script = reloader[-1].replace("/etc/", f"{tmp_path}/").replace("/var/run/nats/", f"{tmp_path}/")
-    server = subprocess.Popen(["sh", "-c", "trap 'echo reloaded; exit' HUP; echo up; while :; do sleep 0.05; done"],
-                              stdout=subprocess.PIPE, text=True)  # fmt: skip
+    server = subprocess.Popen(
+        ["sh", "-c", "trap 'echo reloaded; exit' HUP; echo up; while :; do sleep 0.05; done"],
+        stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # a shell cannot trap what nohup has ignored
+    )  # fmt: skip
     (tmp_path / "nats.pid").write_text(str(server.pid))
     assert server.stdout is not None
     assert server.stdout.readline() == "up\n"
