@@ -300,8 +300,8 @@ async def test_credentials_are_used_and_wrong_ones_are_refused_at_once(
         await bus.publish(event(1))
         began = time.monotonic()
         with pytest.raises(BusUnavailable, match=r"(?i)authorization") as raised:
-            await connected(server.url, nats={**wrong, "connect_timeout": 10.0})
-        assert time.monotonic() - began < 5
+            await connected(server.url, nats={**wrong, "connect_timeout": 30.0})
+        assert time.monotonic() - began < 20
         assert "falsch" not in str(raised.value)
         await bus.close()
 
