@@ -28,6 +28,7 @@ class FileScheduling(LoadScopeScheduling):
         return next((folder for folder in ONE_PROCESS if path.startswith(folder)), path)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling:
     config.option.loadscopereorder = False
     return FileScheduling(config, log)

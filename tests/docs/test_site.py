@@ -39,8 +39,8 @@ def script(name: str) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("mkdocs", reason="make docs and make test install it")
-    pytest.importorskip("mkdocstrings_handlers.python", reason="make docs and make test install it")
+    pytest.importorskip("mkdocs", reason="make docs and make test-all install it")
+    pytest.importorskip("mkdocstrings_handlers.python", reason="make docs and make test-all install it")
     made = tmp_path_factory.mktemp("site")
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(made)],
