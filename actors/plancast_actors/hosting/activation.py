@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from plancast.plan.context import PlanContext
+from plancast.plan.serialization import pack_state
 from plancast.state_machine.machine import Machine
 from plancast.turn.serialization_check import packed_and_checked
 from plancast.turn.turn import Turn
@@ -208,7 +209,7 @@ class Activation:
         if of_code:
             state, entry = packed_and_checked(turn, digest_of_machine)
         else:
-            state, entry = plan.packed_state(digest_of_machine), turn.packed_entry()
+            state, entry = pack_state(plan, digest_of_machine), turn.packed_entry()
         tail, sealed = self._tail, self._sealed
         if tail and self._tail_bytes + len(entry) > limits.timeline_tail_bytes:
             first = self.revision + 1 - len(tail)

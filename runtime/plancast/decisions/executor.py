@@ -18,7 +18,8 @@ from plancast.decisions.actions import (
 )
 from plancast.decisions.decision import PlannerDecision, check_decision
 from plancast.errors import InvalidDecision
-from plancast.plan.context import WAIT_TIMEOUT, WAITING_FOR, PlanContext
+from plancast.plan.context import PlanContext
+from plancast.plan.record import WAIT_TIMEOUT, WAITING_FOR, tasks_of
 from plancast.plan.requests import WAIT, Request
 from plancast.state_machine.machine import base_of
 from plancast.tasks.model import GroupState, Task, TaskState
@@ -72,7 +73,7 @@ async def execute_decision(
 async def send_pending(context: Any, plan: PlanContext, definitions: Iterable[EventDefinition] = ()) -> None:
     """Send the tasks that a planner has registered by itself (``run.tasks``) and that nobody has sent yet."""
     known = {definition.event_type: definition for definition in definitions}
-    for task in plan.own_tasks().tasks:
+    for task in tasks_of(plan).tasks:
         if task.state is TaskState.PENDING and task.spec is not None:
             await _send_task(task, task.spec, context, plan, known)
 
@@ -172,7 +173,7 @@ async def _delegate(
     if plan is None:
         await _send_spec(spec, context, plan, goal, known)
         return
-    tasks = plan.own_tasks()
+    tasks = tasks_of(plan)
     task = _registered(tasks, action.group_id, spec)
     if task is not None:
         await _send_task(task, spec, context, plan, known)
@@ -197,7 +198,7 @@ async def _send_task(
     task: Task, spec: SpawnSpec, context: Any, plan: PlanContext, known: dict[str, EventDefinition]
 ) -> None:
     """Send a registered task. One that cannot be sent has failed: whoever watches it hears why."""
-    tasks = plan.own_tasks()
+    tasks = tasks_of(plan)
     try:
         request_id = await _send_spec(spec, context, plan, None, known)
     except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
@@ -237,7 +238,7 @@ async def _parallel(
     sent = [(each, branch) for each, branch in zip(ids, action.branches, strict=True) if _is_open(plan, each)]
     if plan is None or not sent:
         return
-    tasks = plan.own_tasks()
+    tasks = tasks_of(plan)
     n = min(action.n, len(sent)) if action.n is not None else None
     group = tasks.open_group(join=action.join, n=n)
     for request_id, branch in sent:
@@ -253,12 +254,12 @@ def _is_open(plan: PlanContext | None, request_id: Any) -> bool:
 def _note_task(plan: PlanContext | None, request_id: Any, event_type: str, group_id: str | None = None) -> None:
     """Have a request that was sent be a task, so that it can be awaited; its event type tells people what it is."""
     if plan is not None and _is_open(plan, request_id):
-        tasks = plan.own_tasks()
+        tasks = tasks_of(plan)
         _bind(plan, tasks, tasks.spawn(group_id=group_id, kind=event_type), request_id)
 
 
 def _await(action: AwaitAction, plan: PlanContext) -> None:
-    tasks, members = plan.own_tasks(), list[str]()
+    tasks, members = tasks_of(plan), list[str]()
     if action.group_id is not None:
         if not tasks.is_group(action.group_id):
             raise InvalidDecision(_unknown("group_id", action.group_id, [each.group_id for each in tasks.groups]))

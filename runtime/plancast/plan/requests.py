@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,11 @@ class Request:
     """Its place in the stream of requests, once known; what a withdrawal names."""
     alias: str = ""
     """The correlation id that it was sent under, where that is not the plan's own."""
+
+    @classmethod
+    def read(cls, value: Any) -> Request:
+        """The request from its stored form: a list, or an object by field names."""
+        return cls(**value) if isinstance(value, Mapping) else cls(*value)
 
     def to_list(self) -> list[Any]:
         """The request as plain values."""

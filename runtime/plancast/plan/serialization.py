@@ -1,19 +1,15 @@
-"""The stored form of a plan: which of its fields are kept, as what, and how they are read again."""
+"""The stored form of a plan: plain values or msgpack, without the state machine."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
+from plancast.plan.record import PackedOrigin, PlanRecord
 from plancast.plan.requests import Request
-from plancast.state_machine.machine import Machine
-from plancast.state_machine.states import StateConfig
 from plancast.tasks.registry import TaskRegistry
 from plancast_bus.events.packed_maps import as_map, pack_fields
-
-if TYPE_CHECKING:
-    from plancast.plan.context import PlanContext
 
 _ALWAYS = frozenset(
     ("plan_id", "status", "current_state", "goal_event", "goal_data", "response_event", "results", "parent_plan_id",
@@ -25,96 +21,86 @@ _ORIGIN = (
     "correlation_id", "goal_id", "trace_id", "notify", "root", "depth", "planner", "planner_version",
     "created_at",
 )  # fmt: skip
-"""Where a plan comes from: fields that hardly ever change once it has begun, and are not packed anew at each turn."""
+"""Fields that hardly change after the first turn; their packed form is reused from turn to turn."""
 _UNCHANGING = (str, float, int, type(None))
 _OF_OTHER_FORM = frozenset(("state_machine", "requests", "tasks", "_context"))
-"""Not stored as they are."""
+"""Stored in another form, or not at all."""
+_STORED = [each for each in dataclasses.fields(PlanRecord) if each.name not in _OF_OTHER_FORM]
+_DEFAULTS: list[tuple[str, Any]] = [
+    (each.name, each.default_factory() if each.default_factory is not dataclasses.MISSING else each.default)
+    for each in _STORED
+    if each.name not in _ALWAYS
+]
+_ORIGIN_DEFAULTS = [(name, default) for name, default in _DEFAULTS if name in _ORIGIN]
+_OTHER_DEFAULTS = [(name, default) for name, default in _DEFAULTS if name not in _ORIGIN]
 
 
-class Origin(NamedTuple):
-    """The fields of where a plan comes from, packed."""
-
-    values: tuple[Any, ...]
-    size: int
-    packed: bytes
+def to_state(plan: PlanRecord) -> dict[str, Any]:
+    """The fields as plain values, without the state machine and without fields that hold their default."""
+    return _write_origin(plan) | _write_rest(plan)
 
 
-class StoredFields:
-    """The fields of a plan's class, as a table that is made once."""
-
-    def __init__(self, plan_class: type[PlanContext]) -> None:
-        kept = [each for each in dataclasses.fields(plan_class) if each.name not in _OF_OTHER_FORM]
-        self._names = tuple(each.name for each in kept)
-        self._defaults: list[tuple[str, Any]] = [
-            (each.name, each.default_factory() if each.default_factory is not dataclasses.MISSING else each.default)
-            for each in kept
-            if each.name not in _ALWAYS
-        ]
-        self._origin = [(name, default) for name, default in self._defaults if name in _ORIGIN]
-        self._rare = [(name, default) for name, default in self._defaults if name not in _ORIGIN]
-
-    def write(self, plan: PlanContext) -> dict[str, Any]:
-        """See :meth:`plancast.plan.context.PlanContext.to_state`."""
-        return self._write_origin(plan) | self._write_rest(plan)
-
-    def pack(self, plan: PlanContext, machine: str) -> bytes:
-        """See :meth:`plancast.plan.context.PlanContext.packed_state`."""
-        origin, values = plan._origin, _origin_of(plan)
-        if origin is None or origin.values != values:
-            fields = self._write_origin(plan)
-            origin = Origin(values, len(fields), pack_fields(fields))
-            # What can be changed in place is packed anew each time, should a handler have put it there.
-            plan._origin = origin if all(type(value) in _UNCHANGING for value in values) else None
-        rest = self._write_rest(plan)
-        if machine:
-            rest["machine"] = machine
-        return as_map(origin.size + len(rest), origin.packed, pack_fields(rest))
-
-    def _write_origin(self, plan: PlanContext) -> dict[str, Any]:
-        state: dict[str, Any] = {
-            "plan_id": plan.plan_id,
-            "goal_event": plan.goal_event,
-            "response_event": plan.response_event,
-            "parent_plan_id": plan.parent_plan_id,
-            "session_id": plan.session_id,
-            "user_id": plan.user_id,
-            "tenant_id": plan.tenant_id,
-            "correlation_id": plan.correlation_id,
-        }
-        _add_unusual(state, plan, self._origin)
-        return state
-
-    def _write_rest(self, plan: PlanContext) -> dict[str, Any]:
-        state: dict[str, Any] = {
-            "current_state": plan.current_state,
-            "goal_data": plan.goal_data,
-            "results": plan.results,
-            "pause_reason": plan.pause_reason,
-            "error": plan.error,
-            "status": str(plan.status),
-        }
-        if _is_unusual(plan):
-            _add_unusual(state, plan, self._rare)
-        if plan.requests:
-            state["requests"] = {key: request.to_list() for key, request in plan.requests.items()}
-        if plan.tasks is not None:
-            state["tasks"] = plan.tasks.to_state()
-        return state
-
-    def read(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of the class; see :meth:`plancast.plan.context.PlanContext.from_dict`."""
-        nested = data.get("state")
-        if "state_machine" not in data and isinstance(nested, Mapping):
-            data = nested
-        fields = {name: data[name] for name in self._names if name in data}
-        fields["requests"] = {key: _request(value) for key, value in (data.get("requests") or {}).items()}
-        if data.get("tasks") is not None:
-            fields["tasks"] = TaskRegistry.from_state(data["tasks"])
-        fields["state_machine"] = data.get("state_machine") or {}
-        return fields
+def pack_state(plan: PlanRecord, machine: str) -> bytes:
+    """The result of :func:`to_state` in msgpack, with the hash of the state machine (empty: there is none)."""
+    origin, values = plan._packed_origin, _origin_of(plan)
+    if origin is None or origin.values != values:
+        fields = _write_origin(plan)
+        origin = PackedOrigin(values, len(fields), pack_fields(fields))
+        # Values that a handler could change in place are packed anew each time.
+        plan._packed_origin = origin if all(type(value) in _UNCHANGING for value in values) else None
+    rest = _write_rest(plan)
+    if machine:
+        rest["machine"] = machine
+    return as_map(origin.size + len(rest), origin.packed, pack_fields(rest))
 
 
-def _origin_of(plan: PlanContext) -> tuple[Any, ...]:
+def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``PlanContext`` from stored values, or from the arguments of ``store_plan_context``."""
+    nested = data.get("state")
+    if "state_machine" not in data and isinstance(nested, Mapping):
+        data = nested
+    fields = {each.name: data[each.name] for each in _STORED if each.name in data}
+    fields["requests"] = {key: Request.read(value) for key, value in (data.get("requests") or {}).items()}
+    if data.get("tasks") is not None:
+        fields["tasks"] = TaskRegistry.from_state(data["tasks"])
+    fields["state_machine"] = data.get("state_machine") or {}
+    return fields
+
+
+def _write_origin(plan: PlanRecord) -> dict[str, Any]:
+    state: dict[str, Any] = {
+        "plan_id": plan.plan_id,
+        "goal_event": plan.goal_event,
+        "response_event": plan.response_event,
+        "parent_plan_id": plan.parent_plan_id,
+        "session_id": plan.session_id,
+        "user_id": plan.user_id,
+        "tenant_id": plan.tenant_id,
+        "correlation_id": plan.correlation_id,
+    }
+    _add_unusual(state, plan, _ORIGIN_DEFAULTS)
+    return state
+
+
+def _write_rest(plan: PlanRecord) -> dict[str, Any]:
+    state: dict[str, Any] = {
+        "current_state": plan.current_state,
+        "goal_data": plan.goal_data,
+        "results": plan.results,
+        "pause_reason": plan.pause_reason,
+        "error": plan.error,
+        "status": str(plan.status),
+    }
+    if _is_unusual(plan):
+        _add_unusual(state, plan, _OTHER_DEFAULTS)
+    if plan.requests:
+        state["requests"] = {key: request.to_list() for key, request in plan.requests.items()}
+    if plan.tasks is not None:
+        state["tasks"] = plan.tasks.to_state()
+    return state
+
+
+def _origin_of(plan: PlanRecord) -> tuple[Any, ...]:
     """The values of :data:`_ORIGIN`."""
     return (  # read one by one: to take them from `__dict__` by a list of names costs twice as much
         plan.plan_id, plan.goal_event, plan.response_event, plan.parent_plan_id, plan.session_id, plan.user_id,
@@ -123,8 +109,8 @@ def _origin_of(plan: PlanContext) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _is_unusual(plan: PlanContext) -> bool:
-    """Whether any of the fields that few plans have may say something; the same for them, one by one."""
+def _is_unusual(plan: PlanRecord) -> bool:
+    """Whether any of the fields that few plans use is set."""
     return (
         plan.result is not None
         or plan.response_topic is not None
@@ -136,24 +122,9 @@ def _is_unusual(plan: PlanContext) -> bool:
     )  # fmt: skip
 
 
-def _add_unusual(state: dict[str, Any], plan: PlanContext, fields: list[tuple[str, Any]]) -> None:
+def _add_unusual(state: dict[str, Any], plan: PlanRecord, fields: list[tuple[str, Any]]) -> None:
     """Add the fields that do not hold their default."""
     for name, default in fields:
         value = getattr(plan, name)
         if value is not default and value != default:
             state[name] = value
-
-
-def read_machine(given: Any) -> tuple[dict[str, StateConfig], Machine | None]:
-    """The states, and their compiled form when that is what was given."""
-    if isinstance(given, Machine):
-        return dict(given.states), given
-    states = {
-        name: state if isinstance(state, StateConfig) else StateConfig.model_validate(state)
-        for name, state in given.items()
-    }
-    return states, None
-
-
-def _request(value: Any) -> Request:
-    return Request(*value) if isinstance(value, (list, tuple)) else Request(**value)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from plancast_bus.events.envelope import EventTopic
-
-if TYPE_CHECKING:
-    from plancast.turn.outbox import Outbox
 
 REQUESTS = EventTopic.ACTION_REQUESTS
 
 
+class Stage(Protocol):
+    """Stages events as effects of a turn (:class:`plancast.turn.outbox.Outbox`); each method returns the event's id."""
+
+    def send(self, fields: dict[str, Any]) -> str: ...
+
+    def request(self, fields: dict[str, Any]) -> str: ...
+
+    def respond(self, fields: dict[str, Any]) -> str: ...
+
+
 class StagedEvents:
-    """Stages what handlers send; see :class:`plancast.context.EventPort`."""
+    """Stages the events that handlers send; implements :class:`plancast.context.EventPort`."""
 
     __slots__ = ("_outbox",)
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Stage) -> None:
         self._outbox = outbox
 
     async def publish(
@@ -30,8 +37,8 @@ class StagedEvents:
         **fields: Any,
     ) -> str:
         """Stage an event; returns its id. One that names a ``response_event`` is a request."""
-        said = _fields(event_type, data, topic, correlation_id, fields)
-        return self._outbox.request(said) if fields.get("response_event") else self._outbox.send(said)
+        event = _fields(event_type, data, topic, correlation_id, fields)
+        return self._outbox.request(event) if fields.get("response_event") else self._outbox.send(event)
 
     async def request(
         self,
@@ -47,8 +54,8 @@ class StagedEvents:
         fields["response_event"] = response_event
         return self._outbox.request(_fields(event_type, data, topic, correlation_id, fields))
 
-    def ask(self, event_type: str, data: Any, response_event: str, correlation_id: str) -> str:
-        """Stage the request of a state's action as :meth:`request` does, but at once; returns its id."""
+    def stage_request(self, event_type: str, data: Any, response_event: str, correlation_id: str) -> str:
+        """Stage the request of a state's action without a coroutine; returns its id."""
         return self._outbox.request(
             {
                 "response_event": response_event,
@@ -80,8 +87,8 @@ class StagedEvents:
 def _fields(
     event_type: str, data: Any, topic: str, correlation_id: str | None, fields: dict[str, Any]
 ) -> dict[str, Any]:
-    said = {key: value for key, value in fields.items() if value is not None}
-    said |= {"type": event_type, "topic": topic, "data": {} if data is None else data}
+    event = {key: value for key, value in fields.items() if value is not None}
+    event |= {"type": event_type, "topic": topic, "data": {} if data is None else data}
     if correlation_id is not None:
-        said["correlation_id"] = correlation_id
-    return said
+        event["correlation_id"] = correlation_id
+    return event

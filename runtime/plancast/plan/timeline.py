@@ -103,7 +103,7 @@ def waits(state: Mapping[str, Any], history: Iterable[Mapping[str, Any]]) -> lis
             request.due,
             request.asking_again,
         )
-        for request_id, request in ((key, _request(value)) for key, value in (state.get("requests") or {}).items())
+        for request_id, request in ((key, Request.read(value)) for key, value in (state.get("requests") or {}).items())
     ]
 
 
@@ -116,9 +116,3 @@ def listens_for(state: Mapping[str, Any]) -> list[str]:
 def event_type(entry: Mapping[str, Any]) -> str:
     """The type of the event of an entry."""
     return str((entry.get("event") or {}).get("type", ""))
-
-
-def _request(value: Any) -> Request:
-    if isinstance(value, Mapping):
-        return Request(**value)
-    return Request(*value)

@@ -11,9 +11,10 @@ from plancast.app import App
 from plancast.decisions.executor import WAITING_EVENT
 from plancast.errors import CannotReplay, UnknownRevision
 from plancast.json_values.diff import Difference, differences
-from plancast.plan.context import WAITING_FOR
 from plancast.plan.control_events import FORK
+from plancast.plan.record import WAITING_FOR
 from plancast.plan.requests import Request
+from plancast.plan.serialization import to_state
 from plancast.plan.status import PAUSED
 from plancast.replay.environment import Script, environment_of, environment_without_app
 from plancast.replay.report import Outcome, PlanAt, Replay, ReplayedTurn, Which
@@ -36,7 +37,7 @@ class RecordedPlan:
 
     correlation_id: str
     state: Mapping[str, Any]
-    """Its fields as last committed, as ``PlanContext.to_state()`` gives them."""
+    """Its fields as last committed, as ``plancast.plan.serialization.to_state`` writes them."""
     history: Sequence[Mapping[str, Any]]
     """Its timeline, oldest first."""
     machine: Machine | None = None
@@ -244,7 +245,7 @@ class _Walking:
             self._astray = f"it follows revision {entry['revision']}, {told}"
             return
         self._machine = plan.machine if plan.state_machine else None
-        self._state = codec.pack(plan.to_state())
+        self._state = codec.pack(to_state(plan))
         sent = sent_events(done.effects)
         asked = {**self._asked, **sent}
         waiting = [event for event in sent.values() if event["type"] == WAITING_EVENT]

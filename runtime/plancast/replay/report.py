@@ -95,7 +95,7 @@ class PlanAt:
     results: dict[str, Any] | None = None
     goal_data: dict[str, Any] | None = None
     state: dict[str, Any] | None = None
-    """All fields, as ``PlanContext.to_state()`` gives them."""
+    """All fields, as ``plancast.plan.serialization.to_state`` writes them."""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able."""

@@ -15,9 +15,12 @@ from plancast.decisions.executor import execute_decision, send_pending
 from plancast.errors import BudgetExhausted, InvalidDecision, RetryableError, TaskError, TerminalError
 from plancast.models.decorators import Metered
 from plancast.models.port import CURRENT_REASONER
-from plancast.plan.context import WAITING_FOR, PlanContext
+from plancast.plan import early_events
+from plancast.plan.context import PlanContext
 from plancast.plan.control_events import RESUME
+from plancast.plan.record import WAITING_FOR, tasks_of
 from plancast.plan.requests import WAIT, Request
+from plancast.plan.state_moves import end_wait
 from plancast.plan.status import PlanStatus
 from plancast.planners.contract import AutonomousPlanner, RunContext, WakeMode, resolve_wake_mode
 from plancast.turn.run_context import budget_of, remember_decision, remember_event, run_view
@@ -71,7 +74,7 @@ class Deciding:
         plan = self._plan
         plan.requests.pop(request_id, None)
         if request.event_type == WAIT:
-            plan.end_wait()
+            end_wait(plan)
             self._take_kept()
         await self._go_on(event)
 
@@ -91,7 +94,7 @@ class Deciding:
 
     def _take_kept(self) -> bool:
         """Note the answers that came while the plan was paused; True when there were any."""
-        answers = self._plan.take_kept_answers()
+        answers = early_events.take_answers(self._plan)
         for fields in answers:
             remember_event(self._turn, self._plan, fields)
             take_answer(self._plan, fields)
@@ -138,7 +141,7 @@ class Deciding:
             refused = 0
             if not isinstance(decision.next_action, CompleteAction):
                 plan.spent["actions"] = plan.spent.get("actions", 0) + 1
-            if plan.status is PlanStatus.PAUSED and (early := plan.take_awaited()) is not None:
+            if plan.status is PlanStatus.PAUSED and (early := early_events.take_awaited(plan)) is not None:
                 await self._end_wait(early)
                 fields = early
                 remember_event(turn, plan, fields)
@@ -186,7 +189,7 @@ class Deciding:
     async def _carry_out(self, decision: PlannerDecision, run: RunContext) -> Exception | None:
         """Carry a decision out; a refusal leaves no trace, and the planner hears of it."""
         plan, outbox = self._plan, self._turn.outbox
-        mark, requests, tasks = outbox.mark(), dict(plan.requests), plan.own_tasks().to_state()
+        mark, requests, tasks = outbox.mark(), dict(plan.requests), tasks_of(plan).to_state()
         try:
             await execute_decision(decision, self._turn.context, plan=plan, definitions=run.events)
             await send_pending(self._turn.context, plan, run.events)
@@ -195,7 +198,7 @@ class Deciding:
                 raise
             outbox.rewind(mark)
             plan.requests = requests
-            plan.tasks = type(plan.own_tasks()).from_state(tasks)
+            plan.tasks = type(tasks_of(plan)).from_state(tasks)
             return error
         return None
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from plancast.decisions.actions import FinishReason
-from plancast.plan.context import WAITING_FOR, PlanContext
+from plancast.plan.context import PlanContext
 from plancast.plan.control_events import (
     CANCEL,
     INJECT,
@@ -18,6 +18,7 @@ from plancast.plan.control_events import (
     cancel_reason,
     given_reason,
 )
+from plancast.plan.record import WAITING_FOR
 from plancast.plan.status import PlanStatus
 from plancast.turn.environment import Verdict
 from plancast.turn.stall import wake

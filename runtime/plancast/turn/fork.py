@@ -14,10 +14,12 @@ from pydantic import BaseModel, ValidationError
 
 from plancast.decisions.executor import WAITING_EVENT
 from plancast.errors import CannotReplay, PlanFinished
-from plancast.plan.context import WAIT_TIMEOUT, WAITING_FOR, PlanContext
+from plancast.plan.context import PlanContext
 from plancast.plan.control_events import FORK
 from plancast.plan.event_fields import answered_request
+from plancast.plan.record import WAIT_TIMEOUT, WAITING_FOR
 from plancast.plan.requests import WAIT, Request, effect_id
+from plancast.plan.state_moves import send_request
 from plancast.plan.status import PAUSED, PlanStatus
 from plancast.state_machine.machine import base_of
 from plancast.tasks.model import group_of_step
@@ -69,7 +71,7 @@ def fork_event(
     Args:
         fork_id: Id and correlation id of the new plan.
         revision: Where the plan stood that it is made of.
-        state: The fields of that plan then, as ``PlanContext.to_state()`` gives them.
+        state: The fields of that plan then, as ``plancast.plan.serialization.to_state`` writes them.
         asked: The events by which what was open then was asked, by request id.
         data: Fields of the goal's data that are to be others.
         notify: Where the client waits for the final response.
@@ -138,7 +140,7 @@ def begin(turn: Turn, said: ForkedFrom, machine: Mapping[str, Any]) -> PlanConte
     plan.created_at = 0.0
     turn.outbox.begun = True
     turn.adopt(plan)
-    plan.hands_over = turn.hands_over(plan)
+    plan._has_handler = turn.hands_over(plan)
     turn.state_before = plan.current_state
     turn.notes.append(f"forked from plan {said.plan_id} at revision {said.revision}")
     return plan
@@ -156,7 +158,7 @@ async def _ask_anew(turn: Turn, plan: PlanContext, said: ForkedFrom) -> None:
             plan.requests[new_id] = request
         elif request.state is not None:
             before = set(plan.requests)
-            await plan.ask_in(request.state, request.attempt + request.asking_again)
+            await send_request(plan, request.state, request.attempt + request.asking_again)
             ids[request_id] = next(each for each in plan.requests if each not in before)
         else:
             fields = dict(said.asked.get(request_id) or {})
@@ -211,7 +213,7 @@ def carried_over(state: Mapping[str, Any], plan_id: str, data: Mapping[str, Any]
     """The fields for a plan of this id. Tasks and groups that are named after their plan are named after it.
 
     Args:
-        state: As ``PlanContext.to_state()`` gives them.
+        state: As ``plancast.plan.serialization.to_state`` writes them.
         plan_id: The new one.
         data: Fields of the goal's data that are to be others.
     """

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from plancast.agents.definitions import AgentDefinition, EventDefinition
 from plancast.decisions.decision import PlannerDecision
 from plancast.plan.context import PlanContext
+from plancast.plan.record import tasks_of
 from plancast.planners.contract import AutonomousPlanner, RunBudget, RunContext, RunControl, TrajectoryEntry
 from plancast_bus.events.envelope import EventTopic
 
@@ -23,7 +24,7 @@ NOBODY: Final = "default"
 async def run_view(turn: Turn, plan: PlanContext, decider: AutonomousPlanner, trigger: Mapping[str, Any]) -> RunContext:
     """What a planner decides by, once more for each decision."""
     events, agents = await _known(turn.environment.toolkit, turn.environment.registry)
-    tasks = plan.own_tasks()
+    tasks = tasks_of(plan)
     return RunContext(
         tenant_id=plan.tenant_id or NOBODY,
         user_id=plan.user_id or NOBODY,
@@ -88,7 +89,7 @@ def _remember(plan: PlanContext, step: dict[str, Any]) -> None:
 
 def _resolved(plan: PlanContext) -> dict[str, Any]:
     """How groups were resolved, under their ids: shown with the results, and kept once, among the tasks."""
-    tasks = plan.own_tasks()
+    tasks = tasks_of(plan)
     completions = [tasks.watch_group(group) for group in tasks.groups]
     return {each.group_id: [member.to_dict() for member in each.members] for each in completions if each is not None}
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from plancast.errors import UnstorablePlan
 from plancast.plan.event_fields import words_of
+from plancast.plan.serialization import pack_state, to_state
 from plancast_bus.events.codec import fault_of, is_json, unpack
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def packed_and_checked(turn: Turn, machine: str) -> tuple[bytes, bytes]:
     Both are refused here, while the plan's last checkpoint is as it was.
 
     Args:
-        turn: Its plan is packed as :meth:`plancast.plan.context.PlanContext.packed_state` does.
+        turn: Its plan is packed as :func:`plancast.plan.serialization.pack_state` does.
         machine: The hash of the plan's state machine.
 
     Raises:
@@ -48,7 +49,7 @@ def packed_and_checked(turn: Turn, machine: str) -> tuple[bytes, bytes]:
     assert plan is not None
     try:
         _check_types(plan)
-        state, entry = plan.packed_state(machine), turn.packed_entry()
+        state, entry = pack_state(plan, machine), turn.packed_entry()
         event_as_it_came = bool(turn.packed_event)  # else code may have written into it
         if not (is_json(state) and (event_as_it_came or is_json(entry))):
             if fault := _fault(turn):
@@ -74,6 +75,6 @@ def _fault(turn: Turn) -> str:
     """The path of what is no JSON, and why it is none; empty when nothing is found."""
     plan: Any = turn.plan
     try:
-        return fault_of(plan.to_state(), depth=_DEPTH) or fault_of(turn.event.to_wire(), path="event")
+        return fault_of(to_state(plan), depth=_DEPTH) or fault_of(turn.event.to_wire(), path="event")
     except BaseException:  # it cannot even be put together
         return ""

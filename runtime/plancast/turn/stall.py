@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from plancast.plan.context import PlanContext
 from plancast.plan.requests import WAIT
+from plancast.plan.state_moves import enter_assigned
 from plancast.plan.status import PlanStatus
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ async def wake(turn: Turn, plan: PlanContext) -> bool:
     if plan.decider:
         return await turn.decide_anew(plan)
     if found.kind is Kind.UNENTERED:
-        await plan.enter_assigned()
+        await enter_assigned(plan)
         return True
     if found.kind is Kind.PENDING and plan.state_machine:
         await plan.execute_next()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from plancast.plan.context import PlanContext
+from plancast.plan.record import tasks_of
 from plancast.tasks.registry import TaskRegistry
 
 _FAILURES: Final = (".failed", ".timeout")
@@ -23,7 +24,7 @@ def take_answer(plan: PlanContext, fields: Mapping[str, Any]) -> bool:
         return False  # of two answers that were kept during a pause, the first may have ended the other's request
     data = fields.get("data")
     plan.results[fields["type"]] = data
-    tasks = plan.own_tasks()
+    tasks = tasks_of(plan)
     if not tasks.is_task(request.task):
         return True
     task = tasks.task(request.task)
@@ -49,7 +50,7 @@ def _settle(tasks: TaskRegistry, task_id: str, event_type: str, data: Any) -> No
 
 def awaited_is_resolved(plan: PlanContext) -> bool:
     """Whether what a plan awaits is resolved; what is not known any more was resolved."""
-    tasks, awaited = plan.own_tasks(), plan.awaiting
+    tasks, awaited = tasks_of(plan), plan.awaiting
     if tasks.is_group(awaited):
         return tasks.watch_group(awaited) is not None
     return not tasks.is_task(awaited) or tasks.task(awaited).state.finished
@@ -57,7 +58,7 @@ def awaited_is_resolved(plan: PlanContext) -> bool:
 
 def drop_unwanted(plan: PlanContext) -> None:
     """Requests whose tasks are over (a join was reached, a group cancelled) wait no more; old tasks are forgotten."""
-    tasks = plan.own_tasks()
+    tasks = tasks_of(plan)
     for request_id, request in list(plan.requests.items()):
         if request.task and (not tasks.is_task(request.task) or tasks.task(request.task).state.finished):
             del plan.requests[request_id]

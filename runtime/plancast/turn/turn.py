@@ -7,12 +7,15 @@ from typing import Any
 from plancast.context import GoalContext, PlatformContext, TransitionContext
 from plancast.errors import ForeignPlan, InvalidApp, InvalidDecision, InvalidStateMachine, TerminalError
 from plancast.models.decorators import RecordedAnswers
-from plancast.plan.context import MAX_MOVES, WAITING_FOR, PlanContext
+from plancast.plan import early_events, state_moves
+from plancast.plan.context import PlanContext
 from plancast.plan.control_events import FORK
 from plancast.plan.event_fields import answered_request, error_text
+from plancast.plan.record import WAITING_FOR
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.staged_events import StagedEvents
 from plancast.plan.status import PAUSED, PENDING, RUNNING
+from plancast.plan.transitions import is_stale, target_of
 from plancast.plan_tree import TOP, Place, read_place
 from plancast.planners.contract import version_of
 from plancast.planners.planner import Handler, Planner, call_handler, wants_four
@@ -102,7 +105,7 @@ class Turn:
         )
         if plan is not None:
             plan._context = self.context
-            plan.hands_over = self._transition_handler(plan) is not None
+            plan._has_handler = self._transition_handler(plan) is not None
             plan.moves.clear()
             self.asked_before = {key: (each.due, each.child, each.sequence) for key, each in plan.requests.items()}
 
@@ -280,7 +283,7 @@ class Turn:
     async def _offer(self, plan: PlanContext) -> Verdict:
         """Let the event move the plan, in the order: retry, listeners, machine or transition handler, keep."""
         parent = answered_request(self.event)
-        if parent is not None and plan.is_stale(parent):
+        if parent is not None and is_stale(plan, parent):
             return self.ignored("an answer that came too late, or twice")
         request = plan.requests.get(parent) if parent else None
         event = as_failure_of_child(plan, request, self.event)
@@ -298,14 +301,14 @@ class Turn:
             return COMMIT if await deciding.on_event(event, request) else self._keep(plan, event)
         if plan.status is PAUSED and not (request is None and self._waits_for(plan, event)):
             return self._keep(plan, event)
-        handler = self._transition_handler(plan) if plan.hands_over else None
+        handler = self._transition_handler(plan) if plan._has_handler else None
         if handler is not None and not plan.state_machine and (request is not None or self._waits_for(plan, event)):
             await self._hand_over(plan, event, handler)
             return COMMIT
         if plan.status is PAUSED:
             await plan.resume(event.data)
             return COMMIT
-        target = plan.get_next_state(event) if called else plan.next_on_current(event)
+        target = plan.get_next_state(event) if called else target_of(plan, plan.current_state, event)
         if target is not None:
             await self._move(plan, event, target, handler)
             return COMMIT
@@ -318,7 +321,7 @@ class Turn:
 
     async def _move(self, plan: PlanContext, event: Any, target: str, handler: Handler | None) -> None:
         if handler is None:
-            await plan.take_transition(event, target)
+            await _take_transition(plan, event, target)
         else:
             await self._hand_over(plan, event, handler, target)
 
@@ -329,7 +332,7 @@ class Turn:
     async def _hand_over(self, plan: PlanContext, event: Any, handler: Handler, target: str | None = None) -> bool:
         """Let the planner's handler move the plan; False when it did nothing."""
         if not plan.state_machine:
-            plan.take_answer(event)
+            state_moves.store_result(plan, event.type, event)
         before = self._mark(plan)
         if wants_four(handler):
             await call_handler(handler, event, self.context, plan, target)
@@ -355,23 +358,23 @@ class Turn:
     async def _hand_over_kept(self, plan: PlanContext) -> None:
         """Offer the handler what came before the plan's state waited for it, as if it came now."""
         handler = self._transition_handler(plan)
-        for _ in range(MAX_MOVES):
+        for _ in range(state_moves.MAX_MOVES):
             if handler is None or plan.status is not RUNNING:
                 return
-            if (found := plan.take_kept_for_state()) is None:
+            if (found := early_events.take_for_state(plan)) is None:
                 return
             fields, target = found
             await self._hand_over(plan, EventEnvelope.model_validate(fields), handler, target)
 
     async def _settle_by_hand(self, plan: PlanContext) -> None:
         """A state that a handler has set, and neither entered nor paused in, is entered now."""
-        if not plan.set_by_hand:
+        if not state_moves.is_assigned(plan):
             return
         event = None if self._is_goal else self.event
         if plan.status is RUNNING:
-            await plan.enter_assigned(event)
+            await state_moves.enter_assigned(plan, event)
         elif plan.status is PAUSED:
-            plan.halt_in_assigned(event)
+            state_moves.stay_in_assigned(plan, event)
 
     async def _not_taken(self, plan: PlanContext, request: Request | None, event: Any) -> Verdict:
         if request is not None and ends_request(plan, request, event):
@@ -382,7 +385,7 @@ class Turn:
         return self._keep(plan, event)
 
     def _keep(self, plan: PlanContext, event: Any) -> Verdict:
-        dropped = plan.keep(event.to_wire(), self.environment.settings.max_kept_events)
+        dropped = early_events.keep(plan, event.to_wire(), self.environment.settings.max_kept_events)
         self.notes.append(f"{event.type} is kept until a state waits for it")
         if dropped is not None:
             self.notes.append(f"warning: too many kept events, the oldest ({dropped}) was dropped")
@@ -402,14 +405,14 @@ class Turn:
             await deciding.on_timer(self.event, request_id, request)
             return COMMIT
         if request.event_type == WAIT:
-            plan.end_wait()
+            state_moves.end_wait(plan)
             handler = self._transition_handler(plan)
             if handler is not None and await self._hand_over(plan, self.event, handler):
                 return COMMIT
             await plan.fail(f"deadline_exceeded: {request.response_event} did not come in {request.timeout:g} s")
             return COMMIT
         if request.asking_again:
-            await plan.ask_again(request_id)
+            await state_moves.retry_request(plan, request_id)
             return COMMIT
         if ask_later(self, plan, request, self.event):
             return COMMIT
@@ -501,7 +504,7 @@ class Turn:
             plan.tenant_id, plan.user_id = goal.tenant_id, goal.user_id
             plan.session_id = plan.session_id or goal.session_id
             planner = self.environment.goals[goal.event_type]
-            plan.hands_over = planner.transition_handler is not None
+            plan._has_handler = planner.transition_handler is not None
             plan.planner = plan.planner or planner.name
             if planner.transition_handler is not None or not plan.state_machine:
                 plan.planner_version = planner.version
@@ -521,6 +524,14 @@ class Turn:
         """The same in msgpack."""
         assert self.plan is not None
         return packed_entry(self, self.plan)
+
+
+async def _take_transition(plan: PlanContext, event: Any, target: str) -> None:
+    if state_moves.is_assigned(plan):
+        await plan.execute_next(event)
+        return
+    state_moves.store_result(plan, plan.current_state, event)
+    await state_moves.enter(plan, target)
 
 
 def _check_response(event_type: str, topic: str | None) -> None:

@@ -24,6 +24,7 @@ from plancast.cli.diagnose.evidence import RayEvidence, Skew
 from plancast.cli.errors import describe
 from plancast.cli.plans import submit
 from plancast.cli.plans.graph import mermaid
+from plancast.plan.serialization import to_state
 from plancast.plan.store import StoredPlans
 from plancast.settings import Settings
 from plancast.terminal import output, progress
@@ -190,7 +191,7 @@ async def _commit_turns(
             plan_id, str(plan.status), plan.goal_event, plan.current_state, revision,
             plan.tenant_id, plan.user_id, plan.session_id or "", "", plan.planner, plan.created_at, now,
         )  # fmt: skip
-        state = pack(plan.to_state() | {"machine": plan.machine.hash})
+        state = pack(to_state(plan) | {"machine": plan.machine.hash})
         version = await bus.checkpoints.commit(
             Checkpoint(plan_id, revision, "test", state, summary, timeline=tuple(timeline), version=version)
         )

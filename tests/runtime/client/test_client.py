@@ -15,6 +15,8 @@ from plancast.client.handle import PlanChange
 from plancast.context import GoalContext
 from plancast.errors import ForeignPlan, PlanCancelled, PlanFailed, PlanFinished, PlanNotFound, UnknownGoal
 from plancast.plan.context import PlanContext
+from plancast.plan.serialization import to_state
+from plancast.plan.state_moves import response_data
 from plancast.plan.status import PlanStatus
 from plancast.plan.store import StoredPlans
 from plancast.settings import Settings
@@ -75,7 +77,7 @@ class Host:
                 correlation_id=plan.correlation_id,
                 revision=revision,
                 epoch="test",
-                state=pack({**plan.to_state(), "machine": plan.machine.hash}),
+                state=pack({**to_state(plan), "machine": plan.machine.hash}),
                 summary=PlanSummary(
                     plan.plan_id,
                     str(plan.status),
@@ -106,7 +108,7 @@ class Host:
             type=f"{plan.goal_event}.completed",
             topic=EventTopic.ACTION_RESULTS,
             correlation_id=plan.correlation_id,
-            data=plan.response_data(),
+            data=response_data(plan),
         )
         payload, content_type = self.bus.encode(event)
         notify = plan.notify or "" if told else ""

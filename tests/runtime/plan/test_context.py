@@ -18,6 +18,7 @@ from plancast import (
     StateConfig,
     StateTransition,
 )
+from plancast.plan.serialization import pack_state, to_state
 from plancast_bus.events.codec import unpack
 
 MACHINE = {
@@ -398,10 +399,10 @@ async def test_the_packed_state_follows_every_change() -> None:
     for name, value in changes:
         setattr(plan, name, value)
         for machine in ("", "a hash"):
-            expected = plan.to_state() | ({"machine": machine} if machine else {})
-            assert unpack(plan.packed_state(machine)) == expected, name
+            expected = to_state(plan) | ({"machine": machine} if machine else {})
+            assert unpack(pack_state(plan, machine)) == expected, name
     plan.user_id.append("changed in place")  # type: ignore[attr-defined]
-    assert unpack(plan.packed_state("")) == plan.to_state()
+    assert unpack(pack_state(plan, "")) == to_state(plan)
 
 
 _FORMED = {"state_machine", "requests", "tasks", "_context"}
@@ -411,7 +412,7 @@ _FORMED = {"state_machine", "requests", "tasks", "_context"}
 def test_no_field_of_a_plan_is_forgotten(name: str) -> None:
     plan = a_plan(doubles())
     setattr(plan, name, "something")
-    assert plan.to_state()[name] == "something"
+    assert to_state(plan)[name] == "something"
 
 
 def test_a_plan_takes_attributes_of_ones_own() -> None:

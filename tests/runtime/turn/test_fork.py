@@ -21,6 +21,7 @@ from plancast.plan.context import PlanContext
 from plancast.plan.control_events import FORK
 from plancast.plan.event_fields import answered_request
 from plancast.plan.requests import Request
+from plancast.plan.serialization import to_state
 from plancast.planners.contract import RunContext
 from plancast.planners.decision_tree.planner import DeterministicPlanner
 from plancast.planners.decision_tree.steps import FinishStep, SpawnAndAwaitStep
@@ -97,7 +98,7 @@ class Fork:
             verdict = await made.fail(error)
         assert verdict is Verdict.COMMIT, made.reason
         assert made.plan is not None
-        self.state, self.effects = codec.pack(made.plan.to_state()), tuple(made.effects)
+        self.state, self.effects = codec.pack(to_state(made.plan)), tuple(made.effects)
         return made
 
 

@@ -21,8 +21,8 @@ from plancast.console.schemas.plans import (
 )
 from plancast.errors import PlancastError
 from plancast.plan import timeline
-from plancast.plan.context import WAITING_FOR
 from plancast.plan.control_events import PAUSE, who
+from plancast.plan.record import WAITING_FOR
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.status import PlanStatus
 from plancast.state_machine.interpolation import ROOTS, compile_template

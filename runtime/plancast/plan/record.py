@@ -1,0 +1,136 @@
+"""The data of one plan: identity, state machine, progress, open requests, early events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from plancast.plan.requests import Request
+from plancast.plan.status import PENDING, PlanStatus
+from plancast.state_machine.machine import START, Machine
+from plancast.state_machine.states import StateConfig
+from plancast.tasks.registry import TaskRegistry
+
+WAITING_FOR, WAIT_TIMEOUT = "_waiting_for", "_wait_timeout"
+"""Names in the results: the event that a planner's WAIT waits for, and its timeout in seconds."""
+
+
+class PackedOrigin(NamedTuple):
+    """The msgpack form of fields that hardly change after the first turn, reused while their values stay the same."""
+
+    values: tuple[Any, ...]
+    size: int
+    packed: bytes
+
+
+class _Open:
+    """Gives a class with slots a ``__dict__`` too, for attributes that are not fields."""
+
+
+@dataclass(kw_only=True, slots=True)  # slots: to read an attribute that has a default costs a fifth
+class PlanRecord(_Open):
+    """The fields of a plan. :class:`~plancast.plan.context.PlanContext` adds the methods that users call."""
+
+    plan_id: str
+    state_machine: dict[str, StateConfig] = field(repr=False)
+    """States by name. A plan that a planner decides step by step has none."""
+    goal_event: str = ""
+    """Type of the event that created the plan."""
+    goal_data: dict[str, Any] = field(default_factory=dict)
+    response_event: str = ""
+    """Type of the final response, as the requester asked for it; empty: ``<goal>.completed`` or ``.failed``."""
+    status: PlanStatus = PENDING
+    current_state: str = START
+    results: dict[str, Any] = field(default_factory=dict)
+    """Data of the event that each state waited for, by state name."""
+    parent_plan_id: str | None = None
+    session_id: str | None = None
+    user_id: str = ""
+    tenant_id: str = ""
+    correlation_id: str = ""
+    """Correlation id of the plan's events; defaults to the plan's id."""
+    pause_reason: str | None = None
+    error: str | None = None
+    """Why the plan failed or was cancelled."""
+    result: Any = None
+    """Argument of ``finalize``; None: ``results`` is the result."""
+    goal_id: str | None = None
+    """Id of the goal event; the final response answers it."""
+    response_topic: str | None = None
+    trace_id: str | None = None
+    reply_to: str | None = None
+    """Correlation id of the final response; for a child plan the parent's."""
+    notify: str | None = None
+    """Address on which the client that submitted the goal waits for the final response."""
+    root: str = ""
+    """Correlation id of the top-level plan that this one descends from; empty for a top-level plan."""
+    depth: int = 1
+    """1 for a top-level plan, one more for each plan above."""
+    planner: str = ""
+    """Name of the planner that runs the plan."""
+    decider: str = ""
+    """Name of the planner that decides the plan step by step; empty when a state machine or handlers move it."""
+    planner_version: str = ""
+    """Version of the decider, or of the planner whose handlers move the plan; empty when no code of the app does."""
+    created_at: float = 0.0
+    """Seconds since the epoch, UTC."""
+    spent: dict[str, float] = field(default_factory=dict)
+    """Spend of the decisions so far: ``actions``, ``tokens``, ``cost`` (US dollars), ``calls``."""
+    trajectory: list[dict[str, Any]] = field(default_factory=list)
+    """The newest events and decisions of a plan that a planner decides, oldest first."""
+    earlier: dict[str, int] = field(default_factory=dict)
+    """Counts of the older ones, by event type or action."""
+    tasks: TaskRegistry | None = None
+    """Tasks and groups that the plan has started; None before the first one."""
+    awaiting: str = ""
+    """The task or group that a planner's AWAIT waits for."""
+    control: dict[str, Any] = field(default_factory=dict)
+    """Control events that the planner has not seen yet: ``pause``, ``injected``, ``redirect_goal``; and ``unseen``,
+    when such a pause has kept an event from the planner."""
+    unmoved: str = ""
+    """The state in which the transition handler last made no move on an answer."""
+    aliases: list[str] = field(default_factory=list)
+    """Further correlation ids that the plan is found by."""
+    requests: dict[str, Request] = field(default_factory=dict)
+    """Requests without an answer yet, by event id."""
+    kept: list[dict[str, Any]] = field(default_factory=list)
+    """Events that arrived before any state waited for them, oldest first."""
+    _context: Any = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if type(self.status) is not PlanStatus:
+            self.status = PlanStatus(self.status)
+        self.correlation_id = self.correlation_id or self.plan_id
+        given: Any = self.state_machine
+        if isinstance(given, Machine):
+            self.state_machine, self.machine = dict(given.states), given
+        else:
+            self.state_machine = _states(given)
+        self._entered = self.current_state
+        """The state that was entered last; ``current_state`` differs when a handler has assigned another one."""
+        self.moves: list[str] = []
+        """States entered since the object was made."""
+        self._packed_origin: PackedOrigin | None = None
+        self._has_handler = False
+        """A transition handler makes the plan's moves, so the turn offers early events to it."""
+
+    @cached_property
+    def machine(self) -> Machine:
+        """The compiled state machine."""
+        return Machine.compile(self.state_machine)
+
+
+def tasks_of(plan: PlanRecord) -> TaskRegistry:
+    """The plan's task registry, created on first use."""
+    if plan.tasks is None:
+        plan.tasks = TaskRegistry()
+    return plan.tasks
+
+
+def _states(given: Mapping[str, Any]) -> dict[str, StateConfig]:
+    return {
+        name: state if isinstance(state, StateConfig) else StateConfig.model_validate(state)
+        for name, state in given.items()
+    }

@@ -1,0 +1,199 @@
+"""Moves of a plan through its state machine: enter states, send their requests, finish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plancast.errors import InvalidStateMachine
+from plancast.plan import early_events
+from plancast.plan.event_fields import answered_request, error_text, event_data
+from plancast.plan.record import WAIT_TIMEOUT, WAITING_FOR, PlanRecord
+from plancast.plan.requests import WAIT, Request
+from plancast.plan.staged_events import StagedEvents
+from plancast.plan.status import COMPLETED, RUNNING, PlanStatus
+from plancast.plan.transitions import is_stale, target_of
+
+MAX_MOVES = 1_000
+"""States that one call may pass through before the machine counts as an endless loop."""
+
+
+def accept(plan: PlanRecord, event: Any) -> str | None:
+    """The state that the event leads to; stores its data as a result and closes its request.
+
+    A handler may have assigned the target to ``current_state`` already: the event is looked up from the state that was
+    entered last.
+    """
+    origin, parent = plan._entered, answered_request(event)
+    if parent is not None and is_stale(plan, parent):
+        return None
+    target = target_of(plan, origin, event)
+    if target is None or (plan.current_state != origin and target != plan.current_state):
+        origin = plan.current_state
+        target = target_of(plan, origin, event)
+    if target is not None:
+        store_result(plan, origin, event)
+    return target
+
+
+def store_result(plan: PlanRecord, name: str, event: Any) -> None:
+    """Store an event's data as the result of this name, and close the request that it answers."""
+    plan.results[name] = event_data(event)
+    parent = answered_request(event)
+    if parent is not None:
+        plan.requests.pop(parent, None)
+
+
+async def enter(plan: PlanRecord, target: str) -> None:
+    """Enter a state, passing through those with nothing to do, and go on while early events allow it."""
+    next_target: str | None = target
+    for _ in range(MAX_MOVES):
+        if next_target is None:
+            return
+        await _enter_one(plan, next_target)
+        next_target = _take_early(plan) if plan.kept and not plan.status.finished else None
+    raise InvalidStateMachine([f"plan {plan.plan_id} went through {MAX_MOVES} states without waiting"])
+
+
+async def drain_early(plan: PlanRecord) -> None:
+    """Move on an early event that the current state waits for, if there is one."""
+    target = _take_early(plan)
+    if target is not None:
+        await enter(plan, target)
+
+
+def _take_early(plan: PlanRecord) -> str | None:
+    if plan._has_handler or (found := early_events.take_for_state(plan)) is None:
+        return None
+    event, target = found
+    store_result(plan, plan.current_state, event)
+    return target
+
+
+async def _enter_one(plan: PlanRecord, target: str) -> None:
+    if target not in plan.state_machine:
+        raise InvalidStateMachine([f"there is no state {target!r}"])
+    path = plan.machine.resolve_passthrough(target)
+    plan.moves.extend(path)
+    plan.current_state = plan._entered = path[-1]
+    plan.status = RUNNING
+    plan.pause_reason = None
+    plan.unmoved = ""
+    _close_requests_of_states(plan)
+    state = plan.state_machine[plan.current_state]
+    if state.is_terminal:
+        outcome = state.outcome or ("failed" if plan.current_state == "failed" else "completed")
+        if outcome == "failed" and plan.error is None:
+            plan.error = _failure_of_results(plan)
+        await finish(plan, PlanStatus(outcome))
+    elif state.action is not None:
+        await send_request(plan, plan.current_state)
+
+
+async def enter_assigned(plan: PlanRecord, event: Any = None) -> None:
+    """Enter the state that was assigned to ``current_state``."""
+    if event is not None:
+        store_result(plan, plan._entered, event)
+    await enter(plan, plan.current_state)
+
+
+def stay_in_assigned(plan: PlanRecord, event: Any = None) -> None:
+    """Take the assigned ``current_state`` as entered without its action: the plan was paused in it."""
+    if event is not None:
+        store_result(plan, plan._entered, event)
+    plan.moves.append(plan.current_state)
+    plan._entered = plan.current_state
+    _close_requests_of_states(plan)
+
+
+def is_assigned(plan: PlanRecord) -> bool:
+    """Whether ``current_state`` was assigned and not entered."""
+    return plan.current_state != plan._entered
+
+
+async def send_request(plan: PlanRecord, state: str, attempt: int = 1) -> None:
+    """Send the request of a state's action, as this attempt at it."""
+    action = plan.state_machine[state].action
+    if action is None or plan._context is None:
+        return
+    template = plan.machine.action_template(state)
+    data, bus = template.render(_scope(plan)) if template is not None else {}, plan._context.bus
+    if type(bus) is StagedEvents:
+        request_id = bus.stage_request(action.event_type, data, action.response_event, plan.correlation_id)
+    else:
+        request_id = await bus.request(
+            event_type=action.event_type,
+            data=data,
+            response_event=action.response_event,
+            correlation_id=plan.correlation_id,
+        )
+    if isinstance(request_id, str):
+        request = plan.requests.get(request_id)
+        if request is None:  # a double has sent it
+            request = plan.requests[request_id] = Request(action.event_type, action.response_event)
+        request.state, request.attempt = state, attempt
+
+
+async def retry_request(plan: PlanRecord, request_id: str) -> None:
+    """Send a state's request again under a new id; an answer to the old id is stale."""
+    request = plan.requests.pop(request_id)
+    if request.state is not None:
+        await send_request(plan, request.state, request.attempt + 1)
+
+
+def _close_requests_of_states(plan: PlanRecord) -> None:
+    if not plan.requests:  # nearly always: an answer has just been taken
+        return
+    for request_id in [key for key, request in plan.requests.items() if request.state is not None]:
+        del plan.requests[request_id]
+
+
+def end_wait(plan: PlanRecord) -> None:
+    """End a pause or WAIT: the plan runs, and the WAIT's request is closed."""
+    plan.status, plan.pause_reason = RUNNING, None
+    plan.results.pop(WAITING_FOR, None)
+    plan.results.pop(WAIT_TIMEOUT, None)
+    for request_id in [key for key, request in plan.requests.items() if request.event_type == WAIT]:
+        del plan.requests[request_id]
+
+
+async def finish(plan: PlanRecord, status: PlanStatus) -> None:
+    """Set a final status and send the final response."""
+    plan.status = status
+    plan.pause_reason = None
+    plan.kept.clear()
+    if plan._context is None:
+        return
+    ending = "completed" if status is COMPLETED else "failed"
+    await plan._context.bus.respond(
+        event_type=plan.response_event or f"{plan.goal_event}.{ending}",
+        data=response_data(plan),
+        correlation_id=plan.reply_to or plan.parent_plan_id or plan.correlation_id,
+    )
+
+
+def response_data(plan: PlanRecord) -> dict[str, Any]:
+    """Data of the final response: ``plan_id``, ``status``, ``result`` and ``error``."""
+    result = plan.results if plan.result is None and plan.status is COMPLETED else plan.result
+    return {"plan_id": plan.plan_id, "status": str(plan.status), "result": result, "error": plan.error}
+
+
+def _failure_of_results(plan: PlanRecord) -> str:
+    """The error of the newest result that carries one: why the machine reached its failed state."""
+    for data in reversed(list(plan.results.values())):
+        if isinstance(data, Mapping) and data.get("error"):
+            return error_text(data["error"])
+    return f"the plan reached the state {plan.current_state!r}"
+
+
+def _scope(plan: PlanRecord) -> dict[str, Any]:
+    """Roots of the placeholders in an action's data."""
+    return {
+        "goal_data": plan.goal_data,
+        "results": plan.results,
+        "plan_id": plan.plan_id,
+        "correlation_id": plan.correlation_id,
+        "session_id": plan.session_id,
+        "user_id": plan.user_id,
+        "tenant_id": plan.tenant_id,
+    }
