@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from plancast.turn.turn import Turn, Verdict
+from plancast.turn.turn import Turn, TurnOutcome
 from plancast_actors.hosting.activation import digest_of
 from plancast_actors.hosting.protocol import Inbound
 from plancast_actors.telemetry.samples import Laps, laps_of
@@ -66,7 +66,7 @@ class QuickTurn:
             turn.packed_event = inbound.payload
         try:
             verdict = at_once(turn.run())
-            if verdict is not Verdict.COMMIT:
+            if verdict is not TurnOutcome.COMMIT:
                 turn.close()  # it has changed nothing
                 return None
             if not state.may_stage(turn, turn.now):

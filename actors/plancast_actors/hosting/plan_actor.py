@@ -17,7 +17,7 @@ from plancast.plan.event_fields import error_text
 from plancast.plan_tree import KEPT_SECONDS, Place
 from plancast.telemetry.logging import IN_HAND, about
 from plancast.telemetry.redaction import redact
-from plancast.turn.turn import Turn, Verdict
+from plancast.turn.turn import Turn, TurnOutcome
 from plancast_actors.hosting.activation import EXPIRED, Activation, Emitted, digest_of
 from plancast_actors.hosting.backlog import Backlog
 from plancast_actors.hosting.fast_path import QuickTurn
@@ -74,7 +74,7 @@ class PlanActor:
         self.mailbox: deque[tuple[Inbound, Reports]] = deque()
         self.last_used = 0.0
         self._task: asyncio.Task[None] | None = None
-        self._handling: asyncio.Task[Verdict] | None = None
+        self._handling: asyncio.Task[TurnOutcome] | None = None
         self._running: Turn | None = None
         self._stopped_by: EventEnvelope | None = None
         """The cancellation that has stopped the running handler."""
@@ -258,7 +258,7 @@ class PlanActor:
                 if self.state.plan is not None:
                     continue  # it has begun, before the bounds were changed
                 logger.info("a child plan is refused: %s", refusal, extra={"correlation_id": self.correlation_id})
-                if await turn.fail(TerminalError(f"the plan was refused: {refusal}")) is Verdict.REFUSE:
+                if await turn.fail(TerminalError(f"the plan was refused: {refusal}")) is TurnOutcome.REFUSE:
                     await self._put_aside(inbound, "refused", turn.reason)
                 else:
                     await self.state.emit(tuple(turn.effects))
@@ -295,15 +295,15 @@ class PlanActor:
                 why = error_text(error)
                 logger.warning("turn failed: %s", why, exc_info=True, extra={"correlation_id": self.correlation_id})
                 turn, verdict = await self._failed(inbound, event, is_timer, error)
-            if verdict is Verdict.UNKNOWN:
+            if verdict is TurnOutcome.UNKNOWN:
                 return await self._unknown(inbound, event)
-            if verdict is Verdict.REFUSE:
+            if verdict is TurnOutcome.REFUSE:
                 await self._put_aside(inbound, "refused", turn.reason)
                 return done
-            if verdict is Verdict.EMIT:
+            if verdict is TurnOutcome.EMIT:
                 await self.state.emit(tuple(turn.effects))
                 return done
-            if verdict is Verdict.IGNORE:
+            if verdict is TurnOutcome.IGNORE:
                 turn.close()
                 if await self.state.patiently(self.state.is_stale):
                     # No commit has shown it: the event may be for a turn that another host has taken meanwhile.
@@ -349,7 +349,7 @@ class PlanActor:
             turn.belongs_to(inbound.trace)
         return turn
 
-    async def _run(self, turn: Turn) -> Verdict:
+    async def _run(self, turn: Turn) -> TurnOutcome:
         if not self.host.has_handlers:
             return await contained(turn.run)
         self._handling, self._running = asyncio.get_running_loop().create_task(contained(turn.run)), turn
@@ -434,7 +434,7 @@ class PlanActor:
             may = self.state.plan is None or (not self.finished and turn.same_tenant(event))
             if not may or digest_of(event.id) in self.state.processed:
                 return
-            if await turn.fail(TerminalError(detail)) is not Verdict.COMMIT:
+            if await turn.fail(TerminalError(detail)) is not TurnOutcome.COMMIT:
                 return
             try:
                 await self.state.commit(turn, digest_of(event.id))
@@ -461,7 +461,7 @@ class PlanActor:
 
     async def _failed(
         self, inbound: Inbound, event: EventEnvelope, is_timer: bool, error: BaseException
-    ) -> tuple[Turn, Verdict]:
+    ) -> tuple[Turn, TurnOutcome]:
         """A turn that fails the plan, from the checkpoint: nothing that the broken turn did remains."""
         event, is_timer, _ = self.host.decode(inbound)  # handlers may have written into the one that they were given
         if not self.state.unload_turn():

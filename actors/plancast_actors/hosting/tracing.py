@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from opentelemetry.trace import Link, SpanKind
 
 from plancast.telemetry.tracing import Tracing, Work, link_to, processing
-from plancast.turn.turn import Turn, Verdict
+from plancast.turn.turn import Turn, TurnOutcome
 from plancast_actors.hosting.activation import Activation
 from plancast_actors.hosting.backlog import Backlog
 from plancast_actors.hosting.fast_path import QuickTurn
@@ -166,7 +166,7 @@ class TracedPlanActor(PlanActor):
         finally:
             self._end()
 
-    async def _run(self, turn: Turn) -> Verdict:
+    async def _run(self, turn: Turn) -> TurnOutcome:
         assert self._span is not None
         with self._traces.tracing.within(self._span):
             return await super()._run(turn)
@@ -177,7 +177,7 @@ class TracedPlanActor(PlanActor):
 
     async def _failed(
         self, inbound: Inbound, event: EventEnvelope, is_timer: bool, error: BaseException
-    ) -> tuple[Turn, Verdict]:
+    ) -> tuple[Turn, TurnOutcome]:
         self._fail(type(error).__name__)
         return await super()._failed(inbound, event, is_timer, error)
 

@@ -16,7 +16,7 @@ from plancast.plan.requests import WAIT
 from plancast.plan.status import PlanStatus
 from plancast.settings import PlanSettings
 from plancast.state_machine.machine import Machine
-from plancast.turn.stall import Kind, Standstill, standstill
+from plancast.turn.stall import Stall, StallKind, find_stall
 from plancast_actors.maintenance.machine_gc import UnusedMachines
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.errors import BusError, InvalidEnvelope
@@ -65,7 +65,7 @@ class Sweeper:
         bus: The connection to work over; whoever made it closes it.
         settings: ``sweep_seconds``, ``stalled_seconds`` and ``unused_machine_seconds`` are used.
         clock: What plans are timed by.
-        note: Called with the kind of every standstill that is found, for metrics.
+        note: Called with the kind of every stall that is found, for metrics.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Sweeper:
         self.stalled: OrderedDict[str, Stalled] = OrderedDict()
         """Plans that stand still, by correlation id."""
         self.found = 0
-        """Standstills found since the start."""
+        """Stalls found since the start."""
 
     def start(self) -> None:
         """Sweep from now on, unless the settings say never."""
@@ -166,7 +166,7 @@ class Sweeper:
             self.stalled.move_to_end(key)  # the others have their turn first
 
     async def _look(self, committed: Committed, now: float) -> None:
-        found: Standstill | None
+        found: Stall | None
         try:
             checkpoint = await self._bus.checkpoints.load(committed.correlation_id)
             if checkpoint is None or checkpoint.version != committed.version:
@@ -175,9 +175,9 @@ class Sweeper:
         except BusError as error:
             if not isinstance(error, InvalidEnvelope):
                 raise
-            found = Standstill(Kind.UNREADABLE, str(error))
+            found = Stall(StallKind.UNREADABLE, str(error))
         else:
-            found = standstill(plan, now, self._settings.stalled_seconds, self._began)
+            found = find_stall(plan, now, self._settings.stalled_seconds, self._began)
             if found is None:
                 self._look_when_due(plan, committed)
         if found is not None:
@@ -213,7 +213,7 @@ class Sweeper:
 
     # Reporting.
 
-    async def _report(self, committed: Committed, found: Standstill) -> None:
+    async def _report(self, committed: Committed, found: Stall) -> None:
         key, summary = committed.correlation_id, committed.summary
         logger.warning(
             "plan stands still (%s): %s",

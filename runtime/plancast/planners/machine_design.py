@@ -16,7 +16,7 @@ from plancast.models.options import AnswerFormat
 from plancast.models.repair_loop import Asking
 from plancast.plan.context import PlanContext
 from plancast.planners.planner import Planner
-from plancast.planners.run_from_handler import live_agents, publishable_events
+from plancast.planners.run_context import live_agents, publishable_events
 from plancast.state_machine.interpolation import ROOTS
 from plancast.state_machine.machine import validate_state_machine
 from plancast.state_machine.states import StateConfig

@@ -11,7 +11,7 @@ from plancast.plan.context import PlanContext
 from plancast.plan.control_events import FORK
 from plancast.replay.environment import Script, Unknowable, recorded_failure
 from plancast.state_machine.machine import Machine
-from plancast.turn.turn import Turn, TurnEnvironment, Verdict
+from plancast.turn.turn import Turn, TurnEnvironment, TurnOutcome
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.ports.effects import Effect, Publish, Respond
@@ -56,7 +56,7 @@ class _Turn(Turn):
 
 class _Done(NamedTuple):
     turn: Turn
-    verdict: Verdict
+    verdict: TurnOutcome
 
 
 async def rerun(
@@ -111,7 +111,7 @@ async def rerun(
             return _taken(done, why="a cancellation has interrupted the goal's handler")
     differs = _taken(first)
     differs.differences = found
-    if first.verdict is not Verdict.COMMIT or any(each.path.startswith(_ASTRAY) for each in found):
+    if first.verdict is not TurnOutcome.COMMIT or any(each.path.startswith(_ASTRAY) for each in found):
         differs.plan = None
     return differs
 
@@ -140,7 +140,7 @@ def _from_outside(failure: Exception) -> bool:
 
 def _compare(entry: Mapping[str, Any], done: _Done) -> list[Difference]:
     """Where a turn differs from what was recorded of it."""
-    if done.verdict is not Verdict.COMMIT:
+    if done.verdict is not TurnOutcome.COMMIT:
         return [Difference("turn", "taken", f"not taken: {done.turn.reason or 'the plan does not begin'}")]
     now: dict[str, Any] = codec.unpack(codec.pack(done.turn.entry()))
     found: list[Difference] = []

@@ -1,4 +1,4 @@
-"""What all turns of a host share: the app, its planners by name and by goal, and the ways out of a turn."""
+"""The environment of turns: the app with its planners, the codec and the ports; and the outcomes of a turn."""
 
 from __future__ import annotations
 
@@ -12,18 +12,30 @@ from plancast.context import PlanMemory
 from plancast.plan.context import PlanContext
 from plancast.plan.store import StoredPlans
 from plancast.planners.contract import AutonomousPlanner, version_of
-from plancast.planners.planner import Planner
+from plancast.planners.planner import Handler, Planner
 from plancast.settings import PlanSettings
 from plancast_bus.events.envelope import EventEnvelope, WireEvent
 from plancast_bus.subjects import Subjects
 
-MEMORIES = 1_024
-"""Tenants whose ``context.memory`` is kept."""
+
+class TurnOutcome(StrEnum):
+    """What a turn has come to, which decides what becomes of its event."""
+
+    COMMIT = "commit"
+    """The plan has changed: commit, emit, then acknowledge."""
+    EMIT = "emit"
+    """No plan was involved, but a handler has sent something: emit, then acknowledge."""
+    IGNORE = "ignore"
+    """Nothing has changed: acknowledge."""
+    UNKNOWN = "unknown"
+    """No plan has this correlation id (yet)."""
+    REFUSE = "refuse"
+    """The event may not move this plan: dead-letter it with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEnvironment:
-    """What all turns of a host share."""
+    """The app and the ports that all turns of a host share."""
 
     app: App
     subjects: Subjects
@@ -36,20 +48,19 @@ class TurnEnvironment:
     reasoner: Any = None
     goals: Mapping[str, Planner] = field(init=False)
     planners: Mapping[tuple[str, str], Planner] = field(init=False)
-    """By name and version, those included that take no new goals."""
+    """Planners by name and version, including those that take no new goals."""
     current: Mapping[str, Planner] = field(init=False)
-    """By name, those that take new goals."""
+    """Planners that take new goals, by name."""
     deciders: Mapping[tuple[str, str], AutonomousPlanner] = field(init=False)
-    """Who decides plans step by step, by name and version."""
+    """Planners that decide step by step, by name and version."""
     expected: Mapping[str, str] = field(init=False)
-    """Events that people and webhooks send, as planners declare them."""
+    """Descriptions of the events that people and webhooks send, as planners declare them."""
     listeners: tuple[Planner, ...] = field(init=False)
+    """Planners with event handlers."""
     in_full: bool = field(init=False)
-    """Whether timelines keep what turns have sent and heard from models."""
+    """Whether timelines keep the data of sent events and the replies of models."""
     checked: set[str] = field(init=False, default_factory=set)
-    """Hashes of state machines that were found valid."""
-    _memories: dict[str, PlanMemory] = field(init=False, default_factory=dict)
-    """By tenant."""
+    """Hashes of state machines that passed validation."""
 
     def __post_init__(self) -> None:
         app = self.app
@@ -69,15 +80,8 @@ class TurnEnvironment:
             object.__setattr__(self, name, value)
 
     def memory_of(self, tenant_id: str) -> PlanMemory:
-        """``context.memory`` for a turn: handlers find plans of the turn's own tenant alone."""
-        if not isinstance(self.memory, StoredPlans):
-            return self.memory
-        found = self._memories.get(tenant_id)
-        if found is None:
-            if len(self._memories) >= MEMORIES:
-                self._memories.clear()
-            found = self._memories[tenant_id] = self.memory.of_tenant(tenant_id)
-        return found
+        """``context.memory`` of a turn; it finds plans of this tenant only."""
+        return self.memory.of_tenant(tenant_id) if isinstance(self.memory, StoredPlans) else self.memory
 
     def planner_of(self, plan: PlanContext) -> Planner | None:
         """The planner whose handlers move a plan."""
@@ -85,17 +89,21 @@ class TurnEnvironment:
             return self.planners.get((plan.planner, plan.planner_version))
         return self.current.get(plan.planner)
 
+    def transition_handler(self, plan: PlanContext) -> Handler | None:
+        """The transition handler of a plan's planner."""
+        planner = self.planner_of(plan)
+        return planner.transition_handler if planner is not None else None
+
     def decider_of(self, plan: PlanContext) -> AutonomousPlanner | None:
-        """Who decides a plan step by step."""
+        """The planner that decides a plan step by step."""
         return self.deciders.get((plan.decider, plan.planner_version)) if plan.decider else None
 
     def runs_itself(self, event: EventEnvelope, plan: PlanContext | None) -> bool:
-        """Whether an event certainly has none of the app's code called: a state machine alone moves the plan."""
+        """Whether handling the event certainly calls no code of the app: a state machine alone moves the plan."""
         if self.listeners:
             return False
         if plan is not None:
-            planner = self.planner_of(plan)
-            return bool(plan.state_machine) and not plan.decider and (planner is None or not planner.transition_handler)
+            return bool(plan.state_machine) and not plan.decider and self.transition_handler(plan) is None
         planner = self.goals.get(event.type)
         return (
             planner is not None
@@ -105,7 +113,7 @@ class TurnEnvironment:
         )
 
     def missing_code(self, plan: PlanContext) -> str | None:
-        """Why a plan cannot go on: whose code began it is no longer there; None when it is."""
+        """Why a plan cannot continue: the planner version that began it is gone; None when it is there."""
         if not plan.planner_version:
             return None
         known = self.deciders if plan.decider else self.planners
@@ -117,18 +125,3 @@ class TurnEnvironment:
             f"planner {name!r} version {plan.planner_version!r}, which began this plan, is gone; the app has: {there}. "
             "To finish such plans, give the old one to App(retiring=[...])"
         )
-
-
-class Verdict(StrEnum):
-    """What becomes of an event after its turn."""
-
-    COMMIT = "commit"
-    """The plan has changed: commit, emit, then acknowledge."""
-    EMIT = "emit"
-    """No plan was involved, but a handler has sent something: emit, then acknowledge."""
-    IGNORE = "ignore"
-    """Nothing has changed: acknowledge."""
-    UNKNOWN = "unknown"
-    """No plan has this correlation id (yet)."""
-    REFUSE = "refuse"
-    """The event may not move this plan: put it aside with the reason."""

@@ -8,7 +8,7 @@ whoever may only submit goals, signal or answer cannot have a plan begin in a st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
@@ -23,11 +23,9 @@ from plancast.plan.state_moves import send_request
 from plancast.plan.status import PAUSED, PlanStatus
 from plancast.state_machine.machine import base_of
 from plancast.tasks.model import group_of_step
-from plancast.turn.environment import Verdict
+from plancast.turn.environment import TurnOutcome
+from plancast.turn.record import TurnRecord
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
-
-if TYPE_CHECKING:
-    from plancast.turn.turn import Turn
 
 _SENT_AGAIN: Final = ("data", "topic", "metadata", "payload_schema_name", "response_schema_name")
 """What a request that no state asks for is sent with once more."""
@@ -105,7 +103,7 @@ def fork_event(
     )
 
 
-async def fork(turn: Turn) -> Verdict:
+async def fork(turn: TurnRecord) -> TurnOutcome:
     """Begin a fork: the first turn of its plan."""
     try:
         said = ForkedFrom.model_validate(turn.event.data)
@@ -120,10 +118,10 @@ async def fork(turn: Turn) -> Verdict:
         await plan.fail(missing)
     else:
         await _ask_anew(turn, plan, said)
-    return Verdict.COMMIT
+    return TurnOutcome.COMMIT
 
 
-def begin(turn: Turn, said: ForkedFrom, machine: Mapping[str, Any]) -> PlanContext:
+def begin(turn: TurnRecord, said: ForkedFrom, machine: Mapping[str, Any]) -> PlanContext:
     """The fork as the turn's own plan, nothing asked yet."""
     event = turn.event
     own = {
@@ -140,13 +138,13 @@ def begin(turn: Turn, said: ForkedFrom, machine: Mapping[str, Any]) -> PlanConte
     plan.created_at = 0.0
     turn.outbox.begun = True
     turn.adopt(plan)
-    plan._has_handler = turn.hands_over(plan)
+    plan._has_handler = turn.environment.transition_handler(plan) is not None
     turn.state_before = plan.current_state
     turn.notes.append(f"forked from plan {said.plan_id} at revision {said.revision}")
     return plan
 
 
-async def _ask_anew(turn: Turn, plan: PlanContext, said: ForkedFrom) -> None:
+async def _ask_anew(turn: TurnRecord, plan: PlanContext, said: ForkedFrom) -> None:
     """Ask again for what was open, under ids of the fork's own. What was answered already, and kept, is not."""
     ids: dict[str, str] = {}
     for request_id, values in said.state["requests"].items():
@@ -181,7 +179,7 @@ def _is_answered(plan: PlanContext, request_id: str, request: Request) -> bool:
     return any(plan.decider or base_of(answer) == base for answer in answers)
 
 
-async def _wait_anew(turn: Turn, plan: PlanContext, said: ForkedFrom) -> None:
+async def _wait_anew(turn: TurnRecord, plan: PlanContext, said: ForkedFrom) -> None:
     """Tell people and services once more what the plan waits for."""
     expected, timeout = plan.results[WAITING_FOR], plan.results.get(WAIT_TIMEOUT)
     told = {"reason": plan.pause_reason, "expected_event": expected, "timeout_seconds": timeout}

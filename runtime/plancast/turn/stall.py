@@ -1,53 +1,52 @@
-"""Plans that stand still: how one is told from a plan that waits for something, and what gets it going again."""
+"""Stalled plans: detects plans that nothing will move, and wakes them."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from plancast.plan.context import PlanContext
 from plancast.plan.requests import WAIT
 from plancast.plan.state_moves import enter_assigned
 from plancast.plan.status import PlanStatus
+from plancast.turn.autonomous import autonomous_turn
+from plancast.turn.record import TurnRecord
 
-if TYPE_CHECKING:
-    from plancast.turn.turn import Turn
 
-
-class Kind(StrEnum):
-    """In what a plan stands still; few, since metrics are counted by it."""
+class StallKind(StrEnum):
+    """Why a plan is stalled; few values, since a metric is labelled with them."""
 
     TIMER = "timer"
-    """A request or a wait was to time out long ago."""
+    """A request or a WAIT is long overdue."""
     PENDING = "pending"
     """It never began."""
     UNDECIDED = "undecided"
-    """It has nothing under way, and its planner was not asked."""
+    """It has no open request, and its planner was not asked."""
     UNENTERED = "unentered"
-    """Its state was never carried out: not asked for, not left, not ended."""
+    """Its state was never entered properly: no request sent, not left, not finished."""
     NO_WAY_OUT = "no-way-out"
     """No event leads out of its state."""
     UNREADABLE = "unreadable"
     """Its checkpoint cannot be read."""
     BY_HAND = "by-hand"
-    """Its handlers have left it with nothing under way; only a listener could move it."""
+    """Its handlers have left it without an open request; only a listener could move it."""
 
 
-class Standstill(NamedTuple):
-    """Why nothing will move a plan."""
+class Stall(NamedTuple):
+    """A plan that nothing will move, and why."""
 
-    kind: Kind
+    kind: StallKind
     reason: str
 
 
-def standstill(plan: PlanContext, now: float, patience: float, since: float = 0.0) -> Standstill | None:
-    """Why nothing will move the plan; None when it is finished, or waits for something that has a name.
+def find_stall(plan: PlanContext, now: float, patience: float, since: float = 0.0) -> Stall | None:
+    """Why nothing will move the plan; None when it is finished, or waits for a known event.
 
     Args:
         plan: As committed.
         now: Seconds since the epoch.
         patience: Seconds for which a timer may be overdue.
-        since: When somebody was there to see to timers; what is due before counts from then.
+        since: When timers began to be served; earlier due times count as this time.
     """
     if plan.status.finished:
         return None
@@ -55,53 +54,58 @@ def standstill(plan: PlanContext, now: float, patience: float, since: float = 0.
     for request in plan.requests.values():
         held = paused and request.event_type != WAIT
         if request.due is not None and not held and now - max(request.due, since) > patience:
-            return Standstill(Kind.TIMER, f"the timer of {request.event_type} was due {now - request.due:.0f} s ago")
+            return Stall(StallKind.TIMER, f"the timer of {request.event_type} was due {now - request.due:.0f} s ago")
     if paused or plan.requests:
         return None
     if plan.status is PlanStatus.PENDING:
-        return Standstill(Kind.PENDING, "it never began")
+        return Stall(StallKind.PENDING, "it never began")
     if plan.decider:
-        return Standstill(Kind.UNDECIDED, f"nothing is under way, and planner {plan.decider!r} was not asked")
+        return Stall(StallKind.UNDECIDED, f"nothing is under way, and planner {plan.decider!r} was not asked")
     if not plan.state_machine:
-        return Standstill(Kind.BY_HAND, "its handlers have left it running with nothing under way")
+        return Stall(StallKind.BY_HAND, "its handlers have left it running with nothing under way")
     state = plan.state_machine.get(plan.current_state)
     if state is None:
-        return Standstill(Kind.NO_WAY_OUT, f"its machine has no state {plan.current_state!r}")
+        return Stall(StallKind.NO_WAY_OUT, f"its machine has no state {plan.current_state!r}")
     if state.action is not None and plan.unmoved == plan.current_state:
         reason = f"its transition handler made no move on the answer that state {plan.current_state!r} waited for"
-        return Standstill(Kind.BY_HAND, reason)
+        return Stall(StallKind.BY_HAND, reason)
     if state.action is not None:
-        return Standstill(Kind.UNENTERED, f"state {plan.current_state!r} has not asked for {state.action.event_type}")
+        return Stall(StallKind.UNENTERED, f"state {plan.current_state!r} has not asked for {state.action.event_type}")
     if state.is_terminal or (state.default_next is not None and not state.transitions):
-        return Standstill(Kind.UNENTERED, f"state {plan.current_state!r} waits for nothing, and was not left")
+        return Stall(StallKind.UNENTERED, f"state {plan.current_state!r} waits for nothing, and was not left")
     if not state.transitions:
-        return Standstill(Kind.NO_WAY_OUT, f"nothing leads out of state {plan.current_state!r}")
+        return Stall(StallKind.NO_WAY_OUT, f"nothing leads out of state {plan.current_state!r}")
     return None
 
 
-async def wake(turn: Turn, plan: PlanContext) -> bool:
-    """Do what a plan that stands still is missing; False when it does not, or when only its own code could move it."""
-    found = standstill(plan, turn.now, 0.0)
+async def wake(turn: TurnRecord, plan: PlanContext) -> bool:
+    """Move a stalled plan on; False when it is not stalled, or only code of the app could move it."""
+    found = find_stall(plan, turn.now, 0.0)
     if found is None:
         return False
     if (missing := turn.environment.missing_code(plan)) is not None:
         await plan.fail(missing)
         return True
     turn.notes.append(f"the plan stood still: {found.reason}")
-    if found.kind is Kind.TIMER:
+    if found.kind is StallKind.TIMER:
         for request in plan.requests.values():
             if request.due is not None and request.due < turn.now:
                 request.due = turn.now  # another time than before: the timer is set again
         return True
     if plan.decider:
-        return await turn.decide_anew(plan)
-    if found.kind is Kind.UNENTERED:
+        autonomous = autonomous_turn(turn, plan)
+        if autonomous is not None:
+            plan.status = PlanStatus.RUNNING
+            await autonomous.on_resume(waited=False, data=None)
+        return autonomous is not None
+    if found.kind is StallKind.UNENTERED:
         await enter_assigned(plan)
         return True
-    if found.kind is Kind.PENDING and plan.state_machine:
+    if found.kind is StallKind.PENDING and plan.state_machine:
         await plan.execute_next()
         return True
-    if found.kind is Kind.NO_WAY_OUT and not turn.may_be_moved_by_code(plan):
+    movable = bool(turn.environment.listeners) or turn.environment.transition_handler(plan) is not None
+    if found.kind is StallKind.NO_WAY_OUT and not movable:
         await plan.fail(f"nothing can move the plan: {found.reason}")
         return True
     return False

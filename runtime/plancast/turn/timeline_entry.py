@@ -1,40 +1,37 @@
-"""A turn as an entry of its plan's timeline."""
+"""Entries of a plan's timeline, one for each turn."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
-from plancast.plan.context import PlanContext
+from plancast.plan.record import PlanRecord
+from plancast.turn.record import TurnRecord
 from plancast_bus.events.codec import load, pack
 from plancast_bus.events.packed_maps import as_map, pack_fields
 from plancast_bus.ports.effects import Effect, Publish, Respond, effect_kind
 
-if TYPE_CHECKING:
-    from plancast.turn.turn import Turn
-
 _EVENTS = (Publish, Respond)
-"""Effects that are told as what was sent."""
+"""Effects that the entry lists under ``sent``."""
 _EVENT = pack("event")
 
 
-def timeline_entry(turn: Turn, plan: PlanContext) -> dict[str, Any]:
-    """What is kept of a turn; fields that say nothing are left out."""
+def timeline_entry(turn: TurnRecord, plan: PlanRecord) -> dict[str, Any]:
+    """The entry of a turn; empty fields are left out."""
     event = turn.event.to_wire()
     if turn.too_large:
         event = {name: value for name, value in event.items() if name not in ("data", "metadata")}
     return {"event": event, **_turn(turn, plan)}
 
 
-def packed_entry(turn: Turn, plan: PlanContext) -> bytes:
-    """The entry in msgpack. An event that came in msgpack is not packed again."""
+def packed_entry(turn: TurnRecord, plan: PlanRecord) -> bytes:
+    """The entry in msgpack; reuses the payload of an event that arrived in msgpack."""
     if not turn.packed_event or turn.too_large:
         return pack(timeline_entry(turn, plan))
     entry = _turn(turn, plan)
     return as_map(1 + len(entry), _EVENT, turn.packed_event, pack_fields(entry))
 
 
-def _turn(turn: Turn, plan: PlanContext) -> dict[str, Any]:
-    """The entry without its event."""
+def _turn(turn: TurnRecord, plan: PlanRecord) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "revision": turn.revision,
         "time": turn.now,

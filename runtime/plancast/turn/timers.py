@@ -1,9 +1,8 @@
-"""What follows from how a turn has left its plan: timers for requests that wait, an end to those that no longer do."""
+"""After a turn: sets timers for open requests, cancels timers and withdraws requests that are no longer open."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import CANCEL
@@ -12,19 +11,17 @@ from plancast.plan.requests import Request
 from plancast.plan.status import RUNNING
 from plancast.state_machine.machine import timeout_event
 from plancast.turn.outbox import Outbox
+from plancast.turn.record import TurnRecord
 from plancast.turn.retries import ends_request, explain
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.ports.effects import CancelTimer, DropAlias, SetTimer, Withdraw
 
-if TYPE_CHECKING:
-    from plancast.turn.turn import Turn
-
 MAX_ALIASES = 64
-"""Further correlation ids of a plan that are kept although no open request was sent under them, the newest ones."""
+"""Newest correlation ids that a plan keeps although no open request was sent under them."""
 
 
-async def settle_kept(plan: PlanContext) -> None:
-    """After a pause: kept answers that no transition takes count as they would have when they came."""
+async def fail_on_early_answers(plan: PlanContext) -> None:
+    """After a pause: fail the plan if an early answer would have failed it when it arrived."""
     for fields in list(plan.kept):
         request_id = answered_request(fields)
         request = plan.requests.get(request_id) if request_id else None
@@ -35,8 +32,8 @@ async def settle_kept(plan: PlanContext) -> None:
             await plan.fail(explain(request, event, plan.current_state))
 
 
-def settle_requests(turn: Turn, plan: PlanContext) -> None:
-    """Timers for the requests that wait, and an end to those that no longer do."""
+def reconcile_requests(turn: TurnRecord, plan: PlanContext) -> None:
+    """Stage the timers and withdrawals that follow from the requests before and after the turn."""
     if plan.status.finished:
         plan.requests.clear()
     resumed = turn.was_paused and plan.status is RUNNING
@@ -49,22 +46,22 @@ def settle_requests(turn: Turn, plan: PlanContext) -> None:
                 request.due = turn.now + action.timeout_seconds
         if request.due is None:
             continue
-        due_before = turn.asked_before.get(request_id, (None,))[0]
+        due_before = turn.requests_before.get(request_id, (None,))[0]
         missed = resumed and request.due <= turn.now
         if request.due != due_before or missed:
             _set_timer(turn, plan, request_id, request)
-    for request_id, (due, child, sequence) in turn.asked_before.items():
+    for request_id, (due, child, sequence) in turn.requests_before.items():
         if request_id in plan.requests:
             continue
         if due is not None and not (turn.is_timer and turn.event.parent_event_id == request_id):
-            turn.effects.append(CancelTimer(plan.correlation_id, _timer_name(request_id)))
+            turn.effects.append(CancelTimer(plan.correlation_id, _timer_of(request_id)))
         if request_id != turn.event.parent_event_id or turn.is_timer:
-            _take_back(turn.outbox, plan, request_id, child, sequence)
+            _withdraw(turn.outbox, plan, request_id, child, sequence)
     _drop_aliases(turn, plan)
 
 
-def _drop_aliases(turn: Turn, plan: PlanContext) -> None:
-    """Let go of correlation ids that no request needs; what still comes under them is of no plan."""
+def _drop_aliases(turn: TurnRecord, plan: PlanContext) -> None:
+    """Drop old correlation ids that no open request needs; later events under them belong to no plan."""
     if len(plan.aliases) <= MAX_ALIASES:
         return
     needed = {plan.plan_id} | {request.alias for request in plan.requests.values()}
@@ -74,7 +71,7 @@ def _drop_aliases(turn: Turn, plan: PlanContext) -> None:
     turn.effects.extend(DropAlias(alias, plan.correlation_id, turn.now) for alias in dropped)
 
 
-def _take_back(outbox: Outbox, plan: PlanContext, request_id: str, child: bool, sequence: int) -> None:
+def _withdraw(outbox: Outbox, plan: PlanContext, request_id: str, child: bool, sequence: int) -> None:
     if child:
         outbox.send(
             {
@@ -88,11 +85,11 @@ def _take_back(outbox: Outbox, plan: PlanContext, request_id: str, child: bool, 
         outbox.effects.append(Withdraw(sequence))
 
 
-def _set_timer(turn: Turn, plan: PlanContext, request_id: str, request: Request) -> None:
+def _set_timer(turn: TurnRecord, plan: PlanContext, request_id: str, request: Request) -> None:
     assert request.due is not None
-    name = _timer_name(request_id)
+    name = _timer_of(request_id)
     event = EventEnvelope(
-        id=f"{request_id}:{due_name(request)}",
+        id=f"{request_id}:{timer_name(request)}",
         source="plancast",
         type=timeout_event(request.response_event),
         topic=EventTopic.PLAN_EVENTS,
@@ -107,10 +104,10 @@ def _set_timer(turn: Turn, plan: PlanContext, request_id: str, request: Request)
     turn.effects.append(SetTimer(plan.correlation_id, name, request.due, payload, content_type, turn.outbox.trace))
 
 
-def due_name(request: Request) -> str:
-    """How the id of the event ends that comes when a request is due: to be asked again, or given up, this time."""
+def timer_name(request: Request) -> str:
+    """Suffix of the timer event's id: the attempt, and whether it is due for a retry or for its timeout."""
     return f"due:{request.attempt}:{'again' if request.asking_again else 'timeout'}"
 
 
-def _timer_name(request_id: str) -> str:
+def _timer_of(request_id: str) -> str:
     return request_id.rpartition(":")[2]

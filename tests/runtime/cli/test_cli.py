@@ -28,7 +28,7 @@ from plancast.plan.serialization import to_state
 from plancast.plan.store import StoredPlans
 from plancast.settings import Settings
 from plancast.terminal import output, progress
-from plancast.turn.turn import Turn, TurnEnvironment, Verdict
+from plancast.turn.turn import Turn, TurnEnvironment, TurnOutcome
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus, connect
@@ -182,7 +182,7 @@ async def _commit_turns(
     for revision, event in enumerate([start, *following], start=1):
         now += 1.5
         turn = Turn(environment, plan_id, event, plan, revision, now)
-        assert await turn.run() is Verdict.COMMIT, turn.reason
+        assert await turn.run() is TurnOutcome.COMMIT, turn.reason
         plan = turn.plan
         assert plan is not None
         timeline.append(pack(turn.entry()))

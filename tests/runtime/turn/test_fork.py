@@ -31,7 +31,7 @@ from plancast.state_machine.machine import Machine
 from plancast.tasks.spec import SpawnSpec
 from plancast.testing import ManualClock, PlancastTest
 from plancast.turn.fork import carried_over, fork_event
-from plancast.turn.turn import Turn, Verdict
+from plancast.turn.turn import Turn, TurnOutcome
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.ports.effects import Effect, Publish, SetTimer
@@ -96,7 +96,7 @@ class Fork:
         except Exception as error:
             made = turn()
             verdict = await made.fail(error)
-        assert verdict is Verdict.COMMIT, made.reason
+        assert verdict is TurnOutcome.COMMIT, made.reason
         assert made.plan is not None
         self.state, self.effects = codec.pack(to_state(made.plan)), tuple(made.effects)
         return made

@@ -21,7 +21,7 @@ from plancast import (
     TerminalError,
 )
 from plancast.settings import PlanSettings
-from plancast.turn.turn import Turn, TurnEnvironment, Verdict
+from plancast.turn.turn import Turn, TurnEnvironment, TurnOutcome
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -104,7 +104,7 @@ class Story:
         self.entries: list[dict[str, Any]] = []
         self.turns: list[Turn] = []
         self.stored: str | None = None
-        self.verdict: Verdict | None = None
+        self.verdict: TurnOutcome | None = None
         self.count = 0
         self._sequence = 0
 
@@ -136,7 +136,7 @@ class Story:
             turn = self.turn(event, is_timer=is_timer)
             self.verdict = await turn.fail(error)
         self.turns.append(turn)
-        if self.verdict is Verdict.COMMIT:
+        if self.verdict is TurnOutcome.COMMIT:
             self.commit(turn)
         return turn
 
@@ -213,7 +213,7 @@ class TestAStateMachineThatRunsByItself:
     async def test_a_goal_makes_a_plan_and_asks_the_first_request(self) -> None:
         story = Story(a_planner(TWO_STEPS))
         turn = await story.goal(session_id="s", user_id="u", tenant_id="t", response_event="research.done")
-        assert story.verdict is Verdict.COMMIT
+        assert story.verdict is TurnOutcome.COMMIT
         plan = story.plan
         assert (plan.plan_id, plan.correlation_id, plan.status) == ("plan-1", "plan-1", PlanStatus.RUNNING)
         assert (plan.current_state, plan.planner, plan.goal_id) == ("search", "researcher", "goal-1")
@@ -278,7 +278,7 @@ class TestAStateMachineThatRunsByItself:
     async def test_a_goal_that_cannot_be_answered_is_refused(self, field: dict[str, str]) -> None:
         story = Story(a_planner(SEARCH))
         turn = await story.goal(**field)
-        assert story.verdict is Verdict.REFUSE
+        assert story.verdict is TurnOutcome.REFUSE
         assert "cannot be answered" in turn.reason
 
     async def test_metadata_of_the_wrong_type_is_passed_over(self) -> None:
@@ -307,18 +307,18 @@ class TestAStateMachineThatRunsByItself:
         story = Story(a_planner(SEARCH))
         await story.goal()
         turn = await story.take(story.event("research.goal", topic=EventTopic.ACTION_REQUESTS))
-        assert story.verdict is Verdict.IGNORE
+        assert story.verdict is TurnOutcome.IGNORE
         assert not turn.effects
 
     async def test_an_event_without_a_plan_is_unknown(self) -> None:
         story = Story(a_planner(SEARCH))
         await story.take(story.event("search.completed"))
-        assert story.verdict is Verdict.UNKNOWN
+        assert story.verdict is TurnOutcome.UNKNOWN
 
     async def test_a_goal_of_nobody_on_another_topic_is_no_goal(self) -> None:
         story = Story(a_planner(SEARCH))
         await story.take(story.event("research.goal", topic=EventTopic.BUSINESS_FACTS))
-        assert story.verdict is Verdict.UNKNOWN
+        assert story.verdict is TurnOutcome.UNKNOWN
 
     async def test_the_trace_begins_with_the_goal(self) -> None:
         story = Story(a_planner(SEARCH))
@@ -499,7 +499,7 @@ class TestFailures:
         await story.goal()
         await story.answer("search.completed", {"hits": ["x" * 1000]})
         turn = story.turn(story.event("summarize.completed"))
-        assert await turn.fail(PayloadTooLarge("9 MB")) is Verdict.COMMIT
+        assert await turn.fail(PayloadTooLarge("9 MB")) is TurnOutcome.COMMIT
         assert turn.plan is not None
         assert (turn.plan.status, turn.plan.results) == (PlanStatus.FAILED, {})
 
@@ -508,7 +508,7 @@ class TestFailures:
         await story.goal()
         await story.answer("search.failed")
         turn = await story.take(story.event("search.completed"))
-        assert story.verdict is Verdict.IGNORE
+        assert story.verdict is TurnOutcome.IGNORE
         assert not turn.effects
         assert "failed" in turn.reason
 
@@ -525,7 +525,7 @@ class TestAnswers:
         await story.answer("work.completed", {"n": 1}, to=first)
         for _ in range(2):
             turn = await story.answer("work.completed", {"n": 2}, to=first)
-            assert story.verdict is Verdict.IGNORE
+            assert story.verdict is TurnOutcome.IGNORE
             assert "too late" in turn.reason
         assert story.plan.current_state == "more"
         assert story.plan.results == {"search": {"n": 1}}
@@ -557,13 +557,13 @@ class TestAnswers:
         assert effects(turn, Withdraw) == [Withdraw(1)]
         assert [r.event_type for r in story.plan.requests.values()] == ["other.requested"]
         await story.answer("search.completed", to="plan-1:1-0")
-        assert story.verdict is Verdict.IGNORE
+        assert story.verdict is TurnOutcome.IGNORE
 
     async def test_an_unknown_event_is_ignored(self) -> None:
         story = Story(a_planner(SEARCH))
         await story.goal()
         await story.signal("noise")
-        assert story.verdict is Verdict.IGNORE
+        assert story.verdict is TurnOutcome.IGNORE
 
     async def test_a_fact_that_names_a_settled_request_is_still_a_fact(self) -> None:
         states = machine(
@@ -594,7 +594,7 @@ class TestEarlyEvents:
         story = Story(a_planner(self.STATES))
         await story.goal()
         await story.signal("approved", {"by": "ann"})
-        assert (story.verdict, story.plan.current_state) == (Verdict.COMMIT, "search")
+        assert (story.verdict, story.plan.current_state) == (TurnOutcome.COMMIT, "search")
         assert len(story.plan.kept) == 1
         await story.answer("search.completed", {"hits": 1})
         assert story.plan.status is PlanStatus.COMPLETED
@@ -686,7 +686,7 @@ class TestTimers:
         timer = timer_of(await story.goal())
         await story.answer("search.completed")
         await story.timer(timer)
-        assert story.verdict is Verdict.IGNORE
+        assert story.verdict is TurnOutcome.IGNORE
         assert story.plan.current_state == "wait"
 
     async def test_a_retry_asks_again_under_a_new_id_after_its_backoff(self) -> None:
@@ -705,7 +705,7 @@ class TestTimers:
         assert asked.id != first
         assert timer_of(turn).due == 1008.0
         await story.answer("search.completed", {"late": True}, to=first)
-        assert story.verdict is Verdict.IGNORE
+        assert story.verdict is TurnOutcome.IGNORE
         await story.answer("search.completed", {"n": 2})
         assert story.plan.results == {"search": {"n": 2}}
 
@@ -806,7 +806,7 @@ class TestPauseAndResume:
         timer = timer_of(await story.goal())
         await story.signal("plan.pause")
         await story.timer(timer)
-        assert story.verdict is Verdict.IGNORE, "its id must not be remembered: the timer comes again"
+        assert story.verdict is TurnOutcome.IGNORE, "its id must not be remembered: the timer comes again"
         story.now = 2000.0
         again = timer_of(await story.signal("plan.resume"))
         assert again.due <= story.now
@@ -828,10 +828,10 @@ class TestPauseAndResume:
     async def test_controls_that_do_not_fit_change_nothing(self) -> None:
         story = await self.paused()
         await story.signal("plan.pause")
-        assert story.verdict is Verdict.IGNORE
+        assert story.verdict is TurnOutcome.IGNORE
         await story.signal("plan.resume")
         await story.signal("plan.resume")
-        assert story.verdict is Verdict.IGNORE
+        assert story.verdict is TurnOutcome.IGNORE
 
     async def test_controls_count_on_their_topic_only(self) -> None:
         story = Story(a_planner(self.STATES))
@@ -887,7 +887,7 @@ class TestCancel:
         assert (said.type, said.data["status"], said.data["error"]) == ("research.done", "cancelled", "changed my mind")
         assert story.plan.requests == {}
         await story.signal("plan.cancel")
-        assert story.verdict is Verdict.IGNORE
+        assert story.verdict is TurnOutcome.IGNORE
 
     async def test_a_paused_plan_can_be_cancelled(self) -> None:
         story = Story(a_planner(SEARCH))
@@ -899,7 +899,7 @@ class TestCancel:
         story = Story(a_planner(SEARCH))
         goal = story.event("research.goal", topic=EventTopic.ACTION_REQUESTS, response_event="research.done")
         turn = story.turn(goal)
-        assert await turn.cancel("no longer needed") is Verdict.COMMIT
+        assert await turn.cancel("no longer needed") is TurnOutcome.COMMIT
         (said,) = responses(turn)
         assert (said.type, said.data["status"]) == ("research.done", "cancelled")
 
@@ -908,12 +908,12 @@ class TestCancel:
         await story.goal(tenant_id="mine")
         for tenant in (None, "", "other"):
             turn = await story.signal("plan.cancel", tenant_id=tenant)
-            assert story.verdict is Verdict.REFUSE
+            assert story.verdict is TurnOutcome.REFUSE
             assert "tenant" in turn.reason
         await story.answer("search.completed", tenant_id="other")
-        assert story.verdict is Verdict.REFUSE
+        assert story.verdict is TurnOutcome.REFUSE
         await story.goal(tenant_id="other")
-        assert story.verdict is Verdict.REFUSE
+        assert story.verdict is TurnOutcome.REFUSE
         await story.answer("search.completed", tenant_id="mine")
         assert story.plan.status is PlanStatus.COMPLETED
 
@@ -1036,7 +1036,7 @@ class TestChildren:
         turn = await child.take(cancel)
         assert child.plan.status is PlanStatus.CANCELLED
         await parent.take(published(turn)[0])
-        assert parent.verdict is Verdict.IGNORE
+        assert parent.verdict is TurnOutcome.IGNORE
 
     async def test_a_request_whose_type_has_become_a_goal_is_adopted(self) -> None:
         before = Story(a_planner(self.PARENT))
@@ -1046,11 +1046,11 @@ class TestChildren:
         parent = self.story()
         parent.stored, parent.revision = before.stored, before.revision
         turn = await parent.take(goal)
-        assert parent.verdict is Verdict.COMMIT
+        assert parent.verdict is TurnOutcome.COMMIT
         (adopted,) = effects(turn, Publish)
         assert adopted.message_id != request.message_id, "the stream would drop it as a repetition"
         child, turn = await self.child_of(parent)
-        assert child.verdict is Verdict.COMMIT
+        assert child.verdict is TurnOutcome.COMMIT
         assert (child.plan.parent_plan_id, child.plan.session_id) == ("plan-1", "s")
         await parent.take(published(await child.answer("search.completed"))[0])
         assert parent.plan.status is PlanStatus.COMPLETED
@@ -1062,7 +1062,7 @@ class TestChildren:
         parent.stored, parent.revision = before.stored, before.revision
         await parent.take(goal)
         await parent.take(goal)
-        assert parent.verdict is Verdict.IGNORE
+        assert parent.verdict is TurnOutcome.IGNORE
 
 
 # Handlers.
@@ -1426,7 +1426,7 @@ class TestEventHandlers:
             story = Story(planner, key="order-1")
             event = story.event("order.placed", {"who": "ann"}, topic=EventTopic.BUSINESS_FACTS, tenant_id="t")
             turn = await story.take(event)
-            assert story.verdict is Verdict.EMIT
+            assert story.verdict is TurnOutcome.EMIT
             ids.append([each.id for each in published(turn)])
             first = published(turn)[0]
             assert (first.correlation_id, first.parent_event_id, first.trace_id) == ("order-1", "e1", "e1")
@@ -1438,7 +1438,7 @@ class TestEventHandlers:
         planner.on_event("order.placed")(lambda event, context: None)
         story = Story(planner)
         await story.take(story.event("order.placed"))
-        assert story.verdict is Verdict.IGNORE
+        assert story.verdict is TurnOutcome.IGNORE
 
     async def test_a_handler_may_submit_a_goal(self) -> None:
         planner = a_planner(SEARCH)
@@ -1461,7 +1461,7 @@ class TestEventHandlers:
 
         story = Story(planner)
         turn = await story.take(story.event("order.placed"))
-        assert story.verdict is Verdict.REFUSE
+        assert story.verdict is TurnOutcome.REFUSE
         assert "nonsense" in turn.reason
 
     async def test_a_stored_plan_cannot_be_taken_over_by_an_event_of_another_correlation(self) -> None:
@@ -1476,7 +1476,7 @@ class TestEventHandlers:
         foreign = PlanContext(plan_id="plan-2", state_machine=SEARCH, created_at=5.0, status="paused")
         story.environment.memory.plans["plan-2"] = foreign.to_dict()  # type: ignore[attr-defined]
         turn = await story.take(story.event("budget.approved", {"plan": "plan-2"}))
-        assert story.verdict is Verdict.REFUSE
+        assert story.verdict is TurnOutcome.REFUSE
         assert "plan-2" in turn.reason
 
     async def test_one_that_only_looks_does_not_swallow_the_answer(self) -> None:
@@ -1502,7 +1502,7 @@ class TestEventHandlers:
         story = Story(planner)
         await story.goal()
         turn = await story.signal("noise")
-        assert story.verdict is Verdict.COMMIT
+        assert story.verdict is TurnOutcome.COMMIT
         assert [each.type for each in published(turn)] == ["audited"]
 
     async def test_what_it_saves_is_committed(self) -> None:
@@ -1517,7 +1517,7 @@ class TestEventHandlers:
         story = Story(planner)
         await story.goal()
         await story.signal("note", {"n": 1})
-        assert story.verdict is Verdict.COMMIT
+        assert story.verdict is TurnOutcome.COMMIT
         assert story.plan.results == {"note": {"n": 1}}
 
     async def test_a_handler_may_end_the_plan(self) -> None:

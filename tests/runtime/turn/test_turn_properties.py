@@ -16,7 +16,7 @@ from plancast.plan.serialization import pack_state, to_state
 from plancast.plan.state_moves import is_assigned
 from plancast.settings import PlanSettings
 from plancast.state_machine.machine import Machine, validate_state_machine
-from plancast.turn.turn import Turn, TurnEnvironment, Verdict
+from plancast.turn.turn import Turn, TurnEnvironment, TurnOutcome
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.ports.effects import CancelTimer, Effect, Publish, Respond, SetTimer, to_fields
@@ -217,7 +217,7 @@ class World:
         turn, verdict = await a_turn(
             self.environment, event, self.plan if self.stored else None, self.revision + 1, self.now, is_timer
         )
-        if verdict is Verdict.COMMIT:
+        if verdict is TurnOutcome.COMMIT:
             self.commit(turn)
         else:
             assert turn.reason
@@ -259,7 +259,7 @@ async def a_turn(
     revision: int,
     now: float,
     is_timer: bool,
-) -> tuple[Turn, Verdict]:
+) -> tuple[Turn, TurnOutcome]:
     before = plan.to_dict() if plan is not None else None
     turn = Turn(environment, "p1", event, plan, revision, now, is_timer=is_timer)
     try:
@@ -268,7 +268,7 @@ async def a_turn(
         again = PlanContext.from_dict(before) if before is not None else None
         turn = Turn(environment, "p1", event, again, revision, now, is_timer=is_timer)
         verdict = await turn.fail(error)
-    if verdict is not Verdict.COMMIT and plan is not None:
+    if verdict is not TurnOutcome.COMMIT and plan is not None:
         assert plan.to_dict() == before, "a turn that is not committed changes nothing"
         assert not turn.effects
     return turn, verdict
@@ -358,7 +358,7 @@ async def _replay(machine: dict[str, StateConfig], happened: list[Happening]) ->
             environment, event, plan, entry["revision"], entry["time"], bool(entry.get("timer"))
         )
         plan = turn.plan
-        assert verdict is Verdict.COMMIT
+        assert verdict is TurnOutcome.COMMIT
         assert plan is not None
         assert codec.unpack(codec.pack(to_state(plan))) == codec.unpack(world.states[number])
         assert [to_fields(each) for each in turn.effects] == [to_fields(each) for each in world.outboxes[number]]

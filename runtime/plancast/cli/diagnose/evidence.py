@@ -145,7 +145,7 @@ async def _stalled(bus: Bus, settings: Settings) -> dict[str, Any] | None:
     """The plans that stand still, among those that moved last longest ago: what a dispatcher would report of them."""
     from plancast.plan.context import PlanContext
     from plancast.plan.store import plan_fields
-    from plancast.turn.stall import standstill
+    from plancast.turn.stall import find_stall
 
     now, patience, looks, read = time.time(), settings.plans.stalled_seconds, 0, 0
     found: list[str] = []
@@ -162,7 +162,7 @@ async def _stalled(bus: Bus, settings: Settings) -> dict[str, Any] | None:
                 if checkpoint is None or checkpoint.version != committed.version:
                     continue
                 plan = PlanContext.from_dict(await plan_fields(bus.checkpoints, checkpoint))
-                stands = standstill(plan, now, patience) is not None
+                stands = find_stall(plan, now, patience) is not None
             except InvalidEnvelope:
                 stands = True
             if stands:

@@ -24,7 +24,7 @@ from plancast.planners.contract import RunBudget, RunContext, WakeMode
 from plancast.planners.llm.decision_validation import decision_faults, read_decision, settle_decision
 from plancast.planners.llm.prompt import DEFAULT_LIMIT, Prompt, PromptTemplate, check_prompt_options
 from plancast.planners.planner import Planner
-from plancast.planners.run_from_handler import publishable_events, view
+from plancast.planners.run_context import publishable_events, run_of_handler
 
 __all__ = ["ChoreographyPlanner", "CustomContext"]
 
@@ -192,7 +192,7 @@ class ChoreographyPlanner(Planner):
             BudgetExhausted: the plan has had its `max_actions`, and the model does not complete.
             ModelUnavailable: the model has failed for good; a missing key or package is named.
         """
-        run = await view(
+        run = await run_of_handler(
             context,
             trigger=trigger,
             plan=plan,
@@ -217,7 +217,7 @@ class ChoreographyPlanner(Planner):
         checked = check_decision(decision)
         definitions = await publishable_events(context)
         if definitions is not None:
-            run = await view(
+            run = await run_of_handler(
                 context,
                 trigger="",
                 plan=plan,

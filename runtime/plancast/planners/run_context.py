@@ -1,4 +1,4 @@
-"""The view that a planner decides by, made of a handler's context: for `reason_next_action`, in a turn or outside."""
+"""Builds the RunContext that a planner decides by, in a turn of its own plan or from the context of a handler."""
 
 from __future__ import annotations
 
@@ -17,10 +17,44 @@ from plancast.state_machine.machine import failed_event
 from plancast_bus.errors import PlancastError
 from plancast_bus.events.envelope import EventTopic
 
-__all__ = ["live_agents", "plan_of", "publishable_events", "trigger_of", "view"]
+__all__ = ["budget_of", "build_run", "live_agents", "plan_of", "publishable_events", "run_of_handler", "trigger_of"]
 
 
-async def view(
+async def build_run(context: Any, plan: Any, **fields: Any) -> RunContext:
+    """Build a run from a plan and a context.
+
+    Args:
+        context: Its toolkit and registry list the events and agents; may be a double.
+        plan: May be a double, or None.
+        fields: Further fields of the run; they replace those that are read from plan and context.
+    """
+    known = {
+        "run_id": _text(plan, "plan_id"),
+        "goal": _mapping(getattr(plan, "goal_data", None)),
+        "goal_event": _text(plan, "goal_event"),
+        "current_state": _text(plan, "current_state"),
+        "results": _mapping(getattr(plan, "results", None)),
+        "events": await publishable_events(context) or (),
+    }
+    for part in ("tenant_id", "user_id", "session_id"):
+        known[part] = _text(plan, part)
+    if "agents" not in fields:
+        known["agents"] = await live_agents(context)
+    return RunContext(**known | fields)
+
+
+def budget_of(plan: Any, **limits: Any) -> RunBudget:
+    """The budget of a run: the limits, and the plan's spend."""
+    spent = _mapping(getattr(plan, "spent", None))
+    return RunBudget(
+        actions=int(spent.get("actions", 0)),
+        tokens=int(spent.get("tokens", 0)),
+        cost=float(spent.get("cost", 0.0)),
+        **limits,
+    )
+
+
+async def run_of_handler(
     context: Any,
     *,
     trigger: Any,
@@ -30,42 +64,30 @@ async def view(
     custom_context: Mapping[str, Any],
     max_actions: int,
 ) -> RunContext:
-    """A run as far as a context and a plan tell of it; both may be doubles."""
+    """The run as far as a handler's context and plan show it; both may be doubles."""
     plan = plan if plan is not None else plan_of(context)
     agents = await live_agents(context)
-    spent = _mapping(getattr(plan, "spent", None))
-    answers = _outstanding(plan) if agents or expected else {}
-    return RunContext(
-        tenant_id=_text(plan, "tenant_id"),
-        user_id=_text(plan, "user_id"),
-        session_id=_text(plan, "session_id"),
+    answers = _expected_answers(plan) if agents or expected else {}
+    return await build_run(
+        context,
+        plan,
         run_id=plan_id or _text(plan, "plan_id"),
-        goal=_mapping(getattr(plan, "goal_data", None)),
-        goal_event=_text(plan, "goal_event"),
-        current_state=_text(plan, "current_state"),
         trigger=trigger_of(trigger),
-        results=_mapping(getattr(plan, "results", None)),
-        events=await publishable_events(context) or (),
         agents=agents,
         expected={**answers, **expected},
-        budget=RunBudget(
-            max_actions=None if plan is None else max_actions,
-            actions=int(spent.get("actions", 0)),
-            tokens=int(spent.get("tokens", 0)),
-            cost=float(spent.get("cost", 0.0)),
-        ),
+        budget=budget_of(plan, max_actions=None if plan is None else max_actions),
         custom_context=custom_context,
     )
 
 
 def plan_of(context: Any) -> Any:
-    """The plan whose turn it is; None outside a turn."""
+    """The plan of the context's turn; None outside a turn."""
     turn = context.turn if isinstance(context, PlatformContext) else None
     return getattr(turn, "plan", None)
 
 
 def trigger_of(trigger: Any) -> TrajectoryEntry:
-    """What caused the question: words, or an event (a goal too)."""
+    """The trigger of a run as a trajectory entry; given as one, as a text, or as an event or goal."""
     if isinstance(trigger, TrajectoryEntry):
         return trigger
     if isinstance(trigger, str):
@@ -80,7 +102,7 @@ def trigger_of(trigger: Any) -> TrajectoryEntry:
 
 
 async def publishable_events(context: Any) -> tuple[EventDefinition, ...] | None:
-    """What may be published, by the context's toolkit; None when there is none that could tell."""
+    """The events that may be published, from the context's toolkit; None when it cannot list them."""
     discover = getattr(getattr(context, "toolkit", None), "discover_actionable_events", None)
     if discover is None:
         return None
@@ -92,7 +114,7 @@ async def publishable_events(context: Any) -> tuple[EventDefinition, ...] | None
 
 
 async def live_agents(context: Any) -> tuple[AgentDefinition, ...]:
-    """The agents that live, by the context's registry."""
+    """The live agents, from the context's registry."""
     agents = getattr(getattr(context, "registry", None), "agents", None)
     found = await agents() if inspect.iscoroutinefunction(agents) else ()
     if not isinstance(found, Iterable):
@@ -101,7 +123,7 @@ async def live_agents(context: Any) -> tuple[AgentDefinition, ...]:
 
 
 def _definition(event: Any) -> EventDefinition | None:
-    """A definition of whatever has a name; what cannot be published is passed over."""
+    """The definition of any object with an event type; None when it could not be published."""
     if isinstance(event, EventDefinition):
         return event
 
@@ -126,14 +148,14 @@ def _schema(value: Any) -> Any:
     return value if isinstance(value, Mapping) or (isinstance(value, type) and issubclass(value, BaseModel)) else None
 
 
-def _outstanding(plan: Any) -> dict[str, str]:
-    """The answers that the plan's open requests may yet bring."""
-    told: dict[str, str] = {}
+def _expected_answers(plan: Any) -> dict[str, str]:
+    """Descriptions of the answers to the plan's open requests, by event type."""
+    answers: dict[str, str] = {}
     for request in _mapping(getattr(plan, "requests", None)).values():
         if isinstance(request, Request):
-            told[request.response_event] = f"the answer to {request.event_type}"
-            told[failed_event(request.response_event)] = f"the failure of {request.event_type}"
-    return told
+            answers[request.response_event] = f"the answer to {request.event_type}"
+            answers[failed_event(request.response_event)] = f"the failure of {request.event_type}"
+    return answers
 
 
 def _jsonable(value: Any) -> Any:

@@ -1,0 +1,181 @@
+"""The record of one turn: its input, and what it has staged and noted so far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plancast.context import GoalContext, PlatformContext
+from plancast.errors import ForeignPlan
+from plancast.models.decorators import RecordedAnswers
+from plancast.plan.context import PlanContext
+from plancast.plan.staged_events import StagedEvents
+from plancast.plan.status import PAUSED
+from plancast.turn.environment import TurnEnvironment, TurnOutcome
+from plancast.turn.outbox import Outbox
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.trace_context import trace_id_of
+from plancast_bus.subjects import check_event_type
+
+REQUESTS = EventTopic.ACTION_REQUESTS
+
+
+class TurnRecord:
+    """Input, effects and notes of one turn; implements :class:`plancast.context.TurnPort`.
+
+    Args:
+        environment: Shared by all turns of a host.
+        correlation_id: The key under which the plan's events arrive.
+        event: The event to handle.
+        plan: The plan as last committed; None when there is none.
+        revision: Number of the turn, one more than the last committed one.
+        now: Seconds since the epoch.
+        is_timer: The event is a timer of the plan that has become due.
+    """
+
+    answers: list[dict[str, Any] | None] | None = None
+    """Replies of models to handlers, where timelines are kept in full; None for a request without a reply."""
+
+    packed_event: bytes = b""
+    """The event's msgpack payload as it arrived; empty: unknown. Code of the app may change ``event``, not this."""
+
+    def __init__(
+        self,
+        environment: TurnEnvironment,
+        correlation_id: str,
+        event: EventEnvelope,
+        plan: PlanContext | None,
+        revision: int,
+        now: float,
+        is_timer: bool = False,
+    ) -> None:
+        self.environment = environment
+        self.correlation_id = correlation_id
+        self.event: Any = event
+        self.plan = plan
+        self.revision = revision
+        self.now = now
+        self.is_timer = is_timer
+        self.outbox = Outbox(environment, correlation_id, event, plan, revision, now)
+        self.effects = self.outbox.effects
+        self.notes: list[str] = []
+        self.reason = ""
+        """Why the event was ignored or refused."""
+        self.goal: GoalContext | None = None
+        self.decisions: list[dict[str, Any]] = []
+        """The planner's decisions, with their cost."""
+        self.exchange: list[dict[str, Any]] = []
+        """Messages of a conversation with a model that ended without a decision."""
+        self.too_large = False
+        """The plan did not fit into its checkpoint; the timeline leaves the event's data out too."""
+        self.has_run = False
+        """Whether code of the app may have changed the plan."""
+        self.saves = 0
+        """Calls of :meth:`adopt`."""
+        self.requests_before: dict[str, tuple[float | None, bool, int]] = {}
+        """Due time, child flag and sequence of each request that was open before the turn."""
+        self.state_before = plan.current_state if plan is not None else ""
+        self.was_paused = plan is not None and plan.status is PAUSED
+        self.context = PlatformContext(
+            StagedEvents(self.outbox),
+            environment.memory_of(plan.tenant_id if plan is not None else event.tenant_id or ""),
+            environment.registry,
+            environment.toolkit,
+            self._recorded_reasoner() if environment.in_full else environment.reasoner,
+            self,
+        )
+        if plan is not None:
+            plan._context = self.context
+            plan._has_handler = environment.transition_handler(plan) is not None
+            plan.moves.clear()
+            self.requests_before = {key: (each.due, each.child, each.sequence) for key, each in plan.requests.items()}
+
+    def _recorded_reasoner(self) -> RecordedAnswers:
+        recorded = RecordedAnswers(self.environment.reasoner)
+        self.answers = recorded.answers
+        return recorded
+
+    def belongs_to(self, trace: str) -> None:
+        """Attach the turn and its events to a trace; see :mod:`plancast_bus.events.trace_context`."""
+        self.outbox.trace, self.outbox.trace_id = trace, trace_id_of(trace)
+        self.event.trace_id = self.outbox.trace_id
+
+    def close(self) -> None:
+        """Break the reference cycles through the turn: collecting them would cost more than the turn itself."""
+        if self.plan is not None:
+            self.plan._context = None
+        self.context.turn = None
+        del self.context
+
+    @property
+    def is_goal(self) -> bool:
+        """Whether the event is a goal of one of the app's planners."""
+        return self.event.topic == REQUESTS and self.event.type in self.environment.goals
+
+    def same_tenant(self, event: EventEnvelope) -> bool:
+        """Whether an event has the tenant of this turn's plan, or of the plan that this turn is to create."""
+        owner = self.plan.tenant_id if self.plan is not None else self.event.tenant_id or ""
+        return self.is_timer or (event.tenant_id or "") == owner
+
+    def ignored(self, reason: str) -> TurnOutcome:
+        """The outcome of an event that changes nothing."""
+        self.reason = reason
+        return TurnOutcome.IGNORE
+
+    def refused(self, reason: str) -> TurnOutcome:
+        """The outcome of an event that may not move the plan."""
+        self.reason = reason
+        return TurnOutcome.REFUSE
+
+    def next_id(self) -> str:
+        """The id of the next event that this turn sends."""
+        return self.outbox.next_id()
+
+    def adopt(self, plan: PlanContext) -> None:
+        """Take a plan as the turn's own.
+
+        Raises:
+            ForeignPlan: the turn has another plan.
+            InvalidSubject, ValueError: the plan's final response could not be sent.
+        """
+        self.saves += 1
+        if self.plan is plan:
+            return
+        if self.plan is not None or plan.created_at:
+            own = f"plan {self.plan.plan_id}" if self.plan is not None else f"correlation id {self.correlation_id}"
+            raise ForeignPlan(f"this is a turn of {own}; plan {plan.plan_id} can only be changed in a turn of its own")
+        check_response(plan.response_event, plan.response_topic)
+        goal = self.goal
+        plan._context = self.context
+        plan.correlation_id = self.correlation_id
+        plan.created_at = self.now
+        if goal is not None:
+            plan.goal_id = plan.goal_id or goal.event_id
+            plan.reply_to = plan.reply_to or goal.reply_to
+            plan.parent_plan_id = plan.parent_plan_id or goal.parent_plan_id
+            plan.response_topic = plan.response_topic or goal.response_topic
+            plan.response_event = plan.response_event or goal.response_event
+            plan.trace_id = plan.trace_id or goal.trace_id or self.event.id
+            plan.notify = plan.notify or goal.notify
+            plan.root, plan.depth = goal.place
+            plan.goal_event = plan.goal_event or goal.event_type
+            plan.tenant_id, plan.user_id = goal.tenant_id, goal.user_id
+            plan.session_id = plan.session_id or goal.session_id
+            planner = self.environment.goals[goal.event_type]
+            plan._has_handler = planner.transition_handler is not None
+            plan.planner = plan.planner or planner.name
+            if planner.transition_handler is not None or not plan.state_machine:
+                plan.planner_version = planner.version
+        self.outbox.begin(plan)
+        self.plan = plan
+
+
+def check_response(event_type: str, topic: str | None) -> None:
+    """Check the event type and topic of a final response.
+
+    Raises:
+        InvalidSubject, ValueError: such a response could not be sent.
+    """
+    if event_type:
+        check_event_type(event_type)
+    if topic:
+        EventTopic(topic)
