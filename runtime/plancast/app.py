@@ -22,13 +22,13 @@ class App:
     """Planners and workers under one name. Addressed as ``module:attribute``.
 
     Args:
-        name: What status pages call it.
-        planners: Each with a name of its own and goals that no other takes. One that only decides (a decision tree,
-            one of your own) needs `goals`, or a `Planner` whose goals it decides.
-        workers: Each with a name of its own.
-        settings: Defaults for this app; environment variables win over them.
-        retiring: Planners that take no new goals and finish the plans that they have begun, told apart from those in
-            `planners` by name and version.
+        name: Shown on status pages.
+        planners: Names are unique, and each goal has one planner. A planner that only decides (a decision tree, or
+            your own) needs `goals`, or a `Planner` that names it for its goals.
+        workers: Names are unique.
+        settings: Defaults for this app; environment variables override them.
+        retiring: Planners that take no new goals and only finish the plans that they have begun; name and version
+            distinguish them from those in `planners`.
 
     Raises:
         InvalidApp: two planners or workers share a name, or two planners a goal, or a goal is also a task.
@@ -57,11 +57,11 @@ class App:
 
     @property
     def goals(self) -> dict[str, Planner]:
-        """Which planner takes which goal. Looked up anew, since planners may be given goals after the app was made."""
+        """Planners by goal. Built on each access, since goals may be added to planners after the app was made."""
         return {goal: planner for planner in self.planners for goal in planner.goals}
 
     def deciders(self) -> list[AutonomousPlanner]:
-        """Who decides plans step by step, those included that take no new goals."""
+        """Planners that decide step by step, including those that take no new goals."""
         found = [
             planner.decider(goal) for planner in (*self.retiring, *self.planners) for goal in sorted(planner.goals)
         ]
@@ -69,12 +69,12 @@ class App:
 
     @property
     def needs_reasoner(self) -> bool:
-        """Whether a planner asks models."""
+        """Whether any planner calls a model."""
         return any(planner.needs_reasoner for planner in (*self.retiring, *self.planners))
 
     @property
     def tasks(self) -> dict[str, tuple[Worker, TaskDefinition]]:
-        """Which worker does which task."""
+        """Workers and task definitions by event type."""
         return {task: (worker, definition) for worker in self.workers for task, definition in worker.tasks.items()}
 
     def planner(self, name: str) -> Planner | None:
@@ -85,7 +85,7 @@ class App:
         """Check everything that can be checked before a plan runs.
 
         Raises:
-            InvalidApp: names every fault of every state machine.
+            InvalidApp: the message lists every fault of every state machine.
         """
         faults = list(self._faults())
         for planner in self.planners:
@@ -131,7 +131,7 @@ class App:
 
 
 def _as_planner(given: Any) -> Planner:
-    """A planner; one that only decides becomes the planner of its own goals."""
+    """Wrap a planner that only decides in a planner of its own goals; others are returned as they are."""
     if isinstance(given, Planner):
         return given
     name, goals = getattr(given, "name", None), getattr(given, "goals", ())
@@ -148,7 +148,7 @@ def _as_planner(given: Any) -> Planner:
 
 
 def load_app(address: str, import_paths: Iterable[str] = ()) -> App:
-    """The app at ``module:attribute``; ``import_paths`` and the working directory are searched first.
+    """Import the app at ``module:attribute``; ``import_paths`` and the working directory are searched first.
 
     Raises:
         InvalidApp: the address is malformed, or nothing, or something else, is there.

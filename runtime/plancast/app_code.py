@@ -1,4 +1,4 @@
-"""The border between plancast and the code of an app: whatever that code raises fails its task or its plan."""
+"""Contains errors of the app's code: whatever it raises fails its task or its plan, not the process."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _T = TypeVar("_T")
 
 
 async def contained(work: Callable[[], Awaitable[_T]]) -> _T:
-    """Run code of an app; what that raises is an ``Exception`` for the caller.
+    """Run code of an app so that everything it raises reaches the caller as an ``Exception``.
 
-    A ``SystemExit`` would end the process, and the panic of an extension module would pass every ``except Exception``
-    on its way, so that nobody would answer for the task or plan. A cancellation of the running task passes as it is;
-    a ``CancelledError`` that nobody has asked the task for does not.
+    A ``SystemExit`` would end the process, and the panic of an extension module would pass every ``except Exception``,
+    so that the task or plan would get no response. A cancellation of the running task passes unchanged; a
+    ``CancelledError`` without one does not.
 
     Raises:
-        HandlerAborted: the code has raised what is no ``Exception``, which is its cause.
+        HandlerAborted: the code has raised a ``BaseException`` that is no ``Exception``; it is the cause.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task is not None else 0
     try:
         result = await work()
         if task is not None and task.cancelling() > before:
-            await asyncio.sleep(0)  # a cancellation that the code has not met yet is raised here, and not later
+            await asyncio.sleep(0)  # raises a pending cancellation here, and not later
         return result
     except Exception:
         raise
@@ -40,7 +40,7 @@ async def contained(work: Callable[[], Awaitable[_T]]) -> _T:
 
 
 def aborted_by(error: BaseException) -> HandlerAborted:
-    """What is raised in place of an error that is no ``Exception``."""
+    """The error to raise in place of one that is no ``Exception``."""
     return HandlerAborted(_in_words(error))
 
 

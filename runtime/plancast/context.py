@@ -1,4 +1,4 @@
-"""What handlers are given to talk to the world: events, plans, registrations, models."""
+"""Contexts of handlers: the ports to events, plans, registry and models; the goal; the transition."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class EventPort(Protocol):
         topic: str = EventTopic.ACTION_REQUESTS,
         **fields: Any,
     ) -> str:
-        """Ask for something that is answered with ``response_event``; returns the request's id."""
+        """Publish a request whose answer has the type ``response_event``; returns the request's id."""
         ...
 
     async def respond(
@@ -46,7 +46,7 @@ class EventPort(Protocol):
         topic: str = EventTopic.ACTION_RESULTS,
         **fields: Any,
     ) -> str:
-        """Answer with an event; returns its id."""
+        """Publish an answer; returns its id."""
         ...
 
     async def announce(self, event_type: str, data: Any = None, **fields: Any) -> str:
@@ -55,7 +55,7 @@ class EventPort(Protocol):
 
 
 class PlanMemory(Protocol):
-    """``context.memory``: where plans are looked up."""
+    """``context.memory``: finds stored plans."""
 
     async def store_plan_context(
         self,
@@ -94,7 +94,7 @@ class TurnPort(Protocol):
 
 
 class PlatformContext:
-    """What handlers are given. ``turn`` is None outside a plan's turn."""
+    """The ``context`` argument of handlers. ``turn`` is None outside a plan's turn."""
 
     __slots__ = ("bus", "memory", "reasoner", "registry", "toolkit", "turn")
 
@@ -116,17 +116,17 @@ class PlatformContext:
 
     @property
     def read_only(self) -> bool:
-        """Whether plans can be looked at but not saved through this context."""
+        """Whether plans can be read but not saved through this context."""
         return self.turn is None
 
 
 _READ = ("metadata", "response_event", "session_id", "user_id", "tenant_id", "response_topic", "id", "trace_id")
-"""What a goal takes from its event, where the event has it."""
+"""Fields that a goal reads from its event, if present."""
 
 
 @dataclass
 class GoalContext:
-    """The goal that a planner's handler is to make a plan for."""
+    """A goal; the first argument of goal handlers."""
 
     event_type: str
     data: dict[str, Any]
@@ -140,33 +140,33 @@ class GoalContext:
     event_id: str | None = None
     trace_id: str | None = None
     parent_plan_id: str | None = None
-    """The plan that asked, when the goal is a step of another plan."""
+    """Id of the requesting plan, when the goal is a step of another plan."""
     reply_to: str | None = None
     """Correlation id for the final response, when not the goal's own."""
     notify: str | None = None
-    """Where the client waits that submitted the goal."""
+    """Address on which the client that submitted the goal waits."""
     place: Place = TOP
-    """Where its plan stands in a tree of plans."""
+    """Place of its plan in a tree of plans."""
     _raw_event: Any = field(default=None, repr=False, compare=False)
     _context: Any = field(default=None, repr=False, compare=False)
 
     @classmethod
     def from_event(cls, event: Any, context: Any) -> Self:
-        """The goal in an event. Fields that the envelope lacks are looked for in its metadata."""
+        """Read a goal from an event. Fields that the envelope lacks are read from its metadata."""
         fields = (
             event.__dict__ if type(event) is EventEnvelope else {name: getattr(event, name, None) for name in _READ}
         )
         metadata = fields["metadata"] if isinstance(fields["metadata"], dict) else {}
 
-        def said(name: str) -> str | None:
+        def from_metadata(name: str) -> str | None:
             value = metadata.get(name)
             return value if isinstance(value, str) else None
 
         def read(name: str) -> str | None:
             value = fields[name]
-            return value if isinstance(value, str) else said(name) if metadata else None
+            return value if isinstance(value, str) else from_metadata(name) if metadata else None
 
-        parent = said("parent_plan_id")
+        parent = from_metadata("parent_plan_id")
         return cls(  # by place: one in every turn that begins a plan
             event.event_type,
             event.data if isinstance(event.data, dict) else {} if event.data is None else {"data": event.data},
@@ -179,9 +179,9 @@ class GoalContext:
             read("id"),
             read("trace_id"),
             parent,
-            # A plan may have its child's response come to it; nobody else chooses whose response it looks like.
-            said("reply_to") if parent else None,
-            said("notify"),
+            # Only a parent plan may redirect the response: others could make it look like the response of another plan.
+            from_metadata("reply_to") if parent else None,
+            from_metadata("notify"),
             read_place(metadata) if metadata else TOP,
             event,
             context,
@@ -190,12 +190,12 @@ class GoalContext:
 
 @dataclass
 class TransitionContext:
-    """An event that moves a plan. It reads as the event too: ``transition.data`` is ``transition.event.data``."""
+    """An event that moves a plan. Attributes of the event can be read directly: ``transition.data``."""
 
     event: Any
     plan: Any
     next_state: str | None = None
-    """Where the state machine would go; None when it has no say."""
+    """Target of the state machine's transition; None when the plan has no machine."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "event":

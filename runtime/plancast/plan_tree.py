@@ -1,7 +1,7 @@
-"""Where a plan stands in the tree of plans that has come of one goal, and the bounds of such a tree.
+"""Places of plans in the tree of plans that descends from one goal, and the limits of such a tree.
 
-A plan says in the metadata of each goal that it sends where the plan of that goal will stand. Nobody else may: what a
-client says of it places a goal in a tree of the goal's own tenant, where it counts as any other plan.
+A plan writes the place of each child into the metadata of the goal that it sends. A client that writes it too only
+places its goal in a tree of its own tenant, where it counts like any other plan.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from plancast.settings import PlanSettings
 
 if TYPE_CHECKING:
-    from plancast.plan.context import PlanContext
+    from plancast.plan.record import PlanRecord
 
 ROOT, DEPTH = "tree_root", "tree_depth"
-"""Names in the metadata of a goal that a plan has sent."""
+"""Keys in the metadata of a goal that a plan has sent."""
 METADATA: Final = frozenset({ROOT, DEPTH})
 KEPT_SECONDS: Final = 30 * 86_400.0
-"""How long a tree is counted that no plan joins, beside the retention of plans."""
+"""Seconds, beyond the retention of plans, after which the count of a tree that no plan joins is dropped."""
 _LONGEST: Final = 400
 _DEEPEST: Final = 1 << 31
 
 
 class Place(NamedTuple):
-    """Where a plan stands."""
+    """Place of a plan in its tree."""
 
     root: str = ""
     """The correlation id of the tree's top-level plan; empty for that plan itself."""
@@ -32,7 +32,7 @@ class Place(NamedTuple):
     """1 for a top-level plan, one more for each plan above."""
 
     def too_deep(self, bounds: PlanSettings) -> str:
-        """Why there can be no plan here; empty when there can."""
+        """Why a plan at this depth is refused; empty when it is not."""
         if self.depth <= bounds.max_depth:
             return ""
         return (
@@ -41,7 +41,7 @@ class Place(NamedTuple):
         )
 
     def too_many(self, bounds: PlanSettings) -> str:
-        """Why there can be no plan here, when the tree has as many as it may."""
+        """Why a plan is refused when its tree is full."""
         return (
             f"the tree of plan {self.root} has had {bounds.max_tree} plans, which is plans.max_tree "
             "(PLANCAST_PLANS__MAX_TREE)"
@@ -52,7 +52,7 @@ TOP = Place()
 
 
 def read_place(metadata: Mapping[str, Any]) -> Place:
-    """Where the plan of a goal stands, by the goal's metadata."""
+    """Read the place of a goal's plan from the goal's metadata."""
     root, depth = metadata.get(ROOT), metadata.get(DEPTH)
     if isinstance(root, str) and 0 < len(root) <= _LONGEST and type(depth) is int and 1 < depth < _DEEPEST:
         return Place(root, depth)
@@ -62,6 +62,6 @@ def read_place(metadata: Mapping[str, Any]) -> Place:
     return Place(reply_to if isinstance(reply_to, str) and reply_to else parent, 2)  # a goal of an earlier version
 
 
-def below(plan: PlanContext) -> dict[str, Any]:
-    """The metadata of the goals that a plan sends."""
+def below(plan: PlanRecord) -> dict[str, Any]:
+    """Place of a child plan, as metadata of the goal that its parent sends."""
     return {ROOT: plan.root or plan.correlation_id, DEPTH: plan.depth + 1}

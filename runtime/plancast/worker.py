@@ -1,4 +1,4 @@
-"""Worker: the tasks that it takes, and the handlers that do them."""
+"""Worker: task handlers, by the event types that they handle."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ _H = TypeVar("_H", bound=TaskHandler)
 
 @dataclass(frozen=True)
 class TaskDefinition:
-    """A kind of task and who does it."""
+    """A task type and its handler."""
 
     event_type: str
-    """Type of the event that asks for the task."""
+    """Type of the request."""
     handler: TaskHandler = field(repr=False)
     response_event: str | None = None
-    """Type of the answer when the request names none."""
+    """Type of the response when the request names none."""
     description: str = ""
     schema: Any = None
-    """What the request's data looks like: a JSON Schema dict or a pydantic model."""
+    """Schema of the request's data: a JSON Schema dict or a pydantic model."""
     response_schema: Any = None
     worker: str = ""
 
 
 @dataclass
 class TaskContext:
-    """One task, as its handler sees it."""
+    """One task; the first argument of its handler."""
 
     event: EventEnvelope
     attempt: int = 1
     """1 for the first delivery."""
     answer: tuple[str, Any] | None = None
-    """What :meth:`respond_with` was given."""
+    """Arguments of the last :meth:`respond_with`."""
 
     @property
     def event_type(self) -> str:
@@ -47,34 +47,34 @@ class TaskContext:
 
     @property
     def data(self) -> Any:
-        """What the request says."""
+        """Data of the request."""
         return self.event.data
 
     @property
     def plan_id(self) -> str | None:
-        """The plan that asked."""
+        """Id of the requesting plan."""
         return self.event.plan_id
 
     @property
     def correlation_id(self) -> str:
-        """The correlation id of the request, which its answer carries too."""
+        """Correlation id of the request and of its response."""
         return self.event.correlation_id
 
     async def respond_with(self, event_type: str, data: Any = None) -> None:
-        """Answer with another event than the request asked for, such as ``web.search.no_results``.
+        """Respond with another event type than the requested one, such as ``web.search.no_results``.
 
-        The last call counts. The answer is sent when the handler has returned.
+        The last call counts. The response is sent when the handler has returned.
         """
         self.answer = (check_event_type(event_type), {} if data is None else data)
 
 
 class Worker:
-    """Does tasks.
+    """A set of task handlers that is deployed as one unit.
 
     Args:
         name: Unique in the app.
-        concurrency: Tasks that one process of this worker does at once.
-        max_attempts: How often a task is tried when its handler raises :class:`RetryableError`.
+        concurrency: Most tasks in flight in one process of this worker.
+        max_attempts: Most attempts at a task whose handler raises :class:`RetryableError`.
     """
 
     def __init__(self, name: str, *, concurrency: int = 100, max_attempts: int = 5) -> None:
@@ -99,11 +99,11 @@ class Worker:
         schema: Any = None,
         response_schema: Any = None,
     ) -> Callable[[_H], _H]:
-        """Register ``handler(task, context)``, plain or async, for a kind of task.
+        """Register ``handler(task, context)``, plain or async, for a task type.
 
-        What it returns is the answer, on the request's ``response_event``. What it raises is answered
-        on ``<base>.failed`` as ``{"success": false, "error": ...}``; :class:`RetryableError` has the
-        task tried again first. A plain function runs in a thread.
+        The return value is sent on the request's ``response_event``. An exception is sent on ``<base>.failed`` as
+        ``{"success": false, "error": ...}``; after :class:`RetryableError` the task is retried first. A plain
+        function runs in a thread.
         """
         check_event_type(event_type)
         if response_event is not None:

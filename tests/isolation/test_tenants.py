@@ -228,7 +228,7 @@ async def test_what_is_told_to_the_inbox_ends_no_other_tenants_waiting(env: Plan
     await asyncio.sleep(0)
     forged = _event("x.goal.completed", EventTopic.ACTION_RESULTS, tenant_id=THEIRS, data={"status": "completed"})
     payload, content_type = env.bus.encode(forged)
-    await env.client.endings._told("_INBOX.x", payload, content_type)
+    await env.client.results._on_response("_INBOX.x", payload, content_type)
     await asyncio.sleep(0.05)
 
     assert not waiting.done()

@@ -1,4 +1,4 @@
-"""Client: submits goals, and finds the plans that came of them."""
+"""Client: submits goals, and finds and lists their plans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from plancast import plan_tree
 from plancast.client.connect import RUN_FILE, Connecting
 from plancast.client.handle import PlanHandle
-from plancast.client.results import Endings
+from plancast.client.results import ResultWaiter
 from plancast.errors import ForeignPlan, UnknownGoal
 from plancast.json_values.normalize import plain
 from plancast.plan.status import PlanStatus
@@ -36,30 +36,30 @@ if TYPE_CHECKING:
 __all__ = ["RUN_FILE", "Client", "Connecting"]
 
 RESERVED_METADATA = frozenset({"notify", "parent_plan_id", "reply_to", "tenant_id", *plan_tree.METADATA})
-"""What plancast itself says in a goal's metadata: nobody else may name a parent, a tenant, or where answers go."""
+"""Keys of a goal's metadata that only plancast may set: parent, tenant, and addresses of the response."""
 GOALS_SECONDS = 3.0
-"""How long the list of known goals is taken to be up to date."""
+"""Seconds for which the list of known goals is cached."""
 
 
 class PlanPage(list[PlanSummary]):
-    """Summaries of plans, as :meth:`Client.plans` lists them."""
+    """One page of summaries of plans; see :meth:`Client.plans`."""
 
     def __init__(self, summaries: Iterable[PlanSummary] = (), following: str | None = None) -> None:
         super().__init__(summaries)
         self.next = following
-        """What to give as ``after`` for the page behind this one, which may be empty; None: there is none."""
+        """Cursor for the next page (argument ``after``), which may be empty; None: this is the last page."""
 
 
 class Client:
     """Submits goals and follows plans. Make one with :meth:`connect`.
 
     Args:
-        bus: The connection to work over; who made it closes it.
-        first_look: Seconds until the first look at the checkpoint of a plan whose result is awaited.
-        longest_look: Seconds between two such looks at most.
-        tenant_id: Binds the client to a tenant: it submits for this tenant alone, and plans of others are unknown to
-            it. None binds it to none: it sees every plan. It is a convenience for programs that serve tenants, and no
-            wall against whoever holds the connection; see docs/tenancy.md.
+        bus: The connection; its owner closes it.
+        first_look: Seconds until the first read of the checkpoint of a plan whose result is awaited.
+        longest_look: Longest seconds between two such reads.
+        tenant_id: Binds the client to a tenant: it submits for this tenant only, and plans of others are unknown to
+            it. None: it sees every plan. This is a convenience for programs that serve tenants, not a security
+            boundary: any holder of the connection can read more; see docs/tenancy.md.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Client:
     ) -> None:
         self.bus = bus
         self.tenant_id = tenant_id
-        self.endings = Endings(bus, first_look=first_look, longest_look=longest_look)
+        self.results = ResultWaiter(bus, first_look=first_look, longest_look=longest_look)
         self.tracing: Tracing | None = None
-        """Makes spans of what the client publishes; None makes none."""
+        """Creates spans for published events; None: no spans."""
         self.closed = False
         self._owns_bus = False
         self._goals: frozenset[str] | None = None
-        """The goals that the deployed apps take; None while no app is deployed."""
+        """Goals of the deployed apps; None while no app is deployed."""
         self._goals_read = float("-inf")
         self._reading_goals = asyncio.Lock()
 
@@ -89,10 +89,10 @@ class Client:
         """Connect to a deployment: ``await Client.connect(url)``, or ``async with Client.connect(url) as client``.
 
         Args:
-            url: ``nats://host:port``. Without one: that of the settings, else ``NATS_URL``, else what
-                ``plancast run`` left in the data folder.
-            settings: Instead of those of the environment.
-            data_dir: The data folder of ``plancast run``; ``.plancast`` unless the settings say otherwise.
+            url: ``nats://host:port``. Defaults to the settings', then ``NATS_URL``, then the URL that
+                ``plancast run`` wrote to the data folder.
+            settings: Replace those of the environment.
+            data_dir: The data folder of ``plancast run``; ``.plancast`` by default.
             tenant_id: Binds the client to a tenant, as in the constructor.
 
         Raises:
@@ -115,7 +115,7 @@ class Client:
             return
         self.closed = True
         try:
-            await self.endings.close()
+            await self.results.close()
         finally:
             if self._owns_bus:
                 await self.bus.close()
@@ -137,22 +137,22 @@ class Client:
 
         Args:
             event_type: Type of the goal.
-            data: What the goal says: a JSON object, or a pydantic model.
-            response_event: Type of the final response; ``<goal>.completed`` or ``.failed`` without.
-            correlation_id: The plan's id. One that was used already gives the plan that there is.
+            data: The goal's data: a JSON object, or a pydantic model.
+            response_event: Type of the final response; defaults to ``<goal>.completed`` or ``.failed``.
+            correlation_id: The plan's id; submitting an id twice starts one plan.
             session_id: Groups plans.
-            user_id: For whom.
-            tenant_id: For which tenant; that of the client, or none, without. Only its events move the plan.
-            response_topic: Where the final response is published; ``action-results`` without.
-            metadata: Further fields for the goal's handler; what plancast keeps there itself is left out.
+            user_id: The user on whose behalf the plan runs.
+            tenant_id: The plan's tenant; only its events move the plan. Defaults to the client's.
+            response_topic: Topic of the final response; defaults to ``action-results``.
+            metadata: Further fields for the goal's handler; reserved keys are left out.
 
         Raises:
             ForeignPlan: the client is bound to another tenant.
-            UnknownGoal: apps are deployed, and none takes the goal. With no app deployed the goal waits for one.
+            UnknownGoal: apps are deployed, and none takes the goal. While no app is deployed the goal waits for one.
             InvalidSubject: an event type, or the correlation id, cannot be part of a subject.
-            InvalidEnvelope: another field cannot be sent, such as a session's id with a line break in it.
+            InvalidEnvelope: another field cannot be sent, such as a session id with a line break.
             PublishRefused, PayloadTooLarge: the goal was not accepted.
-            BusUnavailable: it may have been accepted all the same; submit again with the same correlation id.
+            BusUnavailable: it may have been accepted nevertheless; submit again with the same correlation id.
         """
         check_event_type(event_type)
         if response_event is not None:
@@ -175,34 +175,34 @@ class Client:
                 "session_id": session_id,
                 "user_id": user_id or None,
                 "tenant_id": tenant or None,
-                "metadata": {**_without_reserved(metadata), "notify": await self.endings.inbox()},
+                "metadata": {**_without_reserved(metadata), "notify": await self.results.inbox()},
             }
         )
-        ending = self.endings.of(plan_id, noticed=True, tenant_id=tenant)
+        pending = self.results.pending(plan_id, announced=True, tenant_id=tenant)
         await self._publish(event)
-        return PlanHandle(self, ending, submitted=True)
+        return PlanHandle(self, pending, submitted=True)
 
     async def _publish(self, event: EventEnvelope) -> None:
-        """Publish an event, in a span where traces are on."""
+        """Publish an event, in a span when tracing is on."""
         if self.tracing is None:
             await self.bus.publish(event)
         else:
             await self.tracing.publish(self.bus, event)
 
     def plan(self, plan_id: str, *, tenant_id: str | None = None) -> PlanHandle:
-        """The plan with this id, or the one that events with this correlation id belong to.
+        """Make a handle for a plan, by its id or a correlation id of its events.
 
-        Nothing is looked up yet: what is asked of the handle raises PlanNotFound when there is none, or when it is
-        another tenant's.
+        Nothing is read yet: methods of the handle raise PlanNotFound when there is no such plan, or it belongs to
+        another tenant.
 
         Args:
-            plan_id: Its id, or a correlation id.
-            tenant_id: Whose plan it must be; that of the client, or anybody's, without.
+            plan_id: The plan's id, or a correlation id.
+            tenant_id: Tenant that the plan must have; defaults to the client's, or any.
 
         Raises:
             ForeignPlan: the client is bound to another tenant.
         """
-        return PlanHandle(self, self.endings.of(plan_id, tenant_id=self._tenant_of(tenant_id)))
+        return PlanHandle(self, self.results.pending(plan_id, tenant_id=self._tenant_of(tenant_id)))
 
     async def fork(
         self,
@@ -214,27 +214,27 @@ class Client:
         app: App | None = None,
         tenant_id: str | None = None,
     ) -> PlanHandle:
-        """Begin a new plan where another one stood after one of its turns; returns when that is durable.
+        """Start a new plan from the state of another one after one of its turns; returns when the fork is durable.
 
-        What the plan waited for then is asked for again, on behalf of the new one; the old one is left as it is.
+        Requests that were open then are sent again for the new plan; the old plan does not change.
 
         Args:
-            plan_id: The plan that it is made of.
+            plan_id: The plan to fork.
             at: The revision: the number of a turn, from 1.
-            data: Fields of the goal's data that are to be others.
-            correlation_id: The new plan's id. Forking under it again gives the plan that there is.
-            app: The code by which the plan as of then is found; see :meth:`PlanHandle.state_at`.
-            tenant_id: Whose plan it must be; that of the client, or anybody's, without.
+            data: Fields of the goal's data to replace.
+            correlation_id: The new plan's id; forking under the same id twice starts one plan.
+            app: The app's code, to rebuild the plan's state; see :meth:`PlanHandle.state_at`.
+            tenant_id: Tenant that the plan must have; defaults to the client's, or any.
 
         Raises:
             UnknownRevision: there was no such turn, or it is gone from the history.
             PlanFinished: the plan was finished then.
-            CannotReplay: nobody knows the plan as of then: the code of today differs, or the history does not tell.
-            PlanNotFound: no plan has this id, or it is another tenant's.
-            ForeignPlan: the correlation id is another plan's, or the client is bound to another tenant.
+            CannotReplay: the state cannot be rebuilt: the code has changed, or the history is incomplete.
+            PlanNotFound: no plan of this tenant has this id.
+            ForeignPlan: another plan has the correlation id, or the client is bound to another tenant.
             PayloadTooLarge: the plan is too large to be forked.
-            AccessDenied: forking takes the permissions of the runtime.
-            BusUnavailable: it may have been forked all the same; fork again with the same correlation id.
+            AccessDenied: forking requires the permissions of the runtime.
+            BusUnavailable: it may have been forked nevertheless; fork again with the same correlation id.
         """
         from plancast.replay.stored import options_of, send_fork
 
@@ -248,10 +248,10 @@ class Client:
             await options_of(self.bus, app),
             data=changed,
             correlation_id=correlation_id,
-            notify=await self.endings.inbox(),
+            notify=await self.results.inbox(),
         )
-        ending = self.endings.of(fork_id, noticed=True, tenant_id=checkpoint.summary.tenant_id)
-        return PlanHandle(self, ending, submitted=True)
+        pending = self.results.pending(fork_id, announced=True, tenant_id=checkpoint.summary.tenant_id)
+        return PlanHandle(self, pending, submitted=True)
 
     async def plans(
         self,
@@ -264,30 +264,30 @@ class Client:
         limit: int | None = None,
         after: str | None = None,
     ) -> PlanPage:
-        """Summaries of the plans that are stored, children included, the one changed last first.
+        """List summaries of the stored plans, children included, most recently changed first.
 
-        With a limit it reads no further than it must: the first page costs the same among a hundred plans and a
-        million, unless the filters leave out most of them.
+        With a limit it reads only as far as needed: the first page costs the same among a hundred plans and a
+        million, unless the filters exclude most of them.
 
         Args:
             session_id: Only plans of this session.
             status: Only plans of this status.
-            tenant_id: Only plans of this tenant; of the client's, or of all, without.
+            tenant_id: Only plans of this tenant; defaults to the client's, or all.
             goal_event: Only plans of this goal.
-            text: Only plans with this text, in upper or lower case, in an id, their goal, state or planner.
-            limit: At most so many, of those changed last.
-            after: Goes on behind an earlier page: its ``next``. A plan that has changed since is at the front of a
-                new listing, and on no further page of the old one.
+            text: Only plans with this text in an id, their goal, state or planner; case does not matter.
+            limit: Largest size of the page.
+            after: Cursor: the ``next`` of the page before. A plan that has changed since then is on no further page;
+                a new listing begins with it.
 
         Raises:
             ForeignPlan: the client is bound to another tenant.
-            ValueError: there is no such status, or ``after`` is the ``next`` of no page.
+            ValueError: the status or the cursor is invalid.
             BusUnavailable: the store cannot be reached.
         """
         only = None if status is None else str(PlanStatus(status))
         wanted = PlanFilter(only, session_id, self._tenant_of(tenant_id), goal_event, text or None)
         before = 0 if after is None else _version(after)
-        # Whether there is more costs nothing to know where any plan will do; else it might be far to the next one.
+        # One plan more than the page shows whether it is the last. With filters, the next match may be far away.
         enough = limit if limit is None or wanted != PlanFilter() else limit + 1
         found: dict[str, Committed] = {}
         stopped = enough == 0
@@ -299,7 +299,7 @@ class Client:
         return PlanPage((each.summary for each in page), str(page[-1].version) if stopped and page else None)
 
     def _tenant_of(self, asked: str | None) -> str | None:
-        """The tenant that is asked for, or else the client's own; None for all."""
+        """The given tenant, or else the client's; None for all."""
         if self.tenant_id is not None and asked not in (None, self.tenant_id):
             raise ForeignPlan(f"this client is bound to the tenant {self.tenant_id!r}, and cannot act for {asked!r}")
         return self.tenant_id if asked is None else asked
@@ -312,12 +312,12 @@ class Client:
                 return
             try:
                 apps = await self.bus.registry.list("app")
-            except AccessDenied:  # who may only publish hears of a goal that nobody takes by its silence
+            except AccessDenied:  # a user that may only publish gets no error for an unknown goal
                 self._goals, self._goals_read = None, time.monotonic()
                 return
             except BusUnavailable:
                 raise
-            except BusError:  # nothing was ever deployed on this server; publishing says it better
+            except BusError:  # nothing was ever deployed on this server; publishing raises a better error
                 return
             self._goals = frozenset(each for app in apps.values() for each in app.get("goals", ())) if apps else None
             self._goals_read = time.monotonic()
@@ -331,14 +331,14 @@ class Client:
 
 def _version(after: str) -> int:
     if not (after.isascii() and after.isdigit() and int(after)):
-        raise ValueError(f"after is what a page of plans has as its next, not {after[:100]!r}")
+        raise ValueError(f"after is the next of a page of plans, not {after[:100]!r}")
     return int(after)
 
 
 def _goal_id(tenant: str, correlation_id: str) -> str:
-    """The same for a goal that is submitted again, and another for each tenant: a stream drops what repeats an id."""
-    whose = f"{encode_token(tenant)}:" if tenant else ""
-    return f"goal:{whose}{encode_token(correlation_id)}"
+    """Id of a goal event: equal for repeated submissions, so that the stream drops them; different for each tenant."""
+    owner = f"{encode_token(tenant)}:" if tenant else ""
+    return f"goal:{owner}{encode_token(correlation_id)}"
 
 
 def _without_reserved(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -346,7 +346,7 @@ def _without_reserved(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _known(goal: str, goals: frozenset[str]) -> str:
-    """The goals that there are, those that are spelled alike first."""
+    """List the known goals, those with similar spelling first."""
     if not goals:
         return "the deployed apps take no goals"
     close = get_close_matches(goal, goals, n=3, cutoff=0.5)

@@ -1,4 +1,4 @@
-"""Connecting a client: from a URL, settings, or what ``plancast run`` has left in its data folder."""
+"""Connects a client by URL, settings, or the run file of ``plancast run``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from plancast.client.client import Client
 
 RUN_FILE = "run.json"
-"""In the data folder: what ``plancast run`` notes of itself for its owner, ``{"nats_url": ...}`` with the token of
-an embedded server."""
+"""File in the data folder of ``plancast run``, readable by its owner: ``{"nats_url": ...}``, with the token of an
+embedded server."""
 
 
 class Connecting:
-    """What :meth:`Client.connect` returns: to be awaited, or entered with ``async with``."""
+    """Result of :meth:`Client.connect`: awaitable, and an async context manager."""
 
     def __init__(
         self,
@@ -75,17 +75,17 @@ class Connecting:
         if settings.telemetry.traces == "on":
             from plancast.telemetry.tracing import Tracing
 
-            client.tracing = Tracing()  # who exports them is the program's affair
+            client.tracing = Tracing()  # the program sets up the export
         return client
 
 
 def _noted_url(run_file: Path) -> tuple[str, bool]:
-    """Read the URL of what runs, and whether it is that of an embedded server."""
+    """Read the URL of the running server, and whether the server is embedded."""
     try:
         with open(run_file, "rb") as file:
             if private_files.is_ours(file.fileno()):
-                noted = json.load(file)
-                return str(noted["nats_url"]), noted.get("nats_embedded") is True
+                values = json.load(file)
+                return str(values["nats_url"]), values.get("nats_embedded") is True
         why = f"{run_file} belongs to another user"
     except FileNotFoundError:
         why = f"{run_file} does not exist"

@@ -1,4 +1,4 @@
-"""PlanHandle: one plan, as a client sees it."""
+"""PlanHandle: a client's view of one plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from plancast.client.results import Ending
+from plancast.client.results import PendingResult
 from plancast.errors import PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
 from plancast.json_values.normalize import plain
 from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, REJECT, RESUME
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from plancast.replay.report import PlanAt, Replay, Which
 
 BEGIN_SECONDS = 5.0
-"""How long what is asked of a plan that was just submitted waits for the plan to begin."""
+"""Seconds for which calls on a plan that was just submitted wait for it to begin."""
 _BEGIN_LOOK = 0.05
 _AGAIN_SECONDS = 0.5
-"""Seconds after which a watch that lost the bus goes on."""
+"""Seconds after which a watch that lost the connection tries again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """A committed turn of a plan, as :meth:`PlanHandle.watch` shows it."""
+    """A committed turn of a plan; yielded by :meth:`PlanHandle.watch`."""
 
     plan_id: str
     revision: int
@@ -45,7 +45,7 @@ class PlanChange:
     time: float
     """When it was committed, seconds since the epoch, UTC."""
     event_type: str | None = None
-    """Type of the event whose turn it was."""
+    """Type of the event that the turn handled."""
     path: tuple[str, ...] = ()
     """States entered in the turn."""
 
@@ -53,14 +53,14 @@ class PlanChange:
 class PlanHandle:
     """One plan. Made by :meth:`plancast.Client.submit` and :meth:`plancast.Client.plan`.
 
-    The plan of a handle from ``submit`` may not have begun yet; one from ``plan`` is taken to exist.
+    The plan of a handle from ``submit`` may not have begun yet; one from ``plan`` must exist.
     """
 
-    def __init__(self, client: Client, ending: Ending, *, submitted: bool = False) -> None:
+    def __init__(self, client: Client, pending: PendingResult, *, submitted: bool = False) -> None:
         self._client = client
-        self._ending = ending
+        self._pending = pending
         self._submitted = submitted
-        self._tenant_id = ending.tenant_id
+        self._tenant_id = pending.tenant_id
 
     def __repr__(self) -> str:
         return f"PlanHandle({self.plan_id!r})"
@@ -68,26 +68,26 @@ class PlanHandle:
     @property
     def plan_id(self) -> str:
         """The plan's id."""
-        return self._ending.plan_id
+        return self._pending.plan_id
 
     async def result(self, timeout: float | None = None) -> Any:
         """Wait until the plan is finished, and return its bare result.
 
-        It goes on waiting while nats-server is away.
+        It keeps waiting while nats-server is unavailable.
 
         Args:
             timeout: Seconds to wait; None waits for ever.
 
         Raises:
             PlanFailed, PlanCancelled: the plan did not complete.
-            PlanNotFound: nobody knows the plan (of a handle from ``submit``: not any more).
-            TimeoutError: it is not finished yet; the plan goes on.
+            PlanNotFound: the plan is unknown (for a handle from ``submit``: was forgotten).
+            TimeoutError: the plan is not finished yet; it keeps running.
             BusUnavailable: the client was closed.
         """
         scope = asyncio.timeout(timeout)
         try:
             async with scope:
-                data = await self._client.endings.wait(self._ending)
+                data = await self._client.results.wait(self._pending)
         except TimeoutError:
             if not scope.expired():
                 raise
@@ -100,7 +100,7 @@ class PlanHandle:
         return data.get("result")
 
     async def status(self) -> PlanStatus:
-        """Where the plan stands; PENDING while a submitted plan has not begun.
+        """The plan's status; PENDING while a submitted plan has not begun.
 
         Raises:
             PlanNotFound: no plan has this id.
@@ -110,31 +110,31 @@ class PlanHandle:
         return PlanStatus.PENDING if checkpoint is None else PlanStatus(checkpoint.summary.status)
 
     async def state(self) -> dict[str, Any]:
-        """The plan as a dict, as ``PlanContext.to_dict()`` gives it, its state machine included.
+        """The plan as the dict that ``PlanContext.to_dict()`` returns, with its state machine.
 
-        For a plan that was just submitted it waits up to 5 seconds until the plan has begun.
+        Waits up to 5 seconds for a plan that was just submitted to begin.
 
         Raises:
             PlanNotFound: no plan has this id, or it has not begun in this time.
             BusUnavailable: the store cannot be reached.
         """
-        return await plan_fields(self._client.bus.checkpoints, await self._begun())
+        return await plan_fields(self._client.bus.checkpoints, await self.begun())
 
     async def history(self) -> list[dict[str, Any]]:
         """The plan's timeline, oldest first: for each turn a JSON-able dict with its ``revision``, ``time``, ``event``.
 
         Waits and raises as :meth:`state` does.
         """
-        checkpoint = await self._begun()
+        checkpoint = await self.begun()
         entries = await self._client.bus.checkpoints.history(checkpoint.correlation_id)
         return [unpack(entry) for entry in entries]
 
     async def state_at(self, revision: int, *, app: App | None = None) -> PlanAt:
-        """The plan as it was after a turn: results, state and status, as far as they are known.
+        """The plan after one of its turns: results, state and status, as far as they are known.
 
         Args:
             revision: Number of the turn, from 1.
-            app: The code; plans that handlers, or planners with tasks of their own, move are known by it alone.
+            app: The app's code; required for plans that handlers, or planners with tasks of their own, move.
 
         Raises:
             UnknownRevision: there was no such turn, or it is gone from the history.
@@ -144,18 +144,17 @@ class PlanHandle:
         from plancast.replay.stored import options_of, recorded_plan
 
         bus = self._client.bus
-        plan = await recorded_plan(bus, await self._begun())
+        plan = await recorded_plan(bus, await self.begun())
         return await state_at(plan, revision, await options_of(bus, app))
 
     async def replay(self, *, app: App | None = None, machine: Which = "then") -> Replay:
-        """Re-run the plan's history through the code of today, and tell for each turn whether it does the same.
+        """Re-run the plan's history with the current code, and compare each turn with the recorded one.
 
-        No model and no worker is asked, and nothing is sent. Handlers are run: what they do in the world by
-        themselves, they do again.
+        No model or worker is called, and nothing is sent. Handlers are run: side effects of their own happen again.
 
         Args:
-            app: The code of today; without it the plan's own machine and recorded decisions alone.
-            machine: The state machine that the plan began with (``then``), or its goal's of today (``now``).
+            app: The current code; without it only the plan's own machine and recorded decisions are used.
+            machine: The state machine that the plan began with (``then``), or the one that its goal has now (``now``).
 
         Raises:
             CannotReplay: the beginning of the history, or the state machine, is gone.
@@ -165,24 +164,24 @@ class PlanHandle:
         from plancast.replay.stored import options_of, recorded_plan
 
         bus = self._client.bus
-        plan = await recorded_plan(bus, await self._begun())
+        plan = await recorded_plan(bus, await self.begun())
         return await replay(plan, await options_of(bus, app, machine=machine))
 
     async def signal(self, event_type: str, data: Any = None, *, user_id: str = "", event_id: str | None = None) -> str:
         """Send the plan an event from outside, on the topic ``plan-events``; returns the event's id.
 
-        A plan that does not wait for it yet keeps it.
+        A plan that does not wait for it yet buffers it.
 
         Args:
             event_type: Type of the event.
-            data: What it says: JSON, or a pydantic model.
-            user_id: Who sends it.
-            event_id: The same id sent twice counts once; a new one when absent.
+            data: JSON, or a pydantic model.
+            user_id: The sender.
+            event_id: Idempotency key: the same id counts once. Defaults to a new id.
 
         Raises:
-            PlanFinished: the plan moves no more.
+            PlanFinished: the plan is finished.
             PlanNotFound: no plan has this id.
-            BusUnavailable: it may have been sent all the same.
+            BusUnavailable: the event may have been sent nevertheless.
         """
         check_event_type(event_type)
         try:
@@ -190,7 +189,7 @@ class PlanHandle:
         except AccessDenied:
             if self._tenant_id is None:
                 raise
-            checkpoint = None  # who may publish and not look sends it all the same; the plan judges it
+            checkpoint = None  # this user may publish but not read; the plan's turn checks the event
         if checkpoint is not None and PlanStatus(checkpoint.summary.status).finished:
             raise PlanFinished(f"plan {self.plan_id} is {checkpoint.summary.status} and takes no {event_type}")
         fields: dict[str, Any] = {"id": event_id} if event_id is not None else {}
@@ -199,7 +198,7 @@ class PlanHandle:
             type=event_type,
             topic=EventTopic.PLAN_EVENTS,
             data={} if data is None else plain(data),
-            correlation_id=self._ending.key,
+            correlation_id=self._pending.key,
             tenant_id=self._tenant_id or None,
             session_id=checkpoint.summary.session_id or None if checkpoint is not None else None,
             user_id=user_id or None,
@@ -209,7 +208,7 @@ class PlanHandle:
         return event.id
 
     async def resume(self, data: Any = None, *, user_id: str = "", event_id: str | None = None) -> None:
-        """Have a paused plan go on, with ``data`` as its ``results["user_input"]``. Raises as :meth:`signal` does."""
+        """Continue a paused plan, with ``data`` as its ``results["user_input"]``. Raises as :meth:`signal` does."""
         await self.signal(RESUME, {"input": plain(data)}, user_id=user_id, event_id=event_id)
 
     async def cancel(self, reason: str = "cancelled", *, user_id: str = "", event_id: str | None = None) -> None:
@@ -227,11 +226,11 @@ class PlanHandle:
     async def redirect(
         self, goal_data: Mapping[str, Any] | BaseModel, *, user_id: str = "", event_id: str | None = None
     ) -> None:
-        """Give the goal new data, which its planner is shown the next time it is asked.
+        """Replace the goal's data; the planner sees it at its next decision.
 
         Args:
-            goal_data: All of the goal's data from now on: a mapping, or a pydantic model.
-            user_id: Who redirects it.
+            goal_data: The complete new data: a mapping, or a pydantic model.
+            user_id: The sender.
             event_id: As for :meth:`signal`.
 
         Raises:
@@ -241,13 +240,13 @@ class PlanHandle:
         await self.signal(REDIRECT, {"goal_data": self._goal_data(goal_data)}, user_id=user_id, event_id=event_id)
 
     async def inject(self, context: Any, *, user_id: str = "", event_id: str | None = None) -> None:
-        """Hand the planner context, any JSON, shown the next time it is asked. Raises as :meth:`signal` does."""
+        """Add context, any JSON, that the planner sees at its next decision. Raises as :meth:`signal` does."""
         await self.signal(INJECT, {"context": plain(context)}, user_id=user_id, event_id=event_id)
 
     async def watch(self) -> AsyncIterator[PlanChange]:
-        """The plan as it is, then each further committed turn; ends after the one that finished the plan.
+        """Yield the newest committed turn, then each further one; ends after the one that finishes the plan.
 
-        It goes on after the loss of nats-server, with the newest turn.
+        After a lost connection it continues with the newest turn.
 
         Raises:
             PlanNotFound: no plan has this id.
@@ -257,8 +256,8 @@ class PlanHandle:
         seen = 0
         while True:
             try:
-                async for checkpoint in self._client.bus.checkpoints.watch(self._ending.key):
-                    if (unknown := self._ending.unknown(checkpoint)) is not None:
+                async for checkpoint in self._client.bus.checkpoints.watch(self._pending.key):
+                    if (unknown := self._pending.unknown(checkpoint)) is not None:
                         raise unknown
                     if checkpoint.revision > seen:
                         seen = checkpoint.revision
@@ -267,7 +266,7 @@ class PlanHandle:
                         if change.status.finished:
                             return
             except BusUnavailable:
-                if self._client.closed or self._client.endings.lost:
+                if self._client.closed or self._client.results.lost:
                     raise
             await asyncio.sleep(_AGAIN_SECONDS)
 
@@ -283,25 +282,22 @@ class PlanHandle:
 
     async def _checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint; None while a submitted plan has not begun."""
-        checkpoint = await find_checkpoint(self._client.bus.checkpoints, self._ending.key)
+        checkpoint = await find_checkpoint(self._client.bus.checkpoints, self._pending.key)
         if checkpoint is not None:
-            if (unknown := self._ending.unknown(checkpoint)) is not None:
+            if (unknown := self._pending.unknown(checkpoint)) is not None:
                 raise unknown
-            self._ending.key = checkpoint.correlation_id
+            self._pending.key = checkpoint.correlation_id
             self._tenant_id = checkpoint.summary.tenant_id
         elif not self._submitted:
             raise PlanNotFound(f"plan {self.plan_id} is unknown, or was forgotten after its retention")
         return checkpoint
 
     async def begun(self) -> Checkpoint:
-        """The newest checkpoint, of a plan that was just submitted once it has begun.
+        """The newest checkpoint; waits up to 5 seconds for a plan that was just submitted to begin.
 
         Raises:
             PlanNotFound, BusUnavailable: as :meth:`state` does.
         """
-        return await self._begun()
-
-    async def _begun(self) -> Checkpoint:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + BEGIN_SECONDS
         while True:
@@ -309,7 +305,7 @@ class PlanHandle:
             if checkpoint is not None:
                 return checkpoint
             if loop.time() >= deadline:
-                raise PlanNotFound(f"plan {self.plan_id} has not begun: its goal waits for a deployment that takes it")
+                raise PlanNotFound(f"plan {self.plan_id} has not begun: no deployment has taken its goal yet")
             await asyncio.sleep(_BEGIN_LOOK)
 
 

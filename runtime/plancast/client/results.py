@@ -1,9 +1,8 @@
-"""Waiting for plans to finish: one inbox and one poller for all who wait in a client.
+"""Waits for final results of plans, with one inbox and one poller for all waiters of a client.
 
-A final response that is told to the client's inbox ends the waiting at once. What is told can be
-lost, and plans that another client submitted tell nothing here. So every plan that is waited for is
-also looked up in the checkpoints: after each hint that it was written, after a reconnect, and
-now and then.
+A final response on the client's inbox resolves a wait at once. Core NATS messages can be lost, and plans that another
+client submitted respond elsewhere. So the checkpoint of each awaited plan is also read: after each hint that it was
+written, after a reconnect, and periodically with backoff.
 """
 
 from __future__ import annotations
@@ -30,32 +29,32 @@ from plancast_bus.ports.checkpoints import Checkpoint
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5.0
-"""How long a plan may be unknown before whoever asks for it is told so: its goal may be on its way."""
+"""Seconds for which a plan may be unknown before PlanNotFound is raised: its goal may still be in flight."""
 SOON = 0.05
-"""Seconds until the next look at a plan that a hint spoke of, but that has not changed yet."""
+"""Seconds until the next read of a checkpoint that was hinted at but has not changed yet."""
 LOOKS_AT_ONCE = 64
 ROUND_LOOKS = 20
 ROUND_SECONDS = 0.1
-"""Looks that nothing prompts are limited to 200 a second in all, however many wait."""
+"""Reads that no hint triggers are limited to 200 a second in all, however many plans are awaited."""
 
 
-class Endings:
-    """Finds out how plans end.
+class ResultWaiter:
+    """Waits for the final results of plans.
 
     Args:
         bus: A connection; it stays open when this is closed.
-        first_look: Seconds until the first look at a plan whose response is awaited on the inbox.
-        longest_look: Seconds that looks at a plan are apart at most; before that the time doubles.
+        first_look: Seconds until the first read of the checkpoint of a plan whose response is awaited on the inbox.
+        longest_look: Longest seconds between two reads; the interval doubles up to it.
     """
 
     def __init__(self, bus: Bus, *, first_look: float = 1.0, longest_look: float = 15.0) -> None:
         self._bus = bus
         self._first_look = first_look
         self._longest_look = longest_look
-        self._endings: WeakValueDictionary[tuple[str | None, str], Ending] = WeakValueDictionary()
-        self._waiting: set[Ending] = set()
-        self._urgent: deque[Ending] = deque()
-        self._schedule: list[tuple[float, int, Ending]] = []
+        self._pending: WeakValueDictionary[tuple[str | None, str], PendingResult] = WeakValueDictionary()
+        self._waiting: set[PendingResult] = set()
+        self._urgent: deque[PendingResult] = deque()
+        self._schedule: list[tuple[float, int, PendingResult]] = []
         self._numbers = itertools.count()
         self._next_round = 0.0
         self._retired: list[Subscription] = []
@@ -66,12 +65,12 @@ class Endings:
         self._opening = asyncio.Lock()
         self._closed = self._blind = False
         self.lost = ""
-        """Why nothing will be heard any more; empty while the connection stands, or may come back."""
-        bus.on_reconnect(self._look_at_all)
-        bus.on_lost(self._lose)
+        """Why the connection is gone for good; empty while it stands or may come back."""
+        bus.on_reconnect(self._schedule_all)
+        bus.on_lost(self._on_lost)
 
     async def inbox(self) -> str:
-        """The subject on which final responses are told to this client.
+        """The subject on which this client receives final responses.
 
         Raises:
             BusUnavailable: there is no connection.
@@ -80,120 +79,122 @@ class Endings:
             async with self._opening:
                 if self._inbox_subscription is None:
                     self._inbox = self._inbox or self._bus.new_inbox()
-                    self._inbox_subscription = await self._bus.subscribe(self._inbox, self._told)
+                    self._inbox_subscription = await self._bus.subscribe(self._inbox, self._on_response)
         return self._inbox
 
-    def of(self, plan_id: str, *, noticed: bool = False, tenant_id: str | None = None) -> Ending:
-        """The ending of a tenant's plan (None: anybody's), shared by all its handles as long as one of them lives."""
-        ending = self._endings.get((tenant_id, plan_id))
-        if ending is None:
-            ending = self._endings[tenant_id, plan_id] = Ending(plan_id, tenant_id)
-        ending.noticed = ending.noticed or noticed
-        return ending
+    def pending(self, plan_id: str, *, announced: bool = False, tenant_id: str | None = None) -> PendingResult:
+        """The result of a plan of this tenant (None: any), shared by all its handles as long as one of them lives."""
+        pending = self._pending.get((tenant_id, plan_id))
+        if pending is None:
+            pending = self._pending[tenant_id, plan_id] = PendingResult(plan_id, tenant_id)
+        pending.announced = pending.announced or announced
+        return pending
 
-    async def wait(self, ending: Ending) -> dict[str, Any]:
+    async def wait(self, pending: PendingResult) -> dict[str, Any]:
         """Wait until the plan is finished, and return the data of its final response.
 
         Raises:
             PlanNotFound: the plan is unknown, and this client has not submitted it.
             BusUnavailable: the client is closed, or its connection is, for good.
         """
-        if ending.data is not None:
-            return ending.data
+        if pending.data is not None:
+            return pending.data
         if self._closed:
             raise BusUnavailable("this client is closed")
         if self.lost:
             raise BusUnavailable(f"{self.lost}; connect anew")
-        if not ending.waiters:
-            ending.failure = ending.missing_since = None
-            ending.arrived.clear()
-            self._begin(ending)
-        ending.waiters += 1
+        if not pending.waiters:
+            pending.failure = pending.missing_since = None
+            pending.arrived.clear()
+            self._begin(pending)
+        pending.waiters += 1
         try:
-            await ending.arrived.wait()
+            await pending.arrived.wait()
         finally:
-            ending.waiters -= 1
-            if not ending.waiters:
-                self._end(ending)
-        if ending.data is None:
-            raise ending.failure or PlanNotFound(f"plan {ending.plan_id} is unknown")
-        return ending.data
+            pending.waiters -= 1
+            if not pending.waiters:
+                self._end(pending)
+        if pending.data is None:
+            raise pending.failure or PlanNotFound(f"plan {pending.plan_id} is unknown")
+        return pending.data
 
     async def close(self) -> None:
-        """Stop; whoever still waits gets BusUnavailable."""
+        """Stop; open waits raise BusUnavailable."""
         self._closed = True
-        for ending in list(self._waiting):
-            ending.conclude(None, BusUnavailable(f"the client was closed while waiting for plan {ending.plan_id}"))
+        for pending in list(self._waiting):
+            pending.resolve(None, BusUnavailable(f"the client was closed while waiting for plan {pending.plan_id}"))
         if self._poller is not None:
             self._poller.cancel()
             await asyncio.wait([self._poller])
-        hints = [ending.hint for ending in self._waiting if ending.hint is not None]
+        hints = [pending.hint for pending in self._waiting if pending.hint is not None]
         for subscription in (*self._retired, *hints, self._inbox_subscription):
             if subscription is not None:
                 await subscription.close()
 
-    # Who waits.
+    # Waiters and the schedule of reads.
 
-    def _begin(self, ending: Ending) -> None:
-        self._waiting.add(ending)
-        ending.delay = self._first_look
-        if ending.noticed:
-            self._look_later(ending)
+    def _begin(self, pending: PendingResult) -> None:
+        self._waiting.add(pending)
+        pending.delay = self._first_look
+        if pending.announced:
+            self._schedule_later(pending)
         else:
-            self._look_now(ending)
+            self._schedule_now(pending)
         if self._poller is None:
             self._poller = asyncio.get_running_loop().create_task(self._poll())
 
-    def _end(self, ending: Ending) -> None:
-        self._waiting.discard(ending)
-        if ending.hint is not None:
-            self._retired.append(ending.hint)
-            ending.hint = None
+    def _end(self, pending: PendingResult) -> None:
+        self._waiting.discard(pending)
+        if pending.hint is not None:
+            self._retired.append(pending.hint)
+            pending.hint = None
         if self._retired or not self._waiting:
             self._wake.set()
 
-    def _look_later(self, ending: Ending) -> None:
-        ending.due = asyncio.get_running_loop().time() + ending.delay
-        ending.delay = min(max(ending.delay * 2, SOON), self._longest_look)
-        heapq.heappush(self._schedule, (ending.due, next(self._numbers), ending))
-        if self._schedule[0][2] is ending:
+    def _schedule_later(self, pending: PendingResult) -> None:
+        pending.due = asyncio.get_running_loop().time() + pending.delay
+        pending.delay = min(max(pending.delay * 2, SOON), self._longest_look)
+        heapq.heappush(self._schedule, (pending.due, next(self._numbers), pending))
+        if self._schedule[0][2] is pending:
             self._wake.set()
 
-    def _look_now(self, ending: Ending) -> None:
-        if not ending.urgent:
-            ending.urgent = True
-            self._urgent.append(ending)
+    def _schedule_now(self, pending: PendingResult) -> None:
+        if not pending.urgent:
+            pending.urgent = True
+            self._urgent.append(pending)
             self._wake.set()
 
-    def _lose(self, reason: str) -> None:
+    def _on_lost(self, reason: str) -> None:
         self.lost = reason
-        for ending in list(self._waiting):
-            ending.conclude(None, BusUnavailable(f"plan {ending.plan_id} cannot be waited for: {reason}; connect anew"))
+        for pending in list(self._waiting):
+            pending.resolve(
+                None, BusUnavailable(f"plan {pending.plan_id} cannot be waited for: {reason}; connect anew")
+            )
 
-    def _look_at_all(self) -> None:
-        for ending in self._waiting:
-            self._look_now(ending)
+    def _schedule_all(self) -> None:
+        for pending in self._waiting:
+            self._schedule_now(pending)
 
-    # What comes by itself.
+    # Messages.
 
-    async def _told(self, subject: str, payload: bytes, content_type: str | None) -> None:
-        """A final response on the inbox."""
+    async def _on_response(self, subject: str, payload: bytes, content_type: str | None) -> None:
+        """Resolve the wait for a plan with a final response from the inbox."""
         try:
             event = codec.load(payload, content_type)
         except InvalidEnvelope:
             event = None
         data = event.get("data") if isinstance(event, dict) else None
         if not isinstance(event, dict) or not isinstance(data, dict) or "status" not in data:
-            logger.warning("what came to the inbox is no final response", extra={"subject": subject})
+            logger.warning("a message on the inbox is not a final response", extra={"subject": subject})
             return
         for tenant in (str(event.get("tenant_id") or ""), None):
-            if (ending := self._endings.get((tenant, str(event.get("correlation_id"))))) is not None:
-                ending.conclude(data)
+            if (pending := self._pending.get((tenant, str(event.get("correlation_id"))))) is not None:
+                pending.resolve(data)
 
-    async def _hinted(self, ending: Ending, subject: str, payload: bytes, content_type: str | None) -> None:
-        """The plan's checkpoint is being written. Nothing is concluded from it but that it is time to look."""
-        ending.hinted = True
-        self._look_now(ending)
+    async def _on_write(self, pending: PendingResult, subject: str, payload: bytes, content_type: str | None) -> None:
+        """Read a plan's checkpoint soon, since it is being written; the message itself is not trusted."""
+        pending.hinted = True
+        self._schedule_now(pending)
 
     # The poller.
 
@@ -212,27 +213,26 @@ class Endings:
             self._urgent.clear()
             self._schedule.clear()
 
-    def _take_ready(self) -> list[Ending]:
-        ready: list[Ending] = []
+    def _take_ready(self) -> list[PendingResult]:
+        ready: list[PendingResult] = []
         while self._urgent and len(ready) < LOOKS_AT_ONCE:
-            ending = self._urgent.popleft()
-            ending.urgent = False
-            ready.append(ending)
+            pending = self._urgent.popleft()
+            pending.urgent = False
+            ready.append(pending)
         now = asyncio.get_running_loop().time()
         if now < self._next_round:
             return ready
         taken = 0
         while taken < ROUND_LOOKS and self._schedule and self._schedule[0][0] <= now:
-            due, _, ending = heapq.heappop(self._schedule)
-            if due == ending.due and ending in self._waiting and ending not in ready:
-                ready.append(ending)
+            due, _, pending = heapq.heappop(self._schedule)
+            if due == pending.due and pending in self._waiting and pending not in ready:
+                ready.append(pending)
                 taken += 1
         if taken:
             self._next_round = now + ROUND_SECONDS
         return ready
 
     async def _pause(self) -> None:
-        """Wait for something to do."""
         if not self._waiting:
             return
         timeout = None
@@ -243,69 +243,69 @@ class Endings:
                 await self._wake.wait()
         self._wake.clear()
 
-    async def _look(self, ending: Ending) -> None:
-        """Look the plan up, and conclude or look again later."""
-        if ending.data is not None or ending not in self._waiting:
+    async def _look(self, pending: PendingResult) -> None:
+        """Read the plan's checkpoint, and resolve the wait or schedule the next read."""
+        if pending.data is not None or pending not in self._waiting:
             return
         try:
-            await self._look_up(ending)
+            await self._look_up(pending)
         except AccessDenied as error:
-            if not ending.noticed:
-                ending.conclude(None, error)
+            if not pending.announced:
+                pending.resolve(None, error)
             elif not self._blind:
                 self._blind = True
-                logger.warning("plans cannot be looked up, and end for this client when its inbox is told: %s", error)
+                logger.warning("checkpoints cannot be read; results arrive only by the inbox: %s", error)
             return
         except BusError as error:
-            logger.info("plan cannot be looked up yet: %s", error, extra={"plan_id": ending.plan_id})
+            logger.info("plan cannot be looked up yet: %s", error, extra={"plan_id": pending.plan_id})
         except Exception:
-            logger.exception("plan cannot be looked up", extra={"plan_id": ending.plan_id})
-        if not ending.arrived.is_set() and ending in self._waiting:
-            self._look_later(ending)
+            logger.exception("plan cannot be looked up", extra={"plan_id": pending.plan_id})
+        if not pending.arrived.is_set() and pending in self._waiting:
+            self._schedule_later(pending)
 
-    async def _look_up(self, ending: Ending) -> None:
-        checkpoint = await find_checkpoint(self._bus.checkpoints, ending.key)
-        if checkpoint is not None and (unknown := ending.unknown(checkpoint)) is not None:
-            ending.conclude(None, unknown)
+    async def _look_up(self, pending: PendingResult) -> None:
+        checkpoint = await find_checkpoint(self._bus.checkpoints, pending.key)
+        if checkpoint is not None and (unknown := pending.unknown(checkpoint)) is not None:
+            pending.resolve(None, unknown)
             return
-        if checkpoint is not None and response_of(checkpoint) is None and ending.hint is None:
-            ending.noticed = ending.noticed and tells(checkpoint, self._inbox)
-            if not ending.noticed:
-                # Another client is told of the end. What happened before the hints are listened to is read now.
-                ending.key = checkpoint.correlation_id
-                await self._listen(ending)
-                checkpoint = await find_checkpoint(self._bus.checkpoints, ending.key)
+        if checkpoint is not None and response_of(checkpoint) is None and pending.hint is None:
+            pending.announced = pending.announced and announces_to(checkpoint, self._inbox)
+            if not pending.announced:
+                # The response goes to another client. What was written before the subscription is read now.
+                pending.key = checkpoint.correlation_id
+                await self._listen(pending)
+                checkpoint = await find_checkpoint(self._bus.checkpoints, pending.key)
         if checkpoint is None:
-            self._missing(ending)
+            self._missing(pending)
             return
-        ending.missing_since = None
+        pending.missing_since = None
         response = response_of(checkpoint)
         if response is not None:
-            ending.conclude(response)
-        elif ending.hinted:
-            # A hint can come before what it speaks of can be read.
-            ending.delay = self._first_look if checkpoint.revision > ending.revision else SOON
-        ending.revision, ending.hinted = checkpoint.revision, False
+            pending.resolve(response)
+        elif pending.hinted:
+            # A hint can arrive before the write can be read.
+            pending.delay = self._first_look if checkpoint.revision > pending.revision else SOON
+        pending.revision, pending.hinted = checkpoint.revision, False
 
-    async def _listen(self, ending: Ending) -> None:
+    async def _listen(self, pending: PendingResult) -> None:
         subscription = await self._bus.subscribe(
-            self._bus.subjects.checkpoint(ending.key), partial(self._hinted, ending)
+            self._bus.subjects.checkpoint(pending.key), partial(self._on_write, pending)
         )
-        if ending in self._waiting and not self._closed:
-            ending.hint = subscription
+        if pending in self._waiting and not self._closed:
+            pending.hint = subscription
         else:
             self._retired.append(subscription)
 
-    def _missing(self, ending: Ending) -> None:
-        if ending.noticed and not ending.revision:
+    def _missing(self, pending: PendingResult) -> None:
+        if pending.announced and not pending.revision:
             return
         now = asyncio.get_running_loop().time()
-        ending.missing_since = ending.missing_since or now
-        if ending.revision or now - ending.missing_since >= GRACE_SECONDS:
-            ending.conclude(
-                None, PlanNotFound(f"plan {ending.plan_id} is unknown, or was forgotten after its retention")
+        pending.missing_since = pending.missing_since or now
+        if pending.revision or now - pending.missing_since >= GRACE_SECONDS:
+            pending.resolve(
+                None, PlanNotFound(f"plan {pending.plan_id} is unknown, or was forgotten after its retention")
             )
-        ending.delay = min(ending.delay, 4 * SOON)
+        pending.delay = min(pending.delay, 4 * SOON)
 
     async def _close_quietly(self, subscription: Subscription) -> None:
         try:
@@ -314,11 +314,12 @@ class Endings:
             logger.debug("a subscription was not closed: %s", error)
 
 
-class Ending:
-    """How a plan ends, for all who wait for it in a client."""
+class PendingResult:
+    """The result of one plan, for all its waiters in a client."""
 
     __slots__ = (
         "__weakref__",
+        "announced",
         "arrived",
         "data",
         "delay",
@@ -328,7 +329,6 @@ class Ending:
         "hinted",
         "key",
         "missing_since",
-        "noticed",
         "plan_id",
         "revision",
         "tenant_id",
@@ -339,37 +339,39 @@ class Ending:
     def __init__(self, plan_id: str, tenant_id: str | None = None) -> None:
         self.plan_id = plan_id
         self.tenant_id = tenant_id
-        """Whose plan it must be; None for anybody's."""
+        """Tenant that the plan must have; None: any."""
         self.key = plan_id
-        """The correlation id under which its checkpoint rests."""
+        """Correlation id of its checkpoint."""
         self.data: dict[str, Any] | None = None
-        """The final response's data, once known."""
+        """Data of the final response, once known."""
         self.failure: Exception | None = None
-        """Why the waiting ends without a response."""
-        self.noticed = False
-        """The response is told to this client's inbox."""
+        """Error that ends the wait without a response."""
+        self.announced = False
+        """The response is sent to this client's inbox."""
         self.arrived = asyncio.Event()
         self.hint: Subscription | None = None
-        """Hears when the plan's checkpoint is written."""
+        """Receives a hint when the plan's checkpoint is written."""
         self.hinted = False
         self.revision = 0
-        """Of the newest checkpoint that was seen."""
+        """Revision of the newest checkpoint that was read."""
         self.missing_since: float | None = None
         self.waiters = 0
         self.delay = 0.0
-        """Seconds until the look after the next one."""
+        """Seconds between the next two reads."""
         self.due = 0.0
         self.urgent = False
-        """It is to be looked up at once."""
+        """It is queued to be read at once."""
 
     def unknown(self, checkpoint: Checkpoint) -> PlanNotFound | None:
-        """The error for a plan that is another tenant's; None when it may be shown."""
+        """The error for a plan of another tenant; None when the plan may be shown."""
         if self.tenant_id is None or checkpoint.summary.tenant_id == self.tenant_id:
             return None
-        return PlanNotFound(f"the tenant {self.tenant_id!r} has no plan {self.plan_id}: that id is another one's")
+        return PlanNotFound(
+            f"the tenant {self.tenant_id!r} has no plan {self.plan_id}: that id belongs to another tenant"
+        )
 
-    def conclude(self, data: dict[str, Any] | None, failure: Exception | None = None) -> None:
-        """End the waiting; the first end counts."""
+    def resolve(self, data: dict[str, Any] | None, failure: Exception | None = None) -> None:
+        """End the wait; the first result counts."""
         if self.data is None:
             self.data, self.failure = data, failure
             self.arrived.set()
@@ -390,6 +392,6 @@ def response_of(checkpoint: Checkpoint) -> dict[str, Any] | None:
     }
 
 
-def tells(checkpoint: Checkpoint, inbox: str) -> bool:
-    """Whether the plan's final response is told to an inbox."""
+def announces_to(checkpoint: Checkpoint, inbox: str) -> bool:
+    """Whether the plan's final response is sent to this inbox."""
     return bool(inbox) and unpack(checkpoint.state).get("notify") == inbox

@@ -225,7 +225,7 @@ async def test_a_told_response_ends_the_waiting(client: Client, host: Host) -> N
 async def test_a_response_that_was_told_before_anybody_waited_is_not_lost(client: Client, host: Host) -> None:
     handle = await client.submit("trip.goal", {})
     await host.finish(await host.begin(), result=1)
-    await until(lambda: handle._ending.data is not None)
+    await until(lambda: handle._pending.data is not None)
     assert await handle.result() == 1
 
 
@@ -255,7 +255,7 @@ async def test_a_foreign_handle_wakes_by_the_hint_of_a_checkpoint(
     async with Client(MemoryBus(world), first_look=3600, longest_look=3600) as other:
         foreign = other.plan(handle.plan_id)
         waiting = asyncio.create_task(foreign.result())
-        await until(lambda: foreign._ending.hint is not None)
+        await until(lambda: foreign._pending.hint is not None)
         host.hint(plan.plan_id)
         await host.commit(plan, results={"search": 1})
         await host.finish(plan, result="there")
@@ -271,10 +271,10 @@ async def test_a_hint_that_comes_before_its_checkpoint_is_followed_up(
     async with Client(MemoryBus(world), first_look=3600, longest_look=3600) as other:
         foreign = other.plan(handle.plan_id)
         waiting = asyncio.create_task(foreign.result())
-        await until(lambda: foreign._ending.hint is not None)
-        await until(lambda: foreign._ending.revision == 1)
+        await until(lambda: foreign._pending.hint is not None)
+        await until(lambda: foreign._pending.revision == 1)
         host.hint(plan.plan_id)
-        await until(lambda: foreign._ending.delay < 1)
+        await until(lambda: foreign._pending.delay < 1)
         await host.finish(plan, result="there")
         assert await waiting == "there"
 
@@ -285,7 +285,7 @@ async def test_a_lie_of_a_hint_concludes_nothing(client: Client, host: Host, wor
     async with Client(MemoryBus(world)) as other:
         foreign = other.plan(handle.plan_id)
         waiting = asyncio.create_task(foreign.result())
-        await until(lambda: foreign._ending.hint is not None)
+        await until(lambda: foreign._pending.hint is not None)
         world.notices.tell(host.bus.subjects.checkpoint(handle.plan_id), b"completed!", None)
         for _ in range(20):
             await asyncio.sleep(0)
@@ -349,7 +349,7 @@ async def test_one_who_submits_again_learns_of_an_end_that_another_client_is_tol
     again = await polling_client.submit("trip.goal", {}, correlation_id="trip-1")
     plan = await host.begin()
     waiting = asyncio.create_task(again.result())
-    await until(lambda: again._ending.hint is not None)
+    await until(lambda: again._pending.hint is not None)
     await host.finish(plan, result=6)
     assert await waiting == 6
 
@@ -358,7 +358,7 @@ async def test_many_waiters_need_one_subscription_and_one_poller(client: Client,
     handles = [await client.submit("trip.goal", {"n": n}) for n in range(500)]
     tasks_before = len(asyncio.all_tasks())
     waiting = [asyncio.create_task(handle.result()) for handle in handles]
-    await until(lambda: len(client.endings._waiting) == 500)
+    await until(lambda: len(client.results._waiting) == 500)
     assert len(asyncio.all_tasks()) <= tasks_before + 500 + 1
     assert isinstance(client.bus, MemoryBus)
     assert len(client.bus._subscriptions) == 1
@@ -404,7 +404,7 @@ async def test_closing_the_client_ends_the_waiting(world: MemoryWorld) -> None:
     client = Client(MemoryBus(world))
     handle = await client.submit("trip.goal", {})
     waiting = asyncio.create_task(handle.result())
-    await until(lambda: bool(client.endings._waiting))
+    await until(lambda: bool(client.results._waiting))
     await client.close()
     with pytest.raises(BusUnavailable, match="closed"):
         await waiting
@@ -643,7 +643,7 @@ async def test_results_and_watches_outlive_a_restart_of_the_server(fresh_nats: N
 
         watching = asyncio.create_task(watch())
         async with asyncio.timeout(20):
-            while foreign._ending.hint is None or not revisions:
+            while foreign._pending.hint is None or not revisions:
                 await asyncio.sleep(0.01)
         await asyncio.to_thread(fresh_nats.kill)
         await asyncio.to_thread(fresh_nats.start)
