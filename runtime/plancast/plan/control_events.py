@@ -1,4 +1,4 @@
-"""Control events, by which somebody outside steers a plan: they are read between turns."""
+"""Control events: cancel, pause, resume and redirect a plan from outside, each in a turn of its own."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ WAKE = "plan.wake"
 """Control events, on the topic ``plan-events``.
 
 Their data: ``{"reason"}`` for cancel, pause and reject, ``{"input"}`` for resume, ``{"goal_data"}`` (an object) for
-redirect, ``{"context"}`` (any JSON) for inject, nothing for wake, which has a plan that stands still go on.
+redirect, ``{"context"}`` (any JSON) for inject, nothing for wake, which moves a stalled plan on.
 """
 FORK = "plan.fork"
-"""Begins a fork of a plan (:mod:`plancast.turn.fork`). It comes as a timer, which no client may set."""
+"""Starts a fork of a plan (:mod:`plancast.turn.fork`). Published as a timer, which clients may not set."""
 
 BY = "by"
-"""Where a goal's metadata says who submitted it."""
+"""Key of a goal's metadata that holds the submitting user."""
 
 
-def who(event: Mapping[str, Any]) -> str | None:
-    """Who is behind an event of a timeline; None where nobody says so."""
-    said = event.get("user_id")
+def user_of(event: Mapping[str, Any]) -> str | None:
+    """The user behind an event of a timeline; None when it names none."""
+    user = event.get("user_id")
     if event.get("topic") != EventTopic.PLAN_EVENTS:
-        said = (event.get("metadata") or {}).get(BY)
-    return said if isinstance(said, str) else None
+        user = (event.get("metadata") or {}).get(BY)
+    return user if isinstance(user, str) else None
 
 
 def cancel_reason(event: EventEnvelope) -> str:
-    """Why a cancellation cancels."""
+    """The reason of a cancellation."""
     return given_reason(event, "cancelled")
 
 
 def given_reason(event: Any, otherwise: str) -> str:
-    """The reason that a control event gives, if any."""
+    """The reason of a control event, or a default."""
     reason = event.data.get("reason") if isinstance(event.data, dict) else None
     return str(reason or otherwise)

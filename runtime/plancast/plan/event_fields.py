@@ -1,4 +1,4 @@
-"""Reading events and errors of any shape: envelopes, stored fields and what a handler or a double has made up."""
+"""Reads fields of event-like objects (envelopes, stored dicts, doubles), and texts of errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from plancast.telemetry.redaction import redact
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 MAX_ERROR = 2_000
-"""Longest error text that a plan keeps and responds with, in characters."""
+"""Longest error text of a plan, in characters."""
 _FACTS = frozenset(
     (
         EventTopic.BUSINESS_FACTS,
@@ -30,13 +30,13 @@ def event_type_of(event: Any) -> str:
 
 
 def event_data(event: Any) -> Any:
-    """What an event says, when it is a JSON value."""
+    """The data of an event; ``{}`` when it is not a JSON value."""
     data = event.get("data") if isinstance(event, dict) else getattr(event, "data", None)
     return data if data is None or isinstance(data, (dict, list, str, int, float, bool)) else {}
 
 
 def answered_request(event: Any) -> str | None:
-    """Id of the request that an event answers. A fact answers none, though it names the request it came about by."""
+    """Id of the request that an event answers; None for facts, whose parent is only their cause."""
     if type(event) is EventEnvelope:
         return None if event.topic in _FACTS else event.parent_event_id
     if _event_topic(event) in _FACTS:
@@ -51,20 +51,20 @@ def _event_topic(event: Any) -> str:
 
 
 def event_view(event: Any) -> dict[str, Any]:
-    """An event as conditions see it."""
+    """The root ``event`` of conditions."""
     return {"type": event_type_of(event), "data": event_data(event), "topic": _event_topic(event)}
 
 
 def words_of(error: Any) -> str:
-    """What an error says; also of one whose own words cannot be had."""
+    """The text of an error, also when its ``__str__`` fails."""
     try:
         return str(error)
-    except BaseException:  # as of a panic in `__str__`; the error is answered all the same
+    except BaseException:  # such as a panic of an extension module
         return "its text cannot be read"
 
 
 def error_text(error: Any) -> str:
-    """An error as a plan keeps it and responds with it: without credentials, not longer than ``MAX_ERROR``."""
+    """The text of an error for a plan and its response: without credentials, at most ``MAX_ERROR`` characters."""
     text = redact(words_of(error).encode("utf-8", "replace").decode())
     if isinstance(error, BaseException):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""Requests of a plan that are not answered yet, and the ids that tell them apart."""
+"""Open requests of a plan, and ids of the events that a plan sends."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ _NUMBER = re.compile(r"\d+-\d+")
 
 
 def effect_id(plan_id: str, revision: int, index: int) -> str:
-    """The id of the ``index``-th event that a plan's turn ``revision`` sends; the same however often it is sent."""
+    """Id of the ``index``-th event of a plan's turn ``revision``; a repeated turn sends the same ids."""
     return f"{encode_token(plan_id)}:{revision}-{index}"
 
 
 def is_request_of(plan_id: str, event_id: str) -> bool:
-    """Whether an event id is one that this plan gave to an event of its own."""
+    """Whether this plan has allocated the event id."""
     prefix = encode_token(plan_id) + ":"
     return event_id.startswith(prefix) and _NUMBER.fullmatch(event_id, len(prefix)) is not None
 
 
 WAIT = "plan.wait"
-"""Type of the open request that stands for a planner's WAIT; nothing is sent for it."""
+"""Type of the request that represents a planner's WAIT; no event is sent for it."""
 
 
 @dataclass(slots=True)
 class Request:
-    """A request that waits for its answer."""
+    """A request without an answer yet."""
 
     event_type: str
     response_event: str
     state: str | None = None
-    """The state whose action it is; None when a handler sent it."""
+    """State whose action sent it; None when a handler did."""
     attempt: int = 1
     child: bool = False
-    """It is the goal of a child plan, whose plan id is the request's id."""
+    """It is the goal of a child plan; the request's id is the child's plan id."""
     due: float | None = None
-    """When it times out or is asked again, seconds since the epoch."""
+    """Time of its timeout or retry, seconds since the epoch."""
     asking_again: bool = False
-    """It has failed, and is asked again when due."""
+    """It has failed, and is retried when due."""
     timeout: float | None = None
-    """Seconds after which it is given up, for requests that are no state's."""
+    """Timeout in seconds, for requests that no state's action sent."""
     task: str = ""
-    """The task that it carries out; empty for requests of a state machine."""
+    """Id of its task; empty for requests of a state machine."""
     sequence: int = 0
-    """Its place in the stream of requests, once known; what a withdrawal names."""
+    """Its sequence in the stream of requests, once known; used to withdraw it."""
     alias: str = ""
-    """The correlation id that it was sent under, where that is not the plan's own."""
+    """Its correlation id, when it is not the plan's."""
 
     @classmethod
     def read(cls, value: Any) -> Request:

@@ -1,10 +1,10 @@
-"""Where a plan stands."""
+"""Status of a plan."""
 
 from enum import StrEnum
 
 
 class PlanStatus(StrEnum):
-    """Where a plan stands."""
+    """Status of a plan."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -14,11 +14,11 @@ class PlanStatus(StrEnum):
     CANCELLED = "cancelled"
 
     finished: bool
-    """Whether the plan has given its final response."""
+    """Whether the plan has sent its final response."""
 
     def __init__(self, value: str) -> None:
         self.finished = value in ("completed", "failed", "cancelled")
 
 
 PENDING, RUNNING, PAUSED, COMPLETED, FAILED, CANCELLED = PlanStatus
-"""The same under names of their own: to look up a member in its class costs fifteen times as much."""
+"""Module-level names: looking a member up in its class costs fifteen times as much."""

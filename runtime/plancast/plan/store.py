@@ -1,4 +1,4 @@
-"""Plans as they were last committed, to be looked at from outside their turns."""
+"""Reads committed plans from the checkpoints, outside their turns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plancast_bus.ports.checkpoints import Checkpoint, CheckpointStore
 
 
 async def find_checkpoint(checkpoints: CheckpointStore, name: str) -> Checkpoint | None:
-    """The newest checkpoint of a plan by its id, or by any correlation id that its events carry; None when unknown.
+    """Load the newest checkpoint of a plan by its id or by a correlation id of its events; None when unknown.
 
     Raises:
         BusUnavailable: the store cannot be reached.
@@ -24,7 +24,7 @@ async def find_checkpoint(checkpoints: CheckpointStore, name: str) -> Checkpoint
 
 
 async def plan_fields(checkpoints: CheckpointStore, checkpoint: Checkpoint) -> dict[str, Any]:
-    """What ``PlanContext.to_dict()`` gives of the plan in a checkpoint, its state machine included."""
+    """The plan in a checkpoint as the dict that ``PlanContext.to_dict()`` returns."""
     fields: dict[str, Any] = unpack(checkpoint.state)
     digest = fields.pop("machine", None)
     encoded = await checkpoints.get_machine(digest) if digest else None
@@ -34,11 +34,11 @@ async def plan_fields(checkpoints: CheckpointStore, checkpoint: Checkpoint) -> d
 
 
 class StoredPlans:
-    """``context.memory`` over the checkpoints: plans can be looked at, and changed in turns of their own only.
+    """``context.memory`` over the checkpoints; read-only, since plans change only in their own turns.
 
     Args:
-        checkpoints: Where they are.
-        tenant_id: Whose plans; those of others are unknown. None for everybody's.
+        checkpoints: The store.
+        tenant_id: Only plans of this tenant are found; None: all.
     """
 
     __slots__ = ("_checkpoints", "_tenant_id")
@@ -48,18 +48,19 @@ class StoredPlans:
         self._tenant_id = tenant_id
 
     def of_tenant(self, tenant_id: str) -> StoredPlans:
-        """The same for one tenant's plans."""
+        """A view of one tenant's plans."""
         return StoredPlans(self._checkpoints, tenant_id)
 
     async def store_plan_context(self, plan_id: str, *args: Any, **fields: Any) -> None:
-        """
+        """Refuse to store.
+
         Raises:
-            ForeignPlan: always; a plan is written by its own turn alone.
+            ForeignPlan: always; only its own turn writes a plan.
         """
         raise ForeignPlan(f"plan {plan_id} can only be changed in a turn of its own: send it an event instead")
 
     async def get_plan_context(self, plan_id: str) -> dict[str, Any] | None:
-        """The plan as a dict, as ``PlanContext.to_dict()`` gives it; None when there is none."""
+        """The plan as the dict that ``PlanContext.to_dict()`` returns; None when there is none."""
         checkpoint = await find_checkpoint(self._checkpoints, plan_id)
         if checkpoint is None or self._tenant_id not in (None, checkpoint.summary.tenant_id):
             return None

@@ -1,4 +1,4 @@
-"""What a plan's timeline tells: the way through the states, and since when something is asked."""
+"""Reads a plan's timeline: states entered, control events, and open requests with their age."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAID_IN = {
     REDIRECT: "goal_data",
     INJECT: "context",
 }
-"""Where each control event has what it says."""
+"""Key of each control event's value in its data."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A request that is not answered yet."""
+    """An open request."""
 
     request_id: str
     event_type: str
@@ -44,24 +44,24 @@ class Waiting:
     attempt: int
     child: bool
     asked_at: float | None
-    """Seconds since the epoch, UTC; None when the timeline does not tell."""
+    """Seconds since the epoch, UTC; None when the timeline does not show it."""
     due: float | None
     asking_again: bool
 
 
 @dataclass(frozen=True)
 class Control:
-    """A control event, by which somebody outside steered a plan."""
+    """A control event that a plan has handled."""
 
     event: str
     said: Any
     """Its reason, input, goal data or context; None when it has none."""
     time: float
-    """When its turn was, seconds since the epoch, UTC."""
+    """Time of its turn, seconds since the epoch, UTC."""
 
 
 def steps(history: Iterable[Mapping[str, Any]]) -> list[Step]:
-    """The way through the states."""
+    """The states entered, in order."""
     way: list[Step] = []
     for entry in history:
         before = way[-1].state if way else ""
@@ -74,12 +74,12 @@ def steps(history: Iterable[Mapping[str, Any]]) -> list[Step]:
 
 
 def controls(history: Iterable[Mapping[str, Any]]) -> list[Control]:
-    """How a plan was steered from outside, oldest first."""
+    """The control events of a timeline, oldest first."""
     return [each for each in map(control, history) if each is not None]
 
 
 def control(entry: Mapping[str, Any]) -> Control | None:
-    """The control event of an entry; None when its event is another."""
+    """The control event of an entry; None for other events."""
     kind = event_type(entry)
     if kind not in _SAID_IN:
         return None
@@ -89,7 +89,7 @@ def control(entry: Mapping[str, Any]) -> Control | None:
 
 
 def waits(state: Mapping[str, Any], history: Iterable[Mapping[str, Any]]) -> list[Waiting]:
-    """What a plan waits for, the oldest first."""
+    """The open requests of a plan, oldest first."""
     sent_at = {sent[1]: float(entry["time"]) for entry in history for sent in entry.get("sent") or ()}
     return [
         Waiting(

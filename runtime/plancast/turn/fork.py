@@ -1,8 +1,8 @@
-"""Forks: a plan that begins where another one stood after one of its turns, and goes on from there by itself.
+"""Forks: new plans that start from the state of another plan after one of its turns.
 
-A fork comes as one event, with the state of then in it, and is begun in a turn of its own: it is committed and sent as
-any other, so that there is no half of it. The event comes the way of timers, which takes the rights of the runtime:
-whoever may only submit goals, signal or answer cannot have a plan begin in a state of their choice.
+A fork is one event that carries this state, handled in a turn of its own, so that it is committed as a whole or not at
+all. The event is published as a timer, which requires the permissions of the runtime: clients that may only submit,
+signal or answer cannot start a plan in a state of their choice.
 """
 
 from __future__ import annotations
@@ -28,31 +28,32 @@ from plancast.turn.record import TurnRecord
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 _SENT_AGAIN: Final = ("data", "topic", "metadata", "payload_schema_name", "response_schema_name")
-"""What a request that no state asks for is sent with once more."""
+"""Fields of a request that are sent again when no state's action defines them."""
 
 
-class ForkedFrom(BaseModel):
-    """What a fork's event says."""
+class ForkData(BaseModel):
+    """Data of the event that starts a fork."""
 
     plan_id: str
-    """The plan that it is made of,"""
+    """Id of the forked plan."""
     revision: int
-    """and where that stood."""
+    """Revision of that plan."""
     state: dict[str, Any]
-    """The fork's fields, with the open requests of then."""
+    """Fields of the new plan, with the requests that were open at that revision."""
     asked: dict[str, dict[str, Any]] = {}
-    """With what they were asked, by request id; under ``plan.waiting_for_input`` what people were told."""
+    """Events that had sent these requests, by request id; a WAIT's event under ``plan.waiting_for_input``."""
 
 
 def require_unfinished(plan_id: str, revision: int, status: str) -> None:
-    """
+    """Check that a plan can be forked at this revision.
+
     Raises:
         PlanFinished: the plan was finished at this revision.
     """
     if not PlanStatus(status).finished:
         return
     earlier = f"fork it at an earlier one, 1 to {revision - 1}" if revision > 1 else "submit its goal again"
-    raise PlanFinished(f"plan {plan_id} was {status} at revision {revision}, with nothing to go on with: {earlier}")
+    raise PlanFinished(f"plan {plan_id} was {status} at revision {revision}, with nothing left to do: {earlier}")
 
 
 def fork_event(
@@ -64,19 +65,19 @@ def fork_event(
     data: Mapping[str, Any] | None = None,
     notify: str = "",
 ) -> EventEnvelope:
-    """The event that begins a fork.
+    """Create the event that starts a fork.
 
     Args:
         fork_id: Id and correlation id of the new plan.
-        revision: Where the plan stood that it is made of.
-        state: The fields of that plan then, as ``plancast.plan.serialization.to_state`` writes them.
-        asked: The events by which what was open then was asked, by request id.
-        data: Fields of the goal's data that are to be others.
-        notify: Where the client waits for the final response.
+        revision: Revision of the forked plan.
+        state: Its fields at that revision, as ``plancast.plan.serialization.to_state`` writes them.
+        asked: The events that had sent its open requests, by request id.
+        data: Fields of the goal's data to replace.
+        notify: Address on which the client waits for the final response.
 
     Raises:
         PlanFinished: the plan was finished then.
-        CannotReplay: nobody knows what was asked then, and by whom but its planner.
+        CannotReplay: the event of an open request is unknown.
     """
     plan_id = str(state["plan_id"])
     require_unfinished(plan_id, revision, str(state["status"]))
@@ -85,10 +86,10 @@ def fork_event(
         request = Request(*values)
         if request.state is None and request.event_type != WAIT:
             if key not in asked:
-                raise CannotReplay(plan_id, revision, f"with what {request.event_type} was asked for is not known")
+                raise CannotReplay(plan_id, revision, f"the data of its open request {request.event_type} is not known")
             sent[key] = asked[key]
-    told = {key: {name: event[name] for name in _SENT_AGAIN if name in event} for key, event in sent.items()}
-    said = ForkedFrom(plan_id=plan_id, revision=revision, state=carried_over(state, fork_id, data), asked=told)
+    resent = {key: {name: event[name] for name in _SENT_AGAIN if name in event} for key, event in sent.items()}
+    fork_data = ForkData(plan_id=plan_id, revision=revision, state=forked_state(state, fork_id, data), asked=resent)
     return EventEnvelope(
         id=effect_id(fork_id, 0, 0),
         source="plancast",
@@ -98,31 +99,31 @@ def fork_event(
         tenant_id=str(state.get("tenant_id") or "") or None,
         user_id=str(state.get("user_id") or "") or None,
         session_id=state.get("session_id"),
-        data=said.model_dump(),
+        data=fork_data.model_dump(),
         metadata={"notify": notify} if notify else {},
     )
 
 
 async def fork(turn: TurnRecord) -> TurnOutcome:
-    """Begin a fork: the first turn of its plan."""
+    """Handle the event that starts a fork: the first turn of the new plan."""
     try:
-        said = ForkedFrom.model_validate(turn.event.data)
+        fork_data = ForkData.model_validate(turn.event.data)
     except ValidationError as error:
         return turn.refused(f"a fork's data cannot be read: {error.errors()[0]['msg']}")
-    source = await turn.context.memory.get_plan_context(said.plan_id)
-    plan = begin(turn, said, (source or {}).get("state_machine") or {})
+    source = await turn.context.memory.get_plan_context(fork_data.plan_id)
+    plan = begin(turn, fork_data, (source or {}).get("state_machine") or {})
     missing = turn.environment.missing_code(plan)
     if source is None:
-        await plan.fail(f"plan {said.plan_id}, which this one was to be forked from, is gone")
+        await plan.fail(f"plan {fork_data.plan_id}, which this one was to be forked from, is gone")
     elif missing is not None:
         await plan.fail(missing)
     else:
-        await _ask_anew(turn, plan, said)
+        await _resend_requests(turn, plan, fork_data)
     return TurnOutcome.COMMIT
 
 
-def begin(turn: TurnRecord, said: ForkedFrom, machine: Mapping[str, Any]) -> PlanContext:
-    """The fork as the turn's own plan, nothing asked yet."""
+def begin(turn: TurnRecord, fork_data: ForkData, machine: Mapping[str, Any]) -> PlanContext:
+    """Create the fork as the turn's own plan, without sending its requests."""
     event = turn.event
     own = {
         "plan_id": turn.correlation_id,
@@ -133,21 +134,21 @@ def begin(turn: TurnRecord, said: ForkedFrom, machine: Mapping[str, Any]) -> Pla
         "notify": event.metadata.get("notify") if event.metadata else None,
         "state_machine": machine,
     }
-    plan = PlanContext.from_dict({**said.state, "requests": {}, **own})
+    plan = PlanContext.from_dict({**fork_data.state, "requests": {}, **own})
     plan.parent_plan_id = plan.reply_to = None
     plan.created_at = 0.0
     turn.outbox.begun = True
     turn.adopt(plan)
     plan._has_handler = turn.environment.transition_handler(plan) is not None
     turn.state_before = plan.current_state
-    turn.notes.append(f"forked from plan {said.plan_id} at revision {said.revision}")
+    turn.notes.append(f"forked from plan {fork_data.plan_id} at revision {fork_data.revision}")
     return plan
 
 
-async def _ask_anew(turn: TurnRecord, plan: PlanContext, said: ForkedFrom) -> None:
-    """Ask again for what was open, under ids of the fork's own. What was answered already, and kept, is not."""
+async def _resend_requests(turn: TurnRecord, plan: PlanContext, fork_data: ForkData) -> None:
+    """Send the open requests again under new ids, except those with an early answer."""
     ids: dict[str, str] = {}
-    for request_id, values in said.state["requests"].items():
+    for request_id, values in fork_data.state["requests"].items():
         request = Request(*values)
         if request.event_type == WAIT:
             continue
@@ -159,7 +160,7 @@ async def _ask_anew(turn: TurnRecord, plan: PlanContext, said: ForkedFrom) -> No
             await send_request(plan, request.state, request.attempt + request.asking_again)
             ids[request_id] = next(each for each in plan.requests if each not in before)
         else:
-            fields = dict(said.asked.get(request_id) or {})
+            fields = dict(fork_data.asked.get(request_id) or {})
             ids[request_id] = new_id = await turn.context.bus.request(
                 request.event_type, fields.pop("data", None), request.response_event, **fields
             )
@@ -167,11 +168,11 @@ async def _ask_anew(turn: TurnRecord, plan: PlanContext, said: ForkedFrom) -> No
             asked.attempt, asked.timeout, asked.task = request.attempt, request.timeout, request.task
     plan.kept = [_readdressed(each, ids, plan.correlation_id) for each in plan.kept]
     if plan.status is PAUSED and WAITING_FOR in plan.results:
-        await _wait_anew(turn, plan, said)
+        await _resend_wait(turn, plan, fork_data)
 
 
 def _is_answered(plan: PlanContext, request_id: str, request: Request) -> bool:
-    """Whether the answer came during a pause, and counts when the plan goes on."""
+    """Whether an early answer to the request arrived during the pause."""
     if plan.status is not PAUSED:
         return False
     answers = [str(each.get("type")) for each in plan.kept if answered_request(each) == request_id]
@@ -179,19 +180,19 @@ def _is_answered(plan: PlanContext, request_id: str, request: Request) -> bool:
     return any(plan.decider or base_of(answer) == base for answer in answers)
 
 
-async def _wait_anew(turn: TurnRecord, plan: PlanContext, said: ForkedFrom) -> None:
-    """Tell people and services once more what the plan waits for."""
+async def _resend_wait(turn: TurnRecord, plan: PlanContext, fork_data: ForkData) -> None:
+    """Announce again what the plan waits for, and set the WAIT's timeout."""
     expected, timeout = plan.results[WAITING_FOR], plan.results.get(WAIT_TIMEOUT)
-    told = {"reason": plan.pause_reason, "expected_event": expected, "timeout_seconds": timeout}
-    told |= (said.asked.get(WAITING_EVENT) or {}).get("data") or {}
+    announced = {"reason": plan.pause_reason, "expected_event": expected, "timeout_seconds": timeout}
+    announced |= (fork_data.asked.get(WAITING_EVENT) or {}).get("data") or {}
     own = {"plan_id": plan.plan_id, "correlation_id": plan.correlation_id}
-    event_id = await turn.context.bus.publish(WAITING_EVENT, told | own, topic=EventTopic.SYSTEM_EVENTS)
+    event_id = await turn.context.bus.publish(WAITING_EVENT, announced | own, topic=EventTopic.SYSTEM_EVENTS)
     if timeout is not None:
         plan.requests[event_id] = Request(WAIT, expected, timeout=timeout)
 
 
 def _readdressed(event: dict[str, Any], ids: Mapping[str, str], correlation_id: str) -> dict[str, Any]:
-    """A kept event, as if it had come for the fork."""
+    """An early event with the fork's ids."""
     parent = event.get("parent_event_id")
     own = {"correlation_id": correlation_id}
     return event | own | ({"parent_event_id": ids[parent]} if parent is not None and parent in ids else {})
@@ -201,19 +202,19 @@ _OWN: Final = frozenset(
     ("aliases", "created_at", "depth", "goal_id", "machine", "notify", "parent_plan_id", "reply_to", "root",
      "state_machine", "trace_id")
 )  # fmt: skip
-"""Fields that are the other plan's alone: who asked for it, and when."""
+"""Fields of the forked plan that the fork does not take over."""
 
 _NAMING: Final = ("group_id", "task_id")
-"""Fields of an action that name tasks and groups."""
+"""Fields of an action that hold ids of tasks and groups."""
 
 
-def carried_over(state: Mapping[str, Any], plan_id: str, data: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The fields for a plan of this id. Tasks and groups that are named after their plan are named after it.
+def forked_state(state: Mapping[str, Any], plan_id: str, data: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Rewrite a plan's stored state under a new plan id, ids of tasks and groups included.
 
     Args:
-        state: As ``plancast.plan.serialization.to_state`` writes them.
-        plan_id: The new one.
-        data: Fields of the goal's data that are to be others.
+        state: As ``plancast.plan.serialization.to_state`` writes it.
+        plan_id: The new id.
+        data: Fields of the goal's data to replace.
     """
     fields = {name: value for name, value in state.items() if name not in _OWN}
     names = _Names(str(state["plan_id"]), plan_id, state.get("tasks") or {})
@@ -221,7 +222,7 @@ def carried_over(state: Mapping[str, Any], plan_id: str, data: Mapping[str, Any]
     requests = {key: Request(*value) for key, value in (state.get("requests") or {}).items()}
     for request in requests.values():
         request.task, request.sequence, request.due = names.of(request.task), 0, None
-        request.alias = ""  # events under it are the other plan's
+        request.alias = ""  # its events belong to the forked plan
     fields["requests"] = {key: request.to_list() for key, request in requests.items()}
     if state.get("awaiting"):
         fields["awaiting"] = names.of(state["awaiting"])
@@ -231,13 +232,13 @@ def carried_over(state: Mapping[str, Any], plan_id: str, data: Mapping[str, Any]
         fields["trajectory"] = [names.in_step(each) for each in state["trajectory"]]
     if data is not None:
         fields["goal_data"] = {**(state.get("goal_data") or {}), **data}
-        if fields.get("decider"):  # its planner is told, as after a redirect
+        if fields.get("decider"):  # its planner sees it, as after a redirect
             fields["control"] = {**(fields.get("control") or {}), "redirect_goal": fields["goal_data"]}
     return fields
 
 
 class _Names:
-    """What is named after a plan, named after another one."""
+    """Rewrites ids that contain a plan's id to another plan's."""
 
     def __init__(self, old: str, new: str, tasks: Mapping[str, Any]) -> None:
         self._old = old
@@ -270,7 +271,7 @@ class _Names:
         }
 
     def in_step(self, step: Mapping[str, Any]) -> dict[str, Any]:
-        """A step of the trajectory."""
+        """Rewrite an entry of the trajectory."""
         decision = step.get("decision")
         if not isinstance(decision, Mapping) or not isinstance(decision.get("next_action"), Mapping):
             return dict(step)

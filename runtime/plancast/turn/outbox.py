@@ -1,4 +1,4 @@
-"""What a turn sends: events, requests and answers, staged as effects until the turn is committed."""
+"""Outbox of a turn: events, requests and answers, staged as effects until the turn is committed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ REQUESTS = EventTopic.ACTION_REQUESTS
 
 
 class Outbox:
-    """The effects of one turn, in the order in which they were staged.
-
-    It does not know the turn: ``context.bus`` holds the outbox, and the turn holds both, without a cycle.
-    """
+    """Effects of one turn, in the order in which they were staged. Holds no turn, which would be a reference cycle."""
 
     __slots__ = (
         "_before_plan", "_correlation_id", "_environment", "_event", "_index", "_responded", "_revision", "_time",
@@ -44,19 +41,19 @@ class Outbox:
         self._index = 0
         self._responded = False
         self._before_plan: dict[str, Request] = {}
-        """Requests that a goal's handler has sent before it made the plan."""
+        """Requests that a goal's handler sent before it created the plan."""
         self.trace = self.trace_id = ""
-        """The trace that what is sent belongs to, and its id; empty for none."""
+        """Trace of the sent events, and its id; empty for none."""
         self.plan = plan
-        """The plan that sends, once there is one."""
+        """The sending plan, once it exists."""
         self.begun = plan is not None
-        """Whether what is sent is a plan's; also true while a goal's handler is to make the plan."""
+        """Whether events belong to a plan; also true while a goal's handler is about to create it."""
         self.effects: list[Effect] = []
         self.sent: list[list[str]] = []
-        """Type and id of every event that was staged."""
+        """Type and id of every staged event."""
 
     def begin(self, plan: PlanContext) -> None:
-        """Send as this plan from now on; what was requested before it was made is its own."""
+        """Make this plan the sender; requests that were sent before become its own."""
         plan.requests = self._before_plan | plan.requests
         for effect in self.effects:
             if isinstance(effect, NoteAlias):
@@ -67,22 +64,22 @@ class Outbox:
         self.begun = True
 
     def send(self, fields: dict[str, Any], *, final: bool = False, message_id: str = "") -> str:
-        """Stage an event; returns its id, by which a stream knows repetitions unless ``message_id`` is given.
+        """Stage an event; returns its id, which is also its idempotency key unless ``message_id`` is given.
 
         Raises:
-            InvalidEnvelope, InvalidSubject, PayloadTooLarge: it could not be sent.
+            InvalidEnvelope, InvalidSubject, PayloadTooLarge: the event could not be sent.
         """
         event_id: str = fields.pop("id", None) or self.next_id()
-        said = self._inherited()
-        said.update(fields)
-        topic, correlation_id, event_type = str(said["topic"]), said["correlation_id"], said["type"]
+        event = self._inherited()
+        event.update(fields)
+        topic, correlation_id, event_type = str(event["topic"]), event["correlation_id"], event["type"]
         if topic == REQUESTS and event_type in self._environment.goals:
-            said["metadata"] = self._placed(said.get("metadata"))
-        said["topic"], said["id"], said["time"] = topic, event_id, self._time
-        payload, content_type = self._environment.encode(WireEvent(said))
+            event["metadata"] = self._placed(event.get("metadata"))
+        event["topic"], event["id"], event["time"] = topic, event_id, self._time
+        payload, content_type = self._environment.encode(WireEvent(event))
         if len(payload) > self._environment.max_event_bytes:
             raise PayloadTooLarge(
-                f"{event_type} of plan {said.get('plan_id')} has {len(payload)} bytes; "
+                f"{event_type} of plan {event.get('plan_id')} has {len(payload)} bytes; "
                 f"the limit is {self._environment.max_event_bytes} (PLANCAST_BUS__MAX_EVENT_BYTES)"
             )
         message_id = message_id_of(message_id or event_id)
@@ -101,13 +98,13 @@ class Outbox:
                 )
             )
         else:
-            tenant = tenant_token(said.get("tenant_id")) if event_type in self._environment.goals else ""
+            tenant = tenant_token(event.get("tenant_id")) if event_type in self._environment.goals else ""
             self.effects.append(Publish(subject, payload, message_id, content_type, tenant, self.trace))
         self.sent.append([event_type, event_id])
         return event_id
 
     def request(self, fields: dict[str, Any]) -> str:
-        """Stage a request, as a task or as the goal of a child plan; it is outstanding until it is answered."""
+        """Stage a request for a task or a child plan; it is open until it is answered."""
         fields["response_event"] = fields.get("response_event") or None
         request_id, alias = self.next_id(), ""
         begun = self.begun
@@ -122,13 +119,13 @@ class Outbox:
             fields["id"] = request_id
             self.send(fields)
         if begun and fields["response_event"]:
-            outstanding = self._before_plan if self.plan is None else self.plan.requests
-            request = outstanding[request_id] = Request(fields["type"], fields["response_event"])
+            requests = self._before_plan if self.plan is None else self.plan.requests
+            request = requests[request_id] = Request(fields["type"], fields["response_event"])
             request.child, request.alias = child, alias
         return request_id
 
     def respond(self, fields: dict[str, Any]) -> str:
-        """Stage an answer; a plan that finishes gives its final response, once."""
+        """Stage an answer; the first one of a finished plan is its final response."""
         plan = self.plan
         if plan is None or not plan.status.finished or self._responded:
             return self.send(fields)
@@ -160,16 +157,16 @@ class Outbox:
         )
 
     def mark(self) -> tuple[int, int]:
-        """How much is staged so far, for :meth:`rewind`."""
+        """Position in the outbox, for :meth:`rewind`."""
         return len(self.effects), len(self.sent)
 
     def rewind(self, mark: tuple[int, int]) -> None:
-        """Unstage what came after a mark; ids are not used again."""
+        """Drop what was staged after a mark; ids are not reused."""
         effects, sent = mark
         del self.effects[effects:], self.sent[sent:]
 
     def next_id(self) -> str:
-        """The id of the next event that the turn sends."""
+        """Allocate the id of the next event."""
         owner = self.plan.plan_id if self.plan is not None else self._correlation_id
         revision = self._revision
         if not self.begun:
@@ -179,14 +176,14 @@ class Outbox:
         return event_id
 
     def _placed(self, metadata: Any) -> dict[str, Any]:
-        """The metadata of a goal: plans that a plan begins, with or without an answer, are of its tree."""
-        said = {name: value for name, value in dict(metadata or {}).items() if name not in plan_tree.METADATA}
+        """Metadata of a goal with the place of its plan in the sender's tree."""
+        values = {name: value for name, value in dict(metadata or {}).items() if name not in plan_tree.METADATA}
         if self.plan is not None:
-            return said | plan_tree.below(self.plan)
+            return values | plan_tree.below(self.plan)
         if not self.begun:
-            return said
+            return values
         place = plan_tree.read_place(self._event.metadata)
-        return said | {plan_tree.ROOT: place.root or self._correlation_id, plan_tree.DEPTH: place.depth + 1}
+        return values | {plan_tree.ROOT: place.root or self._correlation_id, plan_tree.DEPTH: place.depth + 1}
 
     def _note_alias(self, plan: PlanContext | None, correlation_id: str) -> None:
         self.effects.append(NoteAlias(correlation_id, self._correlation_id))

@@ -77,9 +77,9 @@ class Turn(TurnRecord):
     async def fail(self, error: BaseException) -> TurnOutcome:
         """Fail the plan with an error that :meth:`run` has raised. Called on a new turn for the same event."""
         if self.plan is None and self.is_timer and self.event.type == FORK:
-            from plancast.turn.fork import ForkedFrom, begin
+            from plancast.turn.fork import ForkData, begin
 
-            begin(self, ForkedFrom.model_validate(self.event.data), {})
+            begin(self, ForkData.model_validate(self.event.data), {})
         if self.plan is None:
             if not self.is_goal:
                 return self.refused(f"a handler failed: {error_text(error)}")

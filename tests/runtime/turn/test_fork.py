@@ -30,7 +30,7 @@ from plancast.replay.replay import ReplayOptions, walk
 from plancast.state_machine.machine import Machine
 from plancast.tasks.spec import SpawnSpec
 from plancast.testing import ManualClock, PlancastTest
-from plancast.turn.fork import carried_over, fork_event
+from plancast.turn.fork import fork_event, forked_state
 from plancast.turn.turn import Turn, TurnOutcome
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -490,7 +490,7 @@ def test_tasks_that_are_named_after_their_plan_are_named_after_the_fork() -> Non
         },
         "goal_data": {"a": 1, "b": 2}, "aliases": ["alias"], "parent_plan_id": "parent", "notify": "inbox",
     }  # fmt: skip
-    state = carried_over(tree_state, "new", {"b": 3})
+    state = forked_state(tree_state, "new", {"b": 3})
     assert state["awaiting"] == "new/one/1"
     assert state["tasks"]["tasks"][0][:4] == ["new/one/1", None, "old/kind", "new/one"]
     assert state["tasks"]["tasks"][0][5] == {"x": "old/one"}, "what was said is left as it was"

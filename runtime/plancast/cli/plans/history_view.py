@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from plancast.plan import timeline
-from plancast.plan.control_events import INJECT, REDIRECT, RESUME, who
+from plancast.plan.control_events import INJECT, REDIRECT, RESUME, user_of
 from plancast.terminal.output import cell, duration, iso, note, out, plain, shorten, status_text, table, timestamp
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _steered(entry: Mapping[str, Any]) -> str:
 
 
 def _remarks(entry: Mapping[str, Any]) -> list[str]:
-    by = who(entry.get("event") or {})
+    by = user_of(entry.get("event") or {})
     remarks = [f"by {plain(by)}"] if by else []
     remarks += [_decision(each) for each in entry.get("decisions") or ()]
     remarks += [plain(str(each)) for each in entry.get("notes") or ()]

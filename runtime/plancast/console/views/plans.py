@@ -21,7 +21,7 @@ from plancast.console.schemas.plans import (
 )
 from plancast.errors import PlancastError
 from plancast.plan import timeline
-from plancast.plan.control_events import PAUSE, who
+from plancast.plan.control_events import PAUSE, user_of
 from plancast.plan.record import WAITING_FOR
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.status import PlanStatus
@@ -76,7 +76,7 @@ def entry_of(entry: Fields) -> Entry:
         decisions=decisions,
         effects=effects,
         notes=[str(note) for note in entry.get("notes") or ()],
-        by=who(event),
+        by=user_of(event),
         timer=bool(entry.get("timer")),
         error=entry.get("error"),
         pause_reason=entry.get("pause_reason"),
