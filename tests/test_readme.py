@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import plancast
+import plancast.planners
 from plancast import App, Worker
 from plancast.testing import PlancastTest
 
@@ -25,7 +26,7 @@ async def test_the_tree_decides_its_goal() -> None:
     worker.on_task("issue.reproduce.requested", "issue.reproduce.completed")(lambda task, context: {"seen": True})
     worker.on_task("ticket.route.requested", "ticket.route.completed")(lambda task, context: task.data)
     names: dict[str, Any] = {
-        **{name: getattr(plancast, name) for name in plancast.__all__},
+        **{name: getattr(plancast, name) for name in (*plancast.__all__, *plancast.planners.__all__)},
         "critical": lambda run: run.results["ticket.classify.completed"]["severity"] != "critical",
         "is_bug": lambda run: True,
         "route": lambda run, reproduced: plancast.PublishAction(

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(180)
 _FENCED = re.compile(r"^( *)(`{3,}).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 README_MARKS = {
     "$ make setup": {"not run": "it makes the environment that the tests run in"},
-    "$ make demo": {"not run": "they set up an environment; tests/examples/test_demo.py runs the demo"},
+    "$ make demo": {"not run": "they set up an environment; tests/runtime/demo/test_demo.py runs the demo"},
 }
 """What other pages say in comments, which would stand in the way of who reads the README as text."""
 

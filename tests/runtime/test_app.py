@@ -1,116 +1,17 @@
-"""Apps: what is put together wrongly is said at once, and all of it; what is imported stays light."""
+"""Apps: every fault in how an app is put together is reported at once."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import plancast
 from plancast import App, InvalidApp, Planner, StateAction, StateConfig, Worker
 from plancast.app import load_app
 
 DONE = StateConfig(state_name="done", is_terminal=True)
 FINE = {"start": StateConfig(state_name="start", default_next="done"), "done": DONE}
-EXPORTS = [
-    "AgentDefinition",
-    "AgentRegistry",
-    "App",
-    "AutonomousPlanner",
-    "AwaitAction",
-    "BudgetExhausted",
-    "BusError",
-    "BusUnavailable",
-    "CallToolStep",
-    "ChoreographyPlanner",
-    "Client",
-    "CommitConflict",
-    "CompleteAction",
-    "ConditionFailed",
-    "DecisionTreeStep",
-    "DelegateAction",
-    "DeterministicPlanner",
-    "DeterministicStepError",
-    "EventDefinition",
-    "EventEnvelope",
-    "EventTopic",
-    "FinishReason",
-    "FinishStep",
-    "ForeignPlan",
-    "GoalContext",
-    "GroupCompletion",
-    "GroupState",
-    "IdempotencyConflict",
-    "IdentityRequired",
-    "IllegalTaskMove",
-    "InterpolationError",
-    "InvalidApp",
-    "InvalidCondition",
-    "InvalidDecision",
-    "InvalidEnvelope",
-    "InvalidPlannerConfig",
-    "InvalidStateMachine",
-    "InvalidSubject",
-    "MemberOutcome",
-    "ModelUnavailable",
-    "ParallelAction",
-    "PauseReason",
-    "PauseStep",
-    "PayloadTooLarge",
-    "PlanAction",
-    "PlanCancelled",
-    "PlanContext",
-    "PlanFailed",
-    "PlanFinished",
-    "PlanHandle",
-    "PlanNotFound",
-    "PlanStatus",
-    "PlancastError",
-    "Planner",
-    "PlannerAction",
-    "PlannerDecision",
-    "PlatformContext",
-    "PromptTemplate",
-    "PublishAction",
-    "PublishRefused",
-    "ReasonReply",
-    "ReasonRequest",
-    "ReasonerPort",
-    "ReasonerUnavailable",
-    "RetryPolicy",
-    "RetryableError",
-    "RunBudget",
-    "RunContext",
-    "RunControl",
-    "Settings",
-    "SpawnAndAwaitStep",
-    "SpawnSpec",
-    "StateAction",
-    "StateConfig",
-    "StateMachine",
-    "StateTransition",
-    "Task",
-    "TaskContext",
-    "TaskError",
-    "TaskGroup",
-    "TaskRegistry",
-    "TaskState",
-    "TerminalError",
-    "Toolkit",
-    "TrajectoryEntry",
-    "TransitionContext",
-    "UnknownGoal",
-    "UnknownTask",
-    "UnsupportedServer",
-    "WaitAction",
-    "WakeMode",
-    "WatchGroupStep",
-    "Worker",
-    "resolve_wake_mode",
-    "validate_state_machine",
-]
 
 
 def a_planner(name: str, *goals: str) -> Planner:
@@ -223,17 +124,3 @@ class TestLoading:
             load_app("needy:app")
         with pytest.raises(RuntimeError, match="on import"):
             load_app("broken:app")
-
-
-class TestTheSurface:
-    def test_the_exports_are_these(self) -> None:
-        assert sorted(plancast.__all__) == sorted(EXPORTS)
-        assert all(hasattr(plancast, name) for name in EXPORTS)
-
-    def test_the_import_is_light(self) -> None:
-        code = (
-            "import sys, plancast; heavy = {'ray', 'nats', 'litellm', 'openai'} & set(sys.modules); "
-            "sys.exit(repr(heavy) if heavy else 0)"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What ``import plancast`` gives: every name, whether it is loaded at once or when it is first used."""
+"""The public names: exported by `plancast`, `plancast.planners` and `plancast.testing`, and loaded on first use."""
 
 import subprocess
 import sys
@@ -6,25 +6,69 @@ import sys
 import pytest
 
 import plancast
+import plancast.planners
+import plancast.testing
+
+PLANCAST = """
+AgentDefinition AgentRegistry App BudgetExhausted BusError BusUnavailable ChoreographyPlanner Client CommitConflict
+ConditionFailed DeterministicStepError EventDefinition EventEnvelope EventTopic ForeignPlan GoalContext
+IdempotencyConflict IdentityRequired IllegalTaskMove InterpolationError InvalidApp InvalidCondition InvalidDecision
+InvalidEnvelope InvalidPlannerConfig InvalidStateMachine InvalidSubject ModelUnavailable PayloadTooLarge
+PlanCancelled PlanContext PlanFailed PlanFinished PlanHandle PlanNotFound PlanStatus PlancastError Planner
+PlatformContext PublishRefused ReasonerUnavailable RetryPolicy RetryableError Settings StateAction StateConfig
+StateMachine StateTransition TaskContext TaskError TerminalError Toolkit TransitionContext UnknownGoal UnknownTask
+UnsupportedServer Worker validate_state_machine
+"""
+PLANNERS = """
+AutonomousPlanner AwaitAction CallToolStep ChoreographyPlanner CompleteAction DecisionTreeStep DelegateAction
+DeterministicPlanner FinishReason FinishStep GroupCompletion GroupState MemberOutcome ParallelAction PauseReason
+PauseStep PlanAction Planner PlannerAction PlannerDecision PromptTemplate PublishAction ReasonReply ReasonRequest
+ReasonerPort RunBudget RunContext RunControl SpawnAndAwaitStep SpawnSpec Task TaskGroup TaskRegistry TaskState
+TrajectoryEntry WaitAction WakeMode WatchGroupStep resolve_wake_mode
+"""
+TESTING = """
+Answer Check ConformanceReport ManualClock MemoryBus MemoryWorld ModelRequest ModelServer PlancastTest TaskRegistry
+planner_conformance
+"""
 
 
-def test_every_export_is_there_and_listed() -> None:
-    assert set(plancast.__all__) <= set(dir(plancast))
-    assert set(plancast._LATER) <= set(plancast.__all__)
-    assert all(getattr(plancast, name) is not None for name in plancast.__all__)
+@pytest.mark.parametrize(
+    ("package", "golden"), [(plancast, PLANCAST), (plancast.planners, PLANNERS), (plancast.testing, TESTING)]
+)
+def test_the_public_names_are_these(package: object, golden: str) -> None:
+    assert sorted(package.__all__) == sorted(golden.split())  # type: ignore[attr-defined]
+    assert set(package.__all__) <= set(dir(package))  # type: ignore[attr-defined]
+    assert all(getattr(package, name) is not None for name in golden.split())
+
+
+def test_plancast_has_every_public_name_of_its_planners() -> None:
+    assert all(getattr(plancast, name) is getattr(plancast.planners, name) for name in PLANNERS.split())
 
 
 def test_names_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        _ = plancast.Nothing  # type: ignore[attr-defined]
+    for package in (plancast, plancast.planners):
+        with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'Nothing'"):
+            _ = package.Nothing  # type: ignore[attr-defined]
 
 
-def test_what_a_program_does_not_use_is_not_loaded() -> None:
-    code = (
-        "import sys, plancast; "
-        "later = {'plancast.client.client', 'plancast.settings', 'plancast.planners.llm.choreography', "
-        "'plancast.state_machine.conditions'}; "
-        "assert not later & set(sys.modules), later & set(sys.modules); "
-        "plancast.Client; from plancast import Settings; assert 'plancast.client.client' in sys.modules"
-    )
+@pytest.mark.parametrize(
+    ("program", "absent"),
+    [
+        ("import plancast, plancast.planners", "pydantic plancast.app plancast.planners.contract"),
+        (
+            "from plancast import App, EventEnvelope, Planner, Worker",
+            "ray nats litellm openai cel_expr_python jsonschema plancast.client.client plancast.settings "
+            "plancast.planners.llm.choreography plancast.state_machine.conditions",
+        ),
+    ],
+)
+def test_what_a_program_does_not_use_is_not_loaded(program: str, absent: str) -> None:
+    code = f"""import sys
+{program}
+assert not set({absent.split()}) & set(sys.modules), set({absent.split()}) & set(sys.modules)
+import plancast
+plancast.Client
+from plancast import Settings
+assert "plancast.client.client" in sys.modules
+"""
     subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
