@@ -82,10 +82,11 @@ test-loaded: setup $(BENCH_INSTALLED) ## Run `make test` three times in a row wh
 	for processor in $$(seq $$(nproc)); do $(BIN)/python -c 'while True: pass' & loops="$$loops $$!"; done; \
 	for round in 1 2 3; do $(MAKE) test || exit; done
 
-check: setup ## Check format, lint, types, who imports whom, and the locks
+check: setup ## Check format, lint, types (those of the public names twice), who imports whom, and the locks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/public_types.py
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/audit.py locks
 

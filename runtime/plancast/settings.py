@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -214,7 +214,7 @@ class TelemetrySettings(BaseModel):
 class Settings(BaseSettings):
     """All settings. Environment: ``PLANCAST_HOSTS__COUNT=4``, ``PLANCAST_NATS__PASSWORD=...``."""
 
-    model_config = SettingsConfigDict(
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
         env_prefix="PLANCAST_", env_nested_delimiter="__", extra="ignore", hide_input_in_errors=True
     )
 

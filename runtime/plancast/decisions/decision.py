@@ -81,7 +81,7 @@ _NO_REASONING: Final = "reasoning: got nothing, allowed: a text here or in next_
 class PlannerDecision(PlannerValue):
     """A decision on the next step of a plan."""
 
-    model_config = ConfigDict(title="Planner Decision")
+    model_config: ClassVar[ConfigDict] = ConfigDict(title="Planner Decision")
 
     _wanted: ClassVar = ("reasoning",)
 

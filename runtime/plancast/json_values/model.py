@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticUseDefault
@@ -32,4 +32,8 @@ def _for_models(schema: dict[str, Any], model: type[BaseModel]) -> None:
 
 
 class PlannerValue(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, json_schema_extra=_for_models)
+    """Frozen, without further fields, with its docstrings as descriptions in its JSON Schema."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, json_schema_extra=_for_models
+    )

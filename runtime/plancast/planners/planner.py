@@ -90,9 +90,9 @@ class Planner:
         self.name = name
         self.description = description
         self.version = version
-        self.model_options = _model_options(name, reasoning_model, model_options)
-        self.needs_reasoner = self.model_options is not None
-        self.config = PlannerConfig(name, tuple(capabilities), placement=placement)
+        self.model_options: ModelOptions | None = _model_options(name, reasoning_model, model_options)
+        self.needs_reasoner: bool = self.model_options is not None
+        self.config: PlannerConfig = PlannerConfig(name, tuple(capabilities), placement=placement)
         self._goal_handlers: dict[str, Handler] = {}
         self._machines: dict[str, Machine] = {}
         self._deciders: dict[str, AutonomousPlanner] = {}

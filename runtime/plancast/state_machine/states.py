@@ -6,7 +6,7 @@ The fields are those of seed 001. These are plain values; `plancast.state_machin
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -42,13 +42,15 @@ _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Definition(BaseModel):
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, ser_json_inf_nan="constants", defer_build=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", validate_assignment=True, ser_json_inf_nan="constants", defer_build=True
+    )
 
 
 class RetryPolicy(_Definition):
     """How often an unanswered action is asked again, and how long to wait in between."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     attempts: int = Field(default=3, ge=1, le=100)
     """Tries in all, the first included."""
