@@ -1,6 +1,5 @@
 """Decisions: what a planner wants next, as a value, and as read from what a model wrote (seed 004, RF-SDK-015)."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -27,10 +26,10 @@ from plancast.decisions.actions import (
 from plancast.errors import InvalidDecision
 from plancast.json_values.limits import DATA_BOUNDS, PAUSE_BOUNDS, at, check_payload, freeze, shown
 from plancast.json_values.model import NullIsDefault, PlannerValue
+from plancast.json_values.model_text import object_in_text
 from plancast.tasks.spec import JoinKind, SpawnSpec
 
 __all__ = [
-    "MAX_ANSWER_BYTES",
     "MAX_BRANCHES",
     "MAX_DECISION_BYTES",
     "MAX_WAIT_SECONDS",
@@ -52,13 +51,11 @@ __all__ = [
     "parse_decision",
 ]
 
-MAX_ANSWER_BYTES: Final = 256 * 1024
-"""Longest answer of a model that is read, in bytes of UTF-8."""
 MAX_DECISION_BYTES: Final = 512 * 1024
 """Largest decision, in bytes of JSON: it is committed with the plan, whose checkpoint has 1 MiB."""
 
 _MAX_FAULTS: Final = 20
-_MAX_STARTS: Final = 100
+_ALTERNATIVES: Final = "alternative_actions"
 _ACTIONS: Final[dict[str, type[PlannerValue]]] = {
     PlanAction.PUBLISH: PublishAction,
     PlanAction.COMPLETE: CompleteAction,
@@ -134,20 +131,29 @@ def _any_of(schema: Any) -> Any:
     }
 
 
-def parse_decision(text: str) -> PlannerDecision:
-    """The decision in a model's answer; Markdown fences and prose around the JSON object are passed over.
+def parse_decision(text: str, *, drop_bad_alternatives: bool = False) -> PlannerDecision:
+    """Parse the decision in a model's answer; Markdown fences and prose around the JSON object are passed over.
 
     Of several objects the first with a `next_action` counts.
+
+    Args:
+        text: The answer.
+        drop_bad_alternatives: Accept a decision whose only faults are in its alternatives, without them.
 
     Raises:
         InvalidDecision: there is no such object, or it is no decision; each fault names the field, what was got
             and what is allowed, such as `next_action.action: got 'publsh', allowed: publish, complete, ...`.
     """
-    if not isinstance(text, str):
-        raise InvalidDecision(f"the answer: got a {type(text).__name__}, allowed: text with one JSON object")
-    if len(text) > MAX_ANSWER_BYTES or len(text.encode(errors="replace")) > MAX_ANSWER_BYTES:
-        raise InvalidDecision(f"the answer: got more than {MAX_ANSWER_BYTES} bytes, allowed: at most that")
-    return _noted(check_decision(_find_object(text)))
+    try:
+        fields = object_in_text(text, "next_action")
+    except ValueError as error:
+        raise InvalidDecision(str(error)) from None
+    try:
+        return _noted(check_decision(fields))
+    except InvalidDecision as error:
+        if not drop_bad_alternatives or not any(fault.startswith(_ALTERNATIVES) for fault in error.faults):
+            raise
+    return _noted(check_decision({name: value for name, value in fields.items() if name != _ALTERNATIVES}))
 
 
 def check_decision(decision: object) -> PlannerDecision:
@@ -215,56 +221,6 @@ def _reasoned(top: object, action: object) -> bool:
 
     said = (top, read("reasoning"), read("reason") if read("action") == PlanAction.WAIT else None)
     return any(isinstance(text, str) and text.strip() for text in said)
-
-
-# Reading an answer.
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
-
-
-_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
-_START = re.compile(r'\{(?=\s*["}])')
-
-
-def _find_object(text: str) -> dict[str, Any]:
-    """The first JSON object with a `next_action`; failing that the first that is broken, or the first at all."""
-    first: dict[str, Any] | None = None
-    broken: InvalidDecision | None = None
-    position = 0
-    for _ in range(_MAX_STARTS):
-        start = _START.search(text, position)
-        if start is None:
-            break
-        try:
-            found, position = _decoder.raw_decode(text, start.start())
-        except (ValueError, RecursionError) as error:
-            broken = broken or _broken(text, start.start(), error)
-            position = start.end()
-            continue
-        if "next_action" in found:
-            return dict(found)
-        first = first or found
-    if broken is not None:
-        raise broken
-    if first is None:
-        raise InvalidDecision(f"the answer: got {shown(text)}, allowed: one JSON object, a decision")
-    return first
-
-
-def _broken(text: str, start: int, error: Exception) -> InvalidDecision:
-    if not isinstance(error, json.JSONDecodeError):
-        what = "is nested without end" if isinstance(error, RecursionError) else f"cannot be read ({str(error)[:60]})"
-        return InvalidDecision(f"the answer: got a JSON object that {what}, allowed: a decision")
-    if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
-        return InvalidDecision(
-            f"the answer: got a JSON object that is cut off: ...{shown(text[-40:])}, allowed: all of it"
-        )
-    near = shown(text[max(start, error.pos - 20) : error.pos + 20])
-    return InvalidDecision(
-        f"the answer: got a JSON object that is broken near {near}: {error.msg}, allowed: valid JSON"
-    )
 
 
 # Faults in words.

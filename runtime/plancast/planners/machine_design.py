@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +10,7 @@ from pydantic import TypeAdapter
 from plancast.agents.definitions import AgentDefinition, EventDefinition
 from plancast.errors import InvalidPlannerConfig, InvalidStateMachine
 from plancast.json_values.abbreviate import data_block, fit, tell
+from plancast.json_values.model_text import object_in_text
 from plancast.models.in_process import reasoner_of
 from plancast.models.options import AnswerFormat
 from plancast.models.repair_loop import Asking
@@ -82,7 +82,7 @@ def read_machine(text: str, events: Iterable[str]) -> dict[str, StateConfig]:
     Raises:
         InvalidStateMachine: there is none, it cannot run, or its actions publish what no agent declares.
     """
-    machine = _named(_object_in(text))
+    machine = _named(_states_in(text))
     declared = sorted(events)
     faults = [
         f"state {name!r}: action event {action.get('event_type')!r} is not declared by any agent; declared: {declared}"
@@ -100,21 +100,13 @@ def read_machine(text: str, events: Iterable[str]) -> dict[str, StateConfig]:
     return {name: StateConfig.model_validate(state) for name, state in machine.items()}
 
 
-def _object_in(text: str) -> dict[str, Any]:
-    position, fault = 0, "it is not there: the answer has no JSON object"
-    while (start := text.find("{", position)) >= 0:
-        try:
-            found: dict[str, Any] = json.JSONDecoder().raw_decode(text, start)[0]
-        except (ValueError, RecursionError) as error:
-            fault, position = f"the answer is no JSON: {str(error)[:200]}", start + 1
-            if start + 1 < len(text) and text[start + 1 :].lstrip()[:1] == '"':
-                break
-            continue
-        for name in _WRAPPERS:
-            if isinstance(found.get(name), dict) and "state_name" not in found[name]:
-                return dict(found[name])
-        return found
-    raise InvalidStateMachine([fault])
+def _states_in(text: str) -> dict[str, Any]:
+    try:
+        found = object_in_text(text)
+    except ValueError as error:
+        raise InvalidStateMachine([str(error)]) from None
+    inner = (found.get(name) for name in _WRAPPERS)
+    return next((each for each in inner if isinstance(each, dict) and "state_name" not in each), found)
 
 
 def _named(machine: dict[str, Any]) -> dict[str, Any]:

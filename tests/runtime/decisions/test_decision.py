@@ -10,7 +10,6 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, TypeAdapter, ValidationError, model_serializer
 
 from plancast.decisions.decision import (
-    MAX_ANSWER_BYTES,
     MAX_DECISION_BYTES,
     AwaitAction,
     CompleteAction,
@@ -30,6 +29,7 @@ from plancast.decisions.decision import (
     settled,
 )
 from plancast.errors import InvalidDecision, PlancastError
+from plancast.json_values.model_text import MAX_ANSWER_BYTES
 
 PUBLISH = {"action": "publish", "event_type": "search.requested", "data": {"q": "ai"}, "reasoning": "to find out"}
 ANSWER = {"plan_id": "p1", "current_state": "s", "next_action": PUBLISH, "reasoning": "first things first"}
@@ -349,8 +349,8 @@ def test_braces_and_fences_in_strings_belong_to_the_data() -> None:
     ("text", "part"),
     [
         ("", "the answer: got '', allowed: one JSON object"),
-        ("I cannot help with that.", "allowed: one JSON object, a decision"),
-        ("[1, 2]", "allowed: one JSON object, a decision"),
+        ("I cannot help with that.", "allowed: one JSON object, whole and valid"),
+        ("[1, 2]", "allowed: one JSON object, whole and valid"),
         (answer()[:-30], "that is cut off"),
         (answer()[:-1] + ",}", "is broken near"),
         (answer().replace('"ai"', "NaN"), "NaN is not JSON"),

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from plancast.context import PlatformContext
 from plancast.decisions.actions import CompleteAction, FinishReason
-from plancast.decisions.decision import PlannerDecision, check_decision, decision_response_format
+from plancast.decisions.decision import PlannerDecision, check_decision, decision_response_format, parse_decision
 from plancast.errors import BudgetExhausted, InvalidDecision, InvalidPlannerConfig
 from plancast.models.in_process import reasoner_of
 from plancast.models.options import AnswerFormat, ModelOptions
@@ -21,7 +21,7 @@ from plancast.models.port import ReasonerPort
 from plancast.models.repair_loop import Asking
 from plancast.models.throttle import in_turn
 from plancast.planners.contract import RunBudget, RunContext, WakeMode
-from plancast.planners.llm.decision_validation import decision_faults, read_decision, settle_decision
+from plancast.planners.llm.decision_validation import decision_faults, settle_decision
 from plancast.planners.llm.prompt import DEFAULT_LIMIT, Prompt, PromptTemplate, check_prompt_options
 from plancast.planners.planner import Planner
 from plancast.planners.run_context import publishable_events, run_of_handler
@@ -244,7 +244,7 @@ class ChoreographyPlanner(Planner):
         asking = Asking(port, self.options, _answer_format(), about, key, steady)
 
         def read(text: str) -> PlannerDecision:
-            decision = read_decision(text)
+            decision = parse_decision(text, drop_bad_alternatives=True)
             if exhausted is not None and not isinstance(decision.next_action, CompleteAction):
                 raise BudgetExhausted(exhausted)
             if faults := decision_faults(decision, run):

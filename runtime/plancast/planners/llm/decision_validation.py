@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
@@ -15,44 +14,18 @@ from plancast.decisions.actions import (
     PublishAction,
     WaitAction,
 )
-from plancast.decisions.decision import PlannerDecision, check_decision, parse_decision, settled
-from plancast.errors import InvalidDecision
+from plancast.decisions.decision import PlannerDecision, settled
 from plancast.json_values.limits import freeze
 from plancast.json_values.schemas import Budget, schema_faults
 from plancast.planners.contract import RunContext
 from plancast.state_machine.machine import failed_event
 
-__all__ = ["RESERVED_PREFIX", "action_faults", "decision_faults", "read_decision", "settle_decision"]
+__all__ = ["RESERVED_PREFIX", "action_faults", "decision_faults", "settle_decision"]
 
 RESERVED_PREFIX: Final = "plan."
 """Events of this kind are plancast's own; planners never publish them."""
 
 _MOST_NAMES = 50
-_ALTERNATIVES = "alternative_actions"
-
-
-def read_decision(text: str) -> PlannerDecision:
-    """As `parse_decision`, but alternatives that are no actions are dropped: they are never acted on.
-
-    Raises:
-        InvalidDecision: what remains is no decision.
-    """
-    try:
-        return parse_decision(text)
-    except InvalidDecision as error:
-        faults = [fault for fault in error.faults if not fault.startswith(_ALTERNATIVES)]
-        fields = _object_in(text)
-        if len(faults) == len(error.faults) or _ALTERNATIVES not in fields:
-            raise
-    return check_decision({name: value for name, value in fields.items() if name != _ALTERNATIVES})
-
-
-def _object_in(text: str) -> dict[str, Any]:
-    try:
-        found, _ = json.JSONDecoder().raw_decode(text, text.index("{"))
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def settle_decision(decision: PlannerDecision, run: RunContext) -> PlannerDecision:
@@ -63,7 +36,7 @@ def settle_decision(decision: PlannerDecision, run: RunContext) -> PlannerDecisi
         "plan_id": run.plan_id or decision.plan_id,
         "current_state": run.current_state or decision.current_state,
         "next_action": _with_topics(decision.next_action, run),
-        _ALTERNATIVES: [_with_topics(each, run) for each in alternatives] or None,
+        "alternative_actions": [_with_topics(each, run) for each in alternatives] or None,
     }
     return settled(decision, fields)
 

@@ -179,7 +179,7 @@ BAD = [
     ),
     (answer("publsh"), "next_action.action: got 'publsh', allowed: publish"),
     ({"next_action": {"action": "complete", "result": {}}}, "reasoning: got nothing"),
-    ("I would search first.", "allowed: one JSON object, a decision"),
+    ("I would search first.", "allowed: one JSON object, whole and valid"),
     ({"thought": "search"}, "next_action: got nothing"),
     ('{"next_action": {"action": "pub', "cut off"),
     ("", "allowed: one JSON object"),
