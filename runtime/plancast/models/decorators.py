@@ -1,4 +1,4 @@
-"""Metered: a reasoner that keeps account of what a plan's questions take."""
+"""Decorators of a reasoner: usage accounting, and recording of replies."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ from plancast.models.port import ReasonerPort, ReasonReply, ReasonRequest
 
 
 class Metered:
-    """A reasoner that keeps account of what a plan's questions take."""
+    """A reasoner that adds the usage of each reply to a plan's `spent`.
+
+    Args:
+        reasoner: None calls models in this process.
+        spent: Calls, tokens and cost (US dollars) so far; changed in place.
+    """
 
     def __init__(self, reasoner: ReasonerPort | None, spent: dict[str, float]) -> None:
         self._reasoner = reasoner or in_process_reasoner()
         self._spent = spent
         self.calls: list[dict[str, Any]] = []
+        """An account of each call, JSON-able."""
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
-        """See :class:`plancast.models.port.ReasonerPort`."""
+        """Complete a request, as :class:`~plancast.models.port.ReasonerPort` does."""
         reply = await self._reasoner.complete(request)
-        self._spent["calls"] = self._spent.get("calls", 0) + 1
-        self._spent["tokens"] = self._spent.get("tokens", 0) + reply.usage.total_tokens
-        self._spent["cost"] = self._spent.get("cost", 0.0) + (reply.usage.cost or 0.0)
+        for name, amount in (("calls", 1), ("tokens", reply.usage.total_tokens), ("cost", reply.usage.cost or 0.0)):
+            self._spent[name] = self._spent.get(name, 0) + amount
         self.calls.append(
             {
                 "model": reply.model,
@@ -37,19 +42,19 @@ class Metered:
 
 
 class RecordedAnswers:
-    """A reasoner that keeps what it answers, in the order of the questions.
+    """A reasoner that records its replies in the order of the requests.
 
     Args:
-        reasoner: Who asks; None has models asked in this process.
+        reasoner: None calls models in this process.
     """
 
     def __init__(self, reasoner: ReasonerPort | None) -> None:
         self._reasoner = reasoner
         self.answers: list[dict[str, Any] | None] = []
-        """JSON-able; None for a question that was not answered."""
+        """JSON-able; None for a request without a reply."""
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
-        """See :class:`plancast.models.port.ReasonerPort`."""
+        """Complete a request, as :class:`~plancast.models.port.ReasonerPort` does."""
         place = len(self.answers)
         self.answers.append(None)
         reply = await (self._reasoner or in_process_reasoner()).complete(request)

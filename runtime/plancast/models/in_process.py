@@ -9,15 +9,17 @@ from weakref import WeakKeyDictionary
 
 from plancast.models.port import CURRENT_REASONER, ReasonerPort
 
+_reasoners: WeakKeyDictionary[AbstractEventLoop, ReasonerPort] = WeakKeyDictionary()
+
 
 def is_port(candidate: Any) -> TypeGuard[ReasonerPort]:
-    """Whether this asks models; an attribute that a mock makes up does not."""
+    """Check for an async `complete`; the attributes that a mock makes up do not count."""
     complete = getattr(candidate, "complete", None)
     return inspect.iscoroutinefunction(complete) and not inspect.iscoroutinefunction(candidate)
 
 
 def reasoner_of(context: Any = None) -> ReasonerPort:
-    """Who asks models here: the context's reasoner, else the turn's, else one in this process."""
+    """The context's reasoner, else the current turn's, else one in this process."""
     reasoner = getattr(context, "reasoner", None)
     if is_port(reasoner):
         return reasoner
@@ -25,14 +27,10 @@ def reasoner_of(context: Any = None) -> ReasonerPort:
 
 
 def in_process_reasoner() -> ReasonerPort:
-    """One for each event loop: questions that are being asked belong to a loop."""
+    """The reasoner of the running event loop: requests in flight belong to a loop."""
     from plancast.models.reasoner import Reasoner
 
     loop = get_running_loop()
-    found = _reasoners.get(loop)
-    if found is None:
-        found = _reasoners[loop] = Reasoner()
-    return found
-
-
-_reasoners: WeakKeyDictionary[AbstractEventLoop, ReasonerPort] = WeakKeyDictionary()
+    if loop not in _reasoners:
+        _reasoners[loop] = Reasoner()
+    return _reasoners[loop]

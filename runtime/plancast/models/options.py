@@ -16,7 +16,7 @@ from plancast.models.port import ReasonRequest, check_parameters
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ModelOptions:
-    """Which model a planner asks, and how. A key is kept secret: it is in no repr, prompt or error.
+    """A model with its parameters. A key is kept secret: it is in no repr, prompt or error.
 
     Raises:
         InvalidPlannerConfig: an option is out of bounds, or a keyword has an option of its own.
@@ -27,13 +27,13 @@ class ModelOptions:
     api_key: SecretStr | None = None
     """None takes the provider's environment variable."""
     api_base: str | None = None
-    """Where the model is, when not at its provider's."""
+    """URL of the model's API; None: its provider's."""
     temperature: float | None = 0.7
     """None leaves it to the model."""
     fallback_models: tuple[str, ...] = ()
-    """Asked in this order when the model fails."""
+    """Tried in this order when the model fails."""
     max_repairs: int = 2
-    """How often an answer that cannot be used is sent back."""
+    """Times that an invalid answer is sent back."""
     llm_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further parameters for the model: ``max_tokens``, ``top_p``; ``timeout`` is in seconds, for one attempt."""
 
@@ -53,8 +53,8 @@ class ModelOptions:
         try:
             check_parameters(self._parameters)
         except ValueError as error:
-            told = str(error).replace("ReasonRequest.model", "reasoning_model").replace("ReasonRequest.", "")
-            raise InvalidPlannerConfig(told) from None
+            reason = str(error).replace("ReasonRequest.model", "reasoning_model").replace("ReasonRequest.", "")
+            raise InvalidPlannerConfig(reason) from None
 
     def __repr__(self) -> str:
         return (
@@ -70,26 +70,26 @@ class ModelOptions:
         return cls(model=model, **options, llm_kwargs={k: v for k, v in keywords.items() if k not in known})
 
     @cached_property
-    def told(self) -> str:
-        """For idempotency keys: what an answer depends on, beside what is asked."""
+    def cache_key(self) -> str:
+        """The options that an answer depends on, canonical, for idempotency keys."""
         return _canonical([self.model, self.fallback_models, self.api_base, self.temperature, self.llm_kwargs])
 
     @property
     def _parameters(self) -> dict[str, Any]:
         return {name: value for name, value in self.llm_kwargs.items() if name != "timeout"}
 
-    def request(self, messages: Messages, response_format: Mapping[str, Any], **about: Any) -> ReasonRequest:
-        """A question; ``about`` are further fields of it: whose plan, which idempotency key."""
-        warmth = {} if self.temperature is None else {"temperature": self.temperature}
+    def request(self, messages: Messages, response_format: Mapping[str, Any], **fields: Any) -> ReasonRequest:
+        """A request with these options; ``fields`` are its others, such as `plan_id` and `idempotency_key`."""
+        temperature = {} if self.temperature is None else {"temperature": self.temperature}
         return ReasonRequest(
             messages=list(messages),
             model=self.model,
-            parameters={**warmth, "response_format": dict(response_format), **self._parameters},
+            parameters={**temperature, "response_format": dict(response_format), **self._parameters},
             fallback_models=self.fallback_models,
             timeout=self.llm_kwargs.get("timeout"),
             api_base=self.api_base,
             api_key=self.api_key,
-            **about,
+            **fields,
         )
 
 
@@ -98,15 +98,14 @@ Messages = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class AnswerFormat:
-    """What answers are to be."""
-
-    wanted: Mapping[str, Any]
     """The `response_format` of requests."""
 
+    schema: Mapping[str, Any]
+
     @cached_property
-    def told(self) -> str:
-        """For idempotency keys."""
-        return _canonical(self.wanted)
+    def cache_key(self) -> str:
+        """The format, canonical, for idempotency keys."""
+        return _canonical(self.schema)
 
 
 def _canonical(value: Any) -> str:

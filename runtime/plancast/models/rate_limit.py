@@ -1,4 +1,4 @@
-"""Rate limits: requests and tokens a minute. Whoever is over the limit waits for their turn; nobody is dropped."""
+"""Rate limits of a model: requests and tokens in any 60 seconds. Requests over the limit wait; none is dropped."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ WINDOW_SECONDS = 60.0
 
 @dataclass(slots=True)
 class Ticket:
-    """Leave for one request."""
+    """Permission for one request, counted from `at`."""
 
     at: float
     tokens: int
 
     def spent(self, tokens: int) -> None:
-        """Correct the estimate: later requests are measured by what was spent."""
+        """Replace the estimate by the tokens that were used."""
         self.tokens = max(tokens, 0)
 
 
 class MonotonicClock:
-    """A clock that only goes forward, whatever is done to the machine's time."""
+    """A clock that never goes back, also when the machine's time is set."""
 
     def time(self) -> float:
         return time.monotonic()
@@ -40,7 +40,7 @@ class RateLimit:
     Args:
         rpm: Requests a minute; None sets no limit.
         tpm: Tokens a minute; None sets no limit. A request over it goes when it is the only one in its minute.
-        clock: What time is taken from, and waited by.
+        clock: Time and sleep; monotonic by default.
     """
 
     def __init__(self, rpm: int | None = None, tpm: int | None = None, *, clock: Clock | None = None) -> None:
@@ -52,16 +52,16 @@ class RateLimit:
         self._clock: Clock = clock or MonotonicClock()
         self._given: deque[Ticket] = deque()
         self._paused_until = 0.0
-        self._turn = asyncio.Lock()  # hands over in the order of arrival
+        self._turn = asyncio.Lock()  # first in, first out
         self._waiting = 0
 
     @property
     def waiting(self) -> int:
-        """How many wait for their turn."""
+        """Requests that wait."""
         return self._waiting
 
     async def acquire(self, tokens: int = 0) -> Ticket:
-        """Wait until a request of about so many tokens may go. One that is cancelled meanwhile takes nothing."""
+        """Wait until a request of about `tokens` may go. A cancelled call takes nothing."""
         self._waiting += 1
         try:
             async with self._turn:
@@ -75,27 +75,22 @@ class RateLimit:
             self._waiting -= 1
 
     def pause(self, seconds: float) -> None:
-        """Let nobody go for so long: what a server asks for with ``Retry-After`` is meant for all."""
+        """Hold back all requests: a server's ``Retry-After`` is meant for all of them."""
         self._paused_until = max(self._paused_until, self._clock.time() + seconds)
 
     def wait_seconds(self, now: float, tokens: int) -> float:
-        """Seconds until such a request may go, as things stand; 0 when it may go now."""
+        """Seconds until a request of about `tokens` may go; 0 or less: now."""
         while self._given and self._given[0].at + WINDOW_SECONDS <= now:
             self._given.popleft()
         free = max(now, self._paused_until)
         if self.rpm is not None and len(self._given) >= self.rpm:
             free = max(free, self._given[len(self._given) - self.rpm].at + WINDOW_SECONDS)
         if self.tpm is not None:
-            free = max(free, self._tokens_free(now, min(tokens, self.tpm)))
+            # Estimates are corrected later, so the sum is made anew each time.
+            over = sum(ticket.tokens for ticket in self._given) + min(tokens, self.tpm) - self.tpm
+            for ticket in self._given:
+                if over <= 0:
+                    break
+                over -= ticket.tokens
+                free = max(free, ticket.at + WINDOW_SECONDS)
         return free - now
-
-    def _tokens_free(self, now: float, tokens: int) -> float:
-        """When so many tokens fit. Estimates are corrected later, so the sum is made anew each time."""
-        assert self.tpm is not None
-        over = sum(ticket.tokens for ticket in self._given) + tokens - self.tpm
-        for ticket in self._given:
-            if over <= 0:
-                break
-            over -= ticket.tokens
-            now = ticket.at + WINDOW_SECONDS
-        return now

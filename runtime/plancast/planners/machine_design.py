@@ -9,11 +9,11 @@ from pydantic import TypeAdapter
 
 from plancast.agents.definitions import AgentDefinition, EventDefinition
 from plancast.errors import InvalidPlannerConfig, InvalidStateMachine
-from plancast.json_values.abbreviate import data_block, fit, tell
+from plancast.json_values.abbreviate import data_block, to_json, to_json_within
 from plancast.json_values.model_text import object_in_text
 from plancast.models.in_process import reasoner_of
 from plancast.models.options import AnswerFormat
-from plancast.models.repair_loop import Asking
+from plancast.models.repair_loop import RepairLoop
 from plancast.plan.context import PlanContext
 from plancast.planners.planner import Planner
 from plancast.planners.run_context import live_agents, publishable_events
@@ -25,7 +25,7 @@ from plancast.worker import Worker
 if TYPE_CHECKING:
     from plancast.context import GoalContext
 
-__all__ = ["design_plan", "read_machine"]
+__all__ = ["design_plan", "parse_machine"]
 
 _MOST_GOAL: Final = 12_000
 _MOST_EVENT: Final = 6_000
@@ -52,7 +52,7 @@ Rules:
 - A transition's condition is an optional CEL expression over event, goal_data, results and plan.
 
 Answer with one JSON object and nothing else: state name to state, by this JSON Schema.
-{tell(_STATES)}"""
+{to_json(_STATES)}"""
 
 
 async def design_plan(planner: Planner, goal: GoalContext, agents: Iterable[Any], context: Any) -> PlanContext:
@@ -67,16 +67,13 @@ async def design_plan(planner: Planner, goal: GoalContext, agents: Iterable[Any]
     if not events:
         raise InvalidPlannerConfig(f"planner {planner.name!r}: no agent declares an event that a plan could be made of")
 
-    def read(text: str) -> dict[str, StateConfig]:
-        return read_machine(text, events)
-
-    about = {"tenant_id": goal.tenant_id, "plan_id": goal.correlation_id, "planner": planner.name}
-    asking = Asking(reasoner_of(context), options, AnswerFormat(_FORMAT), about, f"{goal.correlation_id}:design")
-    machine = await asking.until(_messages(goal, events), read)
+    labels = {"tenant_id": goal.tenant_id, "plan_id": goal.correlation_id, "planner": planner.name}
+    loop = RepairLoop(reasoner_of(context), options, AnswerFormat(_FORMAT), labels, f"{goal.correlation_id}:design")
+    machine = await loop.run(_messages(goal, events), lambda text: parse_machine(text, events))
     return await PlanContext.create_from_goal(goal, machine)
 
 
-def read_machine(text: str, events: Iterable[str]) -> dict[str, StateConfig]:
+def parse_machine(text: str, events: Iterable[str]) -> dict[str, StateConfig]:
     """The state machine in a model's answer.
 
     Raises:
@@ -118,9 +115,9 @@ def _named(machine: dict[str, Any]) -> dict[str, Any]:
 
 def _messages(goal: GoalContext, events: Mapping[str, dict[str, Any]]) -> list[dict[str, str]]:
     told = {"event": goal.event_type, "data": goal.data}
-    listed = "\n".join(fit(events[name], _MOST_EVENT) for name in sorted(events))
+    listed = "\n".join(to_json_within(events[name], _MOST_EVENT) for name in sorted(events))
     asked = (
-        f"Goal:\n{data_block('goal', fit(told, _MOST_GOAL))}\n\n"
+        f"Goal:\n{data_block('goal', to_json_within(told, _MOST_GOAL))}\n\n"
         f"Events that agents take:\n{data_block('events', listed)}\n\n"
         "Design the state machine. Answer with the JSON object."
     )

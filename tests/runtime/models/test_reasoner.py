@@ -475,19 +475,20 @@ import asyncio, sys, time
 from plancast.models.reasoner import load_litellm
 assert "litellm" not in sys.modules
 async def main():
-    worst, last = 0.0, time.perf_counter()
+    worst, begun = 0.0, time.perf_counter()
+    last = begun
     loading = asyncio.create_task(load_litellm())
     while not loading.done():
         await asyncio.sleep(0.002)
         now = time.perf_counter()
         worst, last = max(worst, now - last), now
     assert "litellm" in sys.modules
-    print(worst)
+    print(worst / (last - begun))
 asyncio.run(main())
 """
     done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 0.8, "the loop stood still while litellm was loaded"
+    assert float(done.stdout) < 0.5, "share of the loading time in which the loop did not run"
     assert done.stderr == ""
 
 

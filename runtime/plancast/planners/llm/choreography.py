@@ -18,7 +18,7 @@ from plancast.errors import BudgetExhausted, InvalidDecision, InvalidPlannerConf
 from plancast.models.in_process import reasoner_of
 from plancast.models.options import AnswerFormat, ModelOptions
 from plancast.models.port import ReasonerPort
-from plancast.models.repair_loop import Asking
+from plancast.models.repair_loop import RepairLoop
 from plancast.models.throttle import in_turn
 from plancast.planners.contract import RunBudget, RunContext, WakeMode
 from plancast.planners.llm.decision_validation import decision_faults, settle_decision
@@ -237,13 +237,13 @@ class ChoreographyPlanner(Planner):
         exhausted = run.exhausted_reason
         if exhausted is not None and not exhausted.startswith("max_actions"):
             raise BudgetExhausted(exhausted)  # asking would spend more
-        about = {"tenant_id": run.tenant_id, "plan_id": run.plan_id, "planner": self.name}
+        labels = {"tenant_id": run.tenant_id, "plan_id": run.plan_id, "planner": self.name}
         await in_turn(run.plan_id)
         prompt = self._prompt(run)
         steady = prompt.messages(_without_time(run)) if key else None
-        asking = Asking(port, self.options, _answer_format(), about, key, steady)
+        loop = RepairLoop(port, self.options, _answer_format(), labels, key, steady)
 
-        def read(text: str) -> PlannerDecision:
+        def parse(text: str) -> PlannerDecision:
             decision = parse_decision(text, drop_bad_alternatives=True)
             if exhausted is not None and not isinstance(decision.next_action, CompleteAction):
                 raise BudgetExhausted(exhausted)
@@ -251,7 +251,7 @@ class ChoreographyPlanner(Planner):
                 raise InvalidDecision(faults)
             return settle_decision(decision, run)
 
-        return await asking.until(prompt.messages(), read)
+        return await loop.run(prompt.messages(), parse)
 
     def _prompt(self, run: RunContext) -> Prompt:
         return Prompt(

@@ -13,7 +13,7 @@ from typing import Any, Final
 from plancast.agents.definitions import EventDefinition
 from plancast.decisions.decision import PlannerDecision
 from plancast.errors import InvalidPlannerConfig
-from plancast.json_values.abbreviate import LEAST, cut, data_block, fit, share, tell, tell_names
+from plancast.json_values.abbreviate import LEAST, cut, data_block, fair_share, join_names, to_json, to_json_within
 from plancast.planners.contract import RunContext
 from plancast.planners.llm.prompt_history import history_of, told_entry
 from plancast.planners.llm.prompt_template import DEFAULT_TEMPLATE, PromptTemplate, fill, placeholders
@@ -127,11 +127,15 @@ class Prompt:
         self._of_run = {
             "plan": _plan(run),
             "goal": _goal(run, limit // 2),
-            "tasks": data_block("tasks", fit(_tasks(run), limit // 8) if run.tasks and run.tasks.tasks else _NOTHING),
+            "tasks": data_block(
+                "tasks", to_json_within(_tasks(run), limit // 8) if run.tasks and run.tasks.tasks else _NOTHING
+            ),
             "events": data_block("events", _events(run)),
             "agents": data_block("agents", _agents(run)),
             "expected": data_block("expected", _expected(run)),
-            "context": data_block("context", fit(run.custom_context, limit // 2) if run.custom_context else _NOTHING),
+            "context": data_block(
+                "context", to_json_within(run.custom_context, limit // 2) if run.custom_context else _NOTHING
+            ),
             "injected": _injected(run, limit // 2),
         }
 
@@ -180,18 +184,18 @@ def _filled(text: str, instructions: str, strategy: str) -> str:
 
 @lru_cache(maxsize=1)
 def _decision_schema() -> str:
-    return tell(PlannerDecision.model_json_schema())
+    return to_json(PlannerDecision.model_json_schema())
 
 
 def _plan(run: RunContext) -> str:
-    return tell({"plan_id": run.plan_id, "current_state": run.current_state})
+    return to_json({"plan_id": run.plan_id, "current_state": run.current_state})
 
 
 def _goal(run: RunContext, limit: int) -> str:
     told: dict[str, Any] = {"event": run.goal_event, "data": run.goal}
     if run.control.redirect_goal is not None:
         told["changed_to"] = run.control.redirect_goal
-    return data_block("goal", fit(told, limit))
+    return data_block("goal", to_json_within(told, limit))
 
 
 def _what_happened(run: RunContext, limit: int) -> dict[str, str]:
@@ -215,12 +219,12 @@ def _results(results: Mapping[str, Any], limit: int) -> str:
     note = ""
     if len(told) < len(names):
         rest = {name: results[name] for name in names[: len(names) - len(told)]}
-        listed = tell(tell_names(rest, limit // 8))
-        note = f"[{len(rest)} older results, {len(tell(rest))} characters, left out: {listed}]"
-    heads = {name: f"{fit(name, LEAST)}: " for name in told}
+        listed = to_json(join_names(rest, limit // 8))
+        note = f"[{len(rest)} older results, {len(to_json(rest))} characters, left out: {listed}]"
+    heads = {name: f"{to_json_within(name, LEAST)}: " for name in told}
     room = limit - len(note) - sum(map(len, heads.values())) - len(told)
-    each = share([len(tell(results[name])) for name in told], room) if told else 0
-    lines = [f"{heads[name]}{fit(results[name], each)}" for name in sorted(told)]
+    each = fair_share([len(to_json(results[name])) for name in told], room) if told else 0
+    lines = [f"{heads[name]}{to_json_within(results[name], each)}" for name in sorted(told)]
     return "\n".join([note, *lines] if note else lines)
 
 
@@ -242,7 +246,7 @@ def _events(run: RunContext) -> str:
     named: list[str] = []
     size = 0
     for event in sorted(run.events, key=lambda each: each.event_type):
-        line = tell(dict(_told_event(event)))
+        line = to_json(dict(_told_event(event)))
         size += len(line)
         if size > _MOST_EVENTS:
             named.append(event.event_type)
@@ -259,7 +263,7 @@ def _told_event(event: EventDefinition) -> Iterator[tuple[str, Any]]:
     if event.description:
         yield "description", cut(event.description, 1_000)
     if event.payload_schema is not None:
-        size = len(tell(event.payload_schema))
+        size = len(to_json(event.payload_schema))
         told = size <= _MOST_SCHEMA
         yield "payload_schema", event.payload_schema if told else f"[a JSON Schema of {size} characters, left out]"
     if event.response_event:
@@ -274,14 +278,14 @@ def _agents(run: RunContext) -> str:
             told: dict[str, Any] = {"name": agent.name, "takes": sorted(agent.consumes)}
             if agent.description:
                 told["description"] = cut(agent.description, 500)
-            lines.append(tell(told))
+            lines.append(to_json(told))
     return "\n".join(dict.fromkeys(lines)) or _NOTHING
 
 
 def _expected(run: RunContext) -> str:
     produced = {event for agent in run.agents for event in agent.produces}
-    told = {event: f"sent by {tell_names(_producers(run, event), 200)}" for event in produced} | dict(run.expected)
-    lines = [tell({"event": event, "description": cut(text, 500)}) for event, text in sorted(told.items())]
+    told = {event: f"sent by {join_names(_producers(run, event), 200)}" for event in produced} | dict(run.expected)
+    lines = [to_json({"event": event, "description": cut(text, 500)}) for event, text in sorted(told.items())]
     return "\n".join(lines) or _NOTHING
 
 
@@ -293,8 +297,8 @@ def _injected(run: RunContext, limit: int) -> str:
     """The newest context in full as far as it fits; all of it counts."""
     if not run.control.injected:
         return data_block("injected", _NOTHING)
-    each = share([len(tell(item)) for item in run.control.injected], limit)
-    return data_block("injected", "\n".join(fit(item, each) for item in run.control.injected))
+    each = fair_share([len(to_json(item)) for item in run.control.injected], limit)
+    return data_block("injected", "\n".join(to_json_within(item, each) for item in run.control.injected))
 
 
 def _budget(run: RunContext) -> str:

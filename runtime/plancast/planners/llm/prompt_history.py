@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from plancast.json_values.abbreviate import LEAST, cut, fit, tell
+from plancast.json_values.abbreviate import LEAST, cut, to_json, to_json_within
 from plancast.planners.contract import RunContext, TrajectoryEntry
 
 __all__ = ["history_of", "told_entry"]
@@ -22,7 +22,7 @@ def history_of(run: RunContext, limit: int) -> str:
     What does not fit is counted in a line before: ``12 earlier events: 5× web.search.completed, ...``.
     """
     entries = [entry for entry in run.trajectory if not _is_trigger(entry, run.trigger)]
-    whole = [tell(_fields(entry)) for entry in entries]
+    whole = [to_json(_fields(entry)) for entry in entries]
     if sum(map(len, whole)) + len(whole) <= limit:
         return "\n".join(whole)
     lines: list[str] = []
@@ -40,17 +40,17 @@ def history_of(run: RunContext, limit: int) -> str:
 def told_entry(entry: TrajectoryEntry, limit: int) -> str:
     """One entry as a line of JSON; data that does not fit says what is left out."""
     fields = _fields(entry)
-    whole = tell(fields)
+    whole = to_json(fields)
     content = next((name for name in ("data", "action") if name in fields), None)
     if len(whole) <= limit or content is None:
-        return whole if len(whole) <= limit else fit(fields, limit)
-    frame = tell({**fields, content: 0})
+        return whole if len(whole) <= limit else to_json_within(fields, limit)
+    frame = to_json({**fields, content: 0})
     return frame if limit - len(frame) < LEAST else _with(fields, content, limit - len(frame))
 
 
 def _with(fields: dict[str, Any], content: str, room: int) -> str:
-    rest = tell({name: value for name, value in fields.items() if name != content})
-    return f"{rest[:-1]}, {tell(content)}: {fit(fields[content], room)}}}"
+    rest = to_json({name: value for name, value in fields.items() if name != content})
+    return f"{rest[:-1]}, {to_json(content)}: {to_json_within(fields[content], room)}}}"
 
 
 def _fields(entry: TrajectoryEntry) -> dict[str, Any]:
@@ -97,5 +97,5 @@ def _summary(entries: Sequence[TrajectoryEntry], size: int) -> str:
             told.append(f"{sum(each[1] for each in rest)} of {len(rest)} other types")
             break
         told.append(f"{count}× {name}")
-    before = f"; {tell(cut(entries[0].note, _BEFORE - 50))}" if entries and entries[0].note else ""
+    before = f"; {to_json(cut(entries[0].note, _BEFORE - 50))}" if entries and entries[0].note else ""
     return f"{head}{', '.join(told)}; {size} characters left out{before}]"

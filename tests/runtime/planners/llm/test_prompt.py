@@ -16,7 +16,7 @@ from plancast.agents.definitions import AgentDefinition, EventDefinition
 from plancast.decisions.actions import PublishAction
 from plancast.decisions.decision import PlannerDecision
 from plancast.errors import InvalidPlannerConfig
-from plancast.json_values.abbreviate import LEAST, fit, share, tell
+from plancast.json_values.abbreviate import LEAST, fair_share, to_json, to_json_within
 from plancast.planners.contract import RunBudget, RunContext, RunControl, TrajectoryEntry
 from plancast.planners.llm.prompt import STRATEGIES, Prompt, PromptTemplate, build_messages
 from plancast.tasks.registry import TaskRegistry
@@ -134,7 +134,7 @@ def test_instructions_are_the_systems_and_the_schema_is_the_decisions() -> None:
     system, user = build_messages(run(), system_instructions="Orders over $5,000 need approval {really}.")
     assert "Orders over $5,000 need approval {really}." in system["content"]
     assert "Orders" not in user["content"]
-    assert tell(PlannerDecision.model_json_schema()) in system["content"]
+    assert to_json(PlannerDecision.model_json_schema()) in system["content"]
 
 
 @pytest.mark.parametrize("limit", [2_000, 6_000, 24_000])
@@ -209,7 +209,7 @@ def test_a_long_value_says_how_much_is_left_out() -> None:
 
 def test_long_lists_and_objects_say_how_much_is_left_out() -> None:
     value = {"rows": list(range(100_000)), "names": {f"n{i}": i for i in range(5_000)}}
-    text = fit(value, 3_000)
+    text = to_json_within(value, 3_000)
     assert len(text) <= 3_000
     assert re.search(r"\[\d+ more items, \d+ characters, left out\]", text)
     assert re.search(r"\[\d+ more keys, \d+ characters, left out\]", text)
@@ -346,10 +346,10 @@ def test_fit_keeps_its_size_for_any_json() -> None:
 
     for _ in range(60):
         made, size = value(3), chance.randrange(1, 3_000)
-        assert len(fit(made, size)) <= max(size, LEAST)
+        assert len(to_json_within(made, size)) <= max(size, LEAST)
 
 
 def test_shares_add_up() -> None:
-    assert share([10, 20, 30], 100) == 100
-    assert share([10, 500, 500], 110) == 50
-    assert share([500] * 4, 100) == 25
+    assert fair_share([10, 20, 30], 100) == 100
+    assert fair_share([10, 500, 500], 110) == 50
+    assert fair_share([500] * 4, 100) == 25
