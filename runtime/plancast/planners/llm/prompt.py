@@ -1,7 +1,7 @@
-"""Prompts: what a model is told when it is asked for a decision. A pure function of the run.
+"""Builds the prompt for a decision, a pure function of the run.
 
-Everything that others have written (event data, descriptions, results, custom context) stands as JSON inside
-``<data>`` blocks, which such text cannot end. Keys of models are no part of a run, so they cannot get in.
+Everything untrusted (event data, descriptions, results, custom context) is rendered as JSON inside ``<data>`` blocks,
+which such text cannot end. API keys are no part of a run, so they cannot get in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from plancast.decisions.decision import PlannerDecision
 from plancast.errors import InvalidPlannerConfig
 from plancast.json_values.abbreviate import LEAST, cut, data_block, fair_share, join_names, to_json, to_json_within
 from plancast.planners.contract import RunContext
-from plancast.planners.llm.prompt_history import history_of, told_entry
+from plancast.planners.llm.prompt_history import history_of, render_entry
 from plancast.planners.llm.prompt_template import DEFAULT_TEMPLATE, PromptTemplate, fill, placeholders
 from plancast.tasks.model import Task
 
@@ -29,8 +29,8 @@ __all__ = [
 ]
 
 DEFAULT_LIMIT: Final = 24_000
-"""Most characters of trigger, history and results together."""
-LEAST_LIMIT: Final = 2_000
+"""Characters of trigger, history and results together."""
+MIN_LIMIT: Final = 2_000
 
 STRATEGIES: Final[Mapping[str, str]] = {
     "balanced": (
@@ -46,7 +46,7 @@ STRATEGIES: Final[Mapping[str, str]] = {
         "wait for a person only where an instruction demands it."
     ),
 }
-"""What a model is told of each planning strategy."""
+"""The text of each planning strategy."""
 
 _ROLE = "You plan the work of agents. Each time something happens you decide the next step, and only the next step."
 _RULES = """\
@@ -63,21 +63,21 @@ _RULES = """\
 - Do not repeat a step whose answer is there already. A step that failed is not repeated unchanged without reason.
 - Never hand this plan's own goal on unchanged: that would only begin it again.
 - Event types that begin with "plan." are reserved."""
-_MOST_SCHEMA = 6_000
-_MOST_EVENTS = 60_000
+_MAX_SCHEMA = 6_000
+_MAX_EVENTS = 60_000
 _NOTHING = "(none)"
 
 
 def check_prompt_options(strategy: str, limit: int) -> None:
-    """Refuse what no prompt can be built with.
+    """Check the options of a prompt.
 
     Raises:
         InvalidPlannerConfig: the strategy does not exist, or the limit is too small.
     """
     if strategy not in STRATEGIES:
         raise InvalidPlannerConfig(f"planning_strategy is {strategy!r:.60}, allowed: {', '.join(STRATEGIES)}")
-    if limit < LEAST_LIMIT:
-        raise InvalidPlannerConfig(f"prompt_limit is {limit}, allowed: at least {LEAST_LIMIT} characters")
+    if limit < MIN_LIMIT:
+        raise InvalidPlannerConfig(f"prompt_limit is {limit}, allowed: at least {MIN_LIMIT} characters")
 
 
 def build_messages(
@@ -88,15 +88,15 @@ def build_messages(
     template: PromptTemplate | None = None,
     limit: int = DEFAULT_LIMIT,
 ) -> list[dict[str, Any]]:
-    """The chat messages that ask for the next decision of a run; the same for the same run.
+    """The chat messages that request the next decision of a run; equal for equal runs.
 
     Args:
-        run: What the planner sees.
-        system_instructions: Business rules, trusted as the template is.
+        run: The view of the run.
+        system_instructions: Business rules, as trusted as the template.
         strategy: One of `STRATEGIES`.
-        template: Instead of the default texts.
-        limit: Most characters of trigger, history and results together. The goal, and custom context, have half
-            of it each. What is left out is named with its size.
+        template: Replaces the default texts.
+        limit: Characters of trigger, history and results together. The goal, and custom context, get half of it
+            each. What is left out is named with its size.
 
     Raises:
         InvalidPlannerConfig: as `check_prompt_options`.
@@ -107,7 +107,10 @@ def build_messages(
 
 
 class Prompt:
-    """The messages of :func:`build_messages`, which takes the same arguments; made anew for another time at less."""
+    """The messages of a run, of which what does not change with time is rendered once.
+
+    Args: those of :func:`build_messages`.
+    """
 
     def __init__(
         self,
@@ -143,7 +146,7 @@ class Prompt:
         """The messages.
 
         Args:
-            run: The same run at another time: its `now`, the times of its trigger and its trajectory.
+            run: The same run with other times: `now`, and those of its trigger and trajectory.
         """
         run = run or self._run
         values = {
@@ -166,7 +169,7 @@ _FIXED: Final = frozenset({"role", "rules", "instructions", "strategy", "schema"
 
 
 def _fixed(instructions: str, strategy: str) -> dict[str, str]:
-    """What all runs of a planner are told."""
+    """The values that are the same for all runs of a planner."""
     return {
         "role": _ROLE,
         "rules": _RULES,
@@ -178,7 +181,7 @@ def _fixed(instructions: str, strategy: str) -> dict[str, str]:
 
 @lru_cache(maxsize=64)
 def _filled(text: str, instructions: str, strategy: str) -> str:
-    """The same text for all plans that are told the same: thousands may wait for their model at a time."""
+    """One string for all plans with the same system prompt: thousands may wait for their model at a time."""
     return fill(text, _fixed(instructions, strategy))
 
 
@@ -192,15 +195,15 @@ def _plan(run: RunContext) -> str:
 
 
 def _goal(run: RunContext, limit: int) -> str:
-    told: dict[str, Any] = {"event": run.goal_event, "data": run.goal}
+    goal: dict[str, Any] = {"event": run.goal_event, "data": run.goal}
     if run.control.redirect_goal is not None:
-        told["changed_to"] = run.control.redirect_goal
-    return data_block("goal", to_json_within(told, limit))
+        goal["changed_to"] = run.control.redirect_goal
+    return data_block("goal", to_json_within(goal, limit))
 
 
 def _what_happened(run: RunContext, limit: int) -> dict[str, str]:
-    """Trigger, history and results: what one leaves of its part, the others have."""
-    trigger = told_entry(run.trigger, limit // 3) if run.trigger else _NOTHING
+    """Trigger, history and results; each may use what the others leave of their shares."""
+    trigger = render_entry(run.trigger, limit // 3) if run.trigger else _NOTHING
     left = limit - len(trigger)
     results = _results(run.results, left // 2)
     history = history_of(run, left - len(results)) or _NOTHING
@@ -213,30 +216,30 @@ def _what_happened(run: RunContext, limit: int) -> dict[str, str]:
 
 
 def _results(results: Mapping[str, Any], limit: int) -> str:
-    """A line for each result; the newest, which stand last, when there are too many for all to be told."""
+    """A line for each result; only the newest, which come last, when there are too many."""
     names = list(results)
-    told = names[-max(1, limit // (2 * LEAST)) :]
+    shown = names[-max(1, limit // (2 * LEAST)) :]
     note = ""
-    if len(told) < len(names):
-        rest = {name: results[name] for name in names[: len(names) - len(told)]}
+    if len(shown) < len(names):
+        rest = {name: results[name] for name in names[: len(names) - len(shown)]}
         listed = to_json(join_names(rest, limit // 8))
         note = f"[{len(rest)} older results, {len(to_json(rest))} characters, left out: {listed}]"
-    heads = {name: f"{to_json_within(name, LEAST)}: " for name in told}
-    room = limit - len(note) - sum(map(len, heads.values())) - len(told)
-    each = fair_share([len(to_json(results[name])) for name in told], room) if told else 0
-    lines = [f"{heads[name]}{to_json_within(results[name], each)}" for name in sorted(told)]
+    heads = {name: f"{to_json_within(name, LEAST)}: " for name in shown}
+    room = limit - len(note) - sum(map(len, heads.values())) - len(shown)
+    each = fair_share([len(to_json(results[name])) for name in shown], room) if shown else 0
+    lines = [f"{heads[name]}{to_json_within(results[name], each)}" for name in sorted(shown)]
     return "\n".join([note, *lines] if note else lines)
 
 
 def _tasks(run: RunContext) -> dict[str, Any]:
-    """What is not over, and how groups stand; results of members stand among the results."""
+    """Unfinished tasks and members of groups, and the groups' states. Results of members are among the results."""
     assert run.tasks is not None
     groups = {each.group_id: {"state": each.state, "members": each.members} for each in run.tasks.groups}
-    tasks = {each.task_id: _told_task(each) for each in run.tasks.tasks if each.group_id or not each.state.finished}
+    tasks = {each.task_id: _task(each) for each in run.tasks.tasks if each.group_id or not each.state.finished}
     return {"tasks": tasks, "groups": groups}
 
 
-def _told_task(task: Task) -> dict[str, Any]:
+def _task(task: Task) -> dict[str, Any]:
     event = task.spec.event_type if task.spec is not None else task.kind
     return {"event": event, "state": task.state} | ({"error": cut(task.error, 200)} if task.error else {})
 
@@ -246,9 +249,9 @@ def _events(run: RunContext) -> str:
     named: list[str] = []
     size = 0
     for event in sorted(run.events, key=lambda each: each.event_type):
-        line = to_json(dict(_told_event(event)))
+        line = to_json(dict(_event(event)))
         size += len(line)
-        if size > _MOST_EVENTS:
+        if size > _MAX_EVENTS:
             named.append(event.event_type)
         else:
             lines.append(line)
@@ -257,44 +260,43 @@ def _events(run: RunContext) -> str:
     return "\n".join(lines) or _NOTHING
 
 
-def _told_event(event: EventDefinition) -> Iterator[tuple[str, Any]]:
+def _event(event: EventDefinition) -> Iterator[tuple[str, Any]]:
     yield "event_type", event.event_type
     yield "topic", str(event.topic)
     if event.description:
         yield "description", cut(event.description, 1_000)
     if event.payload_schema is not None:
         size = len(to_json(event.payload_schema))
-        told = size <= _MOST_SCHEMA
-        yield "payload_schema", event.payload_schema if told else f"[a JSON Schema of {size} characters, left out]"
+        fits = size <= _MAX_SCHEMA
+        yield "payload_schema", event.payload_schema if fits else f"[a JSON Schema of {size} characters, left out]"
     if event.response_event:
         yield "response_event", event.response_event
 
 
 def _agents(run: RunContext) -> str:
-    """Who takes what beside the events that may be published, for delegation."""
+    """The agents, and the events that they consume, for delegation."""
     lines = []
     for agent in sorted(run.agents, key=lambda each: (each.name, each.agent_id)):
         if agent.consumes:
-            told: dict[str, Any] = {"name": agent.name, "takes": sorted(agent.consumes)}
+            fields: dict[str, Any] = {"name": agent.name, "takes": sorted(agent.consumes)}
             if agent.description:
-                told["description"] = cut(agent.description, 500)
-            lines.append(to_json(told))
+                fields["description"] = cut(agent.description, 500)
+            lines.append(to_json(fields))
     return "\n".join(dict.fromkeys(lines)) or _NOTHING
 
 
 def _expected(run: RunContext) -> str:
-    produced = {event for agent in run.agents for event in agent.produces}
-    told = {event: f"sent by {join_names(_producers(run, event), 200)}" for event in produced} | dict(run.expected)
-    lines = [to_json({"event": event, "description": cut(text, 500)}) for event, text in sorted(told.items())]
+    producers: dict[str, set[str]] = {}
+    for agent in run.agents:
+        for event in agent.produces:
+            producers.setdefault(event, set()).add(agent.name)
+    texts = {event: f"sent by {join_names(sorted(names), 200)}" for event, names in producers.items()}
+    texts |= run.expected
+    lines = [to_json({"event": event, "description": cut(text, 500)}) for event, text in sorted(texts.items())]
     return "\n".join(lines) or _NOTHING
 
 
-def _producers(run: RunContext, event: str) -> list[str]:
-    return sorted({agent.name for agent in run.agents if event in agent.produces})
-
-
 def _injected(run: RunContext, limit: int) -> str:
-    """The newest context in full as far as it fits; all of it counts."""
     if not run.control.injected:
         return data_block("injected", _NOTHING)
     each = fair_share([len(to_json(item)) for item in run.control.injected], limit)

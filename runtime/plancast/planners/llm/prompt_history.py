@@ -1,4 +1,4 @@
-"""What has happened in a run, as text for a prompt: the newest in full, the oldest counted."""
+"""Renders the history of a run for a prompt: the newest entries in full, the oldest as counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from plancast.json_values.abbreviate import LEAST, cut, to_json, to_json_within
 from plancast.planners.contract import RunContext, TrajectoryEntry
 
-__all__ = ["history_of", "told_entry"]
+__all__ = ["history_of", "render_entry"]
 
 _SUMMARY = 1_000
 _BEFORE = 250
@@ -17,9 +17,9 @@ _NOTE = 500
 
 
 def history_of(run: RunContext, limit: int) -> str:
-    """A line for each entry, oldest first, in at most ``limit`` characters; the trigger is not told again.
+    """A line for each entry, oldest first, in at most ``limit`` characters, without the trigger.
 
-    What does not fit is counted in a line before: ``12 earlier events: 5× web.search.completed, ...``.
+    Older entries that do not fit are counted in the first line: ``12 earlier events: 5× web.search.completed, ...``.
     """
     entries = [entry for entry in run.trajectory if not _is_trigger(entry, run.trigger)]
     whole = [to_json(_fields(entry)) for entry in entries]
@@ -28,7 +28,7 @@ def history_of(run: RunContext, limit: int) -> str:
     lines: list[str] = []
     left = max(limit - _SUMMARY, 0)
     for entry in reversed(entries):
-        line = told_entry(entry, max(limit // 4, LEAST))
+        line = render_entry(entry, max(limit // 4, LEAST))
         if len(line) + 1 > left:
             break
         left -= len(line) + 1
@@ -37,18 +37,17 @@ def history_of(run: RunContext, limit: int) -> str:
     return "\n".join([_summary(entries[:older], sum(map(len, whole[:older]))), *lines] if older else lines)
 
 
-def told_entry(entry: TrajectoryEntry, limit: int) -> str:
-    """One entry as a line of JSON; data that does not fit says what is left out."""
+def render_entry(entry: TrajectoryEntry, limit: int) -> str:
+    """One entry as a line of JSON; data that does not fit is abbreviated."""
     fields = _fields(entry)
     whole = to_json(fields)
     content = next((name for name in ("data", "action") if name in fields), None)
     if len(whole) <= limit or content is None:
         return whole if len(whole) <= limit else to_json_within(fields, limit)
     frame = to_json({**fields, content: 0})
-    return frame if limit - len(frame) < LEAST else _with(fields, content, limit - len(frame))
-
-
-def _with(fields: dict[str, Any], content: str, room: int) -> str:
+    room = limit - len(frame)
+    if room < LEAST:
+        return frame
     rest = to_json({name: value for name, value in fields.items() if name != content})
     return f"{rest[:-1]}, {to_json(content)}: {to_json_within(fields[content], room)}}}"
 
@@ -58,8 +57,7 @@ def _fields(entry: TrajectoryEntry) -> dict[str, Any]:
     if entry.revision:
         fields["turn"] = entry.revision
     if entry.kind == "event":
-        told = {"event": entry.type, "topic": entry.topic}
-        fields |= {name: value for name, value in told.items() if value}
+        fields |= {name: value for name, value in (("event", entry.type), ("topic", entry.topic)) if value}
         fields |= {} if entry.data is None else {"data": entry.data}
     else:
         fields["decision"] = entry.type
@@ -83,19 +81,19 @@ def _is_trigger(entry: TrajectoryEntry, trigger: TrajectoryEntry | None) -> bool
 
 
 def _summary(entries: Sequence[TrajectoryEntry], size: int) -> str:
-    """How many of what, the most frequent first, and how many characters they would have taken."""
+    """Counts by type, the most frequent first, and the number of characters left out."""
     counts = Counter(
         entry.type or "an event" if entry.kind == "event" else f"decision {entry.type}" for entry in entries
     )
     what = "event" if all(entry.kind == "event" for entry in entries) else "event and decision"
     head = f"[{len(entries)} earlier {what}{'' if len(entries) == 1 else 's'}: "
-    told: list[str] = []
+    listed: list[str] = []
     ranked = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
     for index, (name, count) in enumerate(ranked):
-        if len(head) + sum(map(len, told)) + len(name) > _SUMMARY - 2 * _BEFORE:
+        if len(head) + sum(map(len, listed)) + len(name) > _SUMMARY - 2 * _BEFORE:
             rest = ranked[index:]
-            told.append(f"{sum(each[1] for each in rest)} of {len(rest)} other types")
+            listed.append(f"{sum(each[1] for each in rest)} of {len(rest)} other types")
             break
-        told.append(f"{count}× {name}")
+        listed.append(f"{count}× {name}")
     before = f"; {to_json(cut(entries[0].note, _BEFORE - 50))}" if entries and entries[0].note else ""
-    return f"{head}{', '.join(told)}; {size} characters left out{before}]"
+    return f"{head}{', '.join(listed)}; {size} characters left out{before}]"

@@ -1,4 +1,4 @@
-"""PromptTemplate: the texts around what a run has to say."""
+"""PromptTemplate: the texts of the two messages, around the values of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["DEFAULT_TEMPLATE", "PLACEHOLDERS", "PromptTemplate", "fill", "placeh
 _PLACES = """role rules instructions strategy schema plan goal trigger history results tasks events agents
     expected context injected budget time"""
 PLACEHOLDERS: Final = frozenset(_PLACES.split())
-"""What a template may hold, in braces."""
+"""The placeholders of a template."""
 
 _SYSTEM = """\
 {role}
@@ -73,7 +73,7 @@ Decide the next step. Answer with the JSON object of the decision."""
 class PromptTemplate:
     """Texts of the two messages, with placeholders such as ``{goal}``; a literal brace is written twice.
 
-    A template of one's own should keep ``{rules}``, which tell data from instructions, and ``{schema}``.
+    A custom template should keep ``{rules}``, which separate data from instructions, and ``{schema}``.
 
     Raises:
         InvalidPlannerConfig: a placeholder does not exist, or is more than a name.
@@ -102,13 +102,12 @@ def _placeholders(text: str, part: str) -> Iterator[str]:
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """A template's text with its placeholders replaced; values are not read as templates."""
+    """Replace a text's placeholders; values are not parsed as templates."""
     return "".join([literal + (values[name] if name else "") for literal, name in _parts(text)])
 
 
 @lru_cache(maxsize=64)
 def _parts(text: str) -> tuple[tuple[str, str | None], ...]:
-    """Literal texts of a template, each with the placeholder that follows it."""
     return tuple((literal, name) for literal, name, _, _ in Formatter().parse(text))
 
 
