@@ -1,8 +1,7 @@
-"""RunContext: what a planner is shown when it is asked what comes next; and what a planner is.
+"""The contract of autonomous planners: RunContext, the view that they decide on, and AutonomousPlanner itself.
 
-Everything in a run is read-only. Dicts and lists are frozen copies (`plancast.json_values.limits.freeze`)
-when the run is made: once, and not again for what was frozen before. So a planner can neither move the plan by
-writing into its view, nor be seen by others who are asked about the same run at the same time.
+A run is read-only: its dicts and lists are frozen copies (`plancast.json_values.limits.freeze`), made once. So a
+planner can neither change the plan nor affect concurrent decisions on the same run.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class WakeMode(StrEnum):
-    """When a planner that awaits tasks is asked again."""
+    """When a planner that awaits tasks is called again."""
 
     PUSH = "push"
-    """As soon as what it awaits is resolved."""
+    """As soon as the awaited task or group is resolved."""
     POLL = "poll"
-    """At every answer that the plan receives; it looks for itself whether its tasks are resolved."""
+    """At every response that the plan receives; the planner checks its tasks itself."""
     HYBRID = "hybrid"
     """Both."""
 
 
 class AutonomousPlanner(Protocol):
-    """Decides what a plan does next: one call, one decision.
+    """Decides the next step of a plan: one decision a call.
 
-    One planner serves many runs at once, so it keeps nothing of a run between calls.
+    One planner serves many runs concurrently, so it holds no state of a run between calls.
     """
 
     @property
@@ -60,11 +59,11 @@ class AutonomousPlanner(Protocol):
 
     @property
     def wake_mode(self) -> WakeMode:
-        """May be left out at run time, and is `push` then: see `resolve_wake_mode`."""
+        """`push` when a planner does not declare it: see `resolve_wake_mode`."""
         ...
 
     async def next(self, run: RunContext) -> PlannerDecision:
-        """The next step of a run.
+        """Decide the next step of a run.
 
         Raises:
             IdentityRequired: the run's identity is incomplete.
@@ -73,10 +72,10 @@ class AutonomousPlanner(Protocol):
 
 
 def resolve_wake_mode(planner: object) -> WakeMode:
-    """A planner's wake mode; push when it declares none.
+    """A planner's wake mode, push by default.
 
     Raises:
-        InvalidPlannerConfig: it declares one that does not exist.
+        InvalidPlannerConfig: the planner declares a wake mode that does not exist.
     """
     declared = getattr(planner, "wake_mode", None)
     if declared is None:
@@ -90,16 +89,16 @@ def resolve_wake_mode(planner: object) -> WakeMode:
 
 
 def version_of(planner: object) -> str:
-    """A planner's version, ``1`` when it declares none. Plans are finished by the version that began them."""
+    """A planner's version, ``1`` by default. Plans are finished by the version that started them."""
     return str(getattr(planner, "version", None) or "1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrajectoryEntry:
-    """Something that has happened in a run: an event that came, or a decision that was taken."""
+    """An entry of a run's history: an event, or a decision."""
 
     revision: int = 0
-    """The turn that it belongs to."""
+    """Revision of the plan after the entry's turn."""
     time: datetime = _EPOCH
     """UTC; seconds since the epoch are accepted."""
     kind: Literal["event", "decision"] = "event"
@@ -114,9 +113,9 @@ class TrajectoryEntry:
     event_id: str = ""
     """The event's id."""
     parent_event_id: str = ""
-    """The request that the event answers, if any."""
+    """Id of the request that the event responds to; empty: none."""
     note: str = ""
-    """What came of it, when that needs saying: a refusal, an executor's error."""
+    """A refusal, or an executor's error; empty: none."""
 
     def __post_init__(self) -> None:
         _set(self, time=_utc(self.time), data=freeze(self.data))
@@ -124,12 +123,12 @@ class TrajectoryEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class RunBudget:
-    """What a run may spend, and has spent. A limit of None is no limit."""
+    """The limits of a run, and what it has spent. A limit of None is no limit."""
 
     deadline: datetime | None = None
-    """When the run must be over, UTC; seconds since the epoch are accepted."""
+    """UTC; seconds since the epoch are accepted."""
     max_actions: int | None = None
-    """Executed decisions, but for the final complete."""
+    """Executed decisions, without the final complete."""
     actions: int = 0
     max_tokens: int | None = None
     tokens: int = 0
@@ -146,7 +145,7 @@ class RunBudget:
             _set(self, deadline=_utc(self.deadline))
 
     def exhausted_reason(self, now: datetime | float) -> str | None:
-        """Why nothing but completing is left to do, led by the limit's name; None while all have something left.
+        """The exhausted limit, its name first, after which only complete is left; None while no limit is exhausted.
 
         Args:
             now: UTC, or seconds since the epoch.
@@ -162,12 +161,12 @@ class RunBudget:
 
 @dataclass(frozen=True, kw_only=True)
 class RunControl:
-    """What people have asked of a run since its last step."""
+    """Control requests by people since the last step of a run."""
 
     cancelled: bool = False
     pause_requested: bool = False
     injected: Sequence[Any] = ()
-    """Context that was handed in from outside, oldest first."""
+    """Context injected from outside, oldest first."""
     redirect_goal: Mapping[str, Any] | None = None
     """New data for the goal."""
 
@@ -177,7 +176,7 @@ class RunControl:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """A run as its planner sees it. Read-only; `dataclasses.replace` makes another one."""
+    """A planner's view of a run. Read-only; `dataclasses.replace` makes a changed copy."""
 
     tenant_id: str
     user_id: str
@@ -189,28 +188,28 @@ class RunContext:
     goal_event: str = ""
     """The goal's event type."""
     plan_id: str = ""
-    """The plan's id; the run's id when left out."""
+    """The plan's id; by default the run's."""
     current_state: str = ""
     trigger: TrajectoryEntry | None = None
-    """Why the planner is asked: the event that came."""
+    """The event that triggers this decision."""
     results: Mapping[str, Any] = field(default_factory=FrozenDict)
-    """What the plan knows so far, by name."""
+    """Results so far, by name."""
     trajectory: Sequence[TrajectoryEntry] = ()
-    """What has happened so far, oldest first."""
+    """History so far, oldest first."""
     events: Sequence[EventDefinition] = ()
-    """What may be published."""
+    """Events that may be published."""
     agents: Sequence[AgentDefinition] = ()
-    """The agents that live: what they take and what they send."""
+    """Live agents, with the events that they consume and produce."""
     expected: Mapping[str, str] = field(default_factory=FrozenDict)
-    """Events that people, webhooks or open requests may yet bring, with what they are."""
+    """Events that people, webhooks or open requests may still send, with their descriptions."""
     tasks: TaskRegistry | None = None
-    """The tasks and groups that the run has started, for planners that watch them; the plan keeps it."""
+    """Tasks and groups that the run has started, stored with the plan."""
     budget: RunBudget = field(default_factory=RunBudget)
     control: RunControl = field(default_factory=RunControl)
     custom_context: Mapping[str, Any] = field(default_factory=FrozenDict)
-    """What the app adds for its planners, JSON-able."""
+    """Additional context from the app, JSON-able."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
-    """When the planner is asked, UTC; the runtime gives it. Seconds since the epoch are accepted."""
+    """Time of the decision, UTC, set by the runtime; seconds since the epoch are accepted."""
 
     def __post_init__(self) -> None:
         _set(
@@ -232,22 +231,22 @@ class RunContext:
         return tuple(part for part in ("tenant_id", "user_id", "session_id", "run_id") if not getattr(self, part))
 
     def require_identity(self) -> None:
-        """Check that the run can be told from all others.
+        """Check that no part of the run's identity is empty.
 
         Raises:
-            IdentityRequired: a part of its identity is empty.
+            IdentityRequired: a part is empty.
         """
         if missing := self.missing_identity:
             raise IdentityRequired(missing)
 
     @property
     def exhausted_reason(self) -> str | None:
-        """Why the budget is exhausted now; None when it is not."""
+        """The limit of the budget that is exhausted now; None: none."""
         return self.budget.exhausted_reason(self.now)
 
 
 def _set(value: object, **fields: Any) -> None:
-    """Set fields of a frozen dataclass while it is being made."""
+    """Set fields of a frozen dataclass during its construction."""
     for name, content in fields.items():
         object.__setattr__(value, name, content)
 

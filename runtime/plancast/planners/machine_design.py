@@ -1,4 +1,4 @@
-"""Designing: a model makes the state machine of a plan out of the events that agents declare."""
+"""Has a model design the state machine of a plan, from the events that agents declare."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["design_plan", "parse_machine"]
 
-_MOST_GOAL: Final = 12_000
-_MOST_EVENT: Final = 6_000
+_MAX_GOAL: Final = 12_000
+_MAX_EVENT: Final = 6_000
 _WRAPPERS: Final = ("state_machine", "states")
 _STATES: Final[dict[str, Any]] = TypeAdapter(dict[str, StateConfig]).json_schema()
 _FORMAT: Final[dict[str, Any]] = {
@@ -56,7 +56,7 @@ Answer with one JSON object and nothing else: state name to state, by this JSON 
 
 
 async def design_plan(planner: Planner, goal: GoalContext, agents: Iterable[Any], context: Any) -> PlanContext:
-    """See :meth:`Planner.create_plan`."""
+    """Create a plan as :meth:`Planner.create_plan` does."""
     options = planner.model_options
     if options is None:
         raise InvalidPlannerConfig(
@@ -74,10 +74,10 @@ async def design_plan(planner: Planner, goal: GoalContext, agents: Iterable[Any]
 
 
 def parse_machine(text: str, events: Iterable[str]) -> dict[str, StateConfig]:
-    """The state machine in a model's answer.
+    """Parse the state machine in a model's answer.
 
     Raises:
-        InvalidStateMachine: there is none, it cannot run, or its actions publish what no agent declares.
+        InvalidStateMachine: there is none, it is invalid, or its actions publish events that no agent declares.
     """
     machine = _named(_states_in(text))
     declared = sorted(events)
@@ -107,33 +107,33 @@ def _states_in(text: str) -> dict[str, Any]:
 
 
 def _named(machine: dict[str, Any]) -> dict[str, Any]:
-    """States may leave their name to their key."""
+    """Add the name of states that leave it to their key."""
     return {
         name: {"state_name": name, **state} if isinstance(state, Mapping) else state for name, state in machine.items()
     }
 
 
 def _messages(goal: GoalContext, events: Mapping[str, dict[str, Any]]) -> list[dict[str, str]]:
-    told = {"event": goal.event_type, "data": goal.data}
-    listed = "\n".join(to_json_within(events[name], _MOST_EVENT) for name in sorted(events))
-    asked = (
-        f"Goal:\n{data_block('goal', to_json_within(told, _MOST_GOAL))}\n\n"
+    fields = {"event": goal.event_type, "data": goal.data}
+    listed = "\n".join(to_json_within(events[name], _MAX_EVENT) for name in sorted(events))
+    request = (
+        f"Goal:\n{data_block('goal', to_json_within(fields, _MAX_GOAL))}\n\n"
         f"Events that agents take:\n{data_block('events', listed)}\n\n"
         "Design the state machine. Answer with the JSON object."
     )
-    return [{"role": "system", "content": _RULES}, {"role": "user", "content": asked}]
+    return [{"role": "system", "content": _RULES}, {"role": "user", "content": request}]
 
 
 async def _declared(agents: list[Any], context: Any) -> dict[str, dict[str, Any]]:
-    """The events that an action may publish, by name, with what is known of them."""
+    """Fields of the events that an action may publish, by event type."""
     known = {event.event_type: event for event in await publishable_events(context) or ()}
     if not agents:
         agents = [*await live_agents(context), *known.values()]
     declared: dict[str, dict[str, Any]] = {}
     for agent in agents:
         for event in _events_of(agent, known):
-            about = {"agent": agent.name} if isinstance(getattr(agent, "name", None), str) else {}
-            declared.setdefault(event.event_type, {**event.to_dict(), **about})
+            owner = {"agent": agent.name} if isinstance(getattr(agent, "name", None), str) else {}
+            declared.setdefault(event.event_type, {**event.to_dict(), **owner})
     return declared
 
 
@@ -152,11 +152,11 @@ def _events_of(agent: Any, known: Mapping[str, EventDefinition]) -> list[EventDe
             for task in agent.tasks.values()
         ]
     if isinstance(agent, Planner):
-        goals = sorted(agent.goals)
-        return [EventDefinition(goal, description=agent.description) for goal in goals]
+        return [EventDefinition(goal, description=agent.description) for goal in sorted(agent.goals)]
     if isinstance(agent, AgentDefinition):
-        told = f"{agent.description} It sends: {', '.join(agent.produces)}." if agent.produces else agent.description
-        return [known.get(event) or EventDefinition(event, description=told.strip()) for event in agent.consumes]
+        sends = f" It sends: {', '.join(agent.produces)}." if agent.produces else ""
+        text = f"{agent.description}{sends}".strip()
+        return [known.get(event) or EventDefinition(event, description=text) for event in agent.consumes]
     raise InvalidPlannerConfig(
         f"agents are agent or event definitions, workers or planners, not a {type(agent).__name__}"
     )

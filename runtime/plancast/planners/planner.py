@@ -1,4 +1,4 @@
-"""Planner: which goals it takes, and the handlers and state machines that make plans of them."""
+"""Planner: registers goals with the handlers and state machines that run their plans."""
 
 from __future__ import annotations
 
@@ -27,44 +27,43 @@ StateMachineLike = Mapping[str, StateConfig | Mapping[str, Any]]
 
 @dataclass
 class PlannerConfig:
-    """What a planner declares of itself: event types with handlers only, never topics, never ``*`` (RF-SDK-023)."""
+    """A planner's declaration: event types with handlers, no topics and no ``*`` (RF-SDK-023)."""
 
     name: str
     capabilities: tuple[Any, ...] = ()
-    """For discovery alone; they bring no events."""
+    """For discovery only."""
     events_consumed: list[str] = field(default_factory=list)
     events_produced: list[str] = field(default_factory=list)
     placement: Placement | None = None
-    """Where its plans live; None takes the app's."""
+    """Placement of its plans; None: the app's."""
     agent_type: str = "planner"
 
 
 @dataclass(frozen=True)
 class EventHandler:
-    """A handler for events of a type on a topic (None: on any)."""
+    """A handler for events of a type (``*``: any) on a topic (None: any)."""
 
     event_type: str
     topic: str | None
     call: Handler
 
     def takes(self, event_type: str, topic: str) -> bool:
-        """Whether the handler is for such an event."""
         return self.event_type in (event_type, "*") and self.topic in (None, topic)
 
 
 class Planner:
-    """Makes plans of goals.
+    """Starts plans for goals.
 
-    A goal may be given a state machine (:meth:`add_goal`), a handler (:meth:`on_goal`), or both.
+    A goal has a state machine (:meth:`add_goal`), a handler (:meth:`on_goal`), or both.
 
     Args:
         name: Unique in the app.
-        capabilities: What the planner can do, for discovery.
-        placement: ``shared`` or ``dedicated`` plan hosts; None takes the app's.
-        description: What its goals are for, in words that other planners choose it by.
-        version: Of its handlers; change it when plans that have begun must be finished by the old ones.
-        reasoning_model: A litellm model string; what :meth:`create_plan` asks.
-        model_options: The fields of :class:`ModelOptions`; whatever else goes to the model.
+        capabilities: For discovery.
+        placement: ``shared`` or ``dedicated`` plan hosts; None: the app's.
+        description: The purpose of its goals, by which other planners choose them.
+        version: Of its handlers; change it when running plans must be finished by the old ones.
+        reasoning_model: A litellm model string, for :meth:`create_plan`.
+        model_options: The fields of :class:`ModelOptions`; other keywords are parameters of the model.
 
     Raises:
         InvalidPlannerConfig: an option of the model is wrong, or given without a model.
@@ -104,26 +103,26 @@ class Planner:
         return f"{type(self).__name__}({self.name!r}, goals={sorted(self.goals)})"
 
     def decider(self, event_type: str) -> AutonomousPlanner | None:
-        """Who decides the plans of a goal step by step; None when a machine or handlers do."""
+        """The planner that decides each step of a goal's plans; None: a machine or handlers do."""
         return self._deciders.get(event_type)
 
     @property
     def goals(self) -> frozenset[str]:
-        """The goal event types that the planner takes."""
+        """Event types of the planner's goals."""
         return frozenset(self._goal_handlers) | frozenset(self._machines) | frozenset(self._deciders)
 
     @property
     def transition_handler(self) -> Handler | None:
-        """What :meth:`on_transition` registered."""
+        """The handler that :meth:`on_transition` registered."""
         return self._transition_handler
 
     @property
     def expected(self) -> Mapping[str, str]:
-        """What :meth:`expects` declared."""
+        """The events that :meth:`expects` declared, with their descriptions."""
         return self._expected
 
     def goal_handler(self, event_type: str) -> Handler | None:
-        """What :meth:`on_goal` registered for a goal."""
+        """The handler that :meth:`on_goal` registered for a goal."""
         return self._goal_handlers.get(event_type)
 
     def machine(self, event_type: str) -> Machine | None:
@@ -136,7 +135,7 @@ class Planner:
 
     @property
     def handles_events(self) -> bool:
-        """Whether any event handler is registered."""
+        """True when an event handler is registered."""
         return bool(self._event_handlers)
 
     def add_goal(
@@ -146,25 +145,25 @@ class Planner:
         *,
         decided_by: AutonomousPlanner | None = None,
     ) -> None:
-        """Take a goal with a state machine that runs by itself, or with a planner that decides step by step.
+        """Register a goal with a state machine that needs no handler, or with a planner that decides each step.
 
-        A machine is judged when the app is checked (``plancast validate``, ``run``, ``deploy``).
+        The machine as a whole is validated with the app (``plancast validate``, ``run``, ``deploy``).
 
         Args:
             event_type: The goal.
             state_machine: States by name.
-            decided_by: Instead of a machine: an LLM planner, a decision tree, or one of your own.
+            decided_by: In place of a machine: an LLM planner, a decision tree, or a planner of your own.
 
         Raises:
             InvalidStateMachine: a state cannot be read, or a condition does not compile.
             InvalidPlannerConfig: the planner declares a wake mode that does not exist.
-            InvalidApp: the goal is taken already, or neither or both of machine and planner are given.
+            InvalidApp: the goal is registered already, or neither or both of machine and planner are given.
         """
         if (state_machine is None) == (decided_by is None):
             raise InvalidApp(f"planner {self.name!r}: goal {event_type!r} takes either a state machine or decided_by")
         self._claim(event_type, {**self._machines, **self._deciders})
         if decided_by is not None:
-            self._leave_to(decided_by, event_type)
+            self._register_decider(decided_by, event_type)
             return
         machine = Machine.compile(state_machine)  # type: ignore[arg-type]
         self._machines[event_type] = machine
@@ -176,8 +175,7 @@ class Planner:
     def on_goal(self, event_type: str, state_machine: StateMachineLike | None = None) -> Callable[[_H], _H]:
         """Register ``handler(goal, context)`` for a goal.
 
-        With a state machine the plan exists without the handler's doing: when the handler made no
-        plan of its own, one with this machine is started.
+        With a state machine the handler need not create a plan: if it created none, a plan with this machine starts.
         """
         self._claim(event_type, {**self._goal_handlers, **self._deciders})
         if state_machine is not None:
@@ -193,8 +191,8 @@ class Planner:
     def on_transition(self) -> Callable[[_H], _H]:
         """Register ``handler(transition, context)`` for the events that move this planner's plans.
 
-        It is called when the plan is known and its state machine has a transition for the event. A
-        handler of four parameters is called with ``(event, context, plan, next_state)``.
+        It is called when the plan's state machine has a transition for the event. A handler with four required
+        parameters is called with ``(event, context, plan, next_state)``.
         """
 
         def register(handler: _H) -> _H:
@@ -224,25 +222,25 @@ class Planner:
         self._expected[check_event_type(event_type)] = description
 
     async def create_plan(self, goal: GoalContext, agents: Iterable[Any], context: Any) -> PlanContext:
-        """A pending plan whose state machine the model designs from the events that the agents declare.
+        """Create a pending plan with a state machine that the model designs from the agents' events.
 
-        What the machine's validation finds is sent back to the model, `max_repairs` times.
+        Faults of the machine are sent back to the model, `max_repairs` times.
 
         Args:
-            goal: What the goal handler was given.
-            agents: Agent and event definitions, workers or planners; empty takes those that are registered.
-            context: What the goal handler was given.
+            goal: The goal of the handler.
+            agents: Agent and event definitions, workers or planners; empty: the registered ones.
+            context: The context of the handler.
 
         Raises:
-            InvalidPlannerConfig: the planner has no model, or there is no event to make a plan of.
-            InvalidStateMachine: no answer can run; `exchange` is all that was said.
+            InvalidPlannerConfig: the planner has no model, or no event is declared.
+            InvalidStateMachine: no answer is a valid machine; `exchange` holds all messages.
             ModelUnavailable: the model has failed for good.
         """
         from plancast.planners.machine_design import design_plan
 
         return await design_plan(self, goal, agents, context)
 
-    def _leave_to(self, decider: AutonomousPlanner, event_type: str) -> None:
+    def _register_decider(self, decider: AutonomousPlanner, event_type: str) -> None:
         if event_type in self._goal_handlers:
             raise InvalidApp(f"planner {self.name!r} takes the goal {event_type!r} twice: it has a handler")
         resolve_wake_mode(decider)
@@ -252,7 +250,7 @@ class Planner:
 
     def _claim(self, event_type: str, taken: Mapping[str, Any]) -> None:
         check_event_type(event_type)
-        check_event_type(f"{event_type}.completed")  # what its plans respond with
+        check_event_type(f"{event_type}.completed")  # the response of its plans
         if event_type in taken:
             raise InvalidApp(f"planner {self.name!r} takes the goal {event_type!r} twice")
 
@@ -279,7 +277,7 @@ async def call_handler(handler: Handler, *args: Any) -> Any:
 
 
 def wants_four(handler: Handler) -> bool:
-    """Whether a transition handler is written as ``(event, context, plan, next_state)``."""
+    """Check for a transition handler with the signature ``(event, context, plan, next_state)``."""
     try:
         parameters = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):

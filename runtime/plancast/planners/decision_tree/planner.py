@@ -1,4 +1,4 @@
-"""DeterministicPlanner: decides without a model, by a list of steps of which the first that claims a call wins."""
+"""DeterministicPlanner: decides without a model, by a list of steps of which the first that claims a call decides."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ _MAX_REASON: Final = 300
 
 
 class DecisionTreeStep(Protocol):
-    """A step of a decision tree. It serves many runs at once, so it keeps nothing of a run itself.
+    """A step of a decision tree. It serves many runs concurrently, so it holds no state of a run.
 
-    A step that needs the run's registry of tasks says so with ``group_aware = True``, and has a `step_id`.
+    A step that needs the run's task registry has ``group_aware = True`` and a `step_id`.
     """
 
     def decide(self, run: RunContext, /) -> Claim | Awaitable[Claim]:
-        """The decision, or an action to be wrapped in one; None leaves the call to the next step. Plain or async."""
+        """Return a decision, an action to be wrapped in one, or None for the next step to decide. Plain or async."""
         ...
 
 
 class DeterministicPlanner:
-    """Walks its steps at every call: the first that claims it decides, and with none the run ends as `no_path`.
+    """Tries its steps in order at every call: the first that claims it decides; with none the run ends as `no_path`.
 
     Args:
-        steps: Asked in this order.
+        steps: Tried in this order.
         name: Unique in the app.
         goals: Event types of the goals whose plans it decides.
-        registry: The tasks that group-aware steps watch; None takes the run's own, which outlive a restart.
-        version: Change it when plans that have begun must be finished by the old tree (`App(retiring=[...])`).
-        description: What its goals are for, in words that other planners choose it by.
+        registry: The tasks that group-aware steps watch; None: the run's own, which survive a restart.
+        version: Change it when running plans must be finished by the old tree (`App(retiring=[...])`).
+        description: The purpose of its goals, by which other planners choose them.
 
     Raises:
-        InvalidPlannerConfig: there are no steps, or something that is none; two group-aware steps have one id; the
-            name is empty, a goal is no event type, the registry is none.
+        InvalidPlannerConfig: there are no steps, or one is no step; two group-aware steps have the same id; the
+            name is empty, a goal is no event type, the registry is no registry.
 
     Source: seed 002.
     """
@@ -79,16 +79,16 @@ class DeterministicPlanner:
         return f"{type(self).__name__}({self.name!r}, steps={len(self.steps)}, goals={sorted(self.goals)})"
 
     async def next(self, run: RunContext) -> PlannerDecision:
-        """What the first step says that claims the call.
+        """Return the decision of the first step that claims the call.
 
         Raises:
             IdentityRequired: the run's identity is incomplete.
             InvalidPlannerConfig: a step needs a registry of tasks, and neither planner nor run has one.
-            DeterministicStepError: a step has failed, or claimed without a decision.
+            DeterministicStepError: a step has failed, or returned something else than a decision.
         """
         current = asyncio.current_task()
         if current is not None and current.cancelling():
-            raise asyncio.CancelledError  # steps may await nothing, and would decide for nobody
+            raise asyncio.CancelledError  # steps without an await would not notice
         run.require_identity()
         if run.control.cancelled:
             return self._finish(run, FinishReason.CANCELLED, "steering", "cancelled", "the run is cancelled")
@@ -98,7 +98,7 @@ class DeterministicPlanner:
             )
         seen = run if self.registry is None else replace(run, tasks=self.registry)
         for index, step in enumerate(self.steps):
-            claim = await self._ask(index, step, seen)
+            claim = await self._try(index, step, seen)
             if isinstance(claim, PlannerDecision):
                 return claim
             if claim is not None:
@@ -106,15 +106,15 @@ class DeterministicPlanner:
         why = f"none of {len(self.steps)} steps of {self.name} claimed the call"
         return self._finish(run, FinishReason.NO_PATH, "deterministic", "no_step_matched", why)
 
-    async def _ask(self, index: int, step: DecisionTreeStep, run: RunContext) -> Claim:
+    async def _try(self, index: int, step: DecisionTreeStep, run: RunContext) -> Claim:
         try:
             claim = step.decide(run)
             return as_claim(await claim if isawaitable(claim) else claim)
         except Exception as error:
             raise DeterministicStepError(index, _in_words(error), _title(step)) from error
 
-    def _finish(self, run: RunContext, reason: FinishReason, key: str, said: str, why: str) -> PlannerDecision:
-        return _decision(run, CompleteAction(reason=reason, metadata={key: said, "run_id": run.run_id}), why)
+    def _finish(self, run: RunContext, reason: FinishReason, key: str, note: str, why: str) -> PlannerDecision:
+        return _decision(run, CompleteAction(reason=reason, metadata={key: note, "run_id": run.run_id}), why)
 
 
 def _decision(run: RunContext, action: PlannerAction, reasoning: str) -> PlannerDecision:
@@ -132,7 +132,7 @@ def _is_group_aware(step: object) -> bool:
 
 
 def _in_words(error: Exception) -> str:
-    """An error on one line; what it carries of the run's data is cut."""
+    """An error on one line, cut, as it may hold data of the run."""
     text = str(error) if isinstance(error, PlancastError) else f"{type(error).__name__}: {error}"
     text = " ".join(text.split())
     return text if len(text) <= _MAX_REASON else f"{text[: _MAX_REASON - 3]}..."
@@ -154,8 +154,8 @@ def _checked_steps(name: str, steps: Iterable[DecisionTreeStep]) -> tuple[Decisi
         step_id = getattr(step, "step_id", None) if _is_group_aware(step) else None
         if step_id in ids:
             raise InvalidPlannerConfig(
-                f"planner {name!r}: steps {ids[step_id]} and {index} have one step_id, {step_id!r}, "
-                "and could not be told apart: give each its own"
+                f"planner {name!r}: steps {ids[step_id]} and {index} have the same step_id, {step_id!r}: "
+                "give each its own"
             )
         if step_id is not None:
             ids[step_id] = index

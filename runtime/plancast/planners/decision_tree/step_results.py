@@ -1,7 +1,4 @@
-"""Claims: what steps of a decision tree want next, and what makes it: guards, builders and `on_resolved`.
-
-All of them are functions of the run, plain or async.
-"""
+"""Checks what decision-tree steps return (a decision, an action, or None), and calls their guards and builders."""
 
 from __future__ import annotations
 
@@ -41,13 +38,13 @@ __all__ = [
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 Builder: TypeAlias = Callable[[RunContext], T | Awaitable[T]]
-"""Makes something of a run; plain or async."""
+"""A function of the run; plain or async."""
 Guard: TypeAlias = Builder[bool]
-"""Whether a step has anything to do with a run as it stands; None is always."""
+"""A condition of a step; None always holds."""
 Claim: TypeAlias = PlannerDecision | PlannerAction | None
-"""What a step wants next; None leaves it to the next step."""
+"""The result of a step; None leaves the decision to the next step."""
 OnResolved: TypeAlias = Callable[[RunContext, GroupCompletion], Claim | Awaitable[Claim]]
-"""What comes next, now that it is known how a group ended; None leaves it to the next step."""
+"""Decides after the end of a group; None leaves the decision to the next step."""
 
 _CLAIMS: Final = (
     PlannerDecision,
@@ -61,10 +58,10 @@ _CLAIMS: Final = (
 
 
 def as_claim(value: object) -> Claim:
-    """A claim, checked.
+    """Check a claim.
 
     Raises:
-        InvalidDecision: it is neither a decision nor an action of the union nor None.
+        InvalidDecision: it is neither a decision nor an action nor None.
     """
     if value is None or isinstance(value, _CLAIMS):
         return value
@@ -72,12 +69,12 @@ def as_claim(value: object) -> Claim:
 
 
 async def holds(when: Guard | None, run: RunContext) -> bool:
-    """Whether a guard lets a step act; no guard does."""
+    """Evaluate a guard."""
     return when is None or bool(await built("when", when, run))
 
 
 async def built(field: str, builder: Callable[..., Any] | None, *given: Any) -> Any:
-    """What a builder makes.
+    """Call a builder.
 
     Raises:
         InvalidPlannerConfig: it is missing, or no function.
@@ -89,7 +86,7 @@ async def built(field: str, builder: Callable[..., Any] | None, *given: Any) -> 
 
 
 def required(**functions: object) -> None:
-    """Refuse functions that are missing, by the names of the fields that they should be in.
+    """Check required functions, given by the names of their fields.
 
     Raises:
         InvalidPlannerConfig: one is missing, or no function.
@@ -101,10 +98,10 @@ def required(**functions: object) -> None:
 
 
 def as_object(field: str, value: object) -> dict[str, Any]:
-    """What a builder made, when it is an object.
+    """Check that a builder made an object.
 
     Raises:
-        InvalidDecision: it is not.
+        InvalidDecision: it did not.
     """
     if not isinstance(value, Mapping):
         raise InvalidDecision(f"{field}: got {shown(value)}, allowed: an object")
@@ -112,7 +109,7 @@ def as_object(field: str, value: object) -> dict[str, Any]:
 
 
 def as_reason(kind: type[E], value: object) -> E:
-    """A reason, given as itself or as its text.
+    """Convert a reason, or its text.
 
     Raises:
         InvalidPlannerConfig: there is no such reason.

@@ -1,9 +1,8 @@
 """The steps of a decision tree: call a tool, finish, pause, spawn and await, watch a group.
 
-A step looks at the run and claims the call with an action, or leaves it to the next step with None. A step that is
-put together wrongly can be built, and fails when it is reached. Whatever a step is given to build with (guards,
-builders, `on_resolved`) may be plain or async, and serves many runs at once. Steps keep nothing themselves: what
-group-aware steps know of a run is kept in the run's registry of tasks, and so in the plan's checkpoint.
+A step claims the call with an action, or leaves it to the next step with None. A misconfigured step can be built, and
+fails when it is reached. Guards, builders and `on_resolved` may be plain or async, and serve many runs concurrently.
+Steps hold no state: that of group-aware steps is in the run's task registry, and so in the plan's checkpoint.
 
 Source: seed 002.
 """
@@ -55,13 +54,13 @@ _PAUSES: Final = {
 
 @dataclass(frozen=True)
 class CallToolStep:
-    """Publishes the event of a tool; its answer brings the planner's next call.
+    """Publishes the event of a tool; the response triggers the planner's next call.
 
     Args:
         tool: The event type to publish. Required.
-        args: Makes the event's data. Required: calling without arguments is said with an empty dict.
+        args: Builds the event's data. Required; an empty dict is data without arguments.
         when: The guard.
-        response_event: The event that answers; None takes the one that the tool declares.
+        response_event: Event type of the response; None: the one that the tool declares.
     """
 
     tool: str | None = None
@@ -70,7 +69,7 @@ class CallToolStep:
     response_event: str | None = None
 
     async def decide(self, run: RunContext) -> Claim:
-        """A PUBLISH. Raises InvalidPlannerConfig, InvalidDecision, and whatever the builder raises."""
+        """Return a PUBLISH. Raises InvalidPlannerConfig, InvalidDecision, and the errors of the builder."""
         if not await holds(self.when, run):
             return None
         if not self.tool:
@@ -85,8 +84,8 @@ class FinishStep:
 
     Args:
         reason: A FinishReason, or its text. Required.
-        payload: Makes the result; the result is None without it.
-        metadata: Makes what the history keeps besides; `run_id` is added where it is missing.
+        payload: Builds the result; None: no result.
+        metadata: Builds metadata for the history; `run_id` is added where it is missing.
         when: The guard.
     """
 
@@ -96,7 +95,7 @@ class FinishStep:
     when: Guard | None = None
 
     async def decide(self, run: RunContext) -> Claim:
-        """A COMPLETE. Raises InvalidPlannerConfig, InvalidDecision, and whatever a builder raises."""
+        """Return a COMPLETE. Raises InvalidPlannerConfig, InvalidDecision, and the errors of the builders."""
         if not await holds(self.when, run):
             return None
         reason = as_reason(FinishReason, self.reason)
@@ -113,11 +112,11 @@ class PauseStep:
 
     Args:
         reason: A PauseReason, or its text. Required.
-        payload: Makes what whoever sends the event should see, within `PAUSE_BOUNDS`; nothing without it.
-        expected_event: The event that lets the run go on; None is `plan.resume`.
+        payload: Builds data for the sender of the event, within `PAUSE_BOUNDS`; None: no data.
+        expected_event: The event that resumes the run; None: `plan.resume`.
         when: The guard.
-        timeout_seconds: None waits for ever.
-        message: What is waited for, for people to read; empty takes a sentence about the reason.
+        timeout_seconds: None: no timeout.
+        message: Text for people on what is awaited; empty: a sentence about the reason.
     """
 
     reason: PauseReason | str | None = None
@@ -128,7 +127,7 @@ class PauseStep:
     message: str = ""
 
     async def decide(self, run: RunContext) -> Claim:
-        """A WAIT. Raises InvalidPlannerConfig, InvalidDecision, and whatever the builder raises."""
+        """Return a WAIT. Raises InvalidPlannerConfig, InvalidDecision, and the errors of the builder."""
         if not await holds(self.when, run):
             return None
         reason = as_reason(PauseReason, self.reason)
@@ -145,19 +144,19 @@ class PauseStep:
 
 @dataclass(frozen=True)
 class SpawnAndAwaitStep:
-    """Starts a task in a group, awaits the group, and says once what comes of it.
+    """Starts a task in a group, awaits the group, and decides once on its completion.
 
-    Per run, the first call spawns; calls while the group is not resolved await it, those made while the spec is
-    still being built too; the first call after that asks `on_resolved`. If it raises, or is cancelled, the next call
-    asks again; once it has answered, the step claims no more calls of this run. While it is being asked, other calls
-    for the same run await, so that its answer is taken once. A run remembers the newest 512 steps that have answered.
+    Per run, the first call spawns. Calls until the group is resolved await it, also those made while the spec is being
+    built. The first call after that calls `on_resolved`; if it raises or is cancelled, the next call calls it again.
+    Concurrent calls for the run await meanwhile, so that its result is used once; after that the step claims no more
+    calls of the run. A run remembers the newest 512 resolved steps.
 
     Args:
-        spec: Makes the SpawnSpec. Required. If it raises, or is cancelled, the next call starts anew.
-        on_resolved: Is given the run and the group's completion. Required.
+        spec: Builds the SpawnSpec. Required. If it raises or is cancelled, the next call starts anew.
+        on_resolved: Called with the run and the group's completion. Required.
         step_id: Unique among the steps of a planner.
-        kind: The task's kind, for people to read.
-        group_id: A group to join if it is open, or else to open; None opens one of the run and the step alone.
+        kind: The task's kind, for people.
+        group_id: A group to join, or to open if there is none; None: a group of this run and step.
         when: The guard.
     """
 
@@ -175,12 +174,12 @@ class SpawnAndAwaitStep:
             object.__setattr__(self, "step_id", _DEFAULT_STEP_ID)
 
     async def decide(self, run: RunContext) -> Claim:
-        """A DELEGATE, an AWAIT, or what `on_resolved` says.
+        """Return a DELEGATE, an AWAIT, or the claim of `on_resolved`.
 
         Raises:
             InvalidPlannerConfig: something required is missing.
-            InvalidDecision: `spec` or `on_resolved` gives something else than it should.
-            IllegalTaskMove: the group that is to be joined takes no more members.
+            InvalidDecision: `spec` or `on_resolved` returned a value of the wrong type.
+            IllegalTaskMove: the group takes no more members.
             UnknownTask: the group is forgotten.
         """
         if not await holds(self.when, run):
@@ -197,12 +196,12 @@ class SpawnAndAwaitStep:
         completion = tasks.watch_group(state.group_id)
         if completion is None:
             return _awaiting(tasks, state.task_id, state.group_id)
-        return await _tell(self.on_resolved, run, completion, state)
+        return await _resolve(self.on_resolved, run, completion, state)
 
     async def _spawn(self, run: RunContext, tasks: TaskRegistry) -> Claim:
         own = group_of_step(run.run_id, self.step_id)
         group_id, task_id = self.group_id or own, _free_name(tasks, own)
-        # Kept before anything is awaited: whoever else calls meanwhile finds it, and spawns no second task.
+        # Stored before the first await: a concurrent call finds it, and spawns no second task.
         state = tasks.keep_step(run.run_id, self.step_id, StepState(group_id, task_id, busy=True))
         try:
             spec = await built("spec", self.spec, run)
@@ -212,7 +211,7 @@ class SpawnAndAwaitStep:
             group = tasks.group(group_id) if tasks.is_group(group_id) else tasks.open_group(group_id)
             tasks.spawn(spec, group, kind=self.kind, task_id=task_id)
             tasks.seal_group(group)
-        except BaseException:  # a cancelled call, too, leaves the step as it was
+        except BaseException:  # also when cancelled
             tasks.forget_step(run.run_id, self.step_id)
             raise
         state.busy = False
@@ -221,13 +220,12 @@ class SpawnAndAwaitStep:
 
 @dataclass(frozen=True)
 class WatchGroupStep:
-    """Awaits a group that was opened elsewhere, and says once what comes of it, as SpawnAndAwaitStep does.
+    """Awaits a group that was opened elsewhere, and decides once on its completion, as SpawnAndAwaitStep does.
 
     Args:
         group_id: The group. Required.
-        owner_task_id: The task to await while the group is not resolved; None, or one that is finished by then,
-            awaits the group.
-        on_resolved: Is given the run and the group's completion. Required.
+        owner_task_id: The task to await until the group is resolved; None, or one that is finished: the group.
+        on_resolved: Called with the run and the group's completion. Required.
         when: The guard.
     """
 
@@ -240,15 +238,15 @@ class WatchGroupStep:
 
     @property
     def step_id(self) -> str:
-        """Tells the step from others of its planner."""
+        """Unique among the steps of a planner."""
         return f"watch:{self.group_id or ''}:{self.owner_task_id or ''}"
 
     async def decide(self, run: RunContext) -> Claim:
-        """An AWAIT, or what `on_resolved` says.
+        """Return an AWAIT, or the claim of `on_resolved`.
 
         Raises:
             InvalidPlannerConfig: something required is missing.
-            InvalidDecision: `on_resolved` gives something else than it should.
+            InvalidDecision: `on_resolved` returned a value of the wrong type.
             UnknownTask: there is no such group, or it is forgotten.
         """
         if not await holds(self.when, run):
@@ -264,10 +262,10 @@ class WatchGroupStep:
         if completion is None or (state is not None and state.busy):
             return _awaiting(tasks, self.owner_task_id, self.group_id)
         state = state or tasks.keep_step(run.run_id, self.step_id, StepState())
-        return await _tell(self.on_resolved, run, completion, state)
+        return await _resolve(self.on_resolved, run, completion, state)
 
 
-async def _tell(
+async def _resolve(
     on_resolved: OnResolved | None, run: RunContext, completion: GroupCompletion, state: StepState
 ) -> Claim:
     state.busy = True
@@ -280,7 +278,7 @@ async def _tell(
 
 
 def _awaiting(tasks: TaskRegistry, task_id: str | None, group_id: str) -> AwaitAction:
-    """Awaits the task; awaiting one that is finished would wait for nothing, so then its group is awaited."""
+    """Await the task, or its group where the task is finished."""
     if not task_id or (tasks.is_task(task_id) and tasks.task(task_id).state.finished):
         return AwaitAction(group_id=group_id)
     return AwaitAction(task_id=task_id)

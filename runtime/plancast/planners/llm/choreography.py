@@ -1,4 +1,4 @@
-"""ChoreographyPlanner: a planner that asks a model for each next step (seed 004, RF-SDK-016)."""
+"""ChoreographyPlanner: a planner that has a model decide each step (seed 004, RF-SDK-016)."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ from plancast.planners.run_context import publishable_events, run_of_handler
 __all__ = ["ChoreographyPlanner", "CustomContext"]
 
 CustomContext = Mapping[str, Any] | Callable[[RunContext], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
-"""What an app adds to every prompt: a dict, or a function of the run, plain or async, that gives one."""
+"""Additional context of every prompt: a dict, or a function of the run that returns one, plain or async."""
 
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ChoreographyPlanner(Planner):
-    """Asks a model for each next step: with `goals` it runs whole plans, with handlers it is asked by them.
+    """Has a model decide each step: of whole plans with `goals`, or of plans of handlers, which call it.
 
     Args:
         name: Unique in the app.
         reasoning_model: A litellm model string.
         api_key: None takes the provider's environment variable.
-        api_base: Where the model is, when not at its provider's.
+        api_base: URL of the model's API; None: its provider's.
         temperature: 0 to 2; None leaves it to the model.
-        max_actions: Decisions that a plan may execute, but for the final complete.
+        max_actions: Decisions that a plan may execute, without the final complete.
         system_instructions: Business rules, for every prompt.
         planning_strategy: ``balanced``, ``conservative`` or ``aggressive``.
-        goals: Goals whose plans it decides by itself, without handlers.
-        fallback_models: Asked in this order when the model fails.
-        max_repairs: How often an answer that cannot be used is sent back.
+        goals: Goals whose plans it decides without handlers.
+        fallback_models: Tried in this order when the model fails.
+        max_repairs: Times that an invalid answer is sent back.
         template: Texts of the prompt.
         token_budget: Tokens that a plan may spend; None is no limit.
         cost_budget: US dollars that a plan may spend; None is no limit.
-        custom_context: For every prompt: a dict, or a function of the run.
+        custom_context: Added to every prompt: a dict, or a function of the run.
         prompt_limit: Characters of trigger, history and results in a prompt.
-        planner_options: `capabilities`, `placement` and `description`, as `Planner` takes them; whatever else goes
-            to the model (``max_tokens``, ``top_p``, ``timeout``).
+        llm_kwargs: `capabilities`, `placement` and `description` of `Planner`; other keywords are parameters of the
+            model (``max_tokens``, ``top_p``, ``timeout``).
 
     Raises:
         InvalidPlannerConfig: an option is wrong.
@@ -113,7 +113,7 @@ class ChoreographyPlanner(Planner):
 
     @property
     def options(self) -> ModelOptions:
-        """The model, and how it is asked."""
+        """The model and its parameters."""
         assert self.model_options is not None
         return self.model_options
 
@@ -124,12 +124,12 @@ class ChoreographyPlanner(Planner):
 
     @property
     def api_key(self) -> SecretStr | None:
-        """The key, kept secret."""
+        """The API key."""
         return self.options.api_key
 
     @property
     def api_base(self) -> str | None:
-        """Where the model is."""
+        """URL of the model's API."""
         return self.options.api_base
 
     @property
@@ -139,12 +139,12 @@ class ChoreographyPlanner(Planner):
 
     @property
     def fallback_models(self) -> tuple[str, ...]:
-        """The models that are asked when the first fails."""
+        """The models that are tried when the first fails."""
         return self.options.fallback_models
 
     @property
     def max_repairs(self) -> int:
-        """How often an answer that cannot be used is sent back."""
+        """Times that an invalid answer is sent back."""
         return self.options.max_repairs
 
     @property
@@ -152,15 +152,13 @@ class ChoreographyPlanner(Planner):
         """Further parameters for the model."""
         return self.options.llm_kwargs
 
-    # Deciding.
-
     async def next(self, run: RunContext) -> PlannerDecision:
-        """The next step of a run, by the model, checked against what the run knows.
+        """Have the model decide the next step of a run, and check the decision against the run.
 
         Raises:
             IdentityRequired: a part of the run's identity is empty.
-            InvalidDecision: no answer could be used; `exchange` is all that was said.
-            BudgetExhausted: nothing is left to spend, and the model does not complete.
+            InvalidDecision: no answer was valid; `exchange` holds all messages.
+            BudgetExhausted: the budget is exhausted, and the model does not complete.
             ModelUnavailable: the model has failed for good.
         """
         run.require_identity()
@@ -178,18 +176,18 @@ class ChoreographyPlanner(Planner):
         custom_context: Mapping[str, Any] | None = None,
         plan: Any = None,
     ) -> PlannerDecision:
-        """Ask for the next step from a handler (seed 004).
+        """Have the model decide the next step from within a handler (seed 004).
 
         Args:
-            trigger: What happened: words, or an event.
-            context: What the handler was given.
-            plan_id: The plan, when there is no `plan` to tell.
-            custom_context: For this decision alone, beside the planner's own.
-            plan: The plan: its goal, its results and what it has spent.
+            trigger: A text, or an event.
+            context: The handler's context.
+            plan_id: The plan's id, where there is no `plan`.
+            custom_context: For this decision only, in addition to the planner's.
+            plan: The plan, with its goal, its results and what it has spent.
 
         Raises:
-            InvalidDecision: no answer could be used (``Event 'x' not in Registry``, say).
-            BudgetExhausted: the plan has had its `max_actions`, and the model does not complete.
+            InvalidDecision: no answer was valid (``Event 'x' not in Registry``, for example).
+            BudgetExhausted: `max_actions` are spent, and the model does not complete.
             ModelUnavailable: the model has failed for good; a missing key or package is named.
         """
         run = await run_of_handler(
@@ -207,10 +205,10 @@ class ChoreographyPlanner(Planner):
     async def execute_decision(
         self, decision: PlannerDecision, context: Any, goal_event: Any = None, plan: Any = None
     ) -> None:
-        """Carry a decision out, after another check (seed 004).
+        """Check a decision again, and execute it (seed 004).
 
         Raises:
-            InvalidDecision: it cannot be carried out, or names what does not exist; nothing was done.
+            InvalidDecision: it is invalid, or names what does not exist; nothing was executed.
         """
         from plancast.decisions.executor import execute_decision
 
@@ -236,7 +234,7 @@ class ChoreographyPlanner(Planner):
     async def _decide(self, run: RunContext, port: ReasonerPort, key: str) -> PlannerDecision:
         exhausted = run.exhausted_reason
         if exhausted is not None and not exhausted.startswith("max_actions"):
-            raise BudgetExhausted(exhausted)  # asking would spend more
+            raise BudgetExhausted(exhausted)  # a request would spend more
         labels = {"tenant_id": run.tenant_id, "plan_id": run.plan_id, "planner": self.name}
         await in_turn(run.plan_id)
         prompt = self._prompt(run)
@@ -263,7 +261,7 @@ class ChoreographyPlanner(Planner):
         )
 
     def _limited(self, run: RunContext) -> RunBudget:
-        """The run's budget; where it sets no limit, the planner's counts."""
+        """The run's budget, with the planner's limits where it has none."""
         budget = run.budget
         return replace(
             budget,
@@ -293,7 +291,7 @@ def _cancelled(run: RunContext) -> PlannerDecision:
 
 
 def _without_time(run: RunContext) -> RunContext:
-    """The run as it is whenever its turn is made: a turn that is made anew is not to pay for its answers again."""
+    """The run without the times of this turn: a turn that is run again must not pay for its answers again."""
     trigger = replace(run.trigger, time=_NO_TIME) if run.trigger else None
     revision = run.trigger.revision if run.trigger else 0
     steps = [replace(each, time=_NO_TIME) if each.revision >= revision else each for each in run.trajectory]
@@ -301,7 +299,7 @@ def _without_time(run: RunContext) -> RunContext:
 
 
 def _key_of_turn(context: Any) -> str:
-    """What idempotency keys of a turn begin with; outside a turn each question is asked anew."""
+    """Prefix of a turn's idempotency keys; empty outside a turn, where each request is made anew."""
     event = getattr(context.turn, "event", None) if isinstance(context, PlatformContext) else None
     event_id = getattr(event, "id", None)
     return f"turn:{event_id}" if isinstance(event_id, str) and event_id else ""

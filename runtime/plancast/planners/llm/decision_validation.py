@@ -1,4 +1,4 @@
-"""What is wrong with a decision for the run that it is for: pure, and in words that a model can mend its answer by."""
+"""Checks a decision against its run. Pure; faults are worded so that a model can correct its answer by them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from plancast.state_machine.machine import failed_event
 __all__ = ["RESERVED_PREFIX", "action_faults", "decision_faults", "settle_decision"]
 
 RESERVED_PREFIX: Final = "plan."
-"""Events of this kind are plancast's own; planners never publish them."""
+"""Prefix of plancast's own event types; planners never publish them."""
 
-_MOST_NAMES = 50
+_MAX_NAMES = 50
 
 
 def settle_decision(decision: PlannerDecision, run: RunContext) -> PlannerDecision:
-    """A valid decision as the run's own: its plan and state, topics as the events declare them, sound alternatives."""
-    with Budget():  # one for all: there may be many
+    """Complete a valid decision: plan and state of the run, declared topics, only valid alternatives."""
+    with Budget():  # one for all alternatives
         alternatives = [each for each in decision.alternative_actions or () if not action_faults(each, run, "")]
     fields = {
         "plan_id": run.plan_id or decision.plan_id,
@@ -53,13 +53,13 @@ def _with_topic(action: PublishAction, run: RunContext) -> PublishAction:
 
 
 def decision_faults(decision: PlannerDecision, run: RunContext) -> list[str]:
-    """What cannot be done of a decision in this run; empty when all of it can. Alternatives are not judged."""
+    """Faults of a decision in this run, alternatives aside."""
     with Budget():  # one for all branches
         return action_faults(decision.next_action, run, "next_action")
 
 
 def action_faults(action: PlannerAction, run: RunContext, where: str) -> list[str]:
-    """What cannot be done of an action; ``where`` is its path in the decision."""
+    """Faults of an action; ``where`` is its path in the decision."""
     if isinstance(action, PublishAction):
         return list(_publish_faults(action, run, where))
     if isinstance(action, ParallelAction):
@@ -112,23 +112,23 @@ def _delegate_faults(action: DelegateAction, run: RunContext, where: str) -> Ite
 
 def _wait_faults(action: WaitAction, run: RunContext, where: str) -> Iterator[str]:
     if not run.agents and not run.expected:
-        return  # nothing is known of who sends what
+        return  # producers are not known
     produced = {event for agent in run.agents for event in agent.produces}
     allowed = produced | set(run.expected)
     if action.expected_event not in allowed | {failed_event(event) for event in produced}:
         yield (
-            f"{where}.expected_event: got {action.expected_event!r}, which nothing can send, allowed: "
+            f"{where}.expected_event: got {action.expected_event!r}, which nothing sends, allowed: "
             f"{_listed(allowed)} (events that people or webhooks send are declared by planner.expects(event_type))"
         )
 
 
 def _await_faults(action: AwaitAction, run: RunContext, where: str) -> Iterator[str]:
     if run.tasks is None:
-        return  # nothing is known of what was started
+        return  # tasks are not known
     for field, known in (("task_id", run.tasks.task_ids), ("group_id", run.tasks.group_ids)):
         wanted = getattr(action, field)
         if wanted is not None and wanted not in known:
-            yield f"{where}.{field}: got {wanted!r}, which is over or was never started, allowed: {_listed(known)}"
+            yield f"{where}.{field}: got {wanted!r}, which is finished or was never started, allowed: {_listed(known)}"
 
 
 def _reserved(event_type: str, where: str) -> Iterator[str]:
@@ -142,5 +142,5 @@ def _definition(run: RunContext, event_type: str) -> EventDefinition | None:
 
 def _listed(names: Collection[str]) -> str:
     ordered = sorted(set(names))
-    more = f" and {len(ordered) - _MOST_NAMES} more" if len(ordered) > _MOST_NAMES else ""
-    return f"{ordered[:_MOST_NAMES]}{more}"
+    more = f" and {len(ordered) - _MAX_NAMES} more" if len(ordered) > _MAX_NAMES else ""
+    return f"{ordered[:_MAX_NAMES]}{more}"

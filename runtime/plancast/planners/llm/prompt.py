@@ -24,7 +24,6 @@ __all__ = [
     "STRATEGIES",
     "Prompt",
     "PromptTemplate",
-    "build_messages",
     "check_prompt_options",
 ]
 
@@ -80,14 +79,7 @@ def check_prompt_options(strategy: str, limit: int) -> None:
         raise InvalidPlannerConfig(f"prompt_limit is {limit}, allowed: at least {MIN_LIMIT} characters")
 
 
-def build_messages(
-    run: RunContext,
-    *,
-    system_instructions: str | None = None,
-    strategy: str = "balanced",
-    template: PromptTemplate | None = None,
-    limit: int = DEFAULT_LIMIT,
-) -> list[dict[str, Any]]:
+class Prompt:
     """The chat messages that request the next decision of a run; equal for equal runs.
 
     Args:
@@ -100,16 +92,6 @@ def build_messages(
 
     Raises:
         InvalidPlannerConfig: as `check_prompt_options`.
-    """
-    return Prompt(
-        run, system_instructions=system_instructions, strategy=strategy, template=template, limit=limit
-    ).messages()
-
-
-class Prompt:
-    """The messages of a run, of which what does not change with time is rendered once.
-
-    Args: those of :func:`build_messages`.
     """
 
     def __init__(
@@ -127,7 +109,7 @@ class Prompt:
         self._template = template or DEFAULT_TEMPLATE
         self._instructions = (system_instructions or "").strip()
         self._strategy = strategy
-        self._of_run = {
+        self._values = {
             "plan": _plan(run),
             "goal": _goal(run, limit // 2),
             "tasks": data_block(
@@ -151,14 +133,14 @@ class Prompt:
         run = run or self._run
         values = {
             **_fixed(self._instructions, self._strategy),
-            **self._of_run,
+            **self._values,
             **_what_happened(run, self._limit),
             "budget": _budget(run),
             "time": run.now.isoformat(timespec="seconds"),
         }
         text = self._template.system
-        of_run = placeholders(text) - _FIXED
-        system = fill(text, values) if of_run else _filled(text, self._instructions, self._strategy)
+        varies = placeholders(text) - _FIXED
+        system = fill(text, values) if varies else _filled(text, self._instructions, self._strategy)
         return [
             {"role": "system", "content": system},
             {"role": "user", "content": fill(self._template.user, values)},

@@ -124,8 +124,8 @@ def test_what_a_planner_is_given_is_kept() -> None:
         ([FinishStep("goal"), None], {}, "step 1 is missing"),
         ([FinishStep("goal"), "finish"], {}, "step 1 is 'finish', which has no decide"),
         ([FinishStep], {}, r"step 0 is .*which has no decide"),
-        ([spawns(), FinishStep("goal"), spawns()], {}, "steps 0 and 2 have one step_id, '<spawn-and-await>'"),
-        ([WatchGroupStep("g", "t"), WatchGroupStep("g", "t")], {}, "steps 0 and 1 have one step_id, 'watch:g:t'"),
+        ([spawns(), FinishStep("goal"), spawns()], {}, "steps 0 and 2 have the same step_id, '<spawn-and-await>'"),
+        ([WatchGroupStep("g", "t"), WatchGroupStep("g", "t")], {}, "steps 0 and 1 have the same step_id, 'watch:g:t'"),
         ([FinishStep("goal")], {"registry": {}}, "registry is a dict, allowed: a TaskRegistry"),
         ([FinishStep("goal")], {"name": ""}, "needs a name"),
         ([FinishStep("goal")], {"goals": "report.wanted"}, "not the text report.wanted"),
@@ -140,7 +140,7 @@ def test_a_planner_that_cannot_work_is_refused(steps: Any, options: dict[str, An
 
 def test_group_aware_steps_with_ids_of_their_own_live_together() -> None:
     DeterministicPlanner([spawns(), spawns(step_id="b"), WatchGroupStep("g"), WatchGroupStep("h")])
-    with pytest.raises(InvalidPlannerConfig, match="one step_id"):
+    with pytest.raises(InvalidPlannerConfig, match="the same step_id"):
         DeterministicPlanner([spawns(), spawns(step_id="")])
 
 

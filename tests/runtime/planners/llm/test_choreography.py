@@ -171,11 +171,11 @@ BAD = [
     ),
     (
         answer("wait", reason="hope", expected_event="a.miracle"),
-        "next_action.expected_event: got 'a.miracle', which nothing can send, allowed: ['approval.granted', ",
+        "next_action.expected_event: got 'a.miracle', which nothing sends, allowed: ['approval.granted', ",
     ),
     (
         answer("await", task_id="t9"),
-        "next_action.task_id: got 't9', which is over or was never started, allowed: ['t1']",
+        "next_action.task_id: got 't9', which is finished or was never started, allowed: ['t1']",
     ),
     (answer("publsh"), "next_action.action: got 'publsh', allowed: publish"),
     ({"next_action": {"action": "complete", "result": {}}}, "reasoning: got nothing"),

@@ -18,7 +18,7 @@ from plancast.decisions.decision import PlannerDecision
 from plancast.errors import InvalidPlannerConfig
 from plancast.json_values.abbreviate import LEAST, fair_share, to_json, to_json_within
 from plancast.planners.contract import RunBudget, RunContext, RunControl, TrajectoryEntry
-from plancast.planners.llm.prompt import STRATEGIES, Prompt, PromptTemplate, build_messages
+from plancast.planners.llm.prompt import STRATEGIES, Prompt, PromptTemplate
 from plancast.tasks.registry import TaskRegistry
 from plancast.tasks.spec import SpawnSpec
 
@@ -86,6 +86,10 @@ def block(text: str, name: str) -> str:
     found = re.findall(rf'<data name="{name}">\n(.*?)\n</data>', text, re.DOTALL)
     assert len(found) == 1
     return str(found[0])
+
+
+def build_messages(made: RunContext, **options: Any) -> list[dict[str, Any]]:
+    return Prompt(made, **options).messages()
 
 
 def user_text(made: RunContext, **options: Any) -> str:
