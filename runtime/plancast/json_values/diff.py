@@ -1,4 +1,4 @@
-"""Where two JSON-able values differ, as paths with what was there then and what is there now."""
+"""Structural differences between two JSON-able values: each a path with the old and the new value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MOST: Final = 50
-"""Differences of a turn that are told; a value that differs all through is not told leaf by leaf for ever."""
+"""Differences that are listed; a value that differs everywhere is not listed leaf by leaf."""
 
 
 class _Missing:
@@ -16,19 +16,19 @@ class _Missing:
 
 
 MISSING: Final = _Missing()
-"""Stands for a value that is not there at all."""
+"""Stands for a value that does not exist on one side."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One value that is not as it was."""
+    """A value that differs."""
 
     path: str
-    """Where: ``state``, ``sent[0]``, ``results.search.hits``."""
+    """``state``, ``sent[0]``, ``results.search.hits``."""
     then: Any
-    """What was recorded; `MISSING` when there was nothing."""
+    """The recorded value, or `MISSING`."""
     now: Any
-    """What the code of today makes of it; `MISSING` when it makes nothing."""
+    """The value by today's code, or `MISSING`."""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; a side that is missing is left out."""
@@ -37,7 +37,7 @@ class Difference:
 
 
 def differences(path: str, then: Any, now: Any) -> list[Difference]:
-    """Where two values differ, at most `MOST` places, in the order of the first one."""
+    """The differences between two values, at most `MOST`, in the order of the first value."""
     found: list[Difference] = []
     for each in _walk(path, then, now):
         found.append(each)

@@ -1,4 +1,4 @@
-"""Data at a planner's edge: bounded on its way out, read-only on its way in."""
+"""Limits on the size of JSON values, and read-only dicts and lists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAUSE_BOUNDS: Final[dict[str, int]] = {
     "max_string": 4096,
     "max_bytes": 16 * 1024,
 }
-"""For what is shown to people while a plan waits: the defaults of :func:`check_payload`."""
+"""For data shown to people while a plan waits; the defaults of :func:`check_payload`."""
 
 DATA_BOUNDS: Final[dict[str, int]] = {
     "max_depth": 32,
@@ -30,7 +30,7 @@ DATA_BOUNDS: Final[dict[str, int]] = {
     "max_string": 256 * 1024,
     "max_bytes": 512 * 1024,
 }
-"""For the data of events and goals, for results and for metadata: well within an event of 1 MiB."""
+"""For the data of events and goals, results and metadata; well below an event's 1 MiB."""
 
 _INTEGERS: Final = range(-(2**63), 2**64)
 
@@ -48,22 +48,22 @@ def check_payload(
     """Check that a value is JSON and within bounds.
 
     Args:
-        value: What a planner hands out.
+        value: Data from a planner.
         where: Its path, for the error: ``next_action.payload``.
-        max_depth: Lists and objects within each other; the value itself counts, when it is one.
+        max_depth: Nested lists and objects, the value itself included.
         max_keys: Keys of each object.
         max_items: Items of each list.
         max_string: Characters of each string, keys included.
-        max_bytes: All of it as compact JSON in UTF-8.
+        max_bytes: Compact JSON in UTF-8.
 
     Raises:
-        InvalidDecision: names the path, what was got and what is allowed. The first fault is reported.
+        InvalidDecision: with the path, the value and what is allowed. Only the first fault is reported.
     """
     _Walk(where, max_depth, max_keys, max_items, max_string, max_bytes).visit(value, where, 0)
 
 
 class _Walk:
-    """Visits a value, and stops at the first fault; the running size bounds the visit itself."""
+    """Visits a value up to the first fault; the size limit bounds the visit itself."""
 
     def __init__(self, where: str, depth: int, keys: int, items: int, string: int, size: int) -> None:
         self.where, self.depth, self.keys, self.items, self.string, self.size = where, depth, keys, items, string, size
@@ -133,7 +133,7 @@ def _refuse(path: str, got: str, allowed: str) -> NoReturn:
 
 
 def at(path: str, step: object) -> str:
-    """The path of what ``path`` holds under a key (a string) or an index (an int)."""
+    """Append a key (a string) or an index (an int) to a path."""
     if isinstance(step, int):
         return f"{path}[{step}]"
     name = str(step)
@@ -154,13 +154,13 @@ def shown(value: object) -> str:
 
 
 def _read_only(self: object, *args: object, **fields: object) -> NoReturn:
-    raise TypeError("what a planner is shown, and what it has decided, is read-only: change a copy (copy.deepcopy)")
+    raise TypeError("runs and decisions are read-only: change a copy (copy.deepcopy)")
 
 
 class FrozenDict(dict[str, Any]):
-    """A dict that refuses to be changed. It is equal to a plain dict, and JSON and msgpack know it as one.
+    """A read-only dict, equal to a plain dict, and serialized as one by JSON and msgpack.
 
-    ``copy.deepcopy`` gives a plain dict, to be changed at will.
+    ``copy.deepcopy`` returns a plain dict.
     """
 
     __slots__ = ()
@@ -176,9 +176,9 @@ class FrozenDict(dict[str, Any]):
 
 
 class FrozenList(list[Any]):
-    """A list that refuses to be changed. It is equal to a plain list, and JSON and msgpack know it as one.
+    """A read-only list, equal to a plain list, and serialized as one by JSON and msgpack.
 
-    ``copy.deepcopy`` gives a plain list, to be changed at will.
+    ``copy.deepcopy`` returns a plain list.
     """
 
     __slots__ = ()
@@ -194,9 +194,7 @@ class FrozenList(list[Any]):
 
 
 def freeze(value: Any) -> Any:
-    """A read-only copy: dicts and lists (tuples too) all the way down; what is frozen already, and the rest, as it is.
-
-    Frozen once, a value can be shown to any number of planners at no further cost.
+    """Copy dicts, lists and tuples into read-only ones, at all levels; frozen and other values stay as they are.
 
     Raises:
         ValueError: the nesting is deeper than 60 levels.

@@ -1,4 +1,4 @@
-"""The pydantic base of values that models write."""
+"""The pydantic base of values that language models write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Data = Annotated[dict[str, Any], NullIsDefault, AfterValidator(freeze)]
 
 
 def _for_models(schema: dict[str, Any], model: type[BaseModel]) -> None:
-    """What a model should write, though a program may leave it out; and no titles, which only repeat names."""
+    """Require what a language model should write though a program may omit it; drop titles, which repeat names."""
     for field in schema["properties"].values():
         field.pop("title", None)
     wanted = {"action", *schema.get("required", ()), *getattr(model, "_wanted", ())}

@@ -1,4 +1,4 @@
-"""Plain values: what can travel in an event and is the same on the other side."""
+"""Normalizes values to JSON: what can be sent in an event and is equal on the other side."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from pydantic import BaseModel
 
 MAX_DEPTH = 60
-"""Deepest nesting of lists and objects in an event's data; a little less than readers allow for a whole event."""
+"""Nesting of lists and objects in an event's data; a little less than parsers allow for a whole event."""
 
-# What nearly all data is made of, told by its type alone; the rest is looked at more closely.
+# Nearly all data is of these exact types; other values are checked more closely.
 _LEAVES = frozenset((str, int, bool, type(None)))
 _HOLDERS = frozenset((dict, list))
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON would have it: pydantic models become dicts, tuples lists, the rest stays as it is.
+    """Normalize a value to JSON: pydantic models become dicts, tuples lists, other values stay as they are.
 
     Raises:
         TypeError: a value has no JSON form; the message says where it is.
@@ -32,7 +32,7 @@ def _plain(value: Any, where: str, allowed: int) -> Any:
         if isinstance(value, float):
             if math.isfinite(value):
                 return value
-            raise ValueError(f"{where or 'the value'} is {value}, which JSON does not know")
+            raise ValueError(f"{where or 'the value'} is {value}, which is not JSON")
         if isinstance(value, BaseModel):
             value = value.model_dump(mode="json")
     if not allowed:
@@ -50,4 +50,4 @@ def _plain(value: Any, where: str, allowed: int) -> Any:
             item if type(item) in _LEAVES else _plain(item, f"{where}[{index}]", allowed - 1)
             for index, item in enumerate(value)
         ]
-    raise TypeError(f"{where or 'the value'} is a {type(value).__name__}, which JSON does not know")
+    raise TypeError(f"{where or 'the value'} is a {type(value).__name__}, which is not JSON")

@@ -1,4 +1,4 @@
-"""Regular expressions that others wrote, searched in time linear in the text: RE2 does not backtrack."""
+"""Untrusted regular expressions, searched in time linear in the text: RE2 does not backtrack."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import re2
 __all__ = ["Expression", "compile_expression"]
 
 _MAX_MEMORY = 1 << 20
-"""Bytes for one expression: some 16,000 instructions."""
+"""Bytes for one expression: about 16,000 instructions."""
 
-# pydantic writes it before the pattern of a Decimal. Without it, a text of signs and dots alone passes too.
-_OF_DECIMALS = "(?!^[-+.]*$)"
+# pydantic writes it before the pattern of a Decimal. Without it, a text of only signs and dots matches too.
+_DECIMAL_LOOKAHEAD = "(?!^[-+.]*$)"
 
 
 class Expression:
@@ -24,28 +24,28 @@ class Expression:
     def __init__(self, compiled: Any) -> None:
         self._compiled = compiled
         self.program_size: int = compiled.programsize
-        """Instructions; a search looks at most at all of them for each byte of the text."""
+        """Instructions; a search runs at most all of them for each byte of the text."""
 
     def found_in(self, text: str) -> bool:
-        """Whether some part of the text matches."""
+        """Search for a match anywhere in the text."""
         return self._compiled.search(text.encode("utf-8", "surrogatepass")) is not None
 
 
 @lru_cache(maxsize=1024)
 def compile_expression(pattern: str) -> Expression:
-    """Compile a regular expression of RE2's syntax: what JSON Schema recommends, without lookaround and backreferences.
+    """Compile a regular expression in RE2's syntax: that of JSON Schema without lookaround and backreferences.
 
     ``$`` is the end of the text; ``\\d`` and ``\\w`` are ASCII.
 
     Raises:
-        ValueError: it is no regular expression, is too large, or needs more than linear time; in words.
+        ValueError: it is no regular expression, is too large, or needs more than linear time; the message says which.
     """
     options = re2.Options()
     options.max_mem = _MAX_MEMORY
     options.never_capture = True
     options.log_errors = False
     try:
-        return Expression(re2.compile(pattern.replace(_OF_DECIMALS, ""), options))
+        return Expression(re2.compile(pattern.replace(_DECIMAL_LOOKAHEAD, ""), options))
     except re2.error as error:
         raise ValueError(_words(error.args[0])) from None
     except UnicodeEncodeError:

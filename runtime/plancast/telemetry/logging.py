@@ -1,4 +1,4 @@
-"""Log records: as lines for people or as JSON, with the plan and the trace of each, without credentials."""
+"""Formats log records as text or JSON, with the ids of the plan and the trace, without credentials."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from plancast_bus.events.envelope import EventEnvelope
 
 LogFormat = Literal["text", "json"]
 MAX_CHARS = 16_384
-"""Of a message, a field or a traceback; what is over it is cut off."""
+"""Length of a message, a field or a traceback; the rest is cut off."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 IN_HAND: ContextVar[EventEnvelope | Callable[[], Mapping[str, Any]] | None] = ContextVar("IN_HAND", default=None)
-"""The event that this task is about, or what tells the fields; looked at only when a record is made."""
+"""The event that this task handles, or a function that returns log fields, called for each record."""
 
 
 def about(event: EventEnvelope) -> dict[str, Any]:
-    """What a record says of an event: ids, no data."""
+    """Log fields of an event: ids, no data."""
     return {
         "plan_id": event.plan_id,
         "correlation_id": event.correlation_id,
@@ -35,22 +35,22 @@ def about(event: EventEnvelope) -> dict[str, Any]:
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields of a record: what it was given as ``extra``, and what is in hand where it is made.
+    """The fields of a record: its ``extra``, and those of the event that is handled.
 
-    A span that is under way gives ``trace_id`` and ``span_id``; else the event tells its ``trace_id``.
+    ``trace_id`` and ``span_id`` are those of the open span, else ``trace_id`` is the event's.
     """
     in_hand = IN_HAND.get()
     fields: dict[str, Any] = {}
     if in_hand is not None:
         fields |= in_hand() if callable(in_hand) else about(in_hand)
     fields |= _span()
-    # Where Ray is loaded, it adds to every record what is meant for itself alone.
+    # Ray, where it is loaded, adds attributes of its own to every record.
     fields |= {key: value for key, value in vars(record).items() if key not in _STANDARD and not key.startswith("_ray")}
     return {key: value for key, value in fields.items() if value is not None and value != ""}
 
 
 def _span() -> dict[str, str]:
-    """The ids of the span that is under way; nothing where nobody traces."""
+    """The ids of the open span, if any."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return {}
@@ -68,11 +68,11 @@ class FieldFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record with its traceback, without what looks like a credential: handlers raise what they like."""
+        """The record with its traceback, credentials redacted: handlers may raise anything."""
         return redact(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """The line, fields appended as ``key=value``."""
+        """The message and the fields as ``key=value``."""
         line = super().formatMessage(record)
         fields = [f"{key}={value}" for key, value in fields_of(record).items()]
         return f"{line} {' '.join(fields)}" if fields else line
@@ -82,7 +82,7 @@ class JsonFormatter(FieldFormatter):
     """One JSON object a line: ``ts`` (ISO 8601, UTC), ``level``, ``logger``, ``message``, the fields, ``exception``.
 
     Args:
-        fields: Said of every record, such as the actor's name.
+        fields: Fields of every record, such as the actor's name.
     """
 
     def __init__(self, fields: Mapping[str, Any] | None = None) -> None:
@@ -90,36 +90,36 @@ class JsonFormatter(FieldFormatter):
         self._fields = dict(fields or {})
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as a line, without what looks like a credential."""
-        said: dict[str, Any] = {
+        """The record as one line, credentials redacted."""
+        content: dict[str, Any] = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": _clean(record.getMessage()),
         }
-        # A field may not pass for one of these; nor for ours, which say where the record was made.
-        taken = said | self._fields
+        # A record's field must not replace one of these, nor one of the formatter's, which identify the source.
+        taken = content | self._fields
         for key, value in fields_of(record).items():
-            said[f"{key}_" if key in taken else key] = _clean(value)
-        said |= self._fields
+            content[f"{key}_" if key in taken else key] = _clean(value)
+        content |= self._fields
         if record.exc_info:
-            said["exception"] = _clean(self.formatException(record.exc_info))
+            content["exception"] = _clean(self.formatException(record.exc_info))
         if record.stack_info:
-            said["stack"] = _clean(self.formatStack(record.stack_info))
-        return json.dumps(said, ensure_ascii=False)
+            content["stack"] = _clean(self.formatStack(record.stack_info))
+        return json.dumps(content, ensure_ascii=False)
 
 
 def _clean(value: Any) -> Any:
-    """A value as JSON has it. Redacted one by one: what is cut out of a whole line may be a part of its syntax."""
+    """A value as JSON, redacted. Redacting the whole line could remove parts of its syntax."""
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):
         return value if value - value == 0 else str(value)  # JSON knows neither nan nor infinity
     text = redact(str(value))
     text = text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}…"
-    return text.encode("utf-8", "replace").decode()  # half a surrogate pair is no UTF-8
+    return text.encode("utf-8", "replace").decode()  # half a surrogate pair is not UTF-8
 
 
 def formatter(log_format: LogFormat, fields: Mapping[str, Any] | None = None) -> FieldFormatter:
-    """What writes records in this format; ``fields`` are said of every record in JSON."""
+    """The formatter for a format; ``fields`` are added to every JSON record."""
     return JsonFormatter(fields) if log_format == "json" else FieldFormatter()

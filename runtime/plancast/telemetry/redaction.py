@@ -1,6 +1,6 @@
-"""Hiding credentials in texts that others wrote: by their shapes in errors and logs, by their values where known.
+"""Redacts credentials in untrusted text: by pattern in errors and logs, by value where it is known.
 
-This is the one list of shapes. RE2 searches for them, in time linear in the text, whatever the text is.
+All patterns are here. RE2 searches for them, in time linear in the text.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import re2
 
 HIDDEN: Final = "[hidden]"
 MIN_SECRET: Final = 8
-"""Shorter secrets are not looked for by value: they are parts of ordinary words and numbers."""
+"""Shorter secrets are not redacted by value: they occur in ordinary words and numbers."""
 _MAX_WORD: Final = 16
-"""Nor are shorter ones without a digit: names, and what is given as a key where a server wants none."""
+"""Nor are shorter ones without a digit: names, and placeholders given to servers that need no key."""
 
-# Recognized by themselves. All have a separator, a fixed length or digits; hyphenated words of prose are kept.
+# Recognized without context. All have a separator, a fixed length or digits; hyphenated words of prose are kept.
 _TOKENS: Final = (
     r"-----BEGIN (?:[A-Z0-9 ]*PRIVATE KEY[A-Z ]*|USER NKEY SEED|NATS USER JWT)-----"
     r"(?s:.*?)(?:-----END [A-Z0-9 ]*-----|\z)",
@@ -38,7 +38,7 @@ _TOKENS: Final = (
     r"\b(?:bot)?[0-9]{6,12}:AA[A-Za-z0-9_-]{30,}",  # Telegram
 )
 _MIN_MIXED: Final = 6
-"""Shorter values are not taken for credentials where prose may stand: "token: v2"."""
+"""Shorter values are no credentials where prose may occur: "token: v2"."""
 _COUNT: Final = re.compile(rb"(?i).?token|_?pass")
 _NO_SECRET: Final = re.compile(rb"(?i)none|null|true|false|required|basic|bearer|digest")
 _PROSE: Final = re.compile(rb"[a-z]+[.,]?")
@@ -47,7 +47,7 @@ _UNMIXED: Final = re.compile(rb"[A-Z]?[a-z]*|[A-Z]+")
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text without these secrets, and without anything that has the shape of a credential. Linear in the text."""
+    """Redact these secrets, and everything that matches the pattern of a credential. Linear in the text."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     tokens, named = _compiled()
@@ -59,21 +59,21 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def without(text: str, secrets: Iterable[str]) -> str:
-    """The text without these secrets, as they are and as JSON may spell them; short ones and words stay."""
-    for secret in sorted(filter(_telling, set(secrets)), key=len, reverse=True):
+    """Redact these secrets, also with JSON escapes; short ones and words stay."""
+    for secret in sorted(filter(_is_distinctive, set(secrets)), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
         if "\\u" in text or not secret.isalnum():
             text = _spelled(secret).sub(HIDDEN, text)
     return text
 
 
-def _telling(secret: str) -> bool:
+def _is_distinctive(secret: str) -> bool:
     return len(secret) >= _MAX_WORD or (len(secret) >= MIN_SECRET and any(map(str.isdigit, secret)))
 
 
 @lru_cache(maxsize=256)
 def _spelled(secret: str) -> re.Pattern[str]:
-    """A secret in JSON, where any character may be written as an escape."""
+    """Pattern of a secret in JSON, where any character may be escaped."""
     return re.compile("".join(map(_spellings, secret)))
 
 
@@ -97,22 +97,22 @@ def _hide_token(found: Any) -> bytes:
 
 def _hide_value(found: Any) -> bytes:
     pair = 1 if found[1] is not None else 3 if found[3] is not None else 5
-    before, said = found[pair], found[pair + 1]
-    value = said.lstrip(b"\\\"'")
+    before, after = found[pair], found[pair + 1]
+    value = after.lstrip(b"\\\"'")
     plain = value.rstrip(b",.:)]}")
     counts = _COUNT.match(before) and plain.isdigit() and len(plain) < MIN_SECRET
     if counts or _NO_SECRET.fullmatch(plain) or (pair == 3 and len(plain) < _MIN_MIXED):
         return bytes(found[0])
-    return bytes(before + said[: len(said) - len(value)] + HIDDEN.encode())
+    return bytes(before + after[: len(after) - len(value)] + HIDDEN.encode())
 
 
 def _hide_bearer(found: Any) -> bytes:
-    """Words that follow in prose are kept: "basic understanding"."""
+    """Redact the value, unless it is a word of prose: "basic understanding"."""
     return bytes(found[0]) if _PROSE.fullmatch(found[2]) else bytes(found[1] + HIDDEN.encode())
 
 
 def _hide_user(found: Any) -> bytes:
-    """User and password, or a token. A user alone is kept, but for one in HTTP that does not look like a name."""
+    """Redact user and password, or a token; a user alone only in HTTP URLs, where it does not look like a name."""
     user, scheme = found[2], found.string[max(0, found.start() - 5) : found.start()]
     named = not scheme.endswith((b"http", b"https")) or _UNMIXED.fullmatch(user)
     if b":" not in user and len(user) < _MAX_WORD and named:
@@ -122,8 +122,8 @@ def _hide_user(found: Any) -> bytes:
 
 _SCHEME: Final = r"(?:apikey|basic|bearer|digest|token)\s+"
 _IS: Final = r"(?:=>|[:=])"
-# Recognized by what stands before, which is kept, as is what follows. The weak names are also words of prose, where a
-# colon and a blank may follow them: what comes then has to look like a credential. So has what follows a blank alone.
+# Recognized by what precedes them, which is kept. The weak names are also words of prose, in which a colon and a blank
+# may follow: then the value has to look like a credential, as it has after a blank alone.
 _WEAK: Final = r"authorization|credentials?|secret|token"
 _STRONG: Final = (
     r"access[_-]?key|account[_-]?key|api[_-]?key|passphrase|passw(?:or)?d|private[_-]?key|pwd"

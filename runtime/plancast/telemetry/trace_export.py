@@ -1,8 +1,8 @@
-"""Where spans go: the OpenTelemetry SDK, set up at the edge of a process by OpenTelemetry's own environment variables.
+"""Sets up the OpenTelemetry SDK of a process, by OpenTelemetry's own environment variables.
 
 ``OTEL_EXPORTER_OTLP_ENDPOINT``, ``OTEL_TRACES_SAMPLER``, ``OTEL_RESOURCE_ATTRIBUTES``, ``OTEL_BSP_SCHEDULE_DELAY`` and
-the others mean what they mean everywhere. Of exporters (``OTEL_TRACES_EXPORTER``) there are ``otlp``, by HTTP, which is
-the default, ``console`` and ``none``.
+the others have their usual meaning. Exporters (``OTEL_TRACES_EXPORTER``) are ``otlp`` (by HTTP, the default),
+``console`` and ``none``.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 FLUSH_SECONDS = 3.0
-"""How long a process that ends waits for its last spans to be taken: a collector that is down holds nobody up."""
+"""Time limit for exporting the last spans at the end of a process, so that a collector that is down does not block."""
 _provider: Any = None
-"""What this process exports by; None while it exports nothing."""
+"""The provider of this process; None: nothing is exported."""
 
 
 def open_tracing(settings: Settings, name: str) -> Tracing | None:
-    """What makes spans in this process, their export set up; None where traces are off.
+    """Set up the export of spans, and return the process's `Tracing`; None where traces are off.
 
-    A provider that the program has set up itself is used as it is. Nothing that is missing keeps a plan from running:
-    it is logged, and spans go nowhere.
+    A provider that the program has set up is used as it is. If the set-up fails, that is logged, and spans are dropped.
 
     Args:
         settings: ``telemetry.traces``.
-        name: Of the process among its kind, such as ``host-0``: the resource's ``service.instance.id``.
+        name: Name of the process, such as ``host-0``: the resource's ``service.instance.id``.
     """
     if settings.telemetry.traces == "off":
         return None
@@ -48,8 +47,8 @@ def open_tracing(settings: Settings, name: str) -> Tracing | None:
 
 
 def flush() -> None:
-    """Export what waits, before the process ends; blocks for :data:`FLUSH_SECONDS` at most."""
-    if _provider is not None:  # in a thread, since the SDK does not keep to the timeout that it is given
+    """Export pending spans; blocks for :data:`FLUSH_SECONDS` at most."""
+    if _provider is not None:  # in a thread, since the SDK does not respect its timeout
         flushing = threading.Thread(target=_provider.force_flush, daemon=True)
         flushing.start()
         flushing.join(FLUSH_SECONDS)
@@ -64,13 +63,13 @@ def _set_up(name: str) -> None:
 
     if _provider is not None or not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
         return
-    said = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    about = {"service.name": "plancast", "service.instance.id": name}
-    if os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in said:
-        del about["service.name"]
-    if "service.instance.id=" in said:
-        del about["service.instance.id"]
-    provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
+    given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    attributes = {"service.name": "plancast", "service.instance.id": name}
+    if os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in given:
+        del attributes["service.name"]
+    if "service.instance.id=" in given:
+        del attributes["service.instance.id"]
+    provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
     for exporter in os.environ.get("OTEL_TRACES_EXPORTER", "").split(",") or [""]:
         kind = exporter.strip().lower() or "otlp"
         if kind == "otlp":
@@ -82,7 +81,7 @@ def _set_up(name: str) -> None:
 
             provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))
         elif kind != "none":
-            raise ValueError(f"OTEL_TRACES_EXPORTER is {kind[:40]!r}; there are otlp, console and none")
+            raise ValueError(f"OTEL_TRACES_EXPORTER is {kind[:40]!r}; allowed: otlp, console, none")
     api.set_tracer_provider(provider)
     _provider = provider
     atexit.register(flush)

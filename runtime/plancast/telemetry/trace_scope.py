@@ -1,4 +1,4 @@
-"""Which trace the code that runs belongs to. Light: it loads nothing of OpenTelemetry."""
+"""The current trace, in context variables. Does not import OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from plancast.telemetry.tracing import Tracing, Work
 
 TRACE: ContextVar[str] = ContextVar("TRACE", default="")
-"""Of the task that is being done, as a text; see :mod:`plancast_bus.events.trace_context`. Empty: of none."""
+"""W3C traceparent of the current turn or task; "" when there is none."""
 TRACING: ContextVar[Tracing | None] = ContextVar("TRACING", default=None)
-"""What makes spans; None where traces are off."""
+"""Creates spans; None where traces are off."""
 WORK: ContextVar[Work | None] = ContextVar("WORK", default=None)
-"""The span of the turn or task that is under way."""
+"""The span of the current turn or task."""
 
 
 def current_trace() -> str:
-    """The trace that what is sent now belongs to: that of the innermost span, also one of the app's own."""
+    """The trace of messages sent now: that of the innermost open span, the app's own included."""
     tracing = TRACING.get()
     return TRACE.get() if tracing is None else tracing.current() or TRACE.get()

@@ -1,9 +1,7 @@
-"""Spans around what plancast does, by the OpenTelemetry API alone. Only loaded where traces are on.
+"""Spans of turns, tasks and model calls, with the OpenTelemetry API alone. Imported only where traces are on.
 
-Export and sampling are set up elsewhere: :mod:`plancast.telemetry.trace_export` in the
-processes of a deployment, the program itself anywhere else. Without that all of this does next to nothing.
-
-Spans name ids, types, states, models and numbers of tokens. They never hold what an event says, a prompt or an answer.
+:mod:`plancast.telemetry.trace_export` sets up export and sampling in the processes of a deployment; elsewhere the
+program does. Spans hold ids, types, states, models and numbers of tokens, never event data, prompts or answers.
 """
 
 from __future__ import annotations
@@ -47,16 +45,16 @@ class Work:
     def __init__(self, span: api.Span) -> None:
         self.span = span
         self.trace = text_of(span.get_span_context())
-        """What it sends belongs to this."""
+        """W3C traceparent of the span, for what is sent within it."""
 
     def note(self, **attributes: AttributeValue | None) -> None:
-        """Add attributes, ``plancast.`` before their names, ``__`` for dots; not those that are None or empty."""
+        """Add attributes that are neither None nor empty; names get the prefix ``plancast.``, ``__`` becomes a dot."""
         for name, value in attributes.items():
             if value is not None and value != "":
                 self.span.set_attribute(f"plancast.{name.replace('__', '.')}", value)
 
     def fail(self, kind: str) -> None:
-        """It did not succeed, for this kind of reason: a word of few, no message."""
+        """Record a failure; `kind` is one of few words, not a message."""
         self.span.set_attribute("error.type", kind)
         self.span.set_status(api.StatusCode.ERROR, kind)
 
@@ -66,17 +64,17 @@ class Work:
 
 
 class Tracing:
-    """Makes spans.
+    """Creates spans.
 
     Args:
-        provider: Where they go; that of the process when absent.
+        provider: None: the process's.
     """
 
     def __init__(self, provider: api.TracerProvider | None = None) -> None:
         self._tracer = api.get_tracer(NAME, tracer_provider=provider)
 
     def current(self) -> str:
-        """The trace of the innermost span that is open here; empty when there is none."""
+        """The trace of the innermost open span; empty when there is none."""
         return text_of(api.get_current_span().get_span_context())
 
     def begin(
@@ -87,7 +85,7 @@ class Tracing:
         trace: str = "",
         links: Sequence[api.Link] = (),
     ) -> Work:
-        """Open a span below a trace that came from elsewhere, or else below the innermost one that is open here."""
+        """Open a span: a child of a remote trace if it is given, else of the innermost open span."""
         return Work(
             self._tracer.start_span(
                 name, _context_of(trace) if trace else None, kind, dict(attributes), links, record_exception=False
@@ -96,7 +94,7 @@ class Tracing:
 
     @contextlib.contextmanager
     def within(self, work: Work) -> Iterator[None]:
-        """Have what runs here belong to a span, handlers of the app and the questions that they ask included."""
+        """Make a span the current one, also for the app's handlers and their model calls."""
         attached = attach(api.set_span_in_context(work.span))
         tokens: list[tuple[Any, Token[Any]]] = [
             (TRACE, TRACE.set(work.trace)),
@@ -111,9 +109,9 @@ class Tracing:
             detach(attached)
 
     async def publish(self, bus: Bus, event: EventEnvelope) -> None:
-        """Publish an event of a client's, in a span, below whatever span is open in the program. Raises as the bus."""
-        about = sending(event, bus.subjects)
-        work = self.begin(f"publish {event.type}", api.SpanKind.PRODUCER, about)
+        """Publish a client's event in a span, a child of the program's open span. Raises as the bus does."""
+        attributes = sending(event, bus.subjects)
+        work = self.begin(f"publish {event.type}", api.SpanKind.PRODUCER, attributes)
         if work.trace:
             event.trace_id = trace_id_of(work.trace)
         try:
@@ -125,30 +123,26 @@ class Tracing:
             work.end()
 
     def chat(self, request: ReasonRequest, model: str, provider: str) -> Work:
-        """Open the span of one call to a model; see :func:`answered`."""
-        about: dict[str, AttributeValue] = {
+        """Open the span of one model call; see :func:`answered`."""
+        attributes: dict[str, AttributeValue] = {
             "gen_ai.operation.name": "chat",
             "gen_ai.request.model": model,
             "gen_ai.output.type": "json" if "response_format" in request.parameters else "text",
         }
         if provider:
-            about["gen_ai.provider.name"] = provider
+            attributes["gen_ai.provider.name"] = provider
         for name, attribute in _REQUEST_PARAMETERS.items():
             value = request.parameters.get(name)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
-                about[attribute] = value
-        for name, text in (
-            ("plan_id", request.plan_id),
-            ("planner", request.planner),
-            ("tenant_id", request.tenant_id),
-        ):
-            if text:
-                about[f"plancast.{name}"] = text
-        return self.begin(f"chat {model}", api.SpanKind.CLIENT, about, getattr(request, "trace", ""))
+                attributes[attribute] = value
+        for name in ("plan_id", "planner", "tenant_id"):
+            if text := getattr(request, name):
+                attributes[f"plancast.{name}"] = text
+        return self.begin(f"chat {model}", api.SpanKind.CLIENT, attributes, getattr(request, "trace", ""))
 
 
 def answered(work: Work, model: str, tokens: tuple[int, int], finish_reason: str, answer_id: str) -> None:
-    """Note a model's answer: the model that gave it, tokens in and out, and why it ended. Not what it says."""
+    """Add the attributes of a model's answer: its model, id, finish reason, tokens in and out."""
     for name, value in (
         ("gen_ai.response.model", model),
         ("gen_ai.response.id", answer_id),
@@ -195,7 +189,7 @@ def _message(event: EventEnvelope, subjects: Subjects) -> dict[str, AttributeVal
 
 
 def text_of(context: api.SpanContext) -> str:
-    """A span's context as a text; empty when it has none."""
+    """A span's context as W3C traceparent and tracestate; empty when it is not valid."""
     if not context.is_valid:
         return ""
     parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags & 0xFF:02x}"
@@ -204,7 +198,7 @@ def text_of(context: api.SpanContext) -> str:
 
 
 def link_to(trace: str) -> api.Link | None:
-    """A link to the span that a text names; None for none."""
+    """A link to the span of a traceparent; None when there is none."""
     context = api.get_current_span(_context_of(trace)).get_span_context() if trace else None
     return api.Link(context) if context is not None and context.is_valid else None
 

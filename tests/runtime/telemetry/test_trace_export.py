@@ -67,7 +67,7 @@ def test_the_sampler_is_what_opentelemetrys_variables_say() -> None:
 @pytest.mark.parametrize(
     ("variables", "told"),
     [
-        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "there are otlp, console and none"),
+        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "allowed: otlp, console, none"),
         ({"OTEL_TRACES_EXPORTER": "none"}, ""),
     ],
 )
