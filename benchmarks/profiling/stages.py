@@ -53,7 +53,11 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "plancast_actors.hosting.event_decoder": {DECODE: ("read",)},
     "plancast_actors.hosting.plan_actor": {DISPATCH: ("deliver",)},
     "plancast_actors.hosting.activation": {COMMIT: ("commit",), EMIT: ("emit", "_send", "_note_place")},
-    "plancast_actors.hosting.fast_path": {TURN: ("begin",), COMMIT: ("_committed",), EMIT: ("_emitted",)},
+    "plancast_actors.hosting.fast_path": {
+        TURN: ("create", "begin"),
+        COMMIT: ("_commit", "_committed"),
+        EMIT: ("_send", "_emitted"),
+    },
     "plancast_actors.dispatch.dispatcher": {ACK: ("_acknowledge", "_settle", "_keep_alive")},
     "plancast_actors.workers.reader": {
         BUS_IN: ("_read",),
@@ -82,6 +86,7 @@ MODULES = {
     "plancast_actors.hosting.protocol": DISPATCH,
     "plancast_actors.hosting.plan_host": DISPATCH,
     "plancast_actors.hosting.plan_actor": TURN,
+    "plancast_actors.hosting.slow_path": TURN,
     "plancast_actors.hosting.activation": TURN,
     "plancast_actors.rpc.framing": RAY_HOP,
     "plancast_actors.hosting.connection": RAY_HOP,

@@ -66,10 +66,10 @@ def frames(*functions: tuple[str, str]) -> FrameType:
 @pytest.mark.parametrize(
     ("functions", "stage"),
     [
-        ([("plancast_actors.hosting.plan_actor", "_take"), ("plancast.turn.turn", "run")], stages.TURN),
+        ([("plancast_actors.hosting.slow_path", "_take"), ("plancast.turn.turn", "run")], stages.TURN),
         (
             [
-                ("plancast_actors.hosting.plan_actor", "_take"),
+                ("plancast_actors.hosting.slow_path", "_take"),
                 ("plancast.state_machine.machine", "enter"),
                 ("json", "dumps"),
             ],

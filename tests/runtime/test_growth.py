@@ -22,7 +22,7 @@ from plancast.tasks.registry import KEPT_STEPS, TaskRegistry
 from plancast.tasks.spec import SpawnSpec
 from plancast.testing import ManualClock, PlancastTest
 from plancast.turn.timers import MAX_ALIASES
-from plancast_actors.hosting import plan_host
+from plancast_actors.hosting import services
 from plancast_actors.maintenance import stalled_plans
 from plancast_bus.events.codec import unpack
 from plancast_bus.ports.checkpoints import Checkpoint
@@ -318,7 +318,7 @@ async def test_the_memory_of_a_plan_host_is_the_same_after_very_many_finished_pl
 
 
 async def test_a_plan_host_remembers_so_many_state_machines_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_host, "MACHINES", 8)
+    monkeypatch.setattr(services, "MAX_MACHINES", 8)
     planner = Planner("designing")
 
     @planner.on_goal("design.goal")

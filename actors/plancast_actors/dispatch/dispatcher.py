@@ -178,7 +178,7 @@ class Dispatcher:
             if self.samples is not None and not held.token & UNSAMPLED:
                 self._note_handed(held)
             link = router.route(held.delivery) or await router.look_up(held.delivery)
-            link.put(_inbound(held))
+            link.put(Inbound.of(held.delivery, held.token))
 
     # Settling.
 
@@ -261,22 +261,6 @@ class Dispatcher:
             due = self.in_hand.to_keep_alive(now - every, now, KEEP_ALIVE_ROUNDS - 2)
             for consumer, deliveries in due.items():
                 await _without_bus(consumer.in_progress(deliveries))
-
-
-def _inbound(held: Held) -> Inbound:
-    delivery = held.delivery
-    return Inbound(
-        held.token,
-        delivery.subject,
-        delivery.payload,
-        delivery.content_type,
-        delivery.message_id,
-        delivery.stream,
-        delivery.sequence,
-        delivery.attempt,
-        "",
-        delivery.trace,
-    )
 
 
 async def _at_point(point: CrashPoint, deliveries: list[Delivery]) -> list[Delivery]:

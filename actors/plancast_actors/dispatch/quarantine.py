@@ -64,13 +64,13 @@ class Quarantine:
             token = inbound.token
             losses = self.losses[token] = self.losses.get(token, 0) + 1
             tried = self.on_trial is not None and token == self.on_trial.token
-            if inbound.convicted and tried:
+            if inbound.crash_reason and tried:
                 hopeless.append(inbound)
                 del self.losses[token]
             elif losses < SUSPECT:
                 again.append(inbound)
-            elif not inbound.convicted and self._is_guilty(losses, tried):
-                self.suspects.append(inbound._replace(convicted=_verdict(losses, tried and self._alone)))
+            elif not inbound.crash_reason and self._is_guilty(losses, tried):
+                self.suspects.append(inbound._replace(crash_reason=_verdict(losses, tried and self._alone)))
             else:
                 self.suspects.append(inbound)
         self.on_trial = None

@@ -1,13 +1,14 @@
-"""Activation: what a host knows of one plan, from its checkpoint and for its next one."""
+"""Activation: one plan in the memory of its host."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TypeVar
 
 from plancast.plan.context import PlanContext
 from plancast.plan.serialization import pack_state
@@ -15,6 +16,8 @@ from plancast.state_machine.machine import Machine
 from plancast.turn.serialization_check import packed_and_checked
 from plancast.turn.turn import Turn
 from plancast_actors.hosting.outbox_recovery import still_unsent
+from plancast_actors.hosting.protocol import Inbound
+from plancast_actors.hosting.services import Emitted, HostServices
 from plancast_actors.maintenance.machine_gc import is_kept
 from plancast_actors.telemetry.samples import Laps
 from plancast_bus import fault_injection
@@ -25,83 +28,101 @@ from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.ports.effects import Effect, Publish, SealHistory, SetTimer
 
-if TYPE_CHECKING:
-    from plancast_actors.hosting.plan_host import PlanHost
-
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 DIGEST_BYTES = 8
 EXPIRED = "plan.expired"
-"""Type of the timer by which a finished plan's history and aliases are removed."""
+"""Type of the timer that removes a finished plan's history and aliases."""
 EXPIRY_GRACE = 60.0
-"""Seconds by which the checkpoint of such a plan outlives that timer."""
-
-
-class Emitted(NamedTuple):
-    """A checkpoint whose effects are all out.
-
-    Streams know repetitions for a while only, so that effects are not sent again without need.
-    """
-
-    version: int
-    sequences: Sequence[int] = ()
-    """Places in the stream of the requests that are still open, in their order."""
+"""Seconds by which such a plan's checkpoint outlives that timer."""
 
 
 class Activation:
-    """One plan in memory: loaded from its checkpoint, committed turn by turn, its effects sent after each commit.
+    """One plan in memory: loaded from its checkpoint, committed turn by turn, effects sent after each commit.
 
-    It never holds more than the checkpoint does, so it may be dropped between turns.
+    It never holds more than the checkpoint does, so it may be dropped between turns. Tracing overrides the methods
+    ``turn``, ``scope``, ``turn_failed`` and ``turn_ended``.
     """
 
     __slots__ = (
         "_has_sent", "_machine_hash", "_machine_put_at", "_remembered", "_sealed", "_tail", "_tail_bytes",
-        "correlation_id", "host", "laps", "loaded", "plan", "processed", "revision", "version",
+        "conflicts", "correlation_id", "host", "laps", "loaded", "plan", "processed", "revision", "version",
     )  # fmt: skip
 
-    def __init__(self, host: PlanHost, correlation_id: str) -> None:
+    def __init__(self, host: HostServices, correlation_id: str) -> None:
         self.host = host
         self.correlation_id = correlation_id
+        self.conflicts = 0
+        """Commits in a row that were refused, or failed in an unknown way."""
         self.laps: Laps | None = None
-        """Times the turn that is taken, when it is one of those that are measured."""
+        """Measures the current turn if it is sampled."""
         self.unload()
 
     def unload(self) -> None:
-        """Know nothing, until the next :meth:`load`."""
+        """Drop everything; the next turn begins with :meth:`load`."""
         self.plan: PlanContext | None = None
         self.loaded = False
         self.revision = self.version = self._sealed = self._tail_bytes = 0
         self.processed: dict[bytes, None] = {}
-        """Digests of the ids of processed events, oldest first,"""
+        """Digests of the ids of processed events, oldest first."""
         self._remembered = b""
-        """and the same as the checkpoint has them."""
+        """The same digests as the checkpoint stores them."""
         self._tail: tuple[bytes, ...] = ()
         self._machine_hash, self._machine_put_at = "", 0.0
         self._has_sent = False
-        """Whether the last turn has had effects."""
+        """Whether the last turn had effects."""
 
     def unload_turn(self) -> bool:
-        """Drop what a turn has done to the plan; True when there was no plan before: nothing is to be loaded."""
+        """Drop what an uncommitted turn did to the plan; True if there was no plan before, so none is to be loaded."""
         new = self.loaded and self.revision == 0
         self.unload()
         self.loaded = new
         return new
 
+    def assume_new(self, event: EventEnvelope) -> bool:
+        """Treat the plan of a goal as not begun, which saves a read; the commit's compare-and-set proves it."""
+        if self.conflicts or event.topic != "action-requests" or event.type not in self.host.environment.goals:
+            return False
+        self.loaded = True
+        return True
+
     @property
     def emitted(self) -> Emitted | None:
-        """What is out, between turns; None when there is nothing to be remembered of it."""
+        """The effects that are acknowledged, between turns; None if there is nothing to remember."""
         plan = self.plan
         if plan is None or plan.status.finished or not (self._has_sent or plan.requests):
             return None
         return Emitted(self.version, tuple(each.sequence for each in plan.requests.values()))
 
+    # The turn.
+
+    def turn(self, inbound: Inbound, event: EventEnvelope, is_timer: bool) -> Turn:
+        """Create the turn of an event."""
+        now = self.host.clock.time()
+        turn = Turn(self.host.environment, self.correlation_id, event, self.plan, self.revision + 1, now, is_timer)
+        if inbound.trace:
+            turn.belongs_to(inbound.trace)
+        return turn
+
+    def scope(self) -> AbstractContextManager[None]:
+        """The context in which a turn's handlers run."""
+        return nullcontext()
+
+    def turn_failed(self, kind: str) -> None:
+        """Called with the kind of each failure in a turn."""
+
+    def turn_ended(self) -> None:
+        """Called when an event's turn is over, whatever came of it."""
+
+    # The checkpoint.
+
     async def is_stale(self) -> bool:
-        """Whether somebody else has taken a turn of the plan since this actor has."""
+        """Whether another host has committed a turn of the plan since this one."""
         stored = await self.host.bus.checkpoints.load(self.correlation_id)
         return (stored.version if stored is not None else 0) != self.version
 
     async def load(self) -> None:
-        """Activation: the plan as its checkpoint says, and its last effects once more."""
+        """Load the plan from its checkpoint; send its last effects again unless known to be acknowledged."""
         if fault_injection.armed:
             await self._reach(CrashPoint.TURN_LOAD_BEFORE)
         checkpoint = await self.host.bus.checkpoints.load(self.correlation_id)
@@ -132,7 +153,7 @@ class Activation:
             await self._reach(CrashPoint.TURN_LOAD_AFTER)
 
     async def forget(self, expired: EventEnvelope) -> None:
-        """Remove what a finished plan has left beside its checkpoint, which expires by itself, perhaps long ago."""
+        """Remove a finished plan's history and aliases. Its checkpoint expires by itself, perhaps long ago."""
         if self.plan is None or self.plan.status.finished:
             aliases = self.plan.aliases if self.plan is not None else expired.data.get("aliases", ())
             await self.host.bus.checkpoints.forget(self.correlation_id, aliases)
@@ -152,7 +173,7 @@ class Activation:
         return SetTimer(self.correlation_id, "expiry", turn.now + seconds, payload, content_type)
 
     async def commit(self, turn: Turn, digest: bytes) -> None:
-        """Make a turn durable, and send its effects."""
+        """Commit a turn, and send its effects."""
         machine = _machine_of(turn)
         if machine is not None and not self._has_kept(machine, turn.now):
             await self._keep(machine)
@@ -165,7 +186,7 @@ class Activation:
             self.laps.end("commit")
         if not self.may_stage(turn, self.host.clock.time()):
             assert machine is not None
-            await self._keep(machine)  # the commit took days, as when the computer slept: nobody knew that it is needed
+            await self._keep(machine)  # the commit took days (a suspended computer): it may have been removed
         if fault_injection.armed:
             await self._reach(CrashPoint.TURN_COMMIT_AFTER)
         await self.emit(checkpoint.outbox)
@@ -173,14 +194,14 @@ class Activation:
             self.laps.end("emit")
 
     async def keep(self) -> None:
-        """Have the plan's state machine in the store, where this host has not put it there lately."""
+        """Store the plan's state machine, unless this host has stored it lately."""
         if self.plan is not None and self.plan.state_machine:
             machine = self.plan.machine
             if not self._has_kept(machine, self.host.clock.time()):
                 await self._keep(machine)
 
     def may_stage(self, turn: Turn, now: float) -> bool:
-        """Whether the state machine of the turn's plan rests in the store, for a checkpoint to refer to."""
+        """Whether the state machine is known to be stored, so that a checkpoint may refer to it."""
         machine = _machine_of(turn)
         if machine is None or self._has_kept(machine, now):
             return True
@@ -190,15 +211,12 @@ class Activation:
         return put_at is not None
 
     def stage(self, turn: Turn, digest: bytes, *, of_code: bool = False) -> Checkpoint:
-        """The checkpoint that makes a turn durable; the turn's state machine is in the store.
+        """Build the checkpoint of a turn, whose state machine is stored already.
 
-        Args:
-            turn: The turn.
-            digest: Of its event.
-            of_code: Code of the app may have run in it.
+        ``of_code``: code of the app may have run in the turn.
 
         Raises:
-            UnstorablePlan: that code has left in the plan what cannot be stored.
+            UnstorablePlan: code of the app left something in the plan that cannot be stored.
         """
         plan = turn.plan
         assert plan is not None
@@ -219,7 +237,7 @@ class Activation:
             turn.effects.append(self._expiry(plan, turn, expires_after))
             expires_after += EXPIRY_GRACE
         remembered = self._remembered + digest
-        return Checkpoint(  # by place, since arguments by name would cost more than all the rest
+        return Checkpoint(  # positional: keyword arguments would cost more than all the rest
             self.correlation_id,
             turn.revision,
             self.host.next_epoch(),
@@ -234,7 +252,7 @@ class Activation:
         )
 
     def committed(self, turn: Turn, checkpoint: Checkpoint, version: int) -> None:
-        """A turn is durable: the plan is as the turn has left it."""
+        """Adopt the state of a turn that is durable."""
         self.plan, self.loaded, self.version = turn.plan, True, version
         before = self._tail_bytes if checkpoint.sealed == self._sealed else 0
         self._tail, self._tail_bytes = checkpoint.timeline, before + len(checkpoint.timeline[-1])
@@ -261,7 +279,7 @@ class Activation:
         self._machine_hash = machine.hash
 
     async def emit(self, effects: tuple[Effect, ...], since: float | None = None) -> None:
-        """Send effects. Those that may have been sent long ago, first at ``since``, are looked for before."""
+        """Send effects. ``since``: when they may first have been sent; if long ago, streams are searched first."""
         if not effects:
             return
         since = self.host.clock.time() if since is None else since
@@ -279,9 +297,9 @@ class Activation:
         self.emitted_at(effects, await self.host.bus.emit(effects))
 
     def emitted_at(self, effects: tuple[Effect, ...], sequences: list[int]) -> None:
-        """Effects are out, events at these places of their streams."""
+        """Note the stream sequences of acknowledged effects."""
         for effect, sequence in zip(effects, sequences, strict=True):
-            # Only what rests in the stream of requests can be withdrawn from it.
+            # Only requests that are still in the stream can be withdrawn.
             if isinstance(effect, Publish) and effect.subject.startswith(self.host.requests_root):
                 self._note_place(effect.message_id, sequence)
 
@@ -294,7 +312,7 @@ class Activation:
         await fault_injection.reach(point, self.correlation_id)
 
     async def patiently(self, step: Callable[[], Awaitable[_T]]) -> _T:
-        """Repeat a step while the bus is away or full; every such step is harmless to repeat."""
+        """Retry an idempotent step with backoff while the bus is unavailable or full."""
         delay = 0.05
         while True:
             try:
@@ -306,7 +324,7 @@ class Activation:
 
 
 def digest_of(event_id: str) -> bytes:
-    """By what a checkpoint remembers that an event was processed."""
+    """The digest by which a checkpoint remembers a processed event."""
     return blake2b(event_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 

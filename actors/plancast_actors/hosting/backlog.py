@@ -36,18 +36,7 @@ class Backlog:
             return None
         topic, stored = found
         self._read[topic] = stored.sequence
-        return Inbound(
-            token,
-            stored.subject,
-            stored.payload,
-            stored.content_type,
-            stored.message_id,
-            stored.stream,
-            stored.sequence,
-            stored.attempt,
-            "",
-            stored.trace,
-        )
+        return Inbound.of(stored, token)
 
     async def _next(self) -> tuple[str, Delivery] | None:
         for topic, after in self._read.items():

@@ -1,4 +1,4 @@
-"""Parking: a turn that waits for a model says so, for its event no longer to take the place of others."""
+"""Parks turns that wait for a model, so that their events no longer count against `max_outstanding`."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from plancast.models.throttle import in_turn
 from plancast.telemetry.trace_scope import TRACING, current_trace
 
 
-class Parked(Protocol):
-    """Whoever takes a turn that may wait for models."""
+class ModelWaiter(Protocol):
+    """A plan actor, notified when its turn waits for models."""
 
-    def asks(self) -> None:
-        """The turn begins to wait for a model."""
+    def model_requested(self) -> None:
+        """The turn sends a request to a model."""
         ...
 
-    def hears(self) -> None:
-        """It has its answer, or none is coming."""
+    def model_replied(self) -> None:
+        """The request has ended, with a reply or an error."""
         ...
 
 
-PARK: ContextVar[Parked | None] = ContextVar("PARK", default=None)
-"""The plan actor that takes a turn in this task."""
+PARK: ContextVar[ModelWaiter | None] = ContextVar("PARK", default=None)
+"""The plan actor whose turn runs in this task."""
 
 
 class ParkingReasoner:
-    """The reasoner of a plan host: a turn that asks it is parked. See :class:`plancast.models.port.ReasonerPort`.
+    """The reasoner of a plan host: parks the turns that wait for it. A :class:`plancast.models.port.ReasonerPort`.
 
-    Models answer in waves: the turns that go on then do so one at a time, and those of other plans come in between.
+    Replies come in bursts: their turns go on one at a time, interleaved with those of other plans.
 
     Args:
-        reasoner: Who asks; None has models asked in this process.
+        reasoner: Forwards requests; None calls models in this process.
     """
 
     def __init__(self, reasoner: ReasonerPort | None) -> None:
         self._reasoner = reasoner
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
-        """Ask, and wait for the answer."""
+        """Send a request, and wait for the reply."""
         turn = PARK.get()
         if turn is None:
             return await self._ask(request)
-        turn.asks()
+        turn.model_requested()
         try:
             reply = await self._ask(request)
             await in_turn(request.plan_id)
             return reply
         finally:
-            turn.hears()
+            turn.model_replied()
 
     async def _ask(self, request: ReasonRequest) -> ReasonReply:
         if TRACING.get() is not None:

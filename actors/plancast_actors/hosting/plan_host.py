@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections import Counter, OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
-from plancast.agents.registry import AgentRegistry, Toolkit
 from plancast.app import App
 from plancast.models.port import ReasonerPort
-from plancast.plan.status import PlanStatus
-from plancast.plan.store import StoredPlans
 from plancast.settings import Settings
-from plancast.state_machine.machine import Machine
-from plancast.turn.turn import TurnEnvironment
-from plancast_actors.dead_letters import Poison
-from plancast_actors.hosting.activation import Emitted
-from plancast_actors.hosting.event_decoder import InboundReader
-from plancast_actors.hosting.parking import ParkingReasoner
+from plancast_actors.hosting.activation import Activation
 from plancast_actors.hosting.plan_actor import PlanActor
 from plancast_actors.hosting.protocol import Inbound, Outcome
-from plancast_actors.hosting.reports import MAX_REMEMBERED, REPORT_WAIT, REPORTS_SECONDS, Reports
-from plancast_actors.hosting.retries import Retries
+from plancast_actors.hosting.reports import REPORT_WAIT, REPORTS_SECONDS, Reports
+from plancast_actors.hosting.services import HostServices
 from plancast_actors.liveness.registration import Presence
-from plancast_actors.maintenance.machine_gc import is_kept
-from plancast_actors.telemetry.samples import Samples
-from plancast_bus.clock import Clock, SystemClock
+from plancast_bus.clock import Clock
 from plancast_bus.errors import InvalidSubject
-from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import Bus
-from plancast_bus.topics import SOURCES
 
 if TYPE_CHECKING:
     from plancast.telemetry.tracing import Tracing
@@ -42,13 +28,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 LOOKED_AT = 16
 """Actors that are looked at to make room for another one."""
-MACHINES = 1_024
-"""State machines that a host remembers; plans may each have one of their own."""
 AT_ONCE = 32
 """Events that are taken in before others have their turn: acknowledgements, calls, models' answers."""
 
 
-class PlanHost:
+class PlanHost(HostServices):
     """Holds plan actors in memory while they are in use, and drops them when they are not.
 
     Args:
@@ -71,63 +55,18 @@ class PlanHost:
         reasoner: ReasonerPort | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        self.app = app
-        self.bus = bus
-        self.settings = settings
-        self.name = name
-        self.clock = clock or SystemClock()
+        super().__init__(app, bus, settings, name, clock, reasoner)
         self._subjects = bus.subjects
-        self.decode = InboundReader(bus.subjects, settings.bus.max_event_bytes).read
-        """Reads the event of an :class:`Inbound`."""
-        self.registry = AgentRegistry(bus.registry, clock=self.clock)
-        self.environment = TurnEnvironment(
-            app=app,
-            subjects=bus.subjects,
-            encode=bus.encode,
-            memory=StoredPlans(bus.checkpoints),
-            settings=settings.plans,
-            max_event_bytes=settings.bus.max_event_bytes,
-            registry=self.registry,
-            toolkit=Toolkit(self.registry),
-            reasoner=ParkingReasoner(reasoner),
-        )
-        self.requests_root = bus.subjects.prefix + "." + EventTopic.ACTION_REQUESTS + "."
-        self.has_handlers = any(
-            planner.handles_events
-            or planner.transition_handler
-            or any(map(planner.goal_handler, planner.goals))
-            or any(map(planner.decider, planner.goals))
-            for planner in (*app.planners, *app.retiring)
-        )
-        self.turns = self.activations = self.put_aside = self.passivations = 0
-        self.plans_begun = self.commits_refused = self.parked = 0
-        self.plans_ended = {str(each): 0 for each in PlanStatus if each.finished}
-        """By status."""
-        self.decisions: Counter[tuple[str, str, str]] = Counter()
-        """By planner, model and action."""
-        self.reasons: Counter[str] = Counter()
-        """Why events were put aside."""
-        self.samples: Samples | None = None
-        """Where latencies are kept; None measures none."""
-        self.poison = Poison(bus, "undecodable", logger)
-        """Puts events aside that are none."""
-        self.retries = Retries()
         self._actors: OrderedDict[str, PlanActor] = OrderedDict()
-        self._emitted: OrderedDict[str, Emitted] = OrderedDict()
-        self._incarnation = uuid4().hex
-        self._epochs = itertools.count()
-        self._machines: OrderedDict[str, Machine] = OrderedDict()
-        self._kept: OrderedDict[str, float] = OrderedDict()
-        """When this host has put machines into the store, by their hashes."""
         self._reports: defaultdict[str, Reports] = defaultdict(Reports)
         self._sweeper: asyncio.Task[None] | None = None
         self._presence: Presence | None = None
         self._stopping = False
-        self._new_actor: Callable[[PlanHost, str], PlanActor] = PlanActor
+        self._new_state: Callable[[HostServices, str], Activation] = Activation
         if tracing is not None:
-            from plancast_actors.hosting.tracing import TracedPlanActor, TurnTraces
+            from plancast_actors.hosting.tracing import TracedActivation, TurnTraces
 
-            self._new_actor = partial(TracedPlanActor, traces=TurnTraces(tracing))
+            self._new_state = partial(TracedActivation, traces=TurnTraces(tracing))
 
     def start(self) -> None:
         """Begin to keep the app registered, and to drop idle plans; the first event does it too."""
@@ -158,7 +97,7 @@ class PlanHost:
         if actor is None:
             if len(self._actors) >= self.settings.hosts.max_live_plans:
                 self._passivate_some()
-            actor = self._actors[key] = self._new_actor(self, key)
+            actor = self._actors[key] = PlanActor(self._new_state(self, key), self._rested)
         else:
             self._actors.move_to_end(key)
         actor.last_used = now
@@ -168,71 +107,21 @@ class PlanHost:
 
     async def incarnation(self) -> str:
         """See :class:`plancast_actors.hosting.protocol.HostPort`."""
-        return self._incarnation
+        return self.incarnation_id
 
     async def recycle(self) -> None:
         """Nothing: it is for whoever runs the host to end it."""
 
-    # What plan actors call.
-
-    def next_epoch(self) -> str:
-        """A text that no commit has carried before, of this or any other host."""
-        return f"{self._incarnation}-{next(self._epochs)}"
-
-    def is_fact(self, topic: str) -> bool:
-        """Whether a topic is one for observers, whose events need not belong to a plan."""
-        return SOURCES[topic] == "facts"
-
-    async def machine(self, digest: str) -> Machine | None:
-        """The state machine with this content hash; None for the empty hash."""
-        if not digest:
-            return None
-        machine = self._machines.get(digest)
-        if machine is None:
-            encoded = await self.bus.checkpoints.get_machine(digest)
-            if encoded is None:
-                raise LookupError(f"the state machine {digest} is not in the store")
-            machine = self._machines[digest] = Machine.decode(encoded)
-            if len(self._machines) > MACHINES:
-                self._machines.popitem(last=False)
-        return machine
-
-    async def keep_machine(self, machine: Machine) -> float:
-        """Have a state machine in the store, before a checkpoint refers to it; returns when it was put there.
-
-        It is put again every day: see :mod:`plancast_actors.maintenance.machine_gc`.
-        """
-        now = self.clock.time()
-        put_at = self.kept_at(machine, now)
-        if put_at is None:
-            await self.bus.checkpoints.put_machine(machine.hash, machine.encoded)
-            put_at = self._kept[machine.hash] = now
-            self._kept.move_to_end(machine.hash)
-            if len(self._kept) > MACHINES:
-                self._kept.popitem(last=False)
-        return put_at
-
-    def kept_at(self, machine: Machine, now: float) -> float | None:
-        """When this host has put a state machine into the store; None when that was never, or too long ago."""
-        put_at = self._kept.get(machine.hash)
-        return put_at if put_at is not None and is_kept(put_at, now) else None
-
     @property
     def live(self) -> int:
-        """How many plan actors are in memory."""
+        """Number of plan actors in memory."""
         return len(self._actors)
 
-    def note_decisions(self, decisions: list[dict[str, Any]]) -> None:
-        """Count the decisions of a turn that is durable."""
-        for decided in decisions:
-            calls = decided["calls"]
-            model = str(calls[-1]["model"]) if calls else ""
-            self.decisions[decided["planner"], model, decided["decision"]["next_action"]["action"]] += 1
-
-    def rested(self, actor: PlanActor) -> None:
-        """An actor has worked off its mailbox; one whose plan is finished has no further use."""
-        if actor.idle and actor.finished and self._actors.get(actor.correlation_id) is actor:
-            del self._actors[actor.correlation_id]
+    def _rested(self, actor: PlanActor) -> None:
+        """Drop an idle actor whose plan is finished."""
+        key = actor.state.correlation_id
+        if actor.idle and actor.finished and self._actors.get(key) is actor:
+            del self._actors[key]
 
     # Passivation.
 
@@ -278,13 +167,7 @@ class PlanHost:
         self.passivations += 1
         emitted = actor.emitted
         if emitted is not None:
-            self._emitted[key] = emitted
-            if len(self._emitted) > MAX_REMEMBERED:
-                self._emitted.popitem(last=False)
-
-    def take_emitted(self, key: str) -> Emitted | None:
-        """What was out of a plan that this host has passivated; None when that is not known."""
-        return self._emitted.pop(key, None)
+            self.note_emitted(key, emitted)
 
     # Status and shutdown.
 

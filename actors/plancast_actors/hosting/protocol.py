@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, Protocol
 
+from plancast_bus.ports.bus import Delivery
+
 _PATIENCE = ((256, 0.0), (1024, 0.001))
 """Seconds between two calls while fewer events than so many are in hand: by then, others are worked off meanwhile. Busy
 processes have company without it; it bounds the calls of those that have cores to spare."""
@@ -31,10 +33,24 @@ class Inbound(NamedTuple):
     stream: str
     sequence: int
     attempt: int
-    convicted: str = ""
-    """Why nothing of it may be run any more: it brings its host down. Its plan fails with this."""
+    crash_reason: str = ""
+    """Why no code may run for it any more (it crashes its hosts); its plan fails with this text."""
     trace: str = ""
-    """The trace that it belongs to; see :mod:`plancast_bus.events.trace_context`."""
+    """Trace context; see :mod:`plancast_bus.events.trace_context`."""
+
+    @classmethod
+    def of(cls, delivery: Delivery, token: int) -> Inbound:
+        """A delivery under a token."""
+        return cls(
+            token, delivery.subject, delivery.payload, delivery.content_type, delivery.message_id, delivery.stream,
+            delivery.sequence, delivery.attempt, "", delivery.trace,
+        )  # fmt: skip
+
+    def to_delivery(self) -> Delivery:
+        """The event as a dead letter has it."""
+        return Delivery(
+            self.subject, self.payload, self.content_type, self.message_id, self.stream, self.sequence, self.attempt, ""
+        )
 
 
 class Outcome(NamedTuple):

@@ -7,9 +7,6 @@ import contextlib
 
 from plancast_actors.hosting.protocol import Outcome, patience
 
-MAX_REMEMBERED = 20_000
-"""Passivated plans of which a host remembers that their last effects are out."""
-
 REPORTS_SECONDS = 600.0
 """Seconds after which outcomes that nobody has asked for are dropped; who waits for any asks every second."""
 

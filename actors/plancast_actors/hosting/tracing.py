@@ -1,47 +1,38 @@
-"""TracedPlanActor: a plan actor whose turns are spans. Hosts make it where traces are on; others know nothing of it."""
+"""TracedActivation: spans for turns. Hosts use it when traces are on."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
 
+from cachetools import LRUCache
 from opentelemetry.trace import Link, SpanKind
 
 from plancast.telemetry.tracing import Tracing, Work, link_to, processing
-from plancast.turn.turn import Turn, TurnOutcome
+from plancast.turn.turn import Turn
 from plancast_actors.hosting.activation import Activation
-from plancast_actors.hosting.backlog import Backlog
-from plancast_actors.hosting.fast_path import QuickTurn
-from plancast_actors.hosting.plan_actor import PlanActor
-from plancast_actors.hosting.protocol import Inbound, Outcome
+from plancast_actors.hosting.protocol import Inbound
+from plancast_actors.hosting.services import HostServices
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.events.trace_context import read_trace, trace_id_of
 from plancast_bus.ports.checkpoints import Checkpoint
 
-if TYPE_CHECKING:
-    from plancast_actors.hosting.plan_host import PlanHost
-
 MAX_PLANS = 10_000
-"""Plans of which a host remembers which of their turns are to be linked to."""
+"""Plans per host for which turns to link to are remembered."""
 MAX_LINKS = 64
-"""Turns that one turn is linked to at most."""
+"""Links per span."""
 
 
 class TurnTraces:
-    """Makes the spans of a host's turns.
-
-    Args:
-        tracing: Makes spans.
-    """
+    """Opens and closes the spans of a host's turns."""
 
     def __init__(self, tracing: Tracing) -> None:
         self.tracing = tracing
-        self._joined: OrderedDict[str, list[str]] = OrderedDict()
-        """By plan: the turns, as traces, that have sent nothing since the plan last did. The next one that does joins
-        them. In memory only: a host that has just taken a plan over links to fewer."""
+        self._joined: LRUCache[str, list[str]] = LRUCache(MAX_PLANS)
+        """By plan: traces of the turns since the plan last sent anything; the next turn that does links to them. In
+        memory only, so a host that has just taken a plan over has fewer links."""
 
-    def begin(self, host: PlanHost, inbound: Inbound, event: EventEnvelope, turn: Turn, before: str) -> Work:
-        """Open the span of a turn, below the trace of its event; ``before`` is that of the plan's turn before."""
+    def begin(self, host: HostServices, inbound: Inbound, event: EventEnvelope, turn: Turn, before: str) -> Work:
+        """Open the span of a turn, in the trace of its event. ``before``: trace of the plan's previous turn."""
         environment, plan = host.environment, turn.plan
         planner = plan.planner if plan is not None else ""
         if not planner and event.type in environment.goals:
@@ -62,7 +53,7 @@ class TurnTraces:
         )
 
     def end(self, work: Work, turn: Turn, revision: int) -> None:
-        """Close the span of a turn, with what has become of the plan; ``revision`` is 0 when nothing was committed."""
+        """Close the span of a turn with the resulting state of the plan; ``revision`` is 0 if nothing was committed."""
         plan = turn.plan
         if plan is not None and revision:
             work.note(
@@ -84,15 +75,10 @@ class TurnTraces:
         if turn.outbox.sent or finished:
             self._joined.pop(key, None)
         elif trace:
-            joined = self._joined.setdefault(key, [])
-            joined.append(trace)
-            del joined[:-MAX_LINKS]
-            self._joined.move_to_end(key)
-            if len(self._joined) > MAX_PLANS:
-                self._joined.popitem(last=False)
+            self._joined[key] = [*self._joined.get(key, []), trace][-MAX_LINKS:]
 
     def _links(self, turn: Turn, trace: str, before: str) -> list[Link]:
-        """To the turns that waited for this one; to the turn before, when the event comes from another trace."""
+        """Link to the joined turns, and to the turn before if the event comes from another trace."""
         joined = self._joined.get(turn.correlation_id, [])
         if before and before not in joined and trace_id_of(before) != trace_id_of(trace):
             joined = [*joined, before]
@@ -101,103 +87,60 @@ class TurnTraces:
 
 
 class TracedActivation(Activation):
-    """Notes commits in the span of the turn."""
+    """A plan in memory whose turns are spans, from when an event is handled until its effects are acknowledged."""
 
-    __slots__ = ("revision_made", "work")
+    __slots__ = ("_before", "_revision", "_span", "_traces", "_turn")
 
-    def __init__(self, host: PlanHost, correlation_id: str) -> None:
-        self.work: Work | None = None
-        self.revision_made = 0
-        """What the turn has committed; 0 for nothing."""
+    def __init__(self, host: HostServices, correlation_id: str, traces: TurnTraces) -> None:
         super().__init__(host, correlation_id)
-
-    def committed(self, turn: Turn, checkpoint: Checkpoint, version: int) -> None:
-        """See :class:`Activation`."""
-        super().committed(turn, checkpoint, version)
-        self.revision_made = checkpoint.revision
-        if self.work is not None:
-            self.work.span.add_event("commit", {"plancast.revision": checkpoint.revision})
-
-
-class TracedPlanActor(PlanActor):
-    """A plan actor whose turns are spans, from when an event is handled until what came of it is out."""
-
-    __slots__ = ("_before", "_span", "_traces", "_turn")
-
-    state: TracedActivation
-
-    def __init__(self, host: PlanHost, correlation_id: str, traces: TurnTraces) -> None:
-        super().__init__(host, correlation_id)
-        self.state = TracedActivation(host, correlation_id)
         self._traces = traces
         self._span: Work | None = None
-        """Of the turn that is taken, at the first attempt or a later one."""
+        """The span of the current turn, all attempts included."""
         self._turn: Turn | None = None
-        """The attempt."""
+        """The current attempt."""
+        self._revision = 0
+        """The revision that the turn has committed; 0 for none."""
         self._before = ""
         """The trace of the turn before."""
 
     def turn(self, inbound: Inbound, event: EventEnvelope, is_timer: bool) -> Turn:
-        """The turn that an event is to have; several attempts at it are one span."""
+        """Create the turn of an event, and open its span at the first attempt."""
         turn = super().turn(inbound, event, is_timer)
-        work = self._span
-        if work is None:
-            work = self._span = self.state.work = self._traces.begin(self.host, inbound, event, turn, self._before)
-            self.state.revision_made = 0
+        if self._span is None:
+            self._span = self._traces.begin(self.host, inbound, event, turn, self._before)
+            self._revision = 0
         self._turn = turn
-        if work.trace:
-            turn.belongs_to(work.trace)
+        if self._span.trace:
+            turn.belongs_to(self._span.trace)
         return turn
 
-    def took(self, quick: QuickTurn) -> None:
-        """See :class:`PlanActor`."""
-        self._end()
-        super().took(quick)
-
-    async def _take(self, inbound: Inbound) -> Outcome:
-        try:
-            outcome = await super()._take(inbound)
-            if outcome.kind == "retry":
-                self._fail("retry")
-            return outcome
-        except BaseException as error:
-            self._fail(type(error).__name__)
-            raise
-        finally:
-            self._end()
-
-    async def _run(self, turn: Turn) -> TurnOutcome:
+    def scope(self) -> AbstractContextManager[None]:
+        """Make the turn's span the current one."""
         assert self._span is not None
-        with self._traces.tracing.within(self._span):
-            return await super()._run(turn)
+        return self._traces.tracing.within(self._span)
 
-    async def _take_backlog(self, backlog: Backlog, timer: EventEnvelope, inbound: Inbound) -> Outcome | None:
-        self._end()  # the span of a timer's turn that was discarded: what came before the timer has its own
-        return await super()._take_backlog(backlog, timer, inbound)
+    def committed(self, turn: Turn, checkpoint: Checkpoint, version: int) -> None:
+        """Note the commit in the span."""
+        super().committed(turn, checkpoint, version)
+        self._revision = checkpoint.revision
+        if self._span is not None:
+            self._span.span.add_event("commit", {"plancast.revision": checkpoint.revision})
 
-    async def _failed(
-        self, inbound: Inbound, event: EventEnvelope, is_timer: bool, error: BaseException
-    ) -> tuple[Turn, TurnOutcome]:
-        self._fail(type(error).__name__)
-        return await super()._failed(inbound, event, is_timer, error)
-
-    async def _put_aside(self, inbound: Inbound, reason: str, detail: str) -> None:
-        self._fail(reason)
-        await super()._put_aside(inbound, reason, detail)
-
-    def _fail(self, kind: str) -> None:
+    def turn_failed(self, kind: str) -> None:
+        """Mark the span as failed."""
         if self._span is not None:
             self._span.fail(kind)
 
-    def _end(self) -> None:
+    def turn_ended(self) -> None:
+        """Close the span."""
         work, turn = self._span, self._turn
-        self._span = self.state.work = self._turn = None
+        self._span = self._turn = None
         if work is not None and turn is not None:
-            self._traces.end(work, turn, self.state.revision_made)
+            self._traces.end(work, turn, self._revision)
             self._before = work.trace
 
 
 def _trace_in(event: EventEnvelope) -> str:
-    """Of a CloudEvent in structured mode, which has its trace in itself."""
+    """The trace of a CloudEvent in structured mode, which carries it as attributes."""
     parent, state = event.metadata.get("traceparent"), event.metadata.get("tracestate")
     return read_trace(parent if isinstance(parent, str) else None, state if isinstance(state, str) else None)

@@ -26,8 +26,8 @@ from plancast.testing import PlancastTest
 from plancast_actors.dispatch import host_link, quarantine
 from plancast_actors.dispatch.host_link import HostLimits, HostLink
 from plancast_actors.dispatch.quarantine import PHASE, Quarantine
-from plancast_actors.hosting.plan_actor import PlanActor
 from plancast_actors.hosting.protocol import HostLost, Inbound, Outcome
+from plancast_actors.hosting.slow_path import SlowTurn
 from plancast_actors.workers import reader
 from plancast_actors.workers.delivery_record import TRUSTED
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -99,7 +99,7 @@ def convicted(court: Quarantine, bystanders: int) -> int:
         court.reported([Outcome(each.token, "done", 0.0) for each in others])
         while court.suspects and court.suspects[0].token != 1:
             court.suspects.popleft()
-        if any(each.convicted for each in court.suspects):
+        if any(each.crash_reason for each in court.suspects):
             return losses
         now += 100.0
         tried = court.next_trial(bystanders, now)
@@ -129,7 +129,7 @@ def test_a_long_trial_is_adjourned_and_the_next_of_the_same_event_has_more_time(
     assert not court.holds_back(10.0 + quarantine.PHASE * 1.1)
     assert court.losses == {1: 2}
     court.lost([slow], 20.0)  # not on trial: no reason to convict
-    assert [each.convicted for each in court.suspects] == [""]
+    assert [each.crash_reason for each in court.suspects] == [""]
     assert court.next_trial(0, 30.0) is slow
     assert court.holds_back(30.0 + quarantine.PHASE * 1.9)
 
@@ -158,7 +158,7 @@ def test_a_turn_that_waits_for_its_model_holds_up_no_trial() -> None:
 
 def test_what_no_host_survives_even_once_convicted_is_hopeless() -> None:
     court = Quarantine(2)
-    event = an_inbound(1)._replace(convicted="guilty")
+    event = an_inbound(1)._replace(crash_reason="guilty")
     court.lost([event], 0.0)
     court.lost([event], 0.0)
     assert court.next_trial(0, 10.0) is event
@@ -176,7 +176,7 @@ def test_dispatchers_that_share_hosts_try_their_suspects_in_turn() -> None:
     assert courts[1].next_trial(0, 20.0) is not None
     assert not courts[0].holds_back(20.0)  # adjourned: what is lost now does not speak against it
     courts[0].lost([an_inbound(1)], 20.0)
-    assert [each.convicted for each in courts[0].suspects] == [""]
+    assert [each.crash_reason for each in courts[0].suspects] == [""]
 
 
 class Frail:
@@ -346,14 +346,14 @@ async def test_an_event_that_no_host_survives_even_unhandled_is_put_aside_by_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     poison = Poison()
-    take = PlanActor._take
+    take = SlowTurn._take
 
-    async def deadly(actor: PlanActor, inbound: Inbound) -> Outcome:
-        if b"poison" in inbound.payload:
+    async def deadly(turn: SlowTurn) -> Outcome:
+        if b"poison" in turn._inbound.payload:
             await poison.strike()
-        return await take(actor, inbound)
+        return await take(turn)
 
-    monkeypatch.setattr(PlanActor, "_take", deadly)
+    monkeypatch.setattr(SlowTurn, "_take", deadly)
     async with PlancastTest(an_app(poison), settings=settings()) as env:
         poison.env = env
         await env.submit("x.goal", {"poison": True})

@@ -1,0 +1,166 @@
+"""HostServices: what the plan actors of one host share, i.e. the bus, settings, caches and counters."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from cachetools import LRUCache
+
+from plancast.agents.registry import AgentRegistry, Toolkit
+from plancast.app import App
+from plancast.models.port import ReasonerPort
+from plancast.plan.status import PlanStatus
+from plancast.plan.store import StoredPlans
+from plancast.settings import Settings
+from plancast.state_machine.machine import Machine
+from plancast.turn.turn import TurnEnvironment
+from plancast_actors.dead_letters import Poison
+from plancast_actors.hosting.event_decoder import InboundReader
+from plancast_actors.hosting.parking import ParkingReasoner
+from plancast_actors.hosting.retries import Retries
+from plancast_actors.maintenance.machine_gc import is_kept
+from plancast_actors.telemetry.samples import Samples
+from plancast_bus.clock import Clock, SystemClock
+from plancast_bus.events.envelope import EventTopic
+from plancast_bus.ports.bus import Bus
+from plancast_bus.topics import SOURCES
+
+logger = logging.getLogger(__name__)
+MAX_MACHINES = 1_024
+"""State machines cached per host; each plan may have one of its own."""
+MAX_EMITTED = 20_000
+"""Passivated plans per host whose last effects are known to be acknowledged."""
+
+
+class Emitted(NamedTuple):
+    """A checkpoint whose effects are all acknowledged.
+
+    The deduplication window of streams is limited, so effects are not sent again needlessly.
+    """
+
+    version: int
+    sequences: Sequence[int] = ()
+    """Stream sequences of the requests that are still open, in their order."""
+
+
+class HostServices:
+    """What the plan actors of one host share.
+
+    Args:
+        app: Planners of the plans.
+        bus: A connection used by this host only.
+        settings: ``hosts`` and ``plans`` are used.
+        name: For logs and status.
+        clock: The machine's by default.
+        reasoner: Forwards model requests; None calls models in this process.
+    """
+
+    def __init__(
+        self, app: App, bus: Bus, settings: Settings, name: str, clock: Clock | None, reasoner: ReasonerPort | None
+    ) -> None:
+        self.app = app
+        self.bus = bus
+        self.settings = settings
+        self.name = name
+        self.clock = clock or SystemClock()
+        self.decode = InboundReader(bus.subjects, settings.bus.max_event_bytes).read
+        self.registry = AgentRegistry(bus.registry, clock=self.clock)
+        self.environment = TurnEnvironment(
+            app=app,
+            subjects=bus.subjects,
+            encode=bus.encode,
+            memory=StoredPlans(bus.checkpoints),
+            settings=settings.plans,
+            max_event_bytes=settings.bus.max_event_bytes,
+            registry=self.registry,
+            toolkit=Toolkit(self.registry),
+            reasoner=ParkingReasoner(reasoner),
+        )
+        self.requests_root = bus.subjects.prefix + "." + EventTopic.ACTION_REQUESTS + "."
+        self.has_handlers = any(
+            planner.handles_events
+            or planner.transition_handler
+            or any(map(planner.goal_handler, planner.goals))
+            or any(map(planner.decider, planner.goals))
+            for planner in (*app.planners, *app.retiring)
+        )
+        self.turns = self.activations = self.put_aside = self.passivations = 0
+        self.plans_begun = self.commits_refused = self.parked = 0
+        self.plans_ended = {str(each): 0 for each in PlanStatus if each.finished}
+        """By status."""
+        self.decisions: Counter[tuple[str, str, str]] = Counter()
+        """By planner, model and action."""
+        self.reasons: Counter[str] = Counter()
+        """Dead-lettered events by reason."""
+        self.samples: Samples | None = None
+        """Receives measured latencies; None measures none."""
+        self.poison = Poison(bus, "undecodable", logger)
+        self.retries = Retries()
+        self.incarnation_id = uuid4().hex
+        self._epochs = itertools.count()
+        self._machines: LRUCache[str, Machine] = LRUCache(MAX_MACHINES)
+        self._kept: LRUCache[str, float] = LRUCache(MAX_MACHINES)
+        """When this host last stored a state machine, by the machine's hash."""
+        self._emitted: LRUCache[str, Emitted] = LRUCache(MAX_EMITTED)
+
+    def next_epoch(self) -> str:
+        """A unique id for a commit, across all hosts."""
+        return f"{self.incarnation_id}-{next(self._epochs)}"
+
+    def is_fact(self, topic: str) -> bool:
+        """Whether events of a topic need not belong to a plan."""
+        return SOURCES[topic] == "facts"
+
+    async def machine(self, digest: str) -> Machine | None:
+        """The state machine with this content hash; None for the empty hash."""
+        if not digest:
+            return None
+        machine = self._machines.get(digest)
+        if machine is None:
+            encoded = await self.bus.checkpoints.get_machine(digest)
+            if encoded is None:
+                raise LookupError(f"the state machine {digest} is not in the store")
+            machine = self._machines[digest] = Machine.decode(encoded)
+        return machine
+
+    async def keep_machine(self, machine: Machine) -> float:
+        """Store a state machine before a checkpoint refers to it; returns when it was stored.
+
+        It is stored again every day, see :mod:`plancast_actors.maintenance.machine_gc`.
+        """
+        now = self.clock.time()
+        put_at = self.kept_at(machine, now)
+        if put_at is None:
+            await self.bus.checkpoints.put_machine(machine.hash, machine.encoded)
+            put_at = self._kept[machine.hash] = now
+        return put_at
+
+    def kept_at(self, machine: Machine, now: float) -> float | None:
+        """When this host has stored a state machine; None if never, or too long ago."""
+        put_at = self._kept.get(machine.hash)
+        return put_at if put_at is not None and is_kept(put_at, now) else None
+
+    def take_emitted(self, key: str) -> Emitted | None:
+        """The acknowledged effects of a plan that this host has passivated; None if not known."""
+        return self._emitted.pop(key, None)
+
+    def note_emitted(self, key: str, emitted: Emitted) -> None:
+        """Remember the acknowledged effects of a plan that is passivated."""
+        self._emitted[key] = emitted
+
+    def note_decisions(self, decisions: list[dict[str, Any]]) -> None:
+        """Count the decisions of a committed turn."""
+        for decided in decisions:
+            calls = decided["calls"]
+            model = str(calls[-1]["model"]) if calls else ""
+            self.decisions[decided["planner"], model, decided["decision"]["next_action"]["action"]] += 1
+
+    def note_dead_letter(self, reason: str) -> None:
+        """Count a dead-lettered event."""
+        self.put_aside += 1
+        self.reasons[reason] += 1

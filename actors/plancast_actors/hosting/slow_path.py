@@ -1,0 +1,364 @@
+"""SlowTurn: one event taken by a task, through load, run, commit and emit, with every failure on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from plancast.context import GoalContext
+from plancast.errors import RetryableError, TerminalError, UnstorablePlan
+from plancast.plan.event_fields import error_text
+from plancast.plan_tree import KEPT_SECONDS, Place
+from plancast.telemetry.logging import IN_HAND, about
+from plancast.telemetry.redaction import redact
+from plancast.turn.turn import Turn, TurnOutcome
+from plancast_actors.hosting.activation import EXPIRED, Activation, digest_of
+from plancast_actors.hosting.backlog import Backlog
+from plancast_actors.hosting.protocol import Inbound, Outcome
+from plancast_actors.telemetry.samples import laps_of
+from plancast_bus import fault_injection
+from plancast_bus.errors import BusUnavailable, CommitConflict, InvalidEnvelope, PayloadTooLarge
+from plancast_bus.events.envelope import EventEnvelope
+from plancast_bus.fault_injection import CrashPoint
+from plancast_bus.ports.effects import Publish
+from plancast_bus.ports.trees import tree_name
+
+logger = logging.getLogger(__name__)
+MAX_DELIVERIES = 1_000
+"""Deliveries after which an event for an unknown plan is dead-lettered, however long it has waited."""
+
+
+class Interrupted(Exception):
+    """Raised when a cancellation has stopped the handler of a turn; the turn leaves no trace."""
+
+
+class UndecodableEvent(Exception):
+    """Raised when an event cannot be decoded; says why."""
+
+
+class SlowTurn:
+    """Takes one event.
+
+    Args:
+        state: The plan.
+        inbound: The event.
+        run: Runs a turn; raises :class:`Interrupted`.
+    """
+
+    def __init__(self, state: Activation, inbound: Inbound, run: Callable[[Turn], Awaitable[TurnOutcome]]) -> None:
+        self._state = state
+        self._host = state.host
+        self._inbound = inbound
+        self._run_turn = run
+        self._done = Outcome(inbound.token, "done", 0.0)
+        self._event: EventEnvelope
+        self._is_timer = self._in_full = False
+        self._digest = b""
+        self._backlog: Backlog | None = None
+        """Undelivered events of the plan; read before a timer times a request out."""
+        self._backlog_was_read = False
+
+    async def take(self) -> Outcome:
+        """Take the event, from the checkpoint if need be; returns what becomes of its delivery.
+
+        Raises:
+            UndecodableEvent: nothing was done.
+            Interrupted: a cancellation is to be taken first, then this event again.
+        """
+        try:
+            outcome = await self._take()
+            if outcome.kind == "retry":
+                self._state.turn_failed("retry")
+            return outcome
+        except BaseException as error:
+            self._state.turn_failed(type(error).__name__)
+            raise
+        finally:
+            self._state.turn_ended()
+
+    async def crashed(self, error: BaseException) -> Outcome:
+        """Handle an unexpected error (a defect of plancast): retry the event, and fail its plan after some attempts."""
+        logger.error("turn crashed", exc_info=error, extra=self._place())
+        self._state.unload()
+        attempts = self._host.settings.hosts.max_turn_attempts
+        retry = self._retry(attempts)
+        if retry is not None:
+            return retry
+        detail = f"the event could not be handled in {attempts} attempts: {error_text(error)}"
+        try:
+            await self._dead_letter("crashes-turn", detail)
+            await self._fail_without_running(detail)
+        except Exception as failure:
+            logger.error("its plan cannot be failed either", exc_info=failure, extra={"subject": self._inbound.subject})
+            self._state.unload()
+        finally:
+            self._state.turn_ended()
+        return self._done
+
+    async def _take(self) -> Outcome:
+        inbound, host = self._inbound, self._host
+        IN_HAND.set(None)  # log records must not name the event before
+        if inbound.crash_reason:
+            await self._dead_letter("crashes-host", inbound.crash_reason)
+            await self._fail_without_running(inbound.crash_reason)
+            return self._done
+        if early := host.retries.early(inbound, host.clock.time()):
+            return Outcome(inbound.token, "retry", early)
+        try:
+            self._decode()
+        except InvalidEnvelope as error:
+            raise UndecodableEvent(str(error)) from error
+        IN_HAND.set(self._log_fields)
+        self._state.laps = laps_of(host.samples, inbound.token)
+        if fault_injection.armed and self._is_timer:
+            await fault_injection.reach(CrashPoint.TIMER_DUE, self._state.correlation_id)
+        while (outcome := await self._attempt()) is None:
+            pass
+        return outcome
+
+    def _decode(self) -> None:
+        self._event, self._is_timer, self._in_full = self._host.decode(self._inbound)
+        self._digest = digest_of(self._event.id)
+
+    async def _attempt(self) -> Outcome | None:
+        """Try to take the turn; None if it has to be tried again, from a newer checkpoint."""
+        state = self._state
+        if not state.loaded and not state.assume_new(self._event):
+            await state.patiently(state.load)
+        if self._is_timer and self._event.type == EXPIRED:
+            await state.patiently(partial(state.forget, self._event))
+            return self._done
+        if self._digest in state.processed:
+            state.conflicts = 0
+            await state.keep()
+            return self._done
+        if self._is_timer and self._request_is_open():
+            self._backlog_was_read = self._backlog is not None
+            if (postponed := await self._take_backlog()) is not None:
+                return postponed
+        turn = self._turn()
+        if self._in_full and not turn.outbox.trace:  # else the timeline has the event with the trace of its turn
+            turn.packed_event = self._inbound.payload
+        if (place := turn.new_child) is not None and (refusal := await self._refusal(place)):
+            return await self._refuse_child(turn, refusal)
+        ran = await self._run(turn)
+        if isinstance(ran, Outcome):
+            return ran
+        turn, verdict = ran
+        if verdict is TurnOutcome.UNKNOWN:
+            return await self._handle_unknown_plan()
+        if verdict is TurnOutcome.REFUSE:
+            await self._dead_letter("refused", turn.reason)
+            return self._done
+        if verdict is TurnOutcome.EMIT:
+            await state.emit(tuple(turn.effects))
+            return self._done
+        if verdict is TurnOutcome.IGNORE:
+            turn.close()
+            if await state.patiently(state.is_stale):
+                # Another host has committed: the event may matter to the plan as it is now.
+                await state.patiently(state.load)
+                return None
+            return self._done
+        return await self._commit(turn)
+
+    def _turn(self) -> Turn:
+        return self._state.turn(self._inbound, self._event, self._is_timer)
+
+    async def _run(self, turn: Turn) -> tuple[Turn, TurnOutcome] | Outcome:
+        """Run a turn; returns the turn to go on with (another one, if it failed), or the outcome of a retry."""
+        try:
+            return turn, await self._run_turn(turn)
+        except Interrupted as interrupted:
+            if turn.goal is None:
+                raise
+            # The plan to cancel does not exist yet: the goal's own turn ends it.
+            self._state.unload_turn()
+            turn = self._turn()
+            return turn, await turn.cancel(str(interrupted))
+        except BusUnavailable as error:
+            logger.warning("turn is retried: %s", error, extra=self._place())
+            self._state.unload()
+            return Outcome(self._inbound.token, "retry", 1.0)
+        except RetryableError as error:
+            retry = self._retry(self._host.settings.hosts.max_handler_attempts, error.retry_after or 0.0)
+            if retry is not None:
+                logger.info("turn is retried: %s", error, extra=self._place())
+                self._state.unload()
+                return retry
+            return await self._failed(error)
+        except Exception as error:
+            logger.warning("turn failed: %s", error_text(error), exc_info=True, extra=self._place())
+            return await self._failed(error)
+
+    async def _commit(self, turn: Turn) -> Outcome | None:
+        state = self._state
+        try:
+            # Events may have come while a handler ran. Looked for once: endless events must not hold up a timer.
+            backlog = self._backlog if self._host.has_handlers and not self._backlog_was_read else None
+            if backlog is not None and await state.patiently(backlog.has_more):
+                state.unload()
+                return None
+            await state.commit(turn, self._digest)
+        except CommitConflict:  # another host has committed a turn of this plan
+            state.conflicts += 1
+            self._host.commits_refused += 1
+            state.unload()
+            await asyncio.sleep(min(1.0, random.random() * 0.01 * 2 ** min(state.conflicts, 7)))
+            await state.patiently(state.load)
+            return None
+        except (PayloadTooLarge, InvalidEnvelope, UnstorablePlan) as error:
+            turn, _ = await self._failed(error)
+            await state.commit(turn, self._digest)
+        state.conflicts = 0
+        turn.close()
+        return self._done
+
+    # Failures.
+
+    async def _failed(self, error: BaseException) -> tuple[Turn, TurnOutcome]:
+        """A new turn that fails the plan as its checkpoint has it; nothing of the broken turn remains."""
+        self._state.turn_failed(type(error).__name__)
+        self._decode()  # handlers may have changed the event
+        if not self._state.unload_turn():
+            await self._state.patiently(self._state.load)
+        turn = self._turn()
+        return turn, await turn.fail(error)
+
+    async def _fail_without_running(self, detail: str) -> None:
+        """Fail the event's plan without running any code of the app; a goal's plan fails before it began."""
+        state = self._state
+        try:
+            self._decode()
+        except InvalidEnvelope:
+            return
+        while True:
+            state.unload()
+            await state.patiently(state.load)
+            turn = self._turn()
+            may = state.plan is None or (not state.plan.status.finished and turn.same_tenant(self._event))
+            if not may or self._digest in state.processed:
+                return
+            if await turn.fail(TerminalError(detail)) is not TurnOutcome.COMMIT:
+                return
+            try:
+                await state.commit(turn, self._digest)
+            except CommitConflict:
+                self._host.commits_refused += 1
+                await asyncio.sleep(random.random())
+                continue
+            turn.close()
+            return
+
+    def _retry(self, attempts: int, delay: float = 0.0) -> Outcome | None:
+        """Redeliver the event after a delay (by default exponential backoff); None after so many attempts."""
+        times = self._host.retries.count(self._inbound)
+        if times >= attempts:
+            return None
+        delay = delay or min(30.0, 0.5 * 2**times)
+        self._host.retries.hold(self._inbound, self._host.clock.time() + delay)
+        return Outcome(self._inbound.token, "retry", delay)
+
+    # Timers.
+
+    async def _take_backlog(self) -> Outcome | None:
+        """Take the plan's undelivered events (as after a dispatcher was lost) before the timer times its request out.
+
+        Returns the outcome of the timer if one of those events cannot be taken now.
+        """
+        backlog = self._backlog = self._backlog or Backlog(self._host.bus, self._state.correlation_id)
+        self._state.turn_ended()  # each of the events has a turn of its own
+        while self._request_is_open():
+            earlier = await self._state.patiently(partial(backlog.read, self._inbound.token))
+            if earlier is None:
+                break
+            try:
+                outcome = await SlowTurn(self._state, earlier, self._run_turn).take()
+            except UndecodableEvent:
+                continue  # its own delivery dead-letters it
+            if outcome.kind != "done":
+                return outcome
+        IN_HAND.set(self._log_fields)
+        return None
+
+    def _request_is_open(self) -> bool:
+        """Whether the timer's request is still open."""
+        return self._state.plan is not None and self._event.parent_event_id in self._state.plan.requests
+
+    # Child plans.
+
+    async def _refusal(self, place: Place) -> str:
+        """Why a child plan may not begin; empty if it may, and it then counts in its tree.
+
+        It joins the tree before anything of it is run or stored, and once however often its goal is delivered: a host
+        that crashes in between leaves no uncounted plan behind.
+        """
+        bounds, state = self._host.settings.plans, self._state
+        if too_deep := place.too_deep(bounds):
+            return too_deep
+        name = tree_name(GoalContext.from_event(self._event, None).tenant_id, place.root)
+        ttl, others = KEPT_SECONDS + bounds.retention_seconds, bounds.max_tree - 1
+        joined = await state.patiently(lambda: self._host.bus.trees.join(name, state.correlation_id, others, ttl))
+        return "" if joined else place.too_many(bounds)
+
+    async def _refuse_child(self, turn: Turn, refusal: str) -> Outcome | None:
+        state = self._state
+        await state.patiently(state.load)
+        if state.plan is not None:
+            return None  # it began before the bounds were changed
+        logger.info("child plan refused: %s", refusal, extra=self._place())
+        if await turn.fail(TerminalError(f"the plan was refused: {refusal}")) is TurnOutcome.REFUSE:
+            await self._dead_letter("refused", turn.reason)
+        else:
+            await state.emit(tuple(turn.effects))
+        state.unload_turn()
+        turn.close()
+        return self._done
+
+    # Events without a plan.
+
+    async def _handle_unknown_plan(self) -> Outcome:
+        """Readdress an event under an alias; retry one that may have overtaken its goal, then dead-letter it."""
+        inbound, host, plan = self._inbound, self._host, self._state.correlation_id
+        self._state.unload()
+        owner = await self._state.patiently(lambda: host.bus.checkpoints.get_alias(plan))
+        if owner is not None and owner != plan:
+            await self._state.emit((self._readdressed(owner),))
+            return self._done
+        if host.is_fact(self._event.topic) or inbound.subject.startswith(host.bus.subjects.store + "."):
+            return self._done
+        times, waited = host.retries.wait(inbound, host.clock.time())
+        delay = 0.1 * 2 ** min(times - 1, 6)
+        # Under a flood the host forgets some of these events; then the stream's delivery count ends it.
+        if waited + delay <= host.settings.dispatchers.unknown_plan_seconds and inbound.attempt < MAX_DELIVERIES:
+            return Outcome(inbound.token, "retry", delay)
+        await self._dead_letter("no-plan", f"no plan has the correlation id {plan!r}")
+        return self._done
+
+    def _readdressed(self, owner: str) -> Publish:
+        """The event for the plan that its correlation id is an alias of; with a new id, or the stream would drop it."""
+        bus = self._host.bus
+        payload, content_type = bus.encode(self._event.model_copy(update={"correlation_id": owner}))
+        subject = bus.subjects.event(self._event.topic, owner, self._event.type)
+        return Publish(subject, payload, f"readdressed:{self._digest.hex()}", content_type, "", self._inbound.trace)
+
+    async def _dead_letter(self, reason: str, detail: str) -> None:
+        extra = self._place() | {"stream": self._inbound.stream}
+        logger.warning("event put aside (%s): %s", reason, detail, extra=extra)
+        self._host.note_dead_letter(reason)
+        self._state.turn_failed(reason)
+        delivery = self._inbound.to_delivery()
+        await self._state.patiently(lambda: self._host.bus.dead_letters.put(delivery, reason, redact(detail)))
+
+    def _place(self) -> dict[str, str]:
+        return {"correlation_id": self._state.correlation_id}
+
+    def _log_fields(self) -> dict[str, Any]:
+        """Fields of the log records made in this turn."""
+        plan = self._state.plan
+        plan_id = plan.plan_id if plan is not None else self._event.plan_id or self._state.correlation_id
+        return about(self._event) | {"plan_id": plan_id}
