@@ -104,7 +104,7 @@ class PlanActor:
 
     def _take_next(self) -> None:
         """Take the next event, on the fast path if possible."""
-        while self.mailbox and not self.state.conflicts and not fault_injection.armed:
+        while self.mailbox and not self.state.conflicts:
             try:
                 fast = FastTurn.create(self.state, *self.mailbox[0])
             except InvalidEnvelope as error:
