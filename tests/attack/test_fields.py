@@ -219,7 +219,7 @@ async def test_whatever_is_in_a_field_the_next_goal_is_served(running: Running) 
     assert len(sent) >= 50
     await running.serves()
     async with asyncio.timeout(PATIENCE):
-        while running.dispatcher.in_hand.out or running.dispatcher.in_hand.waiting:
+        while running.dispatcher.in_flight.out or running.dispatcher.in_flight.waiting:
             await asyncio.sleep(0.05)
     await running.serves()
     assert not running.broken

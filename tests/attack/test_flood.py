@@ -174,7 +174,7 @@ async def test_a_goal_behind_a_flood_is_found_soon(running: Running) -> None:
         await last.result(timeout=6 * PATIENCE)
         took[what] = time.monotonic() - began
         async with asyncio.timeout(6 * PATIENCE):
-            while running.dispatcher.in_hand.out or running.dispatcher.in_hand.waiting:
+            while running.dispatcher.in_flight.out or running.dispatcher.in_flight.waiting:
                 await asyncio.sleep(0.1)
         await running.dispatcher.drain(PATIENCE)
     assert took["poison"] < took["goals"] / 2, took

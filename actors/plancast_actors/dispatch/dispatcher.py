@@ -1,4 +1,4 @@
-"""Dispatcher: reads the streams, hands each plan's events to the host of the plan, acknowledges what is committed."""
+"""Dispatcher: reads the streams, sends events to the hosts of their plans, acknowledges what is committed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Coroutine
 from typing import Any
 
-from plancast_actors.dispatch.inflight import Held, InHand, Kind
+from plancast_actors.dispatch.inflight import InFlight, InFlightEvent, Kind
 from plancast_actors.dispatch.router import HostDirectory, Router
 from plancast_actors.dispatcher_options import CONSUMER_PREFIX, DispatcherOptions, consumer_specs
 from plancast_actors.hosting.protocol import Inbound, Outcome
@@ -25,16 +25,16 @@ __all__ = ("CONSUMER_PREFIX", "Dispatcher", "DispatcherOptions", "HostDirectory"
 logger = logging.getLogger(__name__)
 KINDS: dict[Source, Kind] = {"results": "work", "timers": "work", "facts": "facts", "requests": "goals"}
 KEEP_ALIVE_ROUNDS = 10
-"""Of the time between two signs of life; those of many events are spread over them."""
+"""Rounds between two ack extensions of an event; many events are spread over them."""
 
 
 class Dispatcher:
-    """Reads its shards and keeps every event in hand until its plan's turn is committed.
+    """Reads its shards, and keeps every event in flight until its plan's turn is committed.
 
     Args:
-        bus: A connection of the dispatcher's own.
-        hosts: Where plans live.
-        options: How it works.
+        bus: A connection used by this dispatcher only.
+        hosts: The plan hosts.
+        options: Limits and shards.
     """
 
     def __init__(self, bus: Bus, hosts: HostDirectory, options: DispatcherOptions) -> None:
@@ -43,11 +43,11 @@ class Dispatcher:
         self.options = options
         self.dispatched = self.acknowledged = self.retried = self.put_off = self.crashed = self.redelivered = 0
         self.samples: Samples | None = None
-        """Where latencies are kept; None measures none."""
-        # Tokens do not count from 0: a host may still report to a dispatcher of this name that is gone.
-        self.in_hand = InHand(options, secrets.randbits(48))
-        self._handed_at: dict[int, float] = {}
-        """When sampled events were handed over, by their tokens."""
+        """Receives measured latencies; None measures none."""
+        # The first token is random: a host may still report to an earlier dispatcher with this name.
+        self.in_flight = InFlight(options, secrets.randbits(48))
+        self._dispatched_at: dict[int, float] = {}
+        """When sampled events were dispatched, by token."""
         self._router: Router | None = None
         self._room = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -58,48 +58,47 @@ class Dispatcher:
 
     @property
     def router(self) -> Router:
-        """Where events go."""
+        """Routes events to hosts."""
         if self._router is None:
             self._router = Router(self.bus, self.hosts, self.options, self._settle, self._spawn)
         return self._router
 
     async def start(self) -> None:
-        """Begin to read."""
+        """Begin to read and dispatch events."""
         loop = asyncio.get_running_loop()
         router = self.router
         for spec in consumer_specs(self.bus.subjects, self.options):
             consumer = self.bus.consume(spec)
             self._consumers.append(consumer)
             self._readers.append(loop.create_task(self._read(consumer, KINDS[spec.source])))
-        self._readers.append(loop.create_task(self._hand_over_when_there_is_room(router)))
+        self._readers.append(loop.create_task(self._dispatch_when_possible(router)))
         self._tasks = [loop.create_task(self._keep_alive())]
 
     async def drain(self, timeout: float = 10.0) -> bool:
-        """Stop reading, and wait until nothing is outstanding; True when that was reached in time.
+        """Stop reading, and wait until no event is in flight, parked ones included; True if reached in time.
 
-        Turns that wait for a model are waited for too. What was not handed over is given back at the end, for
-        another dispatcher to have at once.
+        Events that were not dispatched are redelivered at once, to another dispatcher.
         """
         for task in self._readers:
             task.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while self.in_hand.out or self._background:
+                while self.in_flight.out or self._background:
                     self._room.clear()
                     await asyncio.gather(*self._background)
-                    if self.in_hand.out:
+                    if self.in_flight.out:
                         await self._room.wait()
         await self._close_consumers()
-        for held in self.in_hand.give_back():
-            await _without_bus(held.consumer.nak(held.delivery))
-        return not self.in_hand.out
+        for event in self.in_flight.give_back():
+            await _ignore_outage(event.consumer.nak(event.delivery))
+        return not self.in_flight.out
 
     async def _close_consumers(self) -> None:
         while self._consumers:
             await self._consumers.pop().close()
 
     async def stop(self) -> None:
-        """Stop at once; what is outstanding is delivered again."""
+        """Stop at once; events in flight are redelivered."""
         tasks = [*self._readers, *self._tasks, *self._background]
         for task in tasks:
             task.cancel()
@@ -108,13 +107,13 @@ class Dispatcher:
         await self._close_consumers()
 
     async def status(self) -> dict[str, Any]:
-        """What the dispatcher does, for people."""
+        """Counters and gauges, for display."""
         return {
             "name": self.options.name,
             "shards": self.options.own_shards,
-            "outstanding": self.in_hand.outstanding,
-            "parked": self.in_hand.parked,
-            "waiting": self.in_hand.waiting,
+            "outstanding": self.in_flight.outstanding,
+            "parked": self.in_flight.parked,
+            "waiting": self.in_flight.waiting,
             "dispatched": self.dispatched,
             "acknowledged": self.acknowledged,
             "retried": self.retried,
@@ -128,9 +127,9 @@ class Dispatcher:
 
     async def _read(self, consumer: Consumer, kind: Kind) -> None:
         while True:
-            wanted = self.in_hand.wanted(kind)
+            wanted = self.in_flight.wanted(kind)
             if kind == "goals":
-                wanted = -(-wanted // len(self.options.goals))  # each has a consumer
+                wanted = -(-wanted // len(self.options.goals))  # each goal type has a consumer
             if wanted <= 0:
                 self._room.clear()
                 await self._room.wait()
@@ -138,10 +137,10 @@ class Dispatcher:
             try:
                 deliveries = await consumer.fetch(wanted)
                 if fault_injection.armed:
-                    deliveries = await _at_point(CrashPoint.DISPATCHER_FETCHED, deliveries)
+                    deliveries = await _pass_point(CrashPoint.DISPATCHER_FETCHED, deliveries)
                 await self._take_in(consumer, kind, deliveries)
-                await self._hand_over(self.router)
-            except BusError as error:  # whatever the stream says, it may say otherwise when its server is well again
+                await self._dispatch(self.router)
+            except BusError as error:  # any error may be temporary
                 logger.warning("cannot read: %s", error)
                 await asyncio.sleep(0.5)
 
@@ -154,73 +153,73 @@ class Dispatcher:
                 self.redelivered += 1
             if delivery.is_response:
                 responses.append(delivery)
-            elif (delay := self.in_hand.take_in(consumer, delivery, kind, now)) is not None:
+            elif (delay := self.in_flight.take_in(consumer, delivery, kind, now)) is not None:
                 put_off.append((delivery, delay))
         if self.samples is not None:
             self._note_ages("stored", consumer, deliveries, self.dispatched)
         self.dispatched += len(deliveries) - len(put_off)
         self.put_off += len(put_off)
         for delivery, delay in put_off:
-            await _without_bus(consumer.nak(delivery, delay))
+            await _ignore_outage(consumer.nak(delivery, delay))
         if responses:
             await consumer.ack(responses)
 
-    # Handing over.
+    # Dispatching.
 
-    async def _hand_over_when_there_is_room(self, router: Router) -> None:
+    async def _dispatch_when_possible(self, router: Router) -> None:
         while True:
-            await self._hand_over(router)
+            await self._dispatch(router)
             self._room.clear()
             await self._room.wait()
 
-    async def _hand_over(self, router: Router) -> None:
-        while (held := self.in_hand.next()) is not None:
-            if self.samples is not None and not held.token & UNSAMPLED:
-                self._note_handed(held)
-            link = router.route(held.delivery) or await router.look_up(held.delivery)
-            link.put(Inbound.of(held.delivery, held.token))
+    async def _dispatch(self, router: Router) -> None:
+        while (event := self.in_flight.next()) is not None:
+            if self.samples is not None and not event.token & UNSAMPLED:
+                self._note_dispatched(event)
+            link = router.route(event.delivery) or await router.look_up(event.delivery)
+            link.put(Inbound.of(event.delivery, event.token))
 
     # Settling.
 
     def _settle(self, outcomes: list[Outcome]) -> None:
-        """Acknowledge what is durable; have the rest delivered again."""
+        """Acknowledge committed events, redeliver or dead-letter the others."""
         scheduled = bool(self._acks)
         for token, kind, delay in outcomes:
             if self.samples is not None and not token & UNSAMPLED:
                 self._note_reported(token, kind)
             if kind == "parked":
-                self.in_hand.park(token)
+                self.in_flight.park(token)
                 continue
-            held = self.in_hand.settle(token)
-            if held is None:
+            event = self.in_flight.settle(token)
+            if event is None:
                 continue
             if kind == "crashed":
                 self.crashed += 1
-                self._spawn(self._put_aside(held))
+                self._spawn(self._dead_letter(event))
             elif kind == "done":
-                self._acks.setdefault(held.consumer, []).append(held.delivery)
+                self._acks.setdefault(event.consumer, []).append(event.delivery)
             else:
                 self.retried += 1
-                self._spawn(held.consumer.nak(held.delivery, delay))
+                self._spawn(event.consumer.nak(event.delivery, delay))
         if self._acks and not scheduled:
             self._spawn(self._acknowledge())
         self._room.set()
 
-    async def _put_aside(self, held: Held) -> None:
-        """Give up an event that no host survives, not even to fail its plan."""
+    async def _dead_letter(self, event: InFlightEvent) -> None:
+        """Dead-letter an event that crashes every host, even without running code for it."""
         detail = "every plan host ends when it reads this event, or the plan that it is for"
-        logger.error("event put aside (crashes-host): %s", detail, extra={"subject": held.delivery.subject})
-        await self.bus.dead_letters.put(held.delivery, "crashes-host", detail)
-        await held.consumer.ack([held.delivery])
+        logger.error("event put aside (crashes-host): %s", detail, extra={"subject": event.delivery.subject})
+        await self.bus.dead_letters.put(event.delivery, "crashes-host", detail)
+        await event.consumer.ack([event.delivery])
 
     async def _acknowledge(self) -> None:
         ready, self._acks = self._acks, {}
         for consumer, deliveries in ready.items():
             if fault_injection.armed:
-                deliveries = await _at_point(CrashPoint.DISPATCHER_ACK_BEFORE, deliveries)
+                deliveries = await _pass_point(CrashPoint.DISPATCHER_ACK_BEFORE, deliveries)
             if self.samples is not None:
                 self._note_ages("whole", consumer, deliveries, self.acknowledged)
-            await _without_bus(consumer.ack(deliveries))
+            await _ignore_outage(consumer.ack(deliveries))
             if fault_injection.armed and deliveries:
                 await fault_injection.reach(CrashPoint.DISPATCHER_ACK_AFTER, deliveries[0].subject)
             self.acknowledged += len(deliveries)
@@ -228,48 +227,48 @@ class Dispatcher:
     # Measuring one event in 64.
 
     def _note_ages(self, stage: str, consumer: Consumer, deliveries: list[Delivery], before: int) -> None:
-        """Of how long ago these were stored, so many having come before them."""
+        """Sample how long ago deliveries were stored; ``before``: how many came before them."""
         assert self.samples is not None
         for delivery in deliveries[-before % (UNSAMPLED + 1) :: UNSAMPLED + 1]:
             age = consumer.age(delivery)
             if age is not None:
                 self.samples.stage(stage, age)
 
-    def _note_handed(self, held: Held) -> None:
+    def _note_dispatched(self, event: InFlightEvent) -> None:
         assert self.samples is not None
-        now = self._handed_at[held.token] = asyncio.get_running_loop().time()
-        self.samples.stage("waiting", now - held.came)
+        now = self._dispatched_at[event.token] = asyncio.get_running_loop().time()
+        self.samples.stage("waiting", now - event.came)
 
     def _note_reported(self, token: int, kind: str) -> None:
         assert self.samples is not None
-        handed_at = self._handed_at.pop(token, None)
-        if handed_at is not None and kind == "done":
-            self.samples.stage("host", asyncio.get_running_loop().time() - handed_at)
+        dispatched_at = self._dispatched_at.pop(token, None)
+        if dispatched_at is not None and kind == "done":
+            self.samples.stage("host", asyncio.get_running_loop().time() - dispatched_at)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(_without_bus(work))
+        task = asyncio.get_running_loop().create_task(_ignore_outage(work))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-        task.add_done_callback(lambda _: work.close())  # it has not begun, when it was cancelled at once
+        task.add_done_callback(lambda _: work.close())  # never awaited if the task was cancelled at once
 
     async def _keep_alive(self) -> None:
-        """Start the acknowledgement time anew of events that are still in hand."""
+        """Extend the ack deadline of events in flight."""
         every = self.options.ack_wait / 3
         while True:
             await asyncio.sleep(every / KEEP_ALIVE_ROUNDS)
             now = asyncio.get_running_loop().time()
-            due = self.in_hand.to_keep_alive(now - every, now, KEEP_ALIVE_ROUNDS - 2)
+            due = self.in_flight.to_keep_alive(now - every, now, KEEP_ALIVE_ROUNDS - 2)
             for consumer, deliveries in due.items():
-                await _without_bus(consumer.in_progress(deliveries))
+                await _ignore_outage(consumer.in_progress(deliveries))
 
 
-async def _at_point(point: CrashPoint, deliveries: list[Delivery]) -> list[Delivery]:
-    """What of them goes on, each as often as the point lets it."""
+async def _pass_point(point: CrashPoint, deliveries: list[Delivery]) -> list[Delivery]:
+    """Drop or duplicate deliveries as the crash point says."""
     return [each for each in deliveries for _ in range(await fault_injection.reach(point, each.subject))]
 
 
-async def _without_bus(work: Coroutine[Any, Any, None]) -> None:
-    """Do what the stream makes good when it is lost: what is not acknowledged is delivered again."""
+async def _ignore_outage(work: Coroutine[Any, Any, None]) -> None:
+    """Await an acknowledgement; if the bus is unavailable, the event is redelivered anyway."""
     try:
         await work
     except BusUnavailable as error:

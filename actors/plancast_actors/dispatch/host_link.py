@@ -1,4 +1,4 @@
-"""HostLink: hands events to one plan host, and keeps them until the host has reported on them."""
+"""HostLink: sends events to one plan host, and keeps them until the host has reported on them."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from plancast_bus.fault_injection import CrashPoint
 
 logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.1
-"""First pause after a host was lost; it doubles up to LONGEST_RETRY."""
-LONGEST_RETRY = 0.5
-"""A longer one would be added to the time that plans stand still, since Ray has a process again after one or two."""
+"""First backoff after a host was lost; doubles up to MAX_RETRY_SECONDS."""
+MAX_RETRY_SECONDS = 0.5
+"""Plans stand still meanwhile, and Ray restarts a process within one or two seconds."""
 TRIAL_TICK = 0.1
-"""Seconds between two looks at what is suspected to bring hosts down."""
-LIFE_SECONDS = 5.0
-"""Seconds between two looks whether a host lives the life that it was met in: one that came and went between two
-calls has nobody notice it, and the new one knows nothing of what the old one had in hand."""
+"""Seconds between two checks of suspects."""
+INCARNATION_SECONDS = 5.0
+"""Seconds between two checks of the host's incarnation: a restart between two calls goes unnoticed otherwise, and the
+new process does not know the events in flight."""
 
 
 @dataclass(frozen=True)
 class HostLimits:
-    """What a host is granted."""
+    """Limits for one host."""
 
     index: int = 0
-    """Which dispatcher it is granted by,"""
+    """Index of the dispatcher."""
     count: int = 1
-    """and of how many that share the host."""
+    """Number of dispatchers that share the host."""
     max_losses: int = 4
-    """Losses in a row that an event may be in hand in; see :class:`plancast_actors.dispatch.quarantine.Quarantine`."""
+    """See :class:`plancast_actors.dispatch.quarantine.Quarantine`."""
     answer_seconds: float | None = None
-    """Seconds that a call may take before the host's process is ended; None: for ever."""
+    """Seconds after which a host that does not answer a call is killed; None: never."""
     start_seconds: float | None = None
-    """The same for a host that is coming to life."""
+    """Seconds after which a host that does not start is killed; None: never."""
 
 
 class HostLink:
-    """Hands events to one host, in batches, and keeps them until the host has reported on them.
+    """Sends events to one host, in batches, and keeps them until the host has reported on them.
 
-    When the host is lost, what it had not reported on is handed over again: plan actors know what
-    they have processed. An event that brings its host down again and again is found, and put aside.
+    After the host was lost, the events it had not reported on are sent again: plan actors know which events they have
+    processed. An event that crashes its host repeatedly is found by the :class:`Quarantine`.
     """
 
     def __init__(
@@ -58,136 +58,137 @@ class HostLink:
     ) -> None:
         self._dispatcher = dispatcher
         self._caller = f"{dispatcher}/{uuid4().hex}"
-        """Not the name alone: a call of a dispatcher of this name that is gone may still wait in the host, and would
-        take the reports that are for this one."""
+        """Unique: the host may still have a waiting call of an earlier dispatcher with this name, which would take
+        reports that are for this one."""
         self._host = host
         self._max_batch = max_batch
         self._settle = settle
         self._queue: list[Inbound] = []
-        self._handed: dict[int, Inbound] = {}
+        self._in_flight: dict[int, Inbound] = {}
         self._parked: dict[int, Inbound] = {}
-        """Handed over too, but they wait for a model: no report is to be expected soon."""
+        """In flight too, but waiting for a model: no report is expected soon."""
         self._limits = limits
         self._quarantine = Quarantine(limits.max_losses, limits.index, limits.count)
-        self._life = ""
-        """Which of the host's lives events are handed to."""
-        self._met_at = 0.0
-        self._nudge: asyncio.TimerHandle | None = None
+        self._incarnation = ""
+        """The incarnation of the host that has the events."""
+        self._checked_at = 0.0
+        self._tick: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
         self._calls: set[asyncio.Task[None]] = set()
         self._waiting: asyncio.Task[None] | None = None
+        """The call that waits for outcomes."""
         self._lost = False
         self._called_at = 0.0
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     @property
     def idle(self) -> bool:
-        """Whether the host owes nothing."""
-        return not (self._queue or self._handed or self._parked or self._quarantine.busy)
+        """Whether no event is queued or in flight."""
+        return not (self._queue or self._in_flight or self._parked or self._quarantine.busy)
 
     @property
     def lost(self) -> bool:
-        """Whether the host is away at the moment."""
+        """Whether the host is currently unreachable."""
         return self._lost
 
     @property
     def suspected(self) -> int:
-        """Events that are tried one by one, since they may be what ends the host."""
+        """Number of events that are tried alone, since they may crash the host."""
         return self._quarantine.suspected
 
     def put(self, inbound: Inbound) -> None:
-        """Hand an event over, with whatever else is ready."""
+        """Queue an event for the next batch."""
         self._queue.append(inbound)
         self._wake.set()
 
     async def close(self) -> None:
-        """Stop; what is handed over stays unacknowledged."""
-        if self._nudge is not None:
-            self._nudge.cancel()
+        """Stop; events in flight stay unacknowledged."""
+        if self._tick is not None:
+            self._tick.cancel()
         tasks = [self._task, *self._calls]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
-        pause = RETRY_SECONDS
+        backoff = RETRY_SECONDS
         while True:
             await self._wake.wait()
             self._wake.clear()
             if self._lost:
-                await asyncio.sleep(pause)
-                pause = min(LONGEST_RETRY, pause * 2)
-            if (self._lost or not self._life) and not await self._meet():
+                await asyncio.sleep(backoff)
+                backoff = min(MAX_RETRY_SECONDS, backoff * 2)
+            if (self._lost or not self._incarnation) and not await self._connect():
                 self._wake.set()
                 continue
-            early = patience(len(self._handed)) - (asyncio.get_running_loop().time() - self._called_at)
+            early = patience(len(self._in_flight)) - (asyncio.get_running_loop().time() - self._called_at)
             if early > 0:
                 await asyncio.sleep(early)
             if not self._quarantine.busy:
-                self._hand_over()
+                self._send_queue()
             else:
                 self._try_suspects()
-            if (self._handed or self._parked) and self._waiting is None:
+            if (self._in_flight or self._parked) and self._waiting is None:
                 self._call([], wait=True)
             if not self._lost:
-                pause = RETRY_SECONDS
+                backoff = RETRY_SECONDS
 
-    async def _meet(self) -> bool:
-        """Wait for the host; when its process is another one than before, the cause may be among what was in hand."""
+    async def _connect(self) -> bool:
+        """Wait for the host; a new incarnation means that the old one crashed, maybe by an event in flight."""
         try:
             async with asyncio.timeout(self._limits.start_seconds):
-                life = await self._host.incarnation()
+                incarnation = await self._host.incarnation()
         except Exception as error:
             self._lost = True
-            logger.info("plan host is away: %s", error)
+            logger.info("plan host is unreachable: %s", error)
             await self._recycle_after(error)
             return False
-        handed = [*self._parked.values(), *self._handed.values()]
-        self._handed.clear()
+        in_flight = [*self._parked.values(), *self._in_flight.values()]
+        self._in_flight.clear()
         self._parked.clear()
-        if self._life in ("", life):
-            again = self._quarantine.interrupted(handed)
+        if self._incarnation in ("", incarnation):
+            again = self._quarantine.interrupted(in_flight)
         else:
-            again, hopeless = self._quarantine.lost(handed, asyncio.get_running_loop().time())
-            if hopeless:
-                self._settle([Outcome(inbound.token, "crashed", 0.0) for inbound in hopeless])
-        self._lost, self._life = False, life
-        self._met_at = asyncio.get_running_loop().time()
+            again, fatal = self._quarantine.lost(in_flight, asyncio.get_running_loop().time())
+            if fatal:
+                self._settle([Outcome(inbound.token, "crashed", 0.0) for inbound in fatal])
+        self._lost, self._incarnation = False, incarnation
+        self._checked_at = asyncio.get_running_loop().time()
         self._queue = [*again, *self._queue]
         return True
 
-    async def _meet_again(self) -> None:
-        self._met_at = asyncio.get_running_loop().time()
-        if await self._host.incarnation() != self._life:
-            raise HostLost("it has been restarted in between")
+    async def _check_incarnation(self) -> None:
+        self._checked_at = asyncio.get_running_loop().time()
+        if await self._host.incarnation() != self._incarnation:
+            raise HostLost("it was restarted between two calls")
 
     async def _recycle_after(self, error: Exception) -> None:
-        """End the process of a host that did not answer in time."""
+        """Kill the process of a host that did not answer in time."""
         if isinstance(error, TimeoutError):
             try:
                 await self._host.recycle()
             except Exception as failure:
-                logger.warning("a plan host that does not answer could not be ended: %s", failure)
+                logger.warning("a plan host that does not answer could not be killed: %s", failure)
 
-    def _hand_over(self) -> None:
+    def _send_queue(self) -> None:
         while self._queue:
             batch, self._queue = self._queue[: self._max_batch], self._queue[self._max_batch :]
-            self._handed.update((inbound.token, inbound) for inbound in batch)
+            self._in_flight.update((inbound.token, inbound) for inbound in batch)
             self._call(batch, wait=self._waiting is None)
 
     def _try_suspects(self) -> None:
         loop = asyncio.get_running_loop()
         if not self._quarantine.holds_back(loop.time()):
-            self._hand_over()
-        suspect = self._quarantine.next_trial(len(self._handed), loop.time())
+            self._send_queue()
+        suspect = self._quarantine.next_trial(len(self._in_flight), loop.time())
         if suspect is not None:
-            self._handed[suspect.token] = suspect
+            self._in_flight[suspect.token] = suspect
             self._call([suspect], wait=self._waiting is None)
-        if self._nudge is None:
-            self._nudge = loop.call_later(TRIAL_TICK, self._look_again)
+        if self._tick is None:
+            self._tick = loop.call_later(TRIAL_TICK, self._check_suspects)
 
-    def _look_again(self) -> None:
-        self._nudge = None  # loops call a moment before the time that a timer tells
+    def _check_suspects(self) -> None:
+        self._tick = None  # the loop may call slightly before the timer's time
         self._wake.set()
 
     def _call(self, batch: list[Inbound], *, wait: bool) -> None:
@@ -213,20 +214,19 @@ class HostLink:
             else:
                 async with asyncio.timeout(self._limits.answer_seconds):
                     outcomes = await self._host.exchange(self._caller, batch, wait)
-                    if asyncio.get_running_loop().time() > self._met_at + LIFE_SECONDS:
-                        await self._meet_again()
-        except Exception as error:  # HostLost; whatever else it is, nothing is known of the events
+                    if asyncio.get_running_loop().time() > self._checked_at + INCARNATION_SECONDS:
+                        await self._check_incarnation()
+        except Exception as error:  # HostLost; with any other error, too, the state of the events is unknown
             known, self._lost = self._lost, True
             if not known:
-                in_hand = len(self._handed) + len(self._parked)
-                said = str(error) or "no answer in time"
-                logger.warning("plan host lost, %d events are handed over again: %s", in_hand, said)
+                count = len(self._in_flight) + len(self._parked)
+                logger.warning("plan host lost, %d events are sent again: %s", count, str(error) or "call timed out")
                 await self._recycle_after(error)
             return
         if fault_injection.armed and outcomes:
             await fault_injection.reach(CrashPoint.DISPATCHER_REPORT_AFTER, self._dispatcher)
         for token, kind, _ in outcomes:
-            inbound = self._handed.pop(token, None) or self._parked.pop(token, None)
+            inbound = self._in_flight.pop(token, None) or self._parked.pop(token, None)
             if kind == "parked" and inbound is not None:
                 self._parked[token] = inbound
         if self._quarantine.losses:
@@ -241,5 +241,5 @@ class HostLink:
             outcomes += await self._host.exchange(self._caller, batch, wait)
         copies = await fault_injection.reach(CrashPoint.DISPATCHER_REPORT_BEFORE, self._dispatcher) if outcomes else 1
         if not calls or not copies:
-            raise HostLost("a crash point has lost the call")
+            raise HostLost("a crash point has dropped the call")
         return outcomes * copies

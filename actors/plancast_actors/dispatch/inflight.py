@@ -1,7 +1,7 @@
-"""InHand: what a dispatcher has read and not acknowledged, how much of it there may be, and what comes next. No I/O.
+"""InFlight: the events a dispatcher has read and not acknowledged, their limits and their order. No I/O.
 
-Work in progress comes first: answers, signals and timers are handed over before goals and facts, and a quarter of
-the room is theirs alone. Goals wait in line by tenant, one of each in turn, with facts as one tenant more.
+Events of running plans (replies, signals, timers) are dispatched before goals and facts, and a quarter of the capacity
+is reserved for them. Goals queue by tenant and are taken round robin, with facts as one more queue.
 """
 
 from __future__ import annotations
@@ -10,75 +10,77 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass
 from typing import Literal
 
+from cachetools import LRUCache
+
 from plancast_actors.dispatcher_options import DispatcherOptions
 from plancast_bus.ports.bus import Consumer, Delivery
 
 Kind = Literal["work", "facts", "goals"]
-"""What a consumer brings: events of plans that are under way, facts, goals."""
+"""What a consumer reads: events of running plans, facts, goals."""
 
-_FACTS_LANE = " facts"  # no tenant's name: those are tokens
+_FACTS = " facts"  # not a tenant's token
 _FIRST_MEAN = 4096.0
 
 
 @dataclass(slots=True, eq=False)
-class Held:
-    """An event in hand."""
+class InFlightEvent:
+    """An event that was read and not acknowledged."""
 
     token: int
     consumer: Consumer
     delivery: Delivery
     kind: Kind
     since: float
-    """When it came, or was kept alive last."""
+    """When its ack deadline last began."""
     came: float
-    state: Literal["waiting", "handed", "parked"] = "waiting"
+    state: Literal["waiting", "dispatched", "parked"] = "waiting"
 
     @property
-    def lane(self) -> str:
-        """Where it stands in line, when it is no work in progress."""
-        return _FACTS_LANE if self.kind == "facts" else self.delivery.tenant
+    def queue(self) -> str:
+        """The queue of a goal or fact: its tenant, or one for all facts."""
+        return _FACTS if self.kind == "facts" else self.delivery.tenant
 
 
-class InHand:
-    """The events in hand of one dispatcher.
+class InFlight:
+    """The in-flight events of one dispatcher.
 
     Args:
-        options: How many there may be.
+        options: The limits.
         first_token: Tokens count from here.
     """
 
     def __init__(self, options: DispatcherOptions, first_token: int) -> None:
         self._options = options
-        self._newcomers = options.max_outstanding - options.max_outstanding // 4
-        """Outstanding events up to which goals and facts are handed over."""
+        self._unreserved = options.max_outstanding - options.max_outstanding // 4
+        """Outstanding events up to which goals and facts are dispatched."""
         self._next_token = first_token
-        self._held: dict[int, Held] = {}
-        """Those that were not kept alive for longest come first."""
-        self._places: defaultdict[str, dict[int, Held]] = defaultdict(dict)
+        self._events: dict[int, InFlightEvent] = {}
+        """By token; those with the oldest ack deadline come first."""
+        self._positions: defaultdict[str, dict[int, InFlightEvent]] = defaultdict(dict)
         """By stream and sequence."""
-        self._work: deque[Held] = deque()
-        self._lanes: OrderedDict[str, deque[Held]] = OrderedDict()
-        """Goals that wait, by tenant, and facts; the lane whose turn it is comes first, and none is empty."""
+        self._work: deque[InFlightEvent] = deque()
+        self._queues: OrderedDict[str, deque[InFlightEvent]] = OrderedDict()
+        """Waiting goals by tenant, and facts; the next queue comes first, and none is empty."""
         self._parked: Counter[str] = Counter()
-        """Goals that are parked, by tenant."""
-        self._put_off = PutOff()
+        """Parked goals by tenant."""
+        self._deferred = DeferredGoals()
         self._bytes = 0
         self._mean = _FIRST_MEAN
         self.outstanding = 0
-        """Handed over, and neither parked nor settled."""
+        """Dispatched, and neither parked nor settled."""
         self.parked = 0
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._events)
 
     @property
     def waiting(self) -> int:
-        """How many wait for room."""
-        return len(self._work) + sum(map(len, self._lanes.values()))
+        """Number of events that wait for capacity."""
+        return len(self._work) + sum(map(len, self._queues.values()))
 
     @property
     def out(self) -> int:
-        """How many hosts have."""
+        """Number of events that hosts have."""
         return self.outstanding + self.parked
 
     # Reading.
@@ -90,193 +92,189 @@ class InHand:
         if kind == "work":
             free = options.max_outstanding - len(self._work)
         elif kind == "facts":
-            free = self._newcomers - self._waiting_in(_FACTS_LANE)
+            free = self._unreserved - self._queued(_FACTS)
         else:
-            goals = sum(map(len, self._lanes.values())) - self._waiting_in(_FACTS_LANE)
+            goals = sum(map(len, self._queues.values())) - self._queued(_FACTS)
             free = options.max_waiting_goals - goals
-            if free * 8 < options.max_waiting_goals:  # not in driblets
+            if free * 8 < options.max_waiting_goals:  # read in larger batches
                 return 0
         if kind != "work":
             bytes_left -= options.max_bytes // 4
         return 0 if free <= 0 or bytes_left <= 0 else min(free, max(1, int(bytes_left / self._mean)))
 
     def take_in(self, consumer: Consumer, delivery: Delivery, kind: Kind, now: float) -> float | None:
-        """Keep an event that was read; or say in how many seconds it is to be delivered again, and do not keep it."""
-        places = self._places[delivery.stream]
-        known = places.get(delivery.sequence)
-        if known is not None and _are_the_same(known.delivery, delivery):
-            # Its time to be acknowledged has run out, as when the bus was away.
+        """Add an event that was read; returns None, or seconds after which it must be redelivered instead."""
+        positions = self._positions[delivery.stream]
+        known = positions.get(delivery.sequence)
+        if known is not None and _is_redelivery(known.delivery, delivery):
+            # Its ack deadline has passed, as when the bus was unavailable.
             known.delivery, known.since = delivery, now
             return None
         if kind == "goals":
-            if self._is_too_many(delivery.tenant):
-                return self._put_off.delay(delivery, self._waiting_in(delivery.tenant), now)
-            self._put_off.back(delivery)
+            if self._exceeds_share(delivery.tenant):
+                return self._deferred.defer(delivery, self._queued(delivery.tenant), now)
+            self._deferred.take(delivery)
         self._next_token += 1
-        held = Held(self._next_token, consumer, delivery, kind, now, now)
-        self._held[held.token] = places[delivery.sequence] = held
+        event = InFlightEvent(self._next_token, consumer, delivery, kind, now, now)
+        self._events[event.token] = positions[delivery.sequence] = event
         size = len(delivery.payload)
         self._bytes += size
         self._mean += (size + 512 - self._mean) * 0.02
         if kind == "work":
-            self._work.append(held)
+            self._work.append(event)
         else:
-            self._lanes.setdefault(held.lane, deque()).append(held)
+            self._queues.setdefault(event.queue, deque()).append(event)
         return None
 
-    def _waiting_in(self, lane: str) -> int:
-        return len(self._lanes.get(lane, ()))
+    def _queued(self, queue: str) -> int:
+        return len(self._queues.get(queue, ()))
 
-    def _is_too_many(self, tenant: str) -> bool:
-        """Whether a tenant fills more than half of the line: others may stand behind its goals in the stream."""
-        return bool(tenant) and 2 * self._waiting_in(tenant) >= self._options.max_waiting_goals
+    def _exceeds_share(self, tenant: str) -> bool:
+        """Whether a tenant has half of all waiting goals; those of others may be behind them in the stream."""
+        return bool(tenant) and 2 * self._queued(tenant) >= self._options.max_waiting_goals
 
-    def give_back(self) -> list[Held]:
-        """Let go of what waits for room."""
-        given = [held for held in self._held.values() if held.state == "waiting"]
-        for held in given:
-            self.settle(held.token)
+    def give_back(self) -> list[InFlightEvent]:
+        """Remove and return the events that were not dispatched."""
+        given = [event for event in self._events.values() if event.state == "waiting"]
+        for event in given:
+            self.settle(event.token)
         self._work.clear()
-        self._lanes.clear()
+        self._queues.clear()
         return given
 
-    # Handing over.
+    # Dispatching.
 
-    def next(self) -> Held | None:
-        """The event that is to be handed over now; it is outstanding from then on. None when there is none, or no
-        room."""
+    def next(self) -> InFlightEvent | None:
+        """The next event to dispatch, from now on outstanding; None if there is none, or no capacity."""
         if self.outstanding >= self._options.max_outstanding:
             return None
         if self._work:
-            return self._hand(self._work.popleft())
-        if self.outstanding >= self._newcomers:
+            return self._dispatch(self._work.popleft())
+        if self.outstanding >= self._unreserved:
             return None
-        lane = next((lane for lane in self._lanes if not self.is_closed(lane)), None)
-        if lane is None:
+        queue = next((queue for queue in self._queues if not self.is_closed(queue)), None)
+        if queue is None:
             return None
-        held = self._lanes[lane].popleft()
-        if self._lanes[lane]:
-            self._lanes.move_to_end(lane)
+        event = self._queues[queue].popleft()
+        if self._queues[queue]:
+            self._queues.move_to_end(queue)
         else:
-            del self._lanes[lane]
-        if held.kind == "goals":
-            self._put_off.handed += 1
-        return self._hand(held)
+            del self._queues[queue]
+        if event.kind == "goals":
+            self._deferred.dispatched += 1
+        return self._dispatch(event)
 
-    def is_closed(self, lane: str) -> bool:
-        """Whether too many plans of a lane wait for models. One tenant has half of that room."""
-        most = self._options.max_parked
-        return lane != _FACTS_LANE and (self.parked >= most or (lane != "" and 2 * self._parked[lane] >= most))
+    def is_closed(self, queue: str) -> bool:
+        """Whether too many plans of a queue wait for models; one tenant may have half of ``max_parked``."""
+        limit = self._options.max_parked
+        return queue != _FACTS and (self.parked >= limit or (queue != "" and 2 * self._parked[queue] >= limit))
 
-    def _hand(self, held: Held) -> Held:
-        held.state = "handed"
+    def _dispatch(self, event: InFlightEvent) -> InFlightEvent:
+        event.state = "dispatched"
         self.outstanding += 1
-        return held
+        return event
 
     def park(self, token: int) -> None:
-        """An event's turn waits for a model: it makes room for others."""
-        held = self._held.get(token)
-        if held is None or held.state != "handed":
+        """Stop counting an event whose turn waits for a model as outstanding."""
+        event = self._events.get(token)
+        if event is None or event.state != "dispatched":
             return
-        held.state = "parked"
+        event.state = "parked"
         self.outstanding -= 1
         self.parked += 1
-        self._bytes -= len(held.delivery.payload)
-        if held.kind == "goals":
-            self._parked[held.lane] += 1
+        self._bytes -= len(event.delivery.payload)
+        if event.kind == "goals":
+            self._parked[event.queue] += 1
 
-    def settle(self, token: int) -> Held | None:
-        """Let go of an event that a host has reported on; None when it is not known."""
-        held = self._held.pop(token, None)
-        if held is None:
+    def settle(self, token: int) -> InFlightEvent | None:
+        """Remove an event; None if it is not known."""
+        event = self._events.pop(token, None)
+        if event is None:
             return None
-        delivery = held.delivery
-        places = self._places[delivery.stream]
-        if places.get(delivery.sequence) is held:
-            del places[delivery.sequence]
-        if held.state == "parked":
-            self._unpark(held)
+        delivery = event.delivery
+        positions = self._positions[delivery.stream]
+        if positions.get(delivery.sequence) is event:
+            del positions[delivery.sequence]
+        if event.state == "parked":
+            self.parked -= 1
+            if event.kind == "goals":
+                self._parked[event.queue] -= 1
+                if not self._parked[event.queue]:
+                    del self._parked[event.queue]
         else:
             self._bytes -= len(delivery.payload)
-            self.outstanding -= held.state == "handed"
-        return held
+            self.outstanding -= event.state == "dispatched"
+        return event
 
-    def _unpark(self, held: Held) -> None:
-        self.parked -= 1
-        if held.kind == "goals":
-            self._parked[held.lane] -= 1
-            if not self._parked[held.lane]:
-                del self._parked[held.lane]
-
-    # Keeping alive.
+    # Ack deadlines.
 
     def to_keep_alive(self, before: float, now: float, rounds: int) -> dict[Consumer, list[Delivery]]:
-        """Events that were not kept alive since then, those of longest ago; at most so many that all fit into these
-        rounds, so that a burst is spread."""
-        due: list[Held] = []
-        most = max(200, -(-len(self._held) // rounds))
-        for held in self._held.values():
-            if held.since > before or len(due) == most:
+        """Events whose ack deadline began before a time, the oldest first; their deadline begins again now.
+
+        A burst is spread over this number of rounds.
+        """
+        due: list[InFlightEvent] = []
+        limit = max(200, -(-len(self._events) // rounds))
+        for event in self._events.values():
+            if event.since > before or len(due) == limit:
                 break
-            due.append(held)
+            due.append(event)
         by_consumer: dict[Consumer, list[Delivery]] = {}
-        for held in due:
-            del self._held[held.token]
-            self._held[held.token] = held
-            held.since = now
-            by_consumer.setdefault(held.consumer, []).append(held.delivery)
-        self._put_off.note_time(now, saturated=bool(self._lanes))
+        for event in due:
+            del self._events[event.token]
+            self._events[event.token] = event
+            event.since = now
+            by_consumer.setdefault(event.consumer, []).append(event.delivery)
+        self._deferred.update_rate(now, saturated=bool(self._queues))
         return by_consumer
 
 
-def _are_the_same(one: Delivery, other: Delivery) -> bool:
-    """Whether two deliveries of one place in a stream are of one event; a stream that was made anew counts anew."""
+def _is_redelivery(one: Delivery, other: Delivery) -> bool:
+    """Whether two deliveries with one sequence are of one event; a recreated stream counts from 1 again."""
     return (one.subject, one.message_id) == (other.subject, other.message_id)
 
 
-_LONGEST_OFF = 15.0
-"""Seconds that a goal is put off at most."""
+_MAX_DELAY = 15.0
+"""Seconds for which a goal is deferred at most."""
 
 _FIRST_RATE = 1000.0
-"""Goals a second, until it is measured."""
+"""Goals per second until measured."""
 
-_MOST_REMEMBERED = 1_000_000
+_MAX_REMEMBERED = 1_000_000
 
 
-class PutOff:
-    """Goals that are given back for a while, since too many of their tenant are in line.
+class DeferredGoals:
+    """Delays the redelivery of goals whose tenant has too many in the queue.
 
-    Each is put off for about as long as those before it take, so that it is read again once, when it is wanted.
+    Each is deferred by about the time that the goals before it take, so that it is usually read only once more.
     """
 
     def __init__(self) -> None:
-        self.handed = 0
-        """Goals handed over since the last look at the time."""
+        self.dispatched = 0
+        """Goals dispatched since the last :meth:`update_rate`."""
         self._rate = _FIRST_RATE
-        self._noted: float | None = None
+        self._updated_at: float | None = None
         self._due: dict[str, float] = {}
-        """When the next goal of a tenant is wanted that is put off now."""
-        self._times: OrderedDict[int, int] = OrderedDict()
-        """How often a goal was put off, by its place in the stream: those deliveries do not count as attempts."""
+        """When the next goal to be deferred is wanted, by tenant."""
+        self._times: LRUCache[int, int] = LRUCache(_MAX_REMEMBERED)
+        """How often a goal was deferred, by stream sequence; these deliveries do not count as attempts."""
 
-    def delay(self, delivery: Delivery, ahead: int, now: float) -> float:
-        """Seconds until the goal is to come again; ``ahead`` of its tenant are in line."""
+    def defer(self, delivery: Delivery, ahead: int, now: float) -> float:
+        """Seconds after which a goal should be redelivered; ``ahead``: queued goals of its tenant."""
         due = max(now + ahead / self._rate, self._due.get(delivery.tenant, 0.0)) + 1 / self._rate
-        self._due[delivery.tenant] = due = min(due, now + _LONGEST_OFF)
-        self._times[delivery.sequence] = self._times.pop(delivery.sequence, 0) + 1
-        if len(self._times) > _MOST_REMEMBERED:
-            self._times.popitem(last=False)
+        self._due[delivery.tenant] = due = min(due, now + _MAX_DELAY)
+        self._times[delivery.sequence] = self._times.get(delivery.sequence, 0) + 1
         return due - now
 
-    def back(self, delivery: Delivery) -> None:
-        """A goal is taken: it has not failed as often as it was delivered."""
+    def take(self, delivery: Delivery) -> None:
+        """Subtract the deferrals of a goal that is taken in from its delivery count."""
         if self._times:
             delivery.attempt = max(1, delivery.attempt - self._times.pop(delivery.sequence, 0))
 
-    def note_time(self, now: float, *, saturated: bool) -> None:
-        """Measure the rate anew, of a time in which there were always some that waited."""
-        if self._noted is not None and now > self._noted:
+    def update_rate(self, now: float, *, saturated: bool) -> None:
+        """Measure the rate since the last call, if goals were waiting all the time (``saturated``)."""
+        if self._updated_at is not None and now > self._updated_at:
             if saturated:
-                self._rate = max(1.0, 0.5 * self._rate + 0.5 * self.handed / (now - self._noted))
+                self._rate = max(1.0, 0.5 * self._rate + 0.5 * self.dispatched / (now - self._updated_at))
             self._due = {tenant: due for tenant, due in self._due.items() if due > now}
-        self._noted, self.handed = now, 0
+        self._updated_at, self.dispatched = now, 0

@@ -1,4 +1,4 @@
-"""Quarantine: which of the events that were in hand when their host was lost has brought it down."""
+"""Quarantine: finds the event that crashes its host among those that were in flight when the host was lost."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from collections.abc import Callable, Iterable
 from plancast_actors.hosting.protocol import Inbound, Outcome
 
 SUSPECT = 2
-"""Losses of its host from which on an event that was in hand is handed over by itself."""
+"""Host losses after which an event that was in flight is dispatched alone."""
 PHASE = 2.0
-"""Seconds for which trials in series hold back what is not suspected, and for which that goes on in between."""
+"""Seconds for which a series of trials holds back other events, and seconds between two series."""
 LONGEST_TRIAL = 64.0
 """Seconds after which a trial is adjourned at the latest: a turn may well take that long."""
 SLOT = 10.0
-"""Seconds for which one of several dispatchers may try its suspects; the others wait, since they share the hosts."""
+"""Seconds for which one of several dispatchers may try its suspects; hosts are shared, so the others wait."""
 
 
 class Quarantine:
-    """Counts for each event in how many losses of its host it was in hand, and tries those that were in several.
+    """Counts the host losses in which each event was in flight, and dispatches suspects one at a time.
 
-    A suspect is tried alone: what is not suspected goes first, and is held back meanwhile. Whichever comes through
-    is cleared. A trial that lasts long is adjourned, so that slow turns do not hold up the others; the next one of
-    the same event has twice the time, so that a turn that brings its host down late is found as well.
+    While a suspect is tried, other events are held back; a suspect that is reported on is cleared. A long trial is
+    adjourned so that slow turns do not block other events; the next trial of the same event may take twice as long, so
+    that a turn that crashes its host late is found as well.
 
     Args:
-        max_losses: Losses in a row, the last of them alone, after which an event is convicted. One that was never
-            quite alone is convicted after twice as many on trial, and after four times as many in any case.
-        index, count: Which of how many dispatchers it is for.
+        max_losses: Host losses in a row, the last one with nothing else in flight, after which no code is run for the
+            event any more. Twice as many if it was tried but never alone, four times as many in any case.
+        index, count: Index and number of dispatchers.
         wall: Seconds since the epoch, about the same for all dispatchers.
     """
 
@@ -44,64 +44,65 @@ class Quarantine:
 
     @property
     def busy(self) -> bool:
-        """Whether there is more to it than handing events over."""
+        """Whether there are suspects."""
         return self.on_trial is not None or bool(self.suspects)
 
     @property
     def suspected(self) -> int:
-        """How many are tried one by one."""
+        """Number of suspects."""
         return len(self.suspects) + (self.on_trial is not None)
 
     # What happens to events.
 
-    def lost(self, handed: Iterable[Inbound], now: float) -> tuple[list[Inbound], list[Inbound]]:
-        """The process of the host was lost with these in hand.
+    def lost(self, in_flight: Iterable[Inbound], now: float) -> tuple[list[Inbound], list[Inbound]]:
+        """Note that the host's process was lost.
 
-        Returns those to hand over again, and those that no host survives; the suspects among them stay here.
+        Returns the events to dispatch again, and those that crash hosts even when no code is run for them; suspects
+        stay here.
         """
-        again, hopeless = [], []
-        for inbound in handed:
+        again, fatal = [], []
+        for inbound in in_flight:
             token = inbound.token
             losses = self.losses[token] = self.losses.get(token, 0) + 1
             tried = self.on_trial is not None and token == self.on_trial.token
             if inbound.crash_reason and tried:
-                hopeless.append(inbound)
+                fatal.append(inbound)
                 del self.losses[token]
             elif losses < SUSPECT:
                 again.append(inbound)
-            elif not inbound.crash_reason and self._is_guilty(losses, tried):
-                self.suspects.append(inbound._replace(crash_reason=_verdict(losses, tried and self._alone)))
+            elif not inbound.crash_reason and self._exceeds_limit(losses, tried):
+                self.suspects.append(inbound._replace(crash_reason=_crash_reason(losses, tried and self._alone)))
             else:
                 self.suspects.append(inbound)
         self.on_trial = None
         self._series_until, self._open_until = 0.0, now + PHASE
-        return again, hopeless
+        return again, fatal
 
-    def interrupted(self, handed: Iterable[Inbound]) -> list[Inbound]:
-        """A call was lost, but its host is as it was: all but a suspect on trial is handed over again."""
-        again = [inbound for inbound in handed if inbound is not self.on_trial]
+    def interrupted(self, in_flight: Iterable[Inbound]) -> list[Inbound]:
+        """Note that a call failed although the host lives; returns the events to dispatch again, without suspects."""
+        again = [inbound for inbound in in_flight if inbound is not self.on_trial]
         if self.on_trial is not None:
             self.suspects.appendleft(self.on_trial)
             self.on_trial = None
         return again
 
     def reported(self, outcomes: Iterable[Outcome]) -> None:
-        """The host has reported on events: they are cleared. One that waits for a model is tried another time."""
+        """Clear the events that the host has reported on; one that waits for a model is tried again later."""
         for token, kind, _ in outcomes:
             if kind != "parked":
                 self.losses.pop(token, None)
             if self.on_trial is not None and token == self.on_trial.token:
                 self.on_trial = None
 
-    def _is_guilty(self, losses: int, tried: bool) -> bool:
+    def _exceeds_limit(self, losses: int, tried: bool) -> bool:
         if losses >= 4 * self.max_losses:
             return True
         return tried and losses >= (self.max_losses if self._alone else 2 * self.max_losses)
 
-    # Who goes next.
+    # Scheduling.
 
     def holds_back(self, now: float) -> bool:
-        """Whether what is not suspected has to wait now."""
+        """Whether events that are not suspected must wait."""
         if self.on_trial is None:
             return bool(self.suspects) and now < self._series_until
         if now < self._trial_until:
@@ -111,11 +112,11 @@ class Quarantine:
         return False
 
     def next_trial(self, others: int, now: float) -> Inbound | None:
-        """The suspect to hand over now, if it is time for one.
+        """The suspect to dispatch now, if any.
 
         Args:
-            others: How many events the host has in hand.
-            now: By the loop's clock.
+            others: Events that the host has in flight.
+            now: The event loop's time.
         """
         if self.on_trial is not None or not self.suspects or not (left := self._slot_left()):
             return None
@@ -136,7 +137,7 @@ class Quarantine:
         return self.on_trial
 
     def _slot_left(self) -> float:
-        """Seconds for which this dispatcher may try suspects; 0 when it is another one's turn."""
+        """Seconds for which this dispatcher may still try suspects; 0 during another dispatcher's slot."""
         if self._count == 1:
             return LONGEST_TRIAL
         slot, spent = divmod(self._wall(), SLOT)
@@ -147,9 +148,9 @@ class Quarantine:
         self._open_until = self._series_until + PHASE
 
 
-def _verdict(losses: int, alone: bool) -> str:
-    how = "the last time with nothing else in hand" if alone else "each time before it was done"
+def _crash_reason(losses: int, alone: bool) -> str:
+    how = "the last time with no other event in flight" if alone else "each time before it was done"
     return (
-        f"the process of its plan host ended {losses} times while this event was in hand, {how}: look for what ends "
+        f"the process of its plan host ended {losses} times while this event was in flight, {how}: look for what ends "
         "the process, or blocks it for longer than PLANCAST_HOSTS__STALL_SECONDS"
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
+
+from cachetools import LRUCache
 
 from plancast_actors.dispatch.host_link import HostLimits, HostLink
 from plancast_actors.dispatcher_options import DispatcherOptions
@@ -15,9 +16,10 @@ from plancast_bus.errors import BusUnavailable, InvalidEnvelope, InvalidSubject
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import Bus, Delivery
 
-MAX_KNOWN_PLACES = 100_000
+MAX_PLACEMENTS = 100_000
+"""Plans whose placement is cached."""
 ANSWER_STALLS, START_STALLS = 3, 10
-"""Times ``stall_seconds`` after which a host that does not answer, or does not come to life, is ended."""
+"""Multiples of ``stall_seconds`` after which a host that does not answer, or does not start, is killed."""
 
 
 class HostDirectory(Protocol):
@@ -25,23 +27,23 @@ class HostDirectory(Protocol):
 
     @property
     def shared(self) -> list[HostPort]:
-        """The shared hosts, in an order that all dispatchers agree on."""
+        """The shared hosts, in the same order for all dispatchers."""
         ...
 
     def dedicated(self, plan: str) -> HostPort:
-        """The host of one plan's own, which is started when it is needed."""
+        """The dedicated host of a plan, which is started when it is needed."""
         ...
 
 
 class Router:
-    """Knows the links to all hosts, and to which of them an event goes.
+    """Routes events to hosts: by the plan's hash among shared hosts, or to the plan's dedicated host.
 
     Args:
-        bus: Where the places of plans are looked up.
-        hosts: Where plans live.
-        options: Of the dispatcher.
-        settle: Takes what hosts report.
-        spawn: Runs something beside.
+        bus: Used to look up the placement of plans.
+        hosts: The hosts.
+        options: The dispatcher's.
+        settle: Called with what hosts report.
+        spawn: Runs a coroutine in the background.
     """
 
     def __init__(
@@ -58,71 +60,65 @@ class Router:
         self._settle = settle
         self._spawn = spawn
         self._shared = [self._link(host) for host in hosts.shared]
-        self._own: dict[str, HostLink] = {}
-        """Links to hosts of one plan, by the token of its correlation id."""
-        self._places: OrderedDict[str, bool] = OrderedDict()
+        self._dedicated: dict[str, HostLink] = {}
+        """By the token of the plan's correlation id."""
+        self._is_dedicated: LRUCache[str, bool] = LRUCache(MAX_PLACEMENTS)
         self._all_dedicated = bool(options.goals) and options.dedicated_goals.issuperset(options.goals)
 
     @property
     def links(self) -> list[HostLink]:
         """The links to all hosts."""
-        return [*self._shared, *self._own.values()]
+        return [*self._shared, *self._dedicated.values()]
 
     @property
     def dedicated(self) -> int:
-        """How many hosts of one plan's own there are."""
-        return len(self._own)
+        """Number of dedicated hosts."""
+        return len(self._dedicated)
 
     def route(self, delivery: Delivery) -> HostLink | None:
-        """The link to the host of an event's plan; None when it is to be looked up."""
+        """The link to the host of an event's plan; None if :meth:`look_up` has to find it."""
         correlation = _correlation_token(delivery.subject)
-        if self._options.dedicated_goals and self._places.get(correlation) is not False:
-            return self._own.get(correlation)
-        return self._of_shared(correlation)
+        if self._options.dedicated_goals and self._is_dedicated.get(correlation) is not False:
+            return self._dedicated.get(correlation)
+        return self._shared_link(correlation)
 
     async def look_up(self, delivery: Delivery) -> HostLink:
-        """The link to the host of an event's plan, wherever it is."""
+        """The link to the host of an event's plan, after looking up the plan's placement."""
         correlation = _correlation_token(delivery.subject)
-        if not await self._is_dedicated(delivery, correlation):
-            return self._of_shared(correlation)
-        link = self._own.get(correlation)
+        dedicated = self._is_dedicated.get(correlation)
+        if dedicated is None:
+            dedicated = await self._look_up_placement(delivery)
+            if dedicated is not None:
+                self._is_dedicated[correlation] = dedicated
+        if not dedicated:
+            return self._shared_link(correlation)
+        link = self._dedicated.get(correlation)
         if link is None:
-            self._forget_idle_links()
+            self._drop_idle_links()
             address = self._bus.subjects.parse_stored(delivery.subject)
-            link = self._own[correlation] = self._link(self._hosts.dedicated(address.correlation_id))
+            link = self._dedicated[correlation] = self._link(self._hosts.dedicated(address.correlation_id))
         return link
-
-    def _of_shared(self, correlation: str) -> HostLink:
-        return self._shared[zlib.crc32(correlation.encode()) % len(self._shared)]
 
     async def close(self) -> None:
         """Close all links."""
         await asyncio.gather(*(link.close() for link in self.links))
 
-    async def _is_dedicated(self, delivery: Delivery, correlation: str) -> bool:
-        known = self._places.get(correlation)
-        if known is None:
-            known = await self._look_up_place(delivery)
-            if known is None:
-                return False
-            self._places[correlation] = known
-            if len(self._places) > MAX_KNOWN_PLACES:
-                self._places.popitem(last=False)
-        return known
+    def _shared_link(self, correlation: str) -> HostLink:
+        return self._shared[zlib.crc32(correlation.encode()) % len(self._shared)]
 
-    async def _look_up_place(self, delivery: Delivery) -> bool | None:
-        """Where the plan lives: its goal says so, or its checkpoint; None when there is none yet."""
+    async def _look_up_placement(self, delivery: Delivery) -> bool | None:
+        """Whether the plan is dedicated, by its goal or its checkpoint; None if there is no plan yet."""
         try:
             address = self._bus.subjects.parse_stored(delivery.subject)
         except InvalidSubject:
-            return None  # any host puts it aside
+            return None  # any host dead-letters it
         if self._all_dedicated:
             return True
         if address.topic == EventTopic.ACTION_REQUESTS:
             return address.event_type in self._options.dedicated_goals
         try:
             checkpoint = await self._bus.checkpoints.load(address.correlation_id)
-        except (BusUnavailable, InvalidEnvelope):  # any host finds out what is wrong with it
+        except (BusUnavailable, InvalidEnvelope):  # any host runs into the same error, and handles it
             return None
         return None if checkpoint is None else checkpoint.summary.goal_event in self._options.dedicated_goals
 
@@ -137,12 +133,12 @@ class Router:
         )
         return HostLink(options.name, host, options.max_batch, self._settle, limits)
 
-    def _forget_idle_links(self) -> None:
-        for key in [key for key, link in self._own.items() if link.idle]:
-            self._spawn(self._own.pop(key).close())
+    def _drop_idle_links(self) -> None:
+        for key in [key for key, link in self._dedicated.items() if link.idle]:
+            self._spawn(self._dedicated.pop(key).close())
 
 
 def _correlation_token(subject: str) -> str:
-    """The correlation id's token in a stored subject; in that of a due timer it stands one further."""
+    """The token of the correlation id in a stored subject; that of a due timer has it one token later."""
     parts = subject.split(".", 5)
     return parts[4] if parts[2] == "due" else parts[3]

@@ -52,9 +52,9 @@ def of_dispatcher(dispatcher: Dispatcher) -> Iterator[Reading]:
     yield Reading(metrics.EVENTS_REDELIVERED, dispatcher.redelivered)
     yield Reading(metrics.EVENTS_RETRIED, dispatcher.retried)
     yield Reading(metrics.EVENTS_PUT_OFF, dispatcher.put_off)
-    yield Reading(metrics.EVENTS_WAITING, dispatcher.in_hand.waiting)
-    yield Reading(metrics.EVENTS_OUTSTANDING, dispatcher.in_hand.outstanding)
-    yield Reading(metrics.EVENTS_PARKED, dispatcher.in_hand.parked)
+    yield Reading(metrics.EVENTS_WAITING, dispatcher.in_flight.waiting)
+    yield Reading(metrics.EVENTS_OUTSTANDING, dispatcher.in_flight.outstanding)
+    yield Reading(metrics.EVENTS_PARKED, dispatcher.in_flight.parked)
     yield Reading(metrics.EVENTS_SUSPECTED, sum(link.suspected for link in links))
     yield Reading(metrics.HOSTS_UNREACHABLE, sum(link.lost for link in links))
     if dispatcher.crashed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plancast_actors.dispatch.inflight import Held, InHand, Kind
+from plancast_actors.dispatch.inflight import InFlight, InFlightEvent, Kind
 from plancast_actors.dispatcher_options import DispatcherOptions
 from plancast_bus.ports.bus import Delivery
 
@@ -12,10 +12,10 @@ CONSUMER: Any = object()
 
 
 class Desk:
-    """What is in hand, with deliveries made up."""
+    """In-flight events, with deliveries made up."""
 
     def __init__(self, **options: Any) -> None:
-        self.hand = InHand(DispatcherOptions(**options), 0)
+        self.in_flight = InFlight(DispatcherOptions(**options), 0)
         self._sequence = 0
 
     def delivery(self, tenant: str = "", size: int = 10, attempt: int = 1) -> Delivery:
@@ -23,11 +23,11 @@ class Desk:
         return Delivery("s", b"x" * size, None, None, "S", self._sequence, attempt, "", tenant=tenant)
 
     def take(self, kind: Kind = "work", count: int = 1, **about: Any) -> list[float | None]:
-        return [self.hand.take_in(CONSUMER, self.delivery(**about), kind, 0.0) for _ in range(count)]
+        return [self.in_flight.take_in(CONSUMER, self.delivery(**about), kind, 0.0) for _ in range(count)]
 
-    def handed(self) -> list[Held]:
+    def handed(self) -> list[InFlightEvent]:
         found = []
-        while (held := self.hand.next()) is not None:
+        while (held := self.in_flight.next()) is not None:
             found.append(held)
         return found
 
@@ -41,7 +41,7 @@ def test_work_in_progress_goes_before_goals_and_has_room_of_its_own() -> None:
     assert len(desk.handed()) == 6
     desk.take("work", 20)
     assert [held.kind for held in desk.handed()] == ["work", "work"]
-    desk.hand.settle(1)
+    desk.in_flight.settle(1)
     assert [held.kind for held in desk.handed()] == ["work"]
 
 
@@ -50,7 +50,7 @@ def test_tenants_and_facts_take_turns() -> None:
     desk.take("goals", 6, tenant="a")
     desk.take("facts", 2)
     desk.take("goals", 2, tenant="b")
-    handed = [held.lane.strip()[0] for held in desk.handed()]
+    handed = [held.queue.strip()[0] for held in desk.handed()]
     assert handed == ["a", "f", "b", "a", "f", "b", "a", "a", "a"]
 
 
@@ -77,10 +77,10 @@ def test_having_been_put_off_does_not_count_as_an_attempt() -> None:
     delivery = desk.delivery("a")
     for attempt in (1, 2, 3):
         delivery.attempt = attempt
-        assert desk.hand.take_in(CONSUMER, delivery, "goals", 0.0) is not None
+        assert desk.in_flight.take_in(CONSUMER, delivery, "goals", 0.0) is not None
     desk.handed()
     delivery.attempt = 4
-    assert desk.hand.take_in(CONSUMER, delivery, "goals", 0.0) is None
+    assert desk.in_flight.take_in(CONSUMER, delivery, "goals", 0.0) is None
     assert desk.handed()[0].delivery.attempt == 1
 
 
@@ -88,19 +88,19 @@ def test_parked_goals_of_a_tenant_leave_half_of_the_places_to_others() -> None:
     desk = Desk(max_outstanding=40, max_parked=8)
     desk.take("goals", 4, tenant="a")
     for held in desk.handed():
-        desk.hand.park(held.token)
-    assert (desk.hand.parked, desk.hand.outstanding) == (4, 0)
+        desk.in_flight.park(held.token)
+    assert (desk.in_flight.parked, desk.in_flight.outstanding) == (4, 0)
     desk.take("goals", 4, tenant="a")
     desk.take("goals", 4, tenant="b")
     desk.take("facts", 1)
     handed = desk.handed()
-    assert sorted(held.lane.strip()[0] for held in handed) == ["b", "b", "b", "b", "f"]
+    assert sorted(held.queue.strip()[0] for held in handed) == ["b", "b", "b", "b", "f"]
     for held in handed:
-        desk.hand.park(held.token)
+        desk.in_flight.park(held.token)
     desk.take("goals", 1, tenant="c")
     assert desk.handed() == []
-    desk.hand.settle(1)
-    desk.hand.settle(2)
+    desk.in_flight.settle(1)
+    desk.in_flight.settle(2)
     assert set(desk.tenants()) == {"a", "c"}
 
 
@@ -109,25 +109,25 @@ def test_parking_and_settling_twice_changes_nothing() -> None:
     desk.take("goals", tenant="a")
     (held,) = desk.handed()
     for _ in range(2):
-        desk.hand.park(held.token)
-    assert (desk.hand.parked, desk.hand.outstanding, desk.hand.out) == (1, 0, 1)
-    assert desk.hand.settle(held.token) is held
-    assert desk.hand.settle(held.token) is None
-    desk.hand.park(held.token)
-    assert (desk.hand.out, len(desk.hand)) == (0, 0)
+        desk.in_flight.park(held.token)
+    assert (desk.in_flight.parked, desk.in_flight.outstanding, desk.in_flight.out) == (1, 0, 1)
+    assert desk.in_flight.settle(held.token) is held
+    assert desk.in_flight.settle(held.token) is None
+    desk.in_flight.park(held.token)
+    assert (desk.in_flight.out, len(desk.in_flight)) == (0, 0)
 
 
 def test_large_events_are_read_in_smaller_numbers_and_none_when_enough_bytes_are_in_hand() -> None:
     desk = Desk(max_bytes=1_000_000)
-    assert desk.hand.wanted("goals") > 100
+    assert desk.in_flight.wanted("goals") > 100
     desk.take("goals", 7, size=100_000)
-    assert 0 < desk.hand.wanted("goals") < 20
+    assert 0 < desk.in_flight.wanted("goals") < 20
     desk.take("goals", 1, size=100_000)
-    assert desk.hand.wanted("goals") == 0
-    assert 0 < desk.hand.wanted("work") < 100
+    assert desk.in_flight.wanted("goals") == 0
+    assert 0 < desk.in_flight.wanted("work") < 100
     for held in desk.handed():
-        desk.hand.settle(held.token)
-    assert desk.hand.wanted("goals") > 30
+        desk.in_flight.settle(held.token)
+    assert desk.in_flight.wanted("goals") > 30
 
 
 def test_an_event_of_a_stream_that_was_made_anew_is_another_one() -> None:
@@ -135,12 +135,12 @@ def test_an_event_of_a_stream_that_was_made_anew_is_another_one() -> None:
     first, second = desk.delivery(), desk.delivery()
     second.sequence, second.subject = first.sequence, "another"
     for delivery in (first, first, second):
-        desk.hand.take_in(CONSUMER, delivery, "work", 0.0)
+        desk.in_flight.take_in(CONSUMER, delivery, "work", 0.0)
     handed = desk.handed()
     assert [held.delivery.subject for held in handed] == ["s", "another"]
     for held in handed:
-        desk.hand.settle(held.token)
-    assert desk.hand.take_in(CONSUMER, second, "work", 0.0) is None
+        desk.in_flight.settle(held.token)
+    assert desk.in_flight.take_in(CONSUMER, second, "work", 0.0) is None
     assert len(desk.handed()) == 1
 
 
@@ -150,14 +150,14 @@ def test_what_waits_is_given_back_and_what_hosts_have_is_not() -> None:
     assert len(desk.handed()) == 3
     desk.take("work", 3)
     assert len(desk.handed()) == 1
-    assert len(desk.hand.give_back()) == 4
-    assert (desk.hand.waiting, desk.hand.out, len(desk.hand)) == (0, 4, 4)
+    assert len(desk.in_flight.give_back()) == 4
+    assert (desk.in_flight.waiting, desk.in_flight.out, len(desk.in_flight)) == (0, 4, 4)
 
 
 def test_signs_of_life_are_spread_and_reach_everyone_in_time() -> None:
     desk = Desk(max_outstanding=10_000)
     desk.take("work", 5000)
-    alive = [desk.hand.to_keep_alive(now - 10.0, now, 8) for now in range(10, 20)]
+    alive = [desk.in_flight.to_keep_alive(now - 10.0, now, 8) for now in range(10, 20)]
     counts = [sum(map(len, due.values())) for due in alive]
     assert max(counts) <= 625
     assert sum(counts) == 5000

@@ -23,7 +23,8 @@ from plancast import (
     Worker,
 )
 from plancast.testing import PlancastTest
-from plancast_actors.dispatch import host_link, quarantine
+from plancast_actors.dispatch import host_link
+from plancast_actors.dispatch import quarantine as quarantine_module
 from plancast_actors.dispatch.host_link import HostLimits, HostLink
 from plancast_actors.dispatch.quarantine import PHASE, Quarantine
 from plancast_actors.hosting.protocol import HostLost, Inbound, Outcome
@@ -48,7 +49,7 @@ SIGNALLED = {
 
 @pytest.fixture(autouse=True)
 def _short_phases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quarantine, "PHASE", 0.2)
+    monkeypatch.setattr(quarantine_module, "PHASE", 0.2)
 
 
 def an_inbound(token: int) -> Inbound:
@@ -59,124 +60,124 @@ def tokens(events: list[Inbound]) -> list[int]:
     return [each.token for each in events]
 
 
-# Who is suspected, tried and convicted.
+# Suspects, trials, and events that crash their hosts.
 
 
 def test_one_loss_makes_nobody_a_suspect() -> None:
-    court = Quarantine(3)
-    again, hopeless = court.lost([an_inbound(1), an_inbound(2)], 0.0)
-    assert (tokens(again), hopeless, court.busy) == ([1, 2], [], False)
+    quarantine = Quarantine(3)
+    again, fatal = quarantine.lost([an_inbound(1), an_inbound(2)], 0.0)
+    assert (tokens(again), fatal, quarantine.busy) == ([1, 2], [], False)
 
 
 def test_suspects_are_tried_alone_one_after_the_other_and_whoever_comes_through_is_cleared() -> None:
-    court = Quarantine(3)
+    quarantine = Quarantine(3)
     events = [an_inbound(1), an_inbound(2)]
-    court.lost(events, 0.0)
-    again, _ = court.lost(events, 1.0)
+    quarantine.lost(events, 0.0)
+    again, _ = quarantine.lost(events, 1.0)
     assert again == []
-    assert court.next_trial(others=3, now=1.0) is None  # the others go first
-    assert not court.holds_back(1.0)
-    first = court.next_trial(others=0, now=1.1)
+    assert quarantine.next_trial(others=3, now=1.0) is None  # the others go first
+    assert not quarantine.holds_back(1.0)
+    first = quarantine.next_trial(others=0, now=1.1)
     assert first is not None
     assert first.token == 1
-    assert court.holds_back(1.1)
-    assert court.next_trial(others=0, now=1.1) is None
-    court.reported([Outcome(1, "done", 0.0)])
-    second = court.next_trial(others=0, now=1.1)
+    assert quarantine.holds_back(1.1)
+    assert quarantine.next_trial(others=0, now=1.1) is None
+    quarantine.reported([Outcome(1, "done", 0.0)])
+    second = quarantine.next_trial(others=0, now=1.1)
     assert second is not None
     assert second.token == 2
-    court.reported([Outcome(2, "retry", 0.0)])
-    assert not court.busy
-    assert court.losses == {}
+    quarantine.reported([Outcome(2, "retry", 0.0)])
+    assert not quarantine.busy
+    assert quarantine.losses == {}
 
 
-def convicted(court: Quarantine, bystanders: int) -> int:
-    """Losses until event 1 is convicted, each with so many others in hand."""
+def losses_until_blocked(quarantine: Quarantine, bystanders: int) -> int:
+    """Losses until no code is run for event 1 any more, each with other events in flight."""
     handed, now = [an_inbound(1)], 0.0
     for losses in range(1, 100):
         others = [an_inbound(100 * losses + n) for n in range(bystanders)]
-        court.lost([*handed, *others], now)
-        court.reported([Outcome(each.token, "done", 0.0) for each in others])
-        while court.suspects and court.suspects[0].token != 1:
-            court.suspects.popleft()
-        if any(each.crash_reason for each in court.suspects):
+        quarantine.lost([*handed, *others], now)
+        quarantine.reported([Outcome(each.token, "done", 0.0) for each in others])
+        while quarantine.suspects and quarantine.suspects[0].token != 1:
+            quarantine.suspects.popleft()
+        if any(each.crash_reason for each in quarantine.suspects):
             return losses
         now += 100.0
-        tried = court.next_trial(bystanders, now)
-        while court.suspects and tried is None:
+        tried = quarantine.next_trial(bystanders, now)
+        while quarantine.suspects and tried is None:
             now += 1.0
-            tried = court.next_trial(bystanders, now)
+            tried = quarantine.next_trial(bystanders, now)
         handed = [an_inbound(1)]
-    raise AssertionError("never convicted")
+    raise AssertionError("never blocked")
 
 
-def test_an_event_whose_host_is_lost_on_trial_is_convicted_after_the_bound() -> None:
-    assert convicted(Quarantine(3), 0) == 3
-    assert convicted(Quarantine(4), 0) == 4
+def test_an_event_whose_host_is_lost_on_trial_runs_no_code_after_the_bound() -> None:
+    assert losses_until_blocked(Quarantine(3), 0) == 3
+    assert losses_until_blocked(Quarantine(4), 0) == 4
 
 
-def test_one_that_is_never_alone_is_convicted_too_but_later() -> None:
-    assert convicted(Quarantine(3), 2) == 6
+def test_one_that_is_never_alone_runs_no_code_after_twice_as_many_losses() -> None:
+    assert losses_until_blocked(Quarantine(3), 2) == 6
 
 
 def test_a_long_trial_is_adjourned_and_the_next_of_the_same_event_has_more_time() -> None:
-    court = Quarantine(3)
+    quarantine = Quarantine(3)
     slow = an_inbound(1)
-    court.lost([slow], 0.0)
-    court.lost([slow], 0.0)
-    assert court.next_trial(0, 10.0) is slow
-    assert court.holds_back(10.0 + quarantine.PHASE * 0.9)
-    assert not court.holds_back(10.0 + quarantine.PHASE * 1.1)
-    assert court.losses == {1: 2}
-    court.lost([slow], 20.0)  # not on trial: no reason to convict
-    assert [each.crash_reason for each in court.suspects] == [""]
-    assert court.next_trial(0, 30.0) is slow
-    assert court.holds_back(30.0 + quarantine.PHASE * 1.9)
+    quarantine.lost([slow], 0.0)
+    quarantine.lost([slow], 0.0)
+    assert quarantine.next_trial(0, 10.0) is slow
+    assert quarantine.holds_back(10.0 + quarantine_module.PHASE * 0.9)
+    assert not quarantine.holds_back(10.0 + quarantine_module.PHASE * 1.1)
+    assert quarantine.losses == {1: 2}
+    quarantine.lost([slow], 20.0)  # not on trial: does not count
+    assert [each.crash_reason for each in quarantine.suspects] == [""]
+    assert quarantine.next_trial(0, 30.0) is slow
+    assert quarantine.holds_back(30.0 + quarantine_module.PHASE * 1.9)
 
 
 def test_a_lost_call_accuses_nobody() -> None:
-    court = Quarantine(3)
+    quarantine = Quarantine(3)
     tried, other = an_inbound(1), an_inbound(2)
-    court.lost([tried], 0.0)
-    court.lost([tried], 0.0)
-    assert court.next_trial(0, 10.0) is tried
-    assert tokens(court.interrupted([tried, other])) == [2]
-    assert court.losses == {1: 2}
-    assert court.next_trial(0, 10.0) is tried
+    quarantine.lost([tried], 0.0)
+    quarantine.lost([tried], 0.0)
+    assert quarantine.next_trial(0, 10.0) is tried
+    assert tokens(quarantine.interrupted([tried, other])) == [2]
+    assert quarantine.losses == {1: 2}
+    assert quarantine.next_trial(0, 10.0) is tried
 
 
 def test_a_turn_that_waits_for_its_model_holds_up_no_trial() -> None:
-    court = Quarantine(3)
+    quarantine = Quarantine(3)
     event = an_inbound(1)
-    court.lost([event], 0.0)
-    court.lost([event], 0.0)
-    court.next_trial(0, 10.0)
-    court.reported([Outcome(1, "parked", 0.0)])
-    assert not court.busy
-    assert court.losses == {1: 2}
+    quarantine.lost([event], 0.0)
+    quarantine.lost([event], 0.0)
+    quarantine.next_trial(0, 10.0)
+    quarantine.reported([Outcome(1, "parked", 0.0)])
+    assert not quarantine.busy
+    assert quarantine.losses == {1: 2}
 
 
 def test_what_no_host_survives_even_once_convicted_is_hopeless() -> None:
-    court = Quarantine(2)
-    event = an_inbound(1)._replace(crash_reason="guilty")
-    court.lost([event], 0.0)
-    court.lost([event], 0.0)
-    assert court.next_trial(0, 10.0) is event
-    assert court.lost([event], 10.0) == ([], [event])
+    quarantine = Quarantine(2)
+    event = an_inbound(1)._replace(crash_reason="crashes")
+    quarantine.lost([event], 0.0)
+    quarantine.lost([event], 0.0)
+    assert quarantine.next_trial(0, 10.0) is event
+    assert quarantine.lost([event], 10.0) == ([], [event])
 
 
 def test_dispatchers_that_share_hosts_try_their_suspects_in_turn() -> None:
     wall = 1000.0
-    courts = [Quarantine(3, index, 2, lambda: wall) for index in range(2)]
-    for court in courts:
+    quarantines = [Quarantine(3, index, 2, lambda: wall) for index in range(2)]
+    for quarantine in quarantines:
         for _ in range(2):
-            court.lost([an_inbound(1)], 0.0)
-    assert [court.next_trial(0, 10.0) is not None for court in courts] == [True, False]
+            quarantine.lost([an_inbound(1)], 0.0)
+    assert [quarantine.next_trial(0, 10.0) is not None for quarantine in quarantines] == [True, False]
     wall += 10.0
-    assert courts[1].next_trial(0, 20.0) is not None
-    assert not courts[0].holds_back(20.0)  # adjourned: what is lost now does not speak against it
-    courts[0].lost([an_inbound(1)], 20.0)
-    assert [each.crash_reason for each in courts[0].suspects] == [""]
+    assert quarantines[1].next_trial(0, 20.0) is not None
+    assert not quarantines[0].holds_back(20.0)  # adjourned: what is lost now does not speak against it
+    quarantines[0].lost([an_inbound(1)], 20.0)
+    assert [each.crash_reason for each in quarantines[0].suspects] == [""]
 
 
 class Frail:
@@ -208,7 +209,7 @@ class Frail:
 def test_suspects_are_tried_also_where_timers_are_called_early(monkeypatch: pytest.MonkeyPatch) -> None:
     # One in eight timers of uvloop, on which Ray runs, is called before the time that it tells.
     monkeypatch.setattr(host_link, "TRIAL_TICK", 0.002)
-    monkeypatch.setattr(quarantine, "SLOT", 0.5)
+    monkeypatch.setattr(quarantine_module, "SLOT", 0.5)
 
     async def try_them() -> list[int]:
         host, settled = Frail(), list[Outcome]()
@@ -319,7 +320,7 @@ async def test_an_event_that_kills_the_host_of_its_plan_fails_the_plan() -> None
                     source="test", type="tick", topic=EventTopic.PLAN_EVENTS, correlation_id=each.plan_id, data=data
                 )
             )
-        with pytest.raises(PlanFailed, match="while this event was in hand"):
+        with pytest.raises(PlanFailed, match="while this event was in flight"):
             await handle.result(timeout=PATIENCE)
         assert [each.reason for each in await letters(env)] == ["crashes-host"]
         entries = await handle.history()
@@ -365,7 +366,7 @@ async def test_an_event_that_no_host_survives_even_unhandled_is_put_aside_by_the
         assert poison.losses == 4
 
 
-async def test_a_host_that_is_lost_for_other_reasons_convicts_nobody() -> None:
+async def test_a_host_that_is_lost_for_other_reasons_blocks_no_event() -> None:
     release = asyncio.Event()
     planner = Planner("p")
 

@@ -143,7 +143,7 @@ class Watched(PlancastTest):
         dispatcher = self._dispatcher
         assert dispatcher is not None
         async with asyncio.timeout(30):
-            while dispatcher.in_hand.out or dispatcher._background:
+            while dispatcher.in_flight.out or dispatcher._background:
                 await asyncio.sleep(0.005)
 
 
@@ -196,7 +196,7 @@ async def test_nothing_is_measured_when_metrics_are_off() -> None:
     async with Watched(measured=False) as env:
         await env.run("step.goal", 70)
         assert env._dispatcher is not None
-        assert not env._dispatcher._handed_at
+        assert not env._dispatcher._dispatched_at
         assert not (await env.report()).observed
 
 
