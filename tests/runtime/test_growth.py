@@ -342,7 +342,7 @@ async def test_a_plan_host_remembers_so_many_state_machines_and_no_more(monkeypa
         for handle in handles:
             await handle.signal("go")
         await asyncio.gather(*(handle.result(timeout=30) for handle in handles))
-        assert (len(host._machines), len(host._kept)) == (8, 8)
+        assert (len(host._machines), len(host._stored_at)) == (8, 8)
 
 
 async def test_further_correlation_ids_are_forgotten_also_when_nothing_ran_at_the_time() -> None:

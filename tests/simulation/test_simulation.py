@@ -15,10 +15,11 @@ from simulation.runner import run_seed
 
 from plancast.turn import autonomous, task_responses
 from plancast_actors.dispatch import host_link
-from plancast_actors.hosting import plan_actor
-from plancast_actors.hosting.activation import Activation, Emitted
-from plancast_actors.hosting.plan_actor import PlanActor
+from plancast_actors.hosting import slow_path
+from plancast_actors.hosting.activation import Activation
 from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.hosting.services import Emitted
+from plancast_actors.hosting.slow_path import SlowTurn
 from plancast_bus.memory.checkpoints import KeptPlans
 from simulation import (
     Fault,
@@ -105,7 +106,7 @@ def _no_fence(patch: pytest.MonkeyPatch) -> None:
 
 def _no_memory_of_events(patch: pytest.MonkeyPatch) -> None:
     digests = iter(range(1_000_000))
-    patch.setattr(plan_actor, "digest_of", lambda event_id: next(digests).to_bytes(8, "big"))
+    patch.setattr(slow_path, "digest_of", lambda event_id: next(digests).to_bytes(8, "big"))
 
 
 def _nothing_emitted_again(patch: pytest.MonkeyPatch) -> None:
@@ -137,10 +138,10 @@ def _reports_by_the_dispatchers_name_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def _timeouts_that_do_not_look(patch: pytest.MonkeyPatch) -> None:
-    async def nothing(self: PlanActor, *_: Any) -> None:
+    async def nothing(self: SlowTurn, *_: Any) -> None:
         return None
 
-    patch.setattr(PlanActor, "_take_backlog", nothing)
+    patch.setattr(SlowTurn, "_take_backlog", nothing)
 
 
 def _kept_answers_all_have_requests(patch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from plancast.turn.turn import Turn
 from plancast_actors.hosting.outbox_recovery import still_unsent
 from plancast_actors.hosting.protocol import Inbound
 from plancast_actors.hosting.services import Emitted, HostServices
-from plancast_actors.maintenance.machine_gc import is_kept
+from plancast_actors.maintenance.machine_gc import is_recent
 from plancast_actors.telemetry.samples import Laps
 from plancast_bus import fault_injection
 from plancast_bus.errors import BusUnavailable, PublishRefused
@@ -175,8 +175,8 @@ class Activation:
     async def commit(self, turn: Turn, digest: bytes) -> None:
         """Commit a turn, and send its effects."""
         machine = _machine_of(turn)
-        if machine is not None and not self._has_kept(machine, turn.now):
-            await self._keep(machine)
+        if machine is not None and not self._is_stored(machine, turn.now):
+            await self._store(machine)
         checkpoint = self.stage(turn, digest, of_code=turn.has_run and self.host.has_handlers)
         if fault_injection.armed:
             await self._reach(CrashPoint.TURN_COMMIT_BEFORE)
@@ -186,26 +186,26 @@ class Activation:
             self.laps.end("commit")
         if not self.may_stage(turn, self.host.clock.time()):
             assert machine is not None
-            await self._keep(machine)  # the commit took days (a suspended computer): it may have been removed
+            await self._store(machine)  # the commit took days (a suspended computer): it may have been removed
         if fault_injection.armed:
             await self._reach(CrashPoint.TURN_COMMIT_AFTER)
         await self.emit(checkpoint.outbox)
         if self.laps is not None:
             self.laps.end("emit")
 
-    async def keep(self) -> None:
+    async def store_machine(self) -> None:
         """Store the plan's state machine, unless this host has stored it lately."""
         if self.plan is not None and self.plan.state_machine:
             machine = self.plan.machine
-            if not self._has_kept(machine, self.host.clock.time()):
-                await self._keep(machine)
+            if not self._is_stored(machine, self.host.clock.time()):
+                await self._store(machine)
 
     def may_stage(self, turn: Turn, now: float) -> bool:
         """Whether the state machine is known to be stored, so that a checkpoint may refer to it."""
         machine = _machine_of(turn)
-        if machine is None or self._has_kept(machine, now):
+        if machine is None or self._is_stored(machine, now):
             return True
-        put_at = self.host.kept_at(machine, now)
+        put_at = self.host.machine_stored_at(machine, now)
         if put_at is not None:
             self._machine_hash, self._machine_put_at = machine.hash, put_at
         return put_at is not None
@@ -271,11 +271,11 @@ class Activation:
         if turn.decisions:
             host.note_decisions(turn.decisions)
 
-    def _has_kept(self, machine: Machine, now: float) -> bool:
-        return machine.hash == self._machine_hash and is_kept(self._machine_put_at, now)
+    def _is_stored(self, machine: Machine, now: float) -> bool:
+        return machine.hash == self._machine_hash and is_recent(self._machine_put_at, now)
 
-    async def _keep(self, machine: Machine) -> None:
-        self._machine_put_at = await self.patiently(lambda: self.host.keep_machine(machine))
+    async def _store(self, machine: Machine) -> None:
+        self._machine_put_at = await self.patiently(lambda: self.host.store_machine(machine))
         self._machine_hash = machine.hash
 
     async def emit(self, effects: tuple[Effect, ...], since: float | None = None) -> None:

@@ -23,7 +23,7 @@ from plancast_actors.dead_letters import Poison
 from plancast_actors.hosting.event_decoder import InboundReader
 from plancast_actors.hosting.parking import ParkingReasoner
 from plancast_actors.hosting.retries import Retries
-from plancast_actors.maintenance.machine_gc import is_kept
+from plancast_actors.maintenance.machine_gc import is_recent
 from plancast_actors.telemetry.samples import Samples
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.events.envelope import EventTopic
@@ -104,7 +104,7 @@ class HostServices:
         self.incarnation_id = uuid4().hex
         self._epochs = itertools.count()
         self._machines: LRUCache[str, Machine] = LRUCache(MAX_MACHINES)
-        self._kept: LRUCache[str, float] = LRUCache(MAX_MACHINES)
+        self._stored_at: LRUCache[str, float] = LRUCache(MAX_MACHINES)
         """When this host last stored a state machine, by the machine's hash."""
         self._emitted: LRUCache[str, Emitted] = LRUCache(MAX_EMITTED)
 
@@ -128,22 +128,22 @@ class HostServices:
             machine = self._machines[digest] = Machine.decode(encoded)
         return machine
 
-    async def keep_machine(self, machine: Machine) -> float:
+    async def store_machine(self, machine: Machine) -> float:
         """Store a state machine before a checkpoint refers to it; returns when it was stored.
 
         It is stored again every day, see :mod:`plancast_actors.maintenance.machine_gc`.
         """
         now = self.clock.time()
-        put_at = self.kept_at(machine, now)
+        put_at = self.machine_stored_at(machine, now)
         if put_at is None:
             await self.bus.checkpoints.put_machine(machine.hash, machine.encoded)
-            put_at = self._kept[machine.hash] = now
+            put_at = self._stored_at[machine.hash] = now
         return put_at
 
-    def kept_at(self, machine: Machine, now: float) -> float | None:
+    def machine_stored_at(self, machine: Machine, now: float) -> float | None:
         """When this host has stored a state machine; None if never, or too long ago."""
-        put_at = self._kept.get(machine.hash)
-        return put_at if put_at is not None and is_kept(put_at, now) else None
+        put_at = self._stored_at.get(machine.hash)
+        return put_at if put_at is not None and is_recent(put_at, now) else None
 
     def take_emitted(self, key: str) -> Emitted | None:
         """The acknowledged effects of a plan that this host has passivated; None if not known."""

@@ -134,7 +134,7 @@ class SlowTurn:
             return self._done
         if self._digest in state.processed:
             state.conflicts = 0
-            await state.keep()
+            await state.store_machine()
             return self._done
         if self._is_timer and self._request_is_open():
             self._backlog_was_read = self._backlog is not None

@@ -1,13 +1,13 @@
-"""State machines that no stored plan has any more: how they are told from all others, and removed.
+"""Removes state machines that no stored plan uses.
 
-No machine expires by itself, so that plans find theirs after years, whatever was off meanwhile. One is removed when
+State machines do not expire, so that plans find theirs after years of downtime. One is removed if
 
-- it was not put for long (``plans.unused_machine_seconds``), by the time at which the look begins, and
-- a whole look through the stored plans, finished ones included, has then found none that has it, and
-- it was not put since: what is removed is that one put.
+- it was not stored for ``plans.unused_machine_seconds`` before the scan begins, and
+- a complete scan of the stored plans, finished ones included, has then found no plan that uses it, and
+- it was not stored since: the removal is conditional on the stored version.
 
-Hosts put a machine before every commit of a plan that has it, unless they have done so within a day. So a plan that is
-not committed during the look is seen by it, and one that is committed has its machine put too late to be removed.
+Hosts store a machine before every commit of a plan that uses it, unless they have done so within a day. So a plan that
+is not committed during the scan is seen by it, and one that is committed has its machine stored too late to be removed.
 """
 
 from __future__ import annotations
@@ -23,40 +23,41 @@ from plancast_bus.ports.checkpoints import Committed, KeptMachine
 
 logger = logging.getLogger(__name__)
 RENEWAL = 86_400.0
-"""Seconds after which a host puts a machine again that it commits plans of."""
-FIRST_LOOK, NEXT_LOOK = 3_600.0, 86_400.0
-"""Seconds from the start to the first look, and from each look to the next one."""
-AT_ONCE = 50_000
-"""Machines for which one look through the plans is made."""
+"""Seconds after which a host stores a machine again before it commits a plan that uses it."""
+FIRST_SCAN, SCAN_INTERVAL = 3_600.0, 86_400.0
+"""Seconds before the first scan, and between scans."""
+MAX_CANDIDATES = 50_000
+"""Machines looked for in one scan of the plans."""
 
 
-def is_kept(put_at: float, now: float) -> bool:
-    """Whether a machine that was put at a time need not be put again."""
+def is_recent(put_at: float, now: float) -> bool:
+    """Whether a machine stored at a time need not be stored again."""
     return 0.0 <= now - put_at < RENEWAL
 
 
-class UnusedMachines:
-    """Looks for state machines that no stored plan has, and removes them.
+class MachineCollector:
+    """Removes unused state machines once a day.
 
     Args:
+        bus: Has the machines and the plans.
         settings: ``unused_machine_seconds`` is used.
-        began: When the sweeper began, seconds since the epoch.
+        began: When the process started, seconds since the epoch.
     """
 
     def __init__(self, bus: Bus, settings: PlanSettings, began: float) -> None:
         self._store = bus.checkpoints
         self._settings = settings
-        self._due = began + FIRST_LOOK
+        self._due = began + FIRST_SCAN
 
-    async def tidy(self, now: float) -> None:
-        """Look, when it is time to.
+    async def collect(self, now: float) -> None:
+        """Scan if a scan is due, and remove unused machines.
 
         Raises:
-            BusError: a look was interrupted; what it was for stays.
+            BusError: the scan was interrupted; its machines stay.
         """
         if now < self._due or not self._settings.unused_machine_seconds:
             return
-        self._due = now + NEXT_LOOK
+        self._due = now + SCAN_INTERVAL
         after = removed = 0
         while old := await self._put_before(now - self._settings.unused_machine_seconds, after):
             after = old[-1].version
@@ -65,13 +66,13 @@ class UnusedMachines:
                 await self._store.drop_machine(each)
             removed += len(unused)
         if removed:
-            logger.info("%d state machines removed that no plan has", removed)
+            logger.info("%d unused state machines removed", removed)
 
     async def _put_before(self, time: float, after: int) -> list[KeptMachine]:
         found: list[KeptMachine] = []
         async with aclosing(self._store.machines(after)) as machines:
             async for each in machines:
-                if each.put_at >= time or len(found) == AT_ONCE:
+                if each.put_at >= time or len(found) == MAX_CANDIDATES:
                     break
                 found.append(each)
         return found
@@ -86,10 +87,10 @@ class UnusedMachines:
         return [*unused.values()]
 
     async def _machine_of(self, committed: Committed) -> str:
-        """The hash of a plan's machine, or nothing.
+        """The hash of a plan's machine; empty if it has none.
 
         Raises:
-            InvalidEnvelope: it cannot be known, so that any machine may be needed.
+            InvalidEnvelope: it cannot be determined, so any machine may be in use.
         """
         digest = committed.summary.machine
         if digest is None:

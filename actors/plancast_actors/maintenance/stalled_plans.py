@@ -1,4 +1,4 @@
-"""Sweeper: finds plans that stand still, waiting for nothing, gets them going again, and reports them."""
+"""Sweeper: finds stalled plans (no progress, and nothing to wait for), wakes and reports them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
+from cachetools import LRUCache
+
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import WAKE
 from plancast.plan.requests import WAIT
@@ -17,7 +19,7 @@ from plancast.plan.status import PlanStatus
 from plancast.settings import PlanSettings
 from plancast.state_machine.machine import Machine
 from plancast.turn.stall import Stall, StallKind, find_stall
-from plancast_actors.maintenance.machine_gc import UnusedMachines
+from plancast_actors.maintenance.machine_gc import MachineCollector
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.errors import BusError, InvalidEnvelope
 from plancast_bus.events.codec import unpack
@@ -28,44 +30,44 @@ from plancast_bus.subjects import encode_token
 
 logger = logging.getLogger(__name__)
 STALLED = "plan.stalled"
-"""Type of the system event that reports a plan that stands still."""
+"""Type of the system event that reports a stalled plan."""
 REPORT_KIND, REPORT_KEY = "sweep", "plans"
-"""Where the registry holds the newest report: ``stalled``, ``names`` (up to 5), ``found`` in all, ``time``."""
+"""Registration of the newest report: ``stalled``, ``names`` (up to 5), ``found`` in total, ``time``."""
 MAX_READ = 20_000
-"""Summaries read in one sweep."""
+"""Summaries read per sweep."""
 MAX_LOOKS = 5_000
-"""Plans loaded in one sweep."""
+"""Plans loaded per sweep."""
 MAX_STALLED = 10_000
-"""Plans that stand still, of which it is remembered that they were reported."""
+"""Stalled plans that are remembered as reported."""
 SLACK = 1_024
-"""Stale entries that the heap of plans with timers may hold beyond as many as it has valid ones."""
-MACHINES = 256
-"""State machines that are remembered."""
+"""Stale entries allowed in the heap of plans with timers, beyond the number of valid ones."""
+MAX_MACHINES = 256
+"""State machines cached."""
 NAMED = 5
 FINISHED = frozenset(str(each) for each in PlanStatus if each.finished)
 
 
 class Stalled(NamedTuple):
-    """A plan that was found to stand still."""
+    """A plan that was found stalled."""
 
     version: int
-    """Of its checkpoint then."""
+    """Version of its checkpoint."""
     plan_id: str
     reason: str
 
 
 class Sweeper:
-    """Looks at every commit once, when it has been a plan's newest for ``stalled_seconds``.
+    """Checks every commit once it has been a plan's newest for ``stalled_seconds``.
 
-    Plans that wait for nothing with a name are woken, by an event that has the same id however often it is sent for
-    the same revision. Plans that have timers are looked at again when these are overdue. One is enough for a
-    deployment; two do no harm. It also has state machines removed that no stored plan has.
+    A stalled plan is woken by an event whose id depends on the plan and its revision only, so repetitions are
+    deduplicated. Plans with timers are checked again when these are overdue. One sweeper per deployment is enough;
+    several do no harm. It also runs the :class:`MachineCollector`.
 
     Args:
-        bus: The connection to work over; whoever made it closes it.
+        bus: Not closed by the sweeper.
         settings: ``sweep_seconds``, ``stalled_seconds`` and ``unused_machine_seconds`` are used.
-        clock: What plans are timed by.
-        note: Called with the kind of every stall that is found, for metrics.
+        clock: The machine's by default.
+        note: Called with the kind of every stall found, for metrics.
     """
 
     def __init__(
@@ -82,33 +84,33 @@ class Sweeper:
         self._note = note
         self._began = self._clock.time()
         self._seen = 0
-        """Version up to which commits were looked at."""
+        """Version up to which commits were checked."""
         self._due: list[tuple[float, str, Committed]] = []
-        """When to look again at plans that have timers, a heap; entries that `_timed` does not name are stale."""
+        """Heap of the plans to check again, by time; entries whose version is not in `_timed` are stale."""
         self._timed: dict[str, int] = {}
-        """Versions of the plans that are to be looked at again, by correlation id."""
-        self._machines: OrderedDict[str, Machine] = OrderedDict()
-        self._unused = UnusedMachines(bus, settings, self._began)
+        """Versions of the plans to check again, by correlation id."""
+        self._machines: LRUCache[str, Machine] = LRUCache(MAX_MACHINES)
+        self._collector = MachineCollector(bus, settings, self._began)
         self._task: asyncio.Task[None] | None = None
         self.stalled: OrderedDict[str, Stalled] = OrderedDict()
-        """Plans that stand still, by correlation id."""
+        """Stalled plans by correlation id."""
         self.found = 0
         """Stalls found since the start."""
 
     def start(self) -> None:
-        """Sweep from now on, unless the settings say never."""
+        """Begin to sweep, unless ``sweep_seconds`` is 0."""
         if self._task is None and self._settings.sweep_seconds:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Sweep no more."""
+        """Stop sweeping."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     def status(self) -> dict[str, Any]:
-        """``stalled``: plans that stand still; ``stalls_found``: how often one was found since the start."""
+        """``stalled``: stalled plans; ``stalls_found``: stalls found since the start."""
         return {"stalled": len(self.stalled), "stalls_found": self.found}
 
     async def _run(self) -> None:
@@ -117,15 +119,15 @@ class Sweeper:
             try:
                 await self.sweep()
             except BusError as error:
-                logger.warning("plans could not be swept: %s", error)
+                logger.warning("sweep failed: %s", error)
             except Exception:
-                logger.exception("a sweep failed")
+                logger.exception("sweep failed")
 
     async def sweep(self) -> None:
-        """Look once: at what was reported, at timers that are overdue, and at what was committed long enough ago."""
+        """Check reported plans, plans with overdue timers, and plans that were committed long enough ago."""
         now = self._clock.time()
         for key, stalled in list(self.stalled.items())[:MAX_LOOKS]:
-            await self._look_again(key, stalled)
+            await self._recheck(key, stalled)
         looks = 0
         while self._due and self._due[0][0] <= now and looks < MAX_LOOKS:
             due = heapq.heappop(self._due)
@@ -133,8 +135,8 @@ class Sweeper:
             if self._timed.get(key) == committed.version:
                 del self._timed[key]
                 try:
-                    await self._look(committed, now)
-                except BaseException:  # the next sweep looks
+                    await self._check(committed, now)
+                except BaseException:  # left to the next sweep
                     heapq.heappush(self._due, due)
                     self._timed[key] = committed.version
                     raise
@@ -146,15 +148,15 @@ class Sweeper:
                 if not settled or looks >= MAX_LOOKS or read >= MAX_READ:
                     break
                 read += 1
-                self._timed.pop(committed.correlation_id, None)  # what was to be looked at again has moved
+                self._timed.pop(committed.correlation_id, None)  # the plan has moved on
                 if committed.summary.status not in FINISHED:
                     looks += 1
-                    await self._look(committed, now)
+                    await self._check(committed, now)
                 self._seen = committed.version
         await self._publish_report(now)
-        await self._unused.tidy(now)
+        await self._collector.collect(now)
 
-    async def _look_again(self, key: str, stalled: Stalled) -> None:
+    async def _recheck(self, key: str, stalled: Stalled) -> None:
         try:
             checkpoint = await self._bus.checkpoints.load(key)
         except InvalidEnvelope:
@@ -163,14 +165,14 @@ class Sweeper:
         if checkpoint is None or checkpoint.version != stalled.version:
             del self.stalled[key]
         else:
-            self.stalled.move_to_end(key)  # the others have their turn first
+            self.stalled.move_to_end(key)  # checked after all others
 
-    async def _look(self, committed: Committed, now: float) -> None:
+    async def _check(self, committed: Committed, now: float) -> None:
         found: Stall | None
         try:
             checkpoint = await self._bus.checkpoints.load(committed.correlation_id)
             if checkpoint is None or checkpoint.version != committed.version:
-                return  # it has moved; its new commit is looked at in time
+                return  # the plan has moved on; its new commit is checked later
             plan = await self._plan(checkpoint)
         except BusError as error:
             if not isinstance(error, InvalidEnvelope):
@@ -179,7 +181,7 @@ class Sweeper:
         else:
             found = find_stall(plan, now, self._settings.stalled_seconds, self._began)
             if found is None:
-                self._look_when_due(plan, committed)
+                self._check_when_due(plan, committed)
         if found is not None:
             await self._report(committed, found)
 
@@ -192,11 +194,9 @@ class Sweeper:
             if encoded is None:
                 raise InvalidEnvelope(f"the state machine {digest} is not in the store")
             machine = self._machines[digest] = Machine.decode(encoded)
-            if len(self._machines) > MACHINES:
-                self._machines.popitem(last=False)
         return PlanContext.from_dict(state | {"state_machine": machine})
 
-    def _look_when_due(self, plan: PlanContext, committed: Committed) -> None:
+    def _check_when_due(self, plan: PlanContext, committed: Committed) -> None:
         paused = plan.status is PlanStatus.PAUSED
         times = [
             each.due
@@ -216,7 +216,7 @@ class Sweeper:
     async def _report(self, committed: Committed, found: Stall) -> None:
         key, summary = committed.correlation_id, committed.summary
         logger.warning(
-            "plan stands still (%s): %s",
+            "plan is stalled (%s): %s",
             found.kind,
             found.reason,
             extra={"plan_id": summary.plan_id, "correlation_id": key, "revision": summary.revision},

@@ -17,7 +17,7 @@ from plancast import App, Client, PlanHandle, Planner, Settings, StateAction, St
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.hosting.protocol import HostPort
-from plancast_actors.maintenance.machine_gc import UnusedMachines
+from plancast_actors.maintenance.machine_gc import MachineCollector
 from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.errors import UnreadableCheckpoint
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -208,13 +208,13 @@ async def test_a_process_with_a_wrong_key_takes_no_state_machine_for_unused(nats
         other = settings.bus.model_copy(update={"checkpoint_keys": (SecretStr("other " * 10),)})
         wrong = await connect(NatsSettings(url=nats_server.url), other)
         try:
-            machines = UnusedMachines(wrong, settings.plans, 0.0)
+            machines = MachineCollector(wrong, settings.plans, 0.0)
             with pytest.raises(UnreadableCheckpoint):
-                await machines.tidy(time.time() + 10 * settings.plans.unused_machine_seconds)
+                await machines.collect(time.time() + 10 * settings.plans.unused_machine_seconds)
         finally:
             await wrong.close()
         await site.overwrite(handle)
-        machines = UnusedMachines(site.bus, settings.plans, 0.0)
-        await machines.tidy(time.time() + 10 * settings.plans.unused_machine_seconds)
+        machines = MachineCollector(site.bus, settings.plans, 0.0)
+        await machines.collect(time.time() + 10 * settings.plans.unused_machine_seconds)
         async with aclosing(site.bus.checkpoints.machines()) as left:
             assert [each.digest async for each in left] == [kept.summary.machine]

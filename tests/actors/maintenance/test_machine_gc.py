@@ -14,7 +14,7 @@ from plancast import App, PlanContext, PlanHandle, Planner, Settings, StateConfi
 from plancast.settings import PlanSettings
 from plancast.testing import ManualClock, PlancastTest
 from plancast_actors.maintenance import machine_gc
-from plancast_actors.maintenance.machine_gc import UnusedMachines
+from plancast_actors.maintenance.machine_gc import MachineCollector
 from plancast_bus.errors import BusUnavailable, InvalidEnvelope
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.jetstream import connect
@@ -226,7 +226,7 @@ def a_plan(name: str, machine: str | None, state: Any = None, **fields: Any) -> 
 async def tidy(bus: Bus, after: float = KEPT + 60) -> set[str]:
     """The machines that are left when so much time has passed since now."""
     now = time.time() + after
-    await UnusedMachines(bus, PlanSettings(), now - HOUR).tidy(now)
+    await MachineCollector(bus, PlanSettings(), now - HOUR).collect(now)
     return {each.digest async for each in bus.checkpoints.machines()}
 
 
@@ -246,7 +246,7 @@ async def test_machines_that_no_plan_has_are_removed(bus: Bus) -> None:
 
 
 async def test_all_machines_are_looked_at_however_many_are_at_once(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_gc, "AT_ONCE", 3)
+    monkeypatch.setattr(machine_gc, "MAX_CANDIDATES", 3)
     for number in range(20):
         await bus.checkpoints.put_machine(f"m{number}", b"machine")
         if number % 4 == 0:
