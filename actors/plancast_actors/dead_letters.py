@@ -1,4 +1,4 @@
-"""Poison: messages that cannot be read, put aside together, so that a flood of them holds up nothing behind it."""
+"""DeadLetterWriter: dead-letters undecodable messages in batches, so that a flood of them blocks no others."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from plancast_bus.retry import retrying
 Entry = tuple[Delivery, str, Callable[[], None], dict[str, Any]]
 
 
-class Poison:
-    """Puts messages aside for one reason: those that come while others are being put aside go together, as the next.
+class DeadLetterWriter:
+    """Dead-letters messages for one reason; those that arrive during a write are the next batch.
 
-    How many may wait is bounded by how many their reader holds unacknowledged.
+    The number of unacknowledged messages of the reader bounds what waits.
 
     Args:
-        bus: Whose dead letters.
-        reason: Why.
-        logger: Gets one record for all that are put aside together.
+        bus: Has the dead letters.
+        reason: The reason.
+        logger: Gets one record per batch.
     """
 
     def __init__(self, bus: Bus, reason: str, logger: logging.Logger) -> None:
@@ -35,47 +35,47 @@ class Poison:
 
     @property
     def idle(self) -> bool:
-        """Whether all are put aside."""
+        """Whether all messages are stored."""
         return self._task is None
 
-    def add(self, delivery: Delivery, detail: str, kept: Callable[[], None], about: dict[str, Any]) -> None:
-        """Put a message aside; ``kept`` is called when that is durable, ``about`` are fields for the log."""
-        self._waiting.append((delivery, detail, kept, about))
+    def add(self, delivery: Delivery, detail: str, stored: Callable[[], None], about: dict[str, Any]) -> None:
+        """Dead-letter a message; ``stored`` is called once that is durable, ``about`` are log fields."""
+        self._waiting.append((delivery, detail, stored, about))
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._put_all())
+            self._task = asyncio.get_running_loop().create_task(self._write_all())
 
     async def stop(self) -> None:
-        """Put nothing aside any more; what waits is delivered again."""
+        """Stop; messages that wait are redelivered."""
         self._waiting.clear()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _put_all(self) -> None:
-        IN_HAND.set(None)  # what was in hand before is not what this is about
+    async def _write_all(self) -> None:
+        IN_HAND.set(None)  # log records must not name the event before
         try:
             while self._waiting:
                 entries, self._waiting = self._waiting, []
                 self._log(entries)
                 await self._put(entries)
-                for _, _, kept, _ in entries:
-                    kept()
+                for _, _, stored, _ in entries:
+                    stored()
                 await asyncio.sleep(0)
         finally:
             self._task = None
 
     async def _put(self, entries: list[Entry]) -> None:
-        redacted = {detail: redact(detail) for detail in {entry[1] for entry in entries}}  # a flood says one thing
+        redacted = {detail: redact(detail) for detail in {entry[1] for entry in entries}}  # the same text in a flood
         messages = [(delivery, redacted[detail]) for delivery, detail, _, _ in entries]
         try:
             await retrying(lambda: self._bus.dead_letters.put_all(self._reason, messages), self._logger)
         except Exception as error:
-            if len(entries) > 1:  # one of them may be to blame
+            if len(entries) > 1:  # one of them may be the cause
                 for entry in entries:
                     await self._put([entry])
                 return
-            # What no patience mends: to read it again and again would not either.
-            self._logger.error("a message cannot be put aside, and is dropped", exc_info=error, extra=entries[0][3])
+            # Not retryable; to read the message again would not help either.
+            self._logger.error("a message cannot be dead-lettered, and is dropped", exc_info=error, extra=entries[0][3])
 
     def _log(self, entries: list[Entry]) -> None:
         _, detail, _, about = entries[0]

@@ -1,4 +1,4 @@
-"""How a dispatcher works, and which durable consumers it reads."""
+"""Options of a dispatcher, and the durable consumers that it reads."""
 
 from __future__ import annotations
 
@@ -19,55 +19,54 @@ FACTS = (
     EventTopic.TASK_EVENTS,
 )
 CONSUMER_PREFIX = "plans-"
-"""Names of the dispatchers' durable consumers begin so."""
+"""Prefix of the names of the dispatchers' durable consumers."""
 
 
 @dataclass(frozen=True)
 class DispatcherOptions:
-    """How a dispatcher works."""
+    """Options of a dispatcher."""
 
     index: int = 0
-    """Its number, from 0."""
+    """Index of this dispatcher, from 0."""
     count: int = 1
-    """How many there are; each takes its share of the shards."""
+    """Number of dispatchers, among which the shards are divided."""
     shards: int = 16
     max_outstanding: int = 4096
-    """Events handed over, not yet committed and not parked."""
+    """Events dispatched, not yet committed and not parked."""
     max_parked: int = 100_000
-    """Events whose turns wait for a model; beyond it no goal is handed over."""
+    """Events whose turns wait for a model; beyond it no goal is dispatched."""
     max_waiting_goals: int = 16_384
-    """Goals that were read and wait here for their turn."""
+    """Goals that were read and not dispatched."""
     max_bytes: int = 268_435_456
-    """Payloads of what was read and is not parked, about."""
+    """Approximate size of the payloads that were read and are not parked."""
     max_batch: int = 512
     """Events in one call to a host."""
     ack_wait: float = 30.0
-    """Seconds after which an event is delivered again that its dispatcher does not keep alive: one that has hung. What
-    a lost dispatcher had in hand, the next one has at once."""
+    """Seconds after which an event is redelivered if its dispatcher hangs. After a crash, the next dispatcher gets the
+    events in flight at once."""
     goals: tuple[str, ...] = ()
     """Goal event types of all planners."""
     dedicated_goals: frozenset[str] = frozenset()
-    """Goals whose plans have a host of their own."""
+    """Goals whose plans have dedicated hosts."""
     max_losses: int = 4
-    """Losses of its host in a row in which an event may be in hand."""
+    """Crashes of its host in a row after which no code is run for an event any more."""
     stall_seconds: float = 0.0
-    """Seconds after which a host that makes no progress ends itself; one that does not answer for a multiple of them
-    is ended. 0 never."""
+    """Seconds without progress after which a host ends itself; one that does not answer for a multiple of them is
+    killed. 0 never."""
 
     @classmethod
     def of(cls, app: App, settings: Settings) -> DispatcherOptions:
         """The options of the first dispatcher of an app."""
-        default = settings.hosts.placement
-        asked = settings.dispatchers
+        default, limits = settings.hosts.placement, settings.dispatchers
         return cls(
-            count=asked.count,
+            count=limits.count,
             shards=settings.bus.shards,
-            max_outstanding=asked.max_outstanding,
-            max_parked=asked.max_parked,
-            max_waiting_goals=asked.max_waiting_goals,
-            max_bytes=asked.max_bytes,
-            max_batch=asked.max_batch,
-            ack_wait=asked.ack_wait,
+            max_outstanding=limits.max_outstanding,
+            max_parked=limits.max_parked,
+            max_waiting_goals=limits.max_waiting_goals,
+            max_bytes=limits.max_bytes,
+            max_batch=limits.max_batch,
+            ack_wait=limits.ack_wait,
             goals=tuple(sorted(app.goals)),
             dedicated_goals=frozenset(
                 goal for goal, planner in app.goals.items() if (planner.config.placement or default) == "dedicated"
@@ -78,7 +77,7 @@ class DispatcherOptions:
 
     @property
     def name(self) -> str:
-        """Unique among the dispatchers."""
+        """The dispatcher's name, unique in the deployment."""
         return f"dispatcher-{self.index}"
 
     @property
@@ -90,20 +89,20 @@ class DispatcherOptions:
 def consumer_specs(subjects: Subjects, options: DispatcherOptions) -> list[ConsumerSpec]:
     """The durable consumers of a dispatcher.
 
-    Facts and timers are shared by all dispatchers, so that their position outlives a change of the number.
+    Those of facts and timers are shared by all dispatchers, so that they outlast a change of their number.
     """
     shards: list[int | str] = ["*"] if options.count == 1 else list(options.own_shards)
     suffix = "" if options.count == 1 else f"-{options.index}-of-{options.count}"
 
     def spec(name: str, source: Source, filters: Iterable[str], readers: int = 1) -> ConsumerSpec:
-        # Twice what a dispatcher holds: its successor reads on while what it had in hand is not yet given up.
-        in_hand = 2 * options.max_outstanding + options.max_parked + 2 * options.max_waiting_goals
+        # Twice what a dispatcher holds: its successor reads on while the old one's events are not yet released.
+        pending = 2 * options.max_outstanding + options.max_parked + 2 * options.max_waiting_goals
         return ConsumerSpec(
             name=f"{CONSUMER_PREFIX}{name}",
             source=source,
             filters=tuple(filters),
             ack_wait=options.ack_wait,
-            max_ack_pending=max(20_000, readers * in_hand),
+            max_ack_pending=max(20_000, readers * pending),
             reclaim=True,
         )
 
@@ -111,7 +110,7 @@ def consumer_specs(subjects: Subjects, options: DispatcherOptions) -> list[Consu
         filters = (subjects.stored(EventTopic.ACTION_REQUESTS, shard, "*", goal) for shard in shards)
         return spec(f"goals-{name_of_type(goal)}{suffix}", "requests", filters)
 
-    # As few filters as can be: with several, the server looks through all subjects of a block for each message.
+    # One filter each if possible: with several, the server scans all subjects of a block for each message.
     return [
         spec("results" + suffix, "results", (subjects.stored("*", shard) for shard in shards)),
         spec("facts", "facts", (subjects.stored(topic) for topic in FACTS), options.count),

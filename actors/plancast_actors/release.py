@@ -1,4 +1,4 @@
-"""Release: which code a deployment runs, and what that code can go on with."""
+"""Release: the code that a deployment runs, and its compatibility with running plans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plancast.planners.contract import version_of
 from plancast_bus.ports.checkpoints import FORMAT
 
 RECORD = "deployment"
-"""Kind of the registration that tells which release a namespace runs."""
+"""Kind of the registration with the release of a namespace."""
 
 
 @lru_cache(maxsize=1)
@@ -21,49 +21,45 @@ def plancast_version() -> str:
     """The version of plancast in this process."""
     try:
         return version("plancast")
-    except PackageNotFoundError:  # run from a checkout that was never installed
+    except PackageNotFoundError:  # a checkout that is not installed
         return "unknown"
 
 
 @dataclass(frozen=True)
 class Release:
-    """A stamp that tells one deployment of an app from the next."""
+    """Identifies one deployment of an app."""
 
     code: str = ""
-    """Hash of the shipped code and its requirements; empty when nobody has looked at it."""
+    """Hash of the shipped code and its requirements; empty if unknown."""
     plancast: str = field(default_factory=plancast_version)
-    """Version of plancast that deployed it."""
+    """Version of plancast."""
     deployed_at: float = 0.0
     """Seconds since the epoch, UTC."""
 
     def __str__(self) -> str:
         return f"code {self.code or 'unknown'}, plancast {self.plancast}"
 
-    def same_code(self, other: Release) -> bool:
-        """Whether both run the same code on the same plancast."""
-        return (self.code, self.plancast) == (other.code, other.plancast)
-
     def to_record(self, app: str, address: str) -> dict[str, Any]:
-        """What is kept in the registry."""
+        """The fields of the registration."""
         return {"app": app, "address": address, **asdict(self)}
 
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a release knows, and so can go on with."""
+    """The goals and planners of a release: it can continue the plans that need no others."""
 
     app: str
     plancast: str
     checkpoint_format: int
     goals: frozenset[str]
     planners: frozenset[tuple[str, str]]
-    """Name and version of planners whose handlers move plans, those included that take no new goals."""
+    """Name and version of all planners, retiring ones included."""
     deciders: frozenset[tuple[str, str]]
-    """Name and version of planners that decide step by step, those included that take no new goals."""
+    """Name and version of autonomous planners, retiring ones included."""
 
     @classmethod
     def of(cls, app: App) -> Abilities:
-        """Those of an app in this process."""
+        """The abilities of an app in this process."""
         return cls(
             app=app.name,
             plancast=plancast_version(),
@@ -74,13 +70,13 @@ class Abilities:
         )
 
     def knows_all_of(self, other: Abilities) -> bool:
-        """Whether it lacks nothing that the other has."""
+        """Whether it has all that the other has."""
         return self.planners >= other.planners and self.deciders >= other.deciders and self.goals >= other.goals
 
     def can_run_beside(self, other: Abilities) -> bool:
-        """Whether hosts of both may run at the same time: a plan that one begins or moves, the other can go on with.
+        """Whether hosts of both releases may run at the same time, each continuing plans of the other.
 
-        Checkpoints of one format are read by both. A planner that only one of them knows would fail its plan there.
+        Both must read the same checkpoint format. A planner that only one has would fail its plans in the other.
         """
         return (
             (self.plancast, self.checkpoint_format) == (other.plancast, other.checkpoint_format)
@@ -91,23 +87,23 @@ class Abilities:
 
 @dataclass(frozen=True)
 class Need:
-    """What a plan under way needs of the code."""
+    """What a running plan needs of the code."""
 
     plan_id: str
     planner: tuple[str, str] | None = None
     decider: tuple[str, str] | None = None
     children: frozenset[str] = frozenset()
-    """Goals that its state machine asks for."""
+    """Goals of child plans that its state machine starts."""
 
 
 def gaps(needs: Iterable[Need], waiting: dict[str, int], old: Abilities | None, new: Abilities) -> list[str]:
-    """What plans under way and goals that wait need, and a new release lacks; a line for each.
+    """List what running plans and waiting goals need and a new release lacks, one line each.
 
     Args:
-        needs: Of the plans under way.
-        waiting: Goals that no plan has begun yet, by event type.
-        old: What has run so far, if it is known; only its goals can be missed by plans.
-        new: What is to run.
+        needs: Needs of the running plans.
+        waiting: Numbers of waiting goals by event type.
+        old: The current release, if known; plans can miss its goals only.
+        new: The new release.
     """
     missed: dict[str, list[str]] = {}
     lost = old.goals - new.goals if old is not None else frozenset()

@@ -10,7 +10,7 @@ import pytest
 from plancast import App, CompleteAction, Planner, PlannerDecision, RunContext, StateConfig, WaitAction
 from plancast.testing import MemoryWorld, PlancastTest
 from plancast_actors.deployment.plan_requirements import plans_underway
-from plancast_actors.release import Abilities, Need, Release, gaps
+from plancast_actors.release import Abilities, Need, gaps
 from plancast_bus.clock import SystemClock
 from plancast_bus.settings import BusSettings
 
@@ -123,9 +123,3 @@ async def test_the_store_tells_what_plans_under_way_need() -> None:
         plans["decided.goal"].plan_id: Need(plans["decided.goal"].plan_id, decider=("waits", "3")),
         plans["m.goal"].plan_id: Need(plans["m.goal"].plan_id, children=asked),
     }
-
-
-def test_a_release_is_told_apart_by_code_and_plancast() -> None:
-    assert Release("a", "1", 5.0).same_code(Release("a", "1", 9.0))
-    assert not Release("a", "1").same_code(Release("b", "1"))
-    assert not Release("a", "1").same_code(Release("a", "2"))

@@ -171,7 +171,7 @@ def test_an_actor_ends_as_a_crash_would(capfd: pytest.CaptureFixture[str]) -> No
         logging.basicConfig(level=logging.CRITICAL, force=True)
         watchdog.end_process("the connection is closed for good")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
-    assert "closed for good; the process is ended, to be started anew" in capfd.readouterr().err
+    assert "closed for good; the process ends, to be restarted" in capfd.readouterr().err
 
 
 @contextlib.contextmanager

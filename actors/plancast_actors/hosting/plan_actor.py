@@ -167,7 +167,7 @@ class PlanActor:
         self.host.note_dead_letter("undecodable")
         stored = partial(reports.add, Outcome(inbound.token, "done", 0.0))
         extra = {"correlation_id": self.state.correlation_id, "stream": inbound.stream}
-        self.host.poison.add(inbound.to_delivery(), str(error), stored, extra)
+        self.host.undecodable.add(inbound.to_delivery(), str(error), stored, extra)
 
     # Handlers.
 

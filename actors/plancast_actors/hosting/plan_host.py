@@ -17,7 +17,7 @@ from plancast_actors.hosting.plan_actor import PlanActor
 from plancast_actors.hosting.protocol import Inbound, Outcome
 from plancast_actors.hosting.reports import REPORT_WAIT, REPORTS_SECONDS, Reports
 from plancast_actors.hosting.services import HostServices
-from plancast_actors.liveness.registration import Presence
+from plancast_actors.liveness.registration import Registration
 from plancast_bus.clock import Clock
 from plancast_bus.errors import InvalidSubject
 from plancast_bus.ports.bus import Bus
@@ -60,7 +60,7 @@ class PlanHost(HostServices):
         self._actors: OrderedDict[str, PlanActor] = OrderedDict()
         self._reports: defaultdict[str, Reports] = defaultdict(Reports)
         self._sweeper: asyncio.Task[None] | None = None
-        self._presence: Presence | None = None
+        self._registration: Registration | None = None
         self._stopping = False
         self._new_state: Callable[[HostServices, str], Activation] = Activation
         if tracing is not None:
@@ -72,7 +72,7 @@ class PlanHost(HostServices):
         """Begin to keep the app registered, and to drop idle plans; the first event does it too."""
         if self._sweeper is None and not self._stopping:
             self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
-            self._presence = Presence.of_app(self.app, self.registry, self.clock)
+            self._registration = Registration.of_app(self.app, self.registry, self.clock)
 
     # What dispatchers call.
 
@@ -188,7 +188,7 @@ class PlanHost(HostServices):
         """Wait until no event is in hand; True when that was reached within ``timeout`` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while not self.poison.idle or any(not actor.idle for actor in self._actors.values()):
+        while not self.undecodable.idle or any(not actor.idle for actor in self._actors.values()):
             if loop.time() > deadline:
                 return False
             await asyncio.sleep(0.02)
@@ -201,9 +201,9 @@ class PlanHost(HostServices):
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
             self._sweeper = None
-        if self._presence is not None:
-            await self._presence.end()
-        await self.poison.stop()
+        if self._registration is not None:
+            await self._registration.end()
+        await self.undecodable.stop()
         for actor in list(self._actors.values()):
             await actor.stop()
         self._actors.clear()

@@ -19,7 +19,7 @@ from plancast.plan.store import StoredPlans
 from plancast.settings import Settings
 from plancast.state_machine.machine import Machine
 from plancast.turn.turn import TurnEnvironment
-from plancast_actors.dead_letters import Poison
+from plancast_actors.dead_letters import DeadLetterWriter
 from plancast_actors.hosting.event_decoder import InboundReader
 from plancast_actors.hosting.parking import ParkingReasoner
 from plancast_actors.hosting.retries import Retries
@@ -99,7 +99,7 @@ class HostServices:
         """Dead-lettered events by reason."""
         self.samples: Samples | None = None
         """Receives measured latencies; None measures none."""
-        self.poison = Poison(bus, "undecodable", logger)
+        self.undecodable = DeadLetterWriter(bus, "undecodable", logger)
         self.retries = Retries()
         self.incarnation_id = uuid4().hex
         self._epochs = itertools.count()

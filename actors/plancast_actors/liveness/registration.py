@@ -1,4 +1,4 @@
-"""Presence: keeps what a process serves registered, for as long as the process lives."""
+"""Registration: keeps the agents of a process registered while it runs."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from plancast_bus.ports.bus import Registry
 logger = logging.getLogger(__name__)
 APP = "app"
 LEAVE_SECONDS = 2.0
-"""How long a process that ends tries to take its agents off; they expire anyway."""
+"""Seconds for which an ending process tries to deregister its agents; they expire anyway."""
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """An agent, and what its events look like."""
+    """An agent and the definitions of its events."""
 
     agent: AgentDefinition
     events: tuple[EventDefinition, ...]
 
 
 def declare_worker(worker: Worker, process: str) -> Declaration:
-    """What a worker of a process declares.
+    """Describe a worker of a process as an agent.
 
     Raises:
         InvalidApp: a schema of a task is neither a JSON Schema nor a pydantic model.
@@ -64,7 +64,7 @@ def declare_worker(worker: Worker, process: str) -> Declaration:
 
 
 def declare_planner(planner: Planner, app: str) -> Declaration:
-    """What a planner of an app declares: its goals, and the events that people or webhooks send to its plans."""
+    """Describe a planner as an agent, with its goals and the events that people or webhooks send to its plans."""
     goals = sorted(planner.goals)
     agent = AgentDefinition(
         agent_id=f"{planner.name}@{app}",
@@ -85,30 +85,30 @@ def declare_planner(planner: Planner, app: str) -> Declaration:
 
 
 async def register_app(port: Registry, app: App, ttl: float) -> None:
-    """Tell clients which goals and tasks an app takes, for the next ``ttl`` seconds."""
+    """Register the goals and tasks of an app for clients; expires after ``ttl`` seconds."""
     decided = [goal for goal, planner in app.goals.items() if planner.decider(goal) is not None]
     fields: dict[str, Any] = {"name": app.name, "goals": sorted(app.goals), "tasks": sorted(app.tasks)}
-    if decided:  # goals are a state machine's, or a handler's, unless something else is said
+    if decided:  # the default is a state machine or a handler
         fields["kinds"] = dict.fromkeys(sorted(decided), "autonomous")
     await port.put(APP, app.name, fields, ttl=ttl)
 
 
 async def deregister_app(port: Registry, app: str) -> None:
-    """Take an app and its planners off."""
+    """Deregister an app and its planners."""
     await port.delete(APP, app)
     for agent_id in await port.list("agent"):
         if agent_id.endswith(f"@{app}"):
             await port.delete("agent", agent_id)
 
 
-class Presence:
-    """Registers agents and their events anew before they expire. The loss of NATS does not end it.
+class Registration:
+    """Registers agents and their events, and renews them before they expire; outlasts outages of NATS.
 
     Args:
-        registry: Where; its ``ttl`` says how often.
-        declarations: Agents of this process, or that others keep alive too.
-        app: The app that is registered with them.
-        clock: What is waited by.
+        registry: Its ``ttl`` determines the interval.
+        declarations: Agents of this process, or shared by several processes.
+        clock: Times the renewals.
+        app: Registered with the agents.
     """
 
     def __init__(
@@ -119,16 +119,16 @@ class Presence:
         self.app = app
         self._clock = clock
         self._failing = False
-        self._beating = asyncio.get_running_loop().create_task(self._beat())
+        self._task = asyncio.get_running_loop().create_task(self._beat())
 
     @classmethod
     def of_app(cls, app: App, registry: AgentRegistry, clock: Clock) -> Self:
-        """That of an app and its planners, begun; any of its hosts keeps it up."""
+        """Register an app and its planners; each of its hosts does so."""
         return cls(registry, [declare_planner(planner, app.name) for planner in app.planners], clock, app=app)
 
     @classmethod
     def of_workers(cls, workers: Iterable[Worker], registry: AgentRegistry, clock: Clock) -> Self:
-        """That of workers in this process, begun.
+        """Register the workers of this process.
 
         Raises:
             InvalidApp: a schema of a task is neither a JSON Schema nor a pydantic model.
@@ -137,12 +137,12 @@ class Presence:
         return cls(registry, [declare_worker(worker, process) for worker in workers], clock)
 
     async def end(self) -> None:
-        """Stop; what is registered expires, unless another process keeps it up."""
-        self._beating.cancel()
-        await asyncio.gather(self._beating, return_exceptions=True)
+        """Stop renewing; registrations expire unless another process renews them."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
     async def leave(self) -> None:
-        """Stop, and take the agents off, if NATS can be reached."""
+        """Stop renewing, and deregister the agents if NATS can be reached."""
         await self.end()
         with contextlib.suppress(BusError, TimeoutError):
             async with asyncio.timeout(LEAVE_SECONDS):
@@ -164,6 +164,6 @@ class Presence:
         failure = next((each for each in outcomes if isinstance(each, Exception)), None)
         if failure is not None and not self._failing:
             names = ", ".join(declared.agent.agent_id for declared in self.declarations)
-            logger.warning("cannot register %s, going on trying: %s: %s", names, type(failure).__name__, failure)
+            logger.warning("cannot register %s, retrying: %s: %s", names, type(failure).__name__, failure)
         self._failing = failure is not None
         return failure is None

@@ -1,4 +1,4 @@
-"""Watchdog: ends a process that can do nothing any more, so that it is started anew."""
+"""Watchdog: kills a process whose event loop hangs, so that Ray restarts it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,27 @@ import threading
 
 logger = logging.getLogger(__name__)
 CHECKS = 10
-"""How often within the time it is looked whether the loop has moved."""
+"""Checks within the time limit."""
 LAST_RESORT = 1.5
-"""Times the time after which C code that holds the interpreter's lock, so that no thread can run, is ended too."""
+"""Multiple of the time limit after which the process is killed even if C code holds the GIL, so no thread runs."""
 STDERR = 2
 
 
 def end_process(reason: str) -> None:
-    """End this process as a crash would, so that Ray starts it anew."""
-    logger.critical("%s; the process is ended, to be started anew", reason)
+    """End this process like a crash, so that Ray restarts it."""
+    logger.critical("%s; the process ends, to be restarted", reason)
     os._exit(1)
 
 
 class Watchdog:
-    """Watches the event loop that it is started on, from a thread.
+    """Watches an event loop from a thread.
 
-    The loop makes a mark several times within ``seconds``. When the marks stay away, all stacks go to standard error,
-    and the process ends by SIGKILL: nothing in it is trusted to end in order. Checks are counted, not time, so that a
-    process that was stopped as a whole (a machine that slept) is not taken for one that hangs.
+    The loop increments a counter several times within ``seconds``. If it stops, all stacks are written to standard
+    error and the process is killed (SIGKILL). Checks are counted, not time, so a suspended machine is no hang.
 
     Args:
-        name: Whose process it is, for the log.
-        seconds: How long the loop may make no progress.
+        name: The process, for the log.
+        seconds: Time limit without progress.
     """
 
     def __init__(self, name: str, seconds: float) -> None:
@@ -42,12 +41,12 @@ class Watchdog:
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Watch the running loop, until :meth:`stop`."""
+        """Watch the running loop until :meth:`stop`."""
         self._mark(asyncio.get_running_loop())
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._stopped.set()
         faulthandler.cancel_dump_traceback_later()
 
@@ -68,7 +67,7 @@ class Watchdog:
 
     def _end(self) -> None:
         logger.critical(
-            "%s: the event loop has made no progress for %g s, the process is ended; see the stacks below",
+            "%s: the event loop has made no progress for %g s, the process is killed; see the stacks below",
             self._name,
             self._seconds,
         )

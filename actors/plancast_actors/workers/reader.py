@@ -13,7 +13,7 @@ from plancast.errors import RetryableError, TerminalError
 from plancast.telemetry.logging import IN_HAND
 from plancast.telemetry.redaction import redact
 from plancast.telemetry.trace_scope import TRACE
-from plancast_actors.dead_letters import Poison
+from plancast_actors.dead_letters import DeadLetterWriter
 from plancast_actors.workers.delivery_record import TaskRecord
 from plancast_actors.workers.executor import TaskExecutor, given_up
 from plancast_actors.workers.responses import Answer, RequestTooLarge, read_request
@@ -67,7 +67,9 @@ class TaskReader:
         self.redelivered = 0
         self._settled: list[_Held] = []
         self._any_settled = asyncio.Event()
-        self._undecodable, self._too_large = (Poison(bus, reason, logger) for reason in ("undecodable", "too-large"))
+        self._undecodable, self._too_large = (
+            DeadLetterWriter(bus, reason, logger) for reason in ("undecodable", "too-large")
+        )
         loop = asyncio.get_running_loop()
         self._reading = loop.create_task(self._read())
         self._others = [loop.create_task(self._keep_alive()), loop.create_task(self._acknowledge())]

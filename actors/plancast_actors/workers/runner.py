@@ -15,7 +15,7 @@ from plancast.errors import InvalidApp
 from plancast.plan.store import StoredPlans
 from plancast.settings import WorkerSettings
 from plancast.worker import Worker
-from plancast_actors.liveness.registration import Presence
+from plancast_actors.liveness.registration import Registration
 from plancast_actors.telemetry.samples import Samples
 from plancast_actors.workers.executor import ContextFactory, TaskCounts, TaskExecutor, WorkerRoom
 from plancast_actors.workers.live_events import LiveEvents
@@ -84,7 +84,7 @@ class TaskRunner:
         self._plans = StoredPlans(bus.checkpoints)
         self._registry = AgentRegistry(bus.registry, clock=self._clock)
         self._toolkit = Toolkit(self._registry)
-        self._presence: Presence | None = None
+        self._registration: Registration | None = None
         self._rooms: list[WorkerRoom] = []
         self._readers: list[TaskReader] = []
         self._counts = TaskCounts()
@@ -106,8 +106,8 @@ class TaskRunner:
         if self._readers:
             return
         self._stopped.clear()
-        if self._presence is None:
-            self._presence = Presence.of_workers(self.workers, self._registry, self._clock)
+        if self._registration is None:
+            self._registration = Registration.of_workers(self.workers, self._registry, self._clock)
         for worker in self.workers:
             room = WorkerRoom(worker)
             self._rooms.append(room)
@@ -130,7 +130,7 @@ class TaskRunner:
         readers, self._readers = self._readers, []
         self._redelivered += sum(reader.redelivered for reader in readers)
         rooms, self._rooms = self._rooms, []
-        presence, self._presence = self._presence, None
+        presence, self._registration = self._registration, None
         leaving = [] if presence is None else [presence.leave()]
         await asyncio.gather(*(reader.stop_reading() for reader in readers), *leaving)
         running = [task for reader in readers for task in reader.running]
