@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from plancast_actors.dispatch.quarantine import Quarantine
-from plancast_actors.hosting.protocol import HostLost, HostPort, Inbound, Outcome, patience
+from plancast_actors.hosting.protocol import HostLost, HostPort, Inbound, Outcome, batch_delay
 from plancast_bus import fault_injection
 from plancast_bus.fault_injection import CrashPoint
 
@@ -121,7 +121,7 @@ class HostLink:
             if (self._lost or not self._incarnation) and not await self._connect():
                 self._wake.set()
                 continue
-            early = patience(len(self._in_flight)) - (asyncio.get_running_loop().time() - self._called_at)
+            early = batch_delay(len(self._in_flight)) - (asyncio.get_running_loop().time() - self._called_at)
             if early > 0:
                 await asyncio.sleep(early)
             if not self._quarantine.busy:

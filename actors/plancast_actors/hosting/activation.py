@@ -15,7 +15,7 @@ from plancast.plan.serialization import pack_state
 from plancast.state_machine.machine import Machine
 from plancast.turn.serialization_check import packed_and_checked
 from plancast.turn.turn import Turn
-from plancast_actors.hosting.outbox_recovery import still_unsent
+from plancast_actors.hosting.outbox_recovery import unsent_effects
 from plancast_actors.hosting.protocol import Inbound
 from plancast_actors.hosting.services import Emitted, HostServices
 from plancast_actors.maintenance.machine_gc import is_recent
@@ -291,7 +291,7 @@ class Activation:
 
     async def _send(self, effects: tuple[Effect, ...], since: float) -> None:
         if self.host.clock.time() - since > self.host.settings.bus.duplicate_window / 2:
-            effects, found = await still_unsent(self.host.bus, self.plan, effects)
+            effects, found = await unsent_effects(self.host.bus, self.plan, effects)
             for message_id, sequence in found.items():
                 self._note_place(message_id, sequence)
         self.emitted_at(effects, await self.host.bus.emit(effects))

@@ -1,4 +1,4 @@
-"""Backlog: what a stream holds for one plan and has not had acknowledged, delivered to somebody or not."""
+"""Backlog: the unacknowledged events of one plan in the stream, delivered or not."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ from plancast_bus.topics import TOPICS
 
 
 class Backlog:
-    """Reads the answers and signals for a plan that are durable, one by one, without waiting for their delivery.
-
-    Args:
-        bus: Where the stream is.
-        correlation_id: Of the plan.
-    """
+    """Reads a plan's replies and signals from the stream one by one, without waiting for their delivery."""
 
     def __init__(self, bus: Bus, correlation_id: str) -> None:
         self._bus = bus
         self._correlation_id = correlation_id
         self._read = {str(topic): 0 for topic in TOPICS["results"]}
-        """By topic: the sequence of the newest event that was read."""
+        """Sequence of the last event read, by topic."""
 
     async def has_more(self) -> bool:
-        """Whether there is an event that was not read.
+        """Whether there are events that were not read.
 
         Raises:
             BusUnavailable: the stream cannot be read.
@@ -30,7 +25,7 @@ class Backlog:
         return await self._next() is not None
 
     async def read(self, token: int) -> Inbound | None:
-        """The next event, handed over under a token; None when there is none. Errors as in :meth:`has_more`."""
+        """Read the next event, under a token; None if there is none. Raises what :meth:`has_more` raises."""
         found = await self._next()
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""InboundReader: what a plan host takes as the event that was handed to it."""
+"""EventDecoder: decodes and checks the events that a plan host receives."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from plancast_bus.events.envelope import EventEnvelope, EventTopic, check_name
 from plancast_bus.subjects import EventAddress, Subjects, encode_token, is_inbox
 
 _FOR_PLANS = frozenset({EventTopic.ACTION_REQUESTS, EventTopic.PLAN_EVENTS})
-"""Topics of goals and controls, whose metadata plans take fields from."""
+"""Topics of goals and control events, whose metadata plans take fields from."""
 
 
-class InboundReader:
-    """Reads events, as long as they are what their subject says, and not too large.
+class EventDecoder:
+    """Decodes events; refuses those that contradict their subject or are too large.
 
     Args:
-        subjects: Of the deployment.
-        limit: Bytes of an event, at most.
+        subjects: The deployment's.
+        limit: Maximum size of an event in bytes.
     """
 
     def __init__(self, subjects: Subjects, limit: int) -> None:
@@ -28,10 +28,10 @@ class InboundReader:
         self._limit = limit
 
     def read(self, inbound: Inbound) -> tuple[EventEnvelope, bool, bool]:
-        """The event, whether it is a due timer, and whether its payload stands for it (see :func:`decode_packed`).
+        """Decode an event; returns it, whether it is a due timer, and ``in_full`` (see :func:`decode_packed`).
 
         Raises:
-            InvalidEnvelope: it is none, or says something else than its subject.
+            InvalidEnvelope: the payload is no envelope, or contradicts its subject.
         """
         payload = inbound.payload
         if len(payload) > self._limit:
@@ -55,7 +55,7 @@ class InboundReader:
 
 
 def _defaults(inbound: Inbound, address: EventAddress) -> dict[str, str]:
-    """What an event may leave out."""
+    """Default values of the fields that an event may omit."""
     return {
         "id": inbound.message_id or f"{inbound.stream}-{inbound.sequence}",
         "source": "unknown",
@@ -75,17 +75,18 @@ def _check_inbox(subject: str) -> None:
 _RESERVED: dict[str, Callable[[str], object]] = {
     "notify": _check_inbox, "parent_plan_id": encode_token, "reply_to": encode_token,
 }  # fmt: skip
-"""What plancast itself says in metadata; these are texts."""
+"""Metadata that plancast sets itself; these are strings."""
 _FALLBACKS: dict[str, Callable[[str], object]] = dict.fromkeys(
     ("response_event", "response_topic", "session_id", "tenant_id", "trace_id", "user_id"), check_name
 )
-"""Fields that a goal may have in its metadata where its envelope has none; only texts are taken from there."""
+"""Envelope fields that a goal may have in its metadata instead; only strings are used."""
 
 
 def _check_metadata(metadata: dict[str, Any]) -> None:
-    """
+    """Check the metadata that becomes part of a plan's subjects or headers.
+
     Raises:
-        InvalidEnvelope: a field that becomes part of a plan's subjects or headers cannot be that.
+        InvalidEnvelope: a field cannot be used there.
     """
     for name, value in metadata.items():
         check = _RESERVED.get(name)
@@ -100,7 +101,7 @@ def _check_metadata(metadata: dict[str, Any]) -> None:
 
 
 def _contradiction(event: EventEnvelope, address: EventAddress) -> str:
-    """How an event says something else than its subject."""
+    """Describe how an event contradicts its subject."""
     said = {"topic": event.topic, "type": event.type, "correlation_id": event.correlation_id}
     subject = {"topic": address.topic, "type": address.event_type, "correlation_id": address.correlation_id}
     name = next(name for name in said if said[name] != subject[name])

@@ -1,4 +1,4 @@
-"""PlanHost: where plan actors live. Takes events in batches, reports what became of them."""
+"""PlanHost: holds plan actors; takes events in batches, and reports their outcomes."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ if TYPE_CHECKING:
     from plancast.telemetry.tracing import Tracing
 
 logger = logging.getLogger(__name__)
-LOOKED_AT = 16
-"""Actors that are looked at to make room for another one."""
-AT_ONCE = 32
-"""Events that are taken in before others have their turn: acknowledgements, calls, models' answers."""
+MAX_CHECKED = 16
+"""Actors that are checked to find an idle one to passivate."""
+BATCH = 32
+"""Events delivered before the event loop runs other work: acknowledgements, calls, model replies."""
 
 
 class PlanHost(HostServices):
-    """Holds plan actors in memory while they are in use, and drops them when they are not.
+    """Holds plan actors in memory while they are in use, and passivates idle ones.
 
     Args:
         app: Planners of the plans.
-        bus: A connection of the host's own.
+        bus: A connection used by this host only.
         settings: ``hosts`` and ``plans`` are used.
         name: For logs and status.
-        reasoner: Asks models on behalf of plans; None has them asked in this process.
+        clock: The machine's by default.
+        reasoner: Forwards model requests; None calls models in this process.
         tracing: Makes spans of turns; None makes none.
     """
 
@@ -59,7 +60,7 @@ class PlanHost(HostServices):
         self._subjects = bus.subjects
         self._actors: OrderedDict[str, PlanActor] = OrderedDict()
         self._reports: defaultdict[str, Reports] = defaultdict(Reports)
-        self._sweeper: asyncio.Task[None] | None = None
+        self._passivation: asyncio.Task[None] | None = None
         self._registration: Registration | None = None
         self._stopping = False
         self._new_state: Callable[[HostServices, str], Activation] = Activation
@@ -69,9 +70,9 @@ class PlanHost(HostServices):
             self._new_state = partial(TracedActivation, traces=TurnTraces(tracing))
 
     def start(self) -> None:
-        """Begin to keep the app registered, and to drop idle plans; the first event does it too."""
-        if self._sweeper is None and not self._stopping:
-            self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+        """Register the app, and begin to passivate idle plans; the first event does it too."""
+        if self._passivation is None and not self._stopping:
+            self._passivation = asyncio.get_running_loop().create_task(self._passivate_idle())
             self._registration = Registration.of_app(self.app, self.registry, self.clock)
 
     # What dispatchers call.
@@ -82,10 +83,10 @@ class PlanHost(HostServices):
         now = self.clock.time()
         for number, inbound in enumerate(batch, 1):
             self._deliver(dispatcher, inbound, now)
-            if number % AT_ONCE == 0:
+            if number % BATCH == 0:
                 await asyncio.sleep(0)
         reports = self._reports[dispatcher]
-        reports.asked_at = now
+        reports.called_at = now
         return await reports.take(REPORT_WAIT if wait else 0.0)
 
     def _deliver(self, dispatcher: str, inbound: Inbound, now: float) -> None:
@@ -96,7 +97,7 @@ class PlanHost(HostServices):
         actor = self._actors.get(key)
         if actor is None:
             if len(self._actors) >= self.settings.hosts.max_live_plans:
-                self._passivate_some()
+                self._make_room()
             actor = self._actors[key] = PlanActor(self._new_state(self, key), self._rested)
         else:
             self._actors.move_to_end(key)
@@ -110,7 +111,7 @@ class PlanHost(HostServices):
         return self.incarnation_id
 
     async def recycle(self) -> None:
-        """Nothing: it is for whoever runs the host to end it."""
+        """Do nothing: the process that runs the host has to be killed from outside."""
 
     @property
     def live(self) -> int:
@@ -125,7 +126,7 @@ class PlanHost(HostServices):
 
     # Passivation.
 
-    async def _sweep(self) -> None:
+    async def _passivate_idle(self) -> None:
         idle = self.settings.hosts.idle_seconds
         while True:
             await self.clock.sleep(max(0.05, min(idle / 4, 30.0)))
@@ -133,13 +134,13 @@ class PlanHost(HostServices):
             self._forget_reports()
 
     def _forget_reports(self) -> None:
-        """Drop what nobody will ask for: every start of a dispatcher asks under a name of its own."""
+        """Drop the outcomes of dispatchers that have ended; every start of a dispatcher uses a new name."""
         before = self.clock.time() - REPORTS_SECONDS
-        for name in [name for name, reports in self._reports.items() if reports.asked_at < before]:
+        for name in [name for name, reports in self._reports.items() if reports.called_at < before]:
             del self._reports[name]
 
     def passivate(self, idle_seconds: float) -> int:
-        """Drop the actors that had no event for so long; returns how many."""
+        """Drop the actors that had no event for a time; returns their number."""
         before = self.clock.time() - idle_seconds
         dropped = 0
         for key in list(self._actors):
@@ -151,10 +152,10 @@ class PlanHost(HostServices):
                 dropped += 1
         return dropped
 
-    def _passivate_some(self) -> None:
-        """Make room: drop the least recently used actor that is idle. Where many are busy, not all are looked at."""
+    def _make_room(self) -> None:
+        """Drop the least recently used idle actor; if many are busy, not all are checked."""
         now = self.clock.time()
-        for _ in range(min(LOOKED_AT, len(self._actors))):
+        for _ in range(min(MAX_CHECKED, len(self._actors))):
             key, actor = next(iter(self._actors.items()))
             if actor.idle:
                 self._drop(key, actor)
@@ -172,7 +173,7 @@ class PlanHost(HostServices):
     # Status and shutdown.
 
     async def status(self) -> dict[str, Any]:
-        """What the host does, for people."""
+        """Counters and gauges, for display."""
         return {
             "name": self.name,
             "app": self.app.name,
@@ -185,7 +186,7 @@ class PlanHost(HostServices):
         }
 
     async def drain(self, timeout: float = 10.0) -> bool:
-        """Wait until no event is in hand; True when that was reached within ``timeout`` seconds."""
+        """Wait until no event is in flight; True if reached within ``timeout`` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while not self.undecodable.idle or any(not actor.idle for actor in self._actors.values()):
@@ -195,12 +196,12 @@ class PlanHost(HostServices):
         return True
 
     async def stop(self) -> None:
-        """Stop all actors; what they had in hand is delivered again to whoever comes next."""
+        """Stop all actors; their events in flight are redelivered."""
         self._stopping = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
-            self._sweeper = None
+        if self._passivation is not None:
+            self._passivation.cancel()
+            await asyncio.gather(self._passivation, return_exceptions=True)
+            self._passivation = None
         if self._registration is not None:
             await self._registration.end()
         await self.undecodable.stop()

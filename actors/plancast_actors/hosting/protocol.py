@@ -1,4 +1,4 @@
-"""What dispatchers and plan hosts tell each other. Plain tuples: they cross process borders by the thousand."""
+"""The protocol of dispatchers and plan hosts. Messages are plain tuples, since there are thousands per second."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from typing import Literal, NamedTuple, Protocol
 
 from plancast_bus.ports.bus import Delivery
 
-_PATIENCE = ((256, 0.0), (1024, 0.001))
-"""Seconds between two calls while fewer events than so many are in hand: by then, others are worked off meanwhile. Busy
-processes have company without it; it bounds the calls of those that have cores to spare."""
-_MOST_PATIENCE = 0.002
+_DELAYS = ((256, 0.0), (1024, 0.001))
+"""Seconds between two calls by the number of events in flight, below which a delay applies. It bounds the number of
+calls where cores are idle; busy processes fill their batches anyway."""
+_MAX_DELAY = 0.002
 
 
-def patience(in_hand: int) -> float:
-    """Seconds to wait for company before a call, so that one call has many events. With few in hand, nobody waits."""
-    for below, seconds in _PATIENCE:
-        if in_hand < below:
+def batch_delay(in_flight: int) -> float:
+    """Seconds to wait before a call, to fill its batch: the more events are in flight, the longer."""
+    for below, seconds in _DELAYS:
+        if in_flight < below:
             return seconds
-    return _MOST_PATIENCE
+    return _MAX_DELAY
 
 
 class Inbound(NamedTuple):
-    """An event on its way to a plan; its payload is not decoded."""
+    """An event on its way to a plan, not decoded."""
 
     token: int
-    """Names the event to its dispatcher."""
+    """Identifies the event to its dispatcher."""
     subject: str
-    """As stored."""
+    """As in the stream, with the shard."""
     payload: bytes
     content_type: str | None
     message_id: str | None
@@ -54,39 +54,39 @@ class Inbound(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of an event."""
+    """The outcome of an event's delivery."""
 
     token: int
     kind: Literal["done", "retry", "parked", "crashed"]
-    """``done``: durable, acknowledge it. ``retry``: deliver it again after ``delay``. ``parked``: its turn waits for a
-    model; the event is still the host's, and one of the others follows. ``crashed``: no host survives it, not even to
-    fail its plan; it is the dispatcher's to put aside."""
+    """``done``: committed, to be acknowledged. ``retry``: to be redelivered after ``delay``. ``parked``: its turn waits
+    for a model; another outcome follows. ``crashed``: it crashes every host, even without code run for it; to be
+    dead-lettered."""
     delay: float
     """Seconds."""
 
 
 class HostLost(Exception):
-    """Raised when a plan host cannot be reached: its process is gone, or not yet back."""
+    """Raised when a plan host cannot be reached: its process has ended, or is starting."""
 
 
 class HostPort(Protocol):
-    """A plan host, as a dispatcher sees it."""
+    """A plan host, as dispatchers use it."""
 
     async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
-        """Hand over events, and take what has become of earlier ones.
+        """Deliver events, and return the outcomes of earlier ones.
 
         Args:
-            dispatcher: Who asks; outcomes are kept for each apart.
+            dispatcher: The calling dispatcher; each has its own outcomes.
             batch: Events; may be empty.
             wait: Return only when there is an outcome, or after about a second.
 
         Raises:
-            HostLost: nothing is known of the events that were handed over and not reported on.
+            HostLost: the state of events without an outcome is unknown.
         """
         ...
 
     async def incarnation(self) -> str:
-        """Tells one life of the host's process from the next; waits until it can work.
+        """The id of the host's current process; waits until it is ready.
 
         Raises:
             HostLost: it cannot be reached.
@@ -94,5 +94,5 @@ class HostPort(Protocol):
         ...
 
     async def recycle(self) -> None:
-        """End the host's process, which does not answer any more; it comes back by itself."""
+        """Kill the host's process, which does not answer; it restarts by itself."""
         ...

@@ -1,51 +1,48 @@
-"""Retries: how often a host has tried an event in vain, and when it may be tried again. No I/O."""
+"""Retries: counts failed attempts at events, and holds back their next attempt. No I/O."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from cachetools import LRUCache
 
 from plancast_actors.hosting.protocol import Inbound
 
-_MOST_REMEMBERED = 100_000
+_MAX_REMEMBERED = 100_000
+_Key = tuple[str, int]
 
 
 class Retries:
-    """Counts the attempts at events that could not be handled, by their place in the stream.
+    """Counts attempts by stream and sequence.
 
-    Deliveries are no attempts: a dispatcher that takes the place of a lost one has everything delivered again at once,
-    also what waits for its backoff.
+    Deliveries are not attempts: after a dispatcher was lost, the next one gets everything redelivered at once, events
+    in backoff included.
     """
 
     def __init__(self) -> None:
-        self._events: OrderedDict[tuple[str, int], tuple[int, float]] = OrderedDict()
-        """Attempts, and the time of the next one."""
-        self._waiting: OrderedDict[tuple[str, int], tuple[int, float]] = OrderedDict()
-        """How often an event came in vain, and when it came first."""
+        self._attempts: LRUCache[_Key, tuple[int, float]] = LRUCache(_MAX_REMEMBERED)
+        """Failed attempts, and the time of the next one."""
+        self._unknown: LRUCache[_Key, tuple[int, float]] = LRUCache(_MAX_REMEMBERED)
+        """Deliveries without a plan, and the time of the first one."""
 
     def count(self, inbound: Inbound) -> int:
-        """Note that an attempt has failed; returns how many have."""
+        """Count a failed attempt; returns their number."""
         key = inbound.stream, inbound.sequence
-        times, due = self._events.pop(key, (0, 0.0))
-        self._events[key] = times + 1, due
-        if len(self._events) > _MOST_REMEMBERED:
-            self._events.popitem(last=False)
+        times, due = self._attempts.get(key, (0, 0.0))
+        self._attempts[key] = times + 1, due
         return times + 1
 
     def wait(self, inbound: Inbound, now: float) -> tuple[int, float]:
-        """Note that an event came in vain; returns how often it has, and seconds since the first time."""
+        """Count a delivery without a plan; returns their number, and seconds since the first one."""
         key = inbound.stream, inbound.sequence
-        times, since = self._waiting.pop(key, (0, now))
-        self._waiting[key] = times + 1, since
-        if len(self._waiting) > _MOST_REMEMBERED:
-            self._waiting.popitem(last=False)
+        times, since = self._unknown.get(key, (0, now))
+        self._unknown[key] = times + 1, since
         return times + 1, now - since
 
     def hold(self, inbound: Inbound, until: float) -> None:
-        """Let no attempt begin before a time."""
+        """Hold the next attempt back until a time."""
         key = inbound.stream, inbound.sequence
-        self._events[key] = self._events[key][0], until
+        self._attempts[key] = self._attempts[key][0], until
 
     def early(self, inbound: Inbound, now: float) -> float:
-        """Seconds by which an event has come too early for its next attempt; 0 when it may begin."""
-        _, due = self._events.get((inbound.stream, inbound.sequence), (0, 0.0))
+        """Seconds until the next attempt; 0 if it may begin."""
+        _, due = self._attempts.get((inbound.stream, inbound.sequence), (0, 0.0))
         return max(0.0, due - now)

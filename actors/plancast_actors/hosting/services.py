@@ -20,7 +20,7 @@ from plancast.settings import Settings
 from plancast.state_machine.machine import Machine
 from plancast.turn.turn import TurnEnvironment
 from plancast_actors.dead_letters import DeadLetterWriter
-from plancast_actors.hosting.event_decoder import InboundReader
+from plancast_actors.hosting.event_decoder import EventDecoder
 from plancast_actors.hosting.parking import ParkingReasoner
 from plancast_actors.hosting.retries import Retries
 from plancast_actors.maintenance.machine_gc import is_recent
@@ -68,7 +68,7 @@ class HostServices:
         self.settings = settings
         self.name = name
         self.clock = clock or SystemClock()
-        self.decode = InboundReader(bus.subjects, settings.bus.max_event_bytes).read
+        self.decode = EventDecoder(bus.subjects, settings.bus.max_event_bytes).read
         self.registry = AgentRegistry(bus.registry, clock=self.clock)
         self.environment = TurnEnvironment(
             app=app,
