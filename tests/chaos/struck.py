@@ -20,7 +20,8 @@ from plancast.settings import ReasonerSettings
 from plancast.testing import PlancastTest
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.reasoning.pool import ReasonerPool
-from plancast_actors.reasoning.response_store import KeptAnswers
+from plancast_actors.reasoning.response_store import BusResponseStore
+from plancast_actors.reasoning.serialization import AnyRequest
 from plancast_bus import fault_injection
 from plancast_bus.clock import ManualClock
 from plancast_bus.events import codec
@@ -65,17 +66,19 @@ class Model:
 
     def __init__(self) -> None:
         self.paid: Counter[str] = Counter()
-        self.asked: list[Key] = []
+        self.recent_keys: list[Key] = []
         self._answers: defaultdict[str, AnswerCache] = defaultdict(AnswerCache)
 
-    async def complete(self, request: ReasonRequest) -> ReasonReply:
+    async def forward(self, request: AnyRequest) -> ReasonReply:
+        assert isinstance(request, ReasonRequest)
+
         async def answer() -> ReasonReply:
             await asyncio.sleep(0)
             self.paid[request.idempotency_key] += 1
             return ReasonReply(json.dumps(kinds.decide(request.messages)), Usage(1, 1, 0.0), request.model)
 
         key = (request.tenant_id, request.idempotency_key)
-        self.asked.append(key)
+        self.recent_keys.append(key)
         return await self._answers[request.idempotency_key].get(key, answer)
 
     def forget(self, idempotency_key: str) -> None:
@@ -104,7 +107,7 @@ class LosablePool:
 
     async def start(self) -> None:
         settings = ReasonerSettings(min=1, max=1)
-        store = KeptAnswers(MemoryBus(self._environment.world))
+        store = BusResponseStore(MemoryBus(self._environment.world))
         self._pool = ReasonerPool(self._environment.model, settings, store, clock=self._environment.clock)
         await self._pool.start()
 
@@ -114,7 +117,7 @@ class LosablePool:
             if pool is None:
                 await asyncio.sleep(0)
                 continue
-            call = asyncio.create_task(pool.complete(request))
+            call = asyncio.create_task(pool.schedule(request))
             self._calls.add(call)
             try:
                 await asyncio.wait((call,))

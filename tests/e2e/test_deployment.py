@@ -56,7 +56,7 @@ async def test_dispatchers_have_lines_to_their_hosts_that_nobody_else_can_reach(
     assert [each["line"] for each in status["dispatchers"]] == ["direct"]
     for host in status["hosts"]:
         actor: Any = ray.get_actor(host["name"], runtime.namespace)
-        offer = await actor.line.remote()
+        offer = await actor.endpoint.remote()
         listening = addresses_of(host["pid"])
         assert str(offer) in listening
         assert [address for address in listening if not is_loopback(address)] == []

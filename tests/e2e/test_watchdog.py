@@ -17,7 +17,7 @@ from plancast_actors.deployment.local import LocalRuntime
 from plancast_bus.jetstream import connect
 from plancast_bus.ports.bus import DeadLetter
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
 APPS = Path(__file__).parent.parent / "apps"
 PATIENCE = 100.0
 PLANS = 30
@@ -68,7 +68,7 @@ async def test_a_host_that_stands_still_as_a_whole_is_ended_and_comes_back(
     assert (await host(poisoned))["pid"] != pid
 
 
-@pytest.mark.parametrize("poison", [pytest.param("exit", marks=pytest.mark.slow), "block"])
+@pytest.mark.parametrize("poison", ["exit", "block"])
 async def test_a_goal_that_takes_its_host_down_is_put_aside_and_takes_nobody_along(
     poisoned: LocalRuntime, client: Client, poison: str
 ) -> None:
@@ -78,7 +78,9 @@ async def test_a_goal_that_takes_its_host_down_is_put_aside_and_takes_nobody_alo
     good += [await client.submit("poison.goal", {"n": n}) for n in range(PLANS // 2, PLANS)]
     results = await asyncio.gather(*(handle.result(timeout=PATIENCE) for handle in good))
     assert [result["n"] for result in results] == list(range(PLANS))
-    with pytest.raises(PlanFailed, match="the process of its plan host ended 3 times while this event was in flight"):
+    # Three times at least, and up to four times as often where a slow machine never has it in flight alone.
+    why = r"the process of its plan host ended ([3-9]|1[0-2]) times while this event was in flight"
+    with pytest.raises(PlanFailed, match=why):
         await bad.result(timeout=PATIENCE)
     (letter,) = [each for each in await dead_letters(poisoned) if each.subject.split(".")[2] == bad.plan_id]
     assert letter.reason == "crashes-host"

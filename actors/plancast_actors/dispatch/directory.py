@@ -12,7 +12,7 @@ import ray
 from plancast.settings import Settings
 from plancast_actors.dispatch.remote_host import RayHost
 from plancast_actors.hosting.actor import start_host
-from plancast_actors.hosting.connection import Lines
+from plancast_actors.hosting.connection import HostConnections
 from plancast_actors.hosting.protocol import HostPort
 from plancast_actors.ray.process import DEDICATED_PREFIX, Blueprint
 from plancast_bus.subjects import encode_token
@@ -24,7 +24,7 @@ class RayDirectory:
     def __init__(self, blueprint: Blueprint, settings: Settings) -> None:
         self._blueprint = blueprint
         self._namespace = settings.ray.namespace
-        self._lines = Lines() if settings.hosts.direct_lines else None
+        self._connections = HostConnections() if settings.hosts.direct_lines else None
         self._made: WeakSet[RayHost] = WeakSet()
 
     @property
@@ -41,10 +41,10 @@ class RayDirectory:
     @property
     def line(self) -> Literal["direct", "ray"]:
         """How events get to hosts: ``ray`` when it is so for any of them."""
-        return "ray" if self._lines is None or any(host.by_ray for host in self._made) else "direct"
+        return "ray" if self._connections is None or any(host.by_ray for host in self._made) else "direct"
 
     def _host(self, name: str, find: Callable[[], Any]) -> HostPort:
-        host = RayHost(name, find, self._lines)
+        host = RayHost(name, find, self._connections)
         self._made.add(host)
         return host
 

@@ -13,15 +13,16 @@ from ray.exceptions import RayError
 
 from plancast.settings import Settings
 from plancast.telemetry import trace_export
-from plancast_actors.hosting.connection import LineServer
+from plancast_actors.hosting.connection import host_server
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.hosting.protocol import Inbound
-from plancast_actors.ray.endpoint import listen_where_ray_does
+from plancast_actors.ray.endpoint import open_endpoint
 from plancast_actors.ray.process import Blueprint, Process, actor_options, open_bus
 from plancast_actors.reasoning.client import RayReasoner, wants_reasoners
 from plancast_actors.release import Abilities
-from plancast_actors.rpc.client import LineOffer
+from plancast_actors.rpc.client import Endpoint
 from plancast_actors.rpc.framing import pack, unpack
+from plancast_actors.rpc.server import RpcServer
 from plancast_actors.telemetry import collectors
 from plancast_actors.telemetry.collectors import Reading
 
@@ -31,11 +32,11 @@ class HostProcess(Process):
 
     role = "host"
     host: PlanHost
-    lines: LineServer
+    server: RpcServer
 
     def __init__(self, blueprint: Blueprint, name: str, dedicated_to: str | None = None) -> None:
         self.dedicated_to = dedicated_to
-        self._offer: LineOffer | None = None
+        self._endpoint: Endpoint | None = None
         super().__init__(blueprint, name)
 
     async def _start(self) -> None:
@@ -48,7 +49,7 @@ class HostProcess(Process):
         self.host = PlanHost(app, self.bus, settings, name=self.name, reasoner=reasoner, tracing=tracing)
         self.host.samples = self.samples
         self.host.start()
-        await self._open_lines(settings)
+        await self._open_endpoint(settings)
         if self.dedicated_to is not None:
             self._leaver = asyncio.ensure_future(self._leave_when_idle(settings.hosts.dedicated_idle_seconds))
 
@@ -69,20 +70,19 @@ class HostProcess(Process):
         batch = [Inbound(*each) for each in unpack(packed)]
         return pack(await self.host.exchange(dispatcher, batch, wait))
 
-    async def _open_lines(self, settings: Settings) -> None:
-        """Listen for dispatchers."""
-        self.lines = LineServer(self.host.exchange, await self.host.incarnation())
-        self._offer = await listen_where_ray_does(self.lines, settings, self.name, "events")
+    async def _open_endpoint(self, settings: Settings) -> None:
+        self.server = host_server(self.host.exchange, await self.host.incarnation())
+        self._endpoint = await open_endpoint(self.server, settings, self.name, "events")
 
     async def abilities(self) -> Abilities:
         """What plans the host can go on with."""
         await self.ready()
         return Abilities.of(self.host.app)
 
-    async def line(self) -> LineOffer | None:
-        """Where, and with which secret, dispatchers connect; None when they are to call through Ray."""
+    async def endpoint(self) -> Endpoint | None:
+        """Return where dispatchers connect; None when they are to call through Ray."""
         await self.ready()
-        return self._offer
+        return self._endpoint
 
     async def incarnation(self) -> str:
         """See :class:`plancast_actors.hosting.protocol.HostPort`."""
@@ -95,17 +95,17 @@ class HostProcess(Process):
         return {**self._about(), **await self.host.status()}
 
     async def drain(self, timeout: float) -> bool:
-        """Wait until no event is in hand; then there is no further use of lines."""
+        """Wait until no event is in flight, then close direct connections."""
         await self.ready()
         drained = await self.host.drain(timeout)
         await self._report_now()
         if drained:
-            self._close_lines()
+            self._close_endpoint()
         return drained
 
-    def _close_lines(self) -> None:
-        self._offer = None
-        self.lines.close()
+    def _close_endpoint(self) -> None:
+        self._endpoint = None
+        self.server.close()
 
     async def _leave_when_idle(self, idle_seconds: float) -> None:
         """A host of one plan ends itself when the plan has been silent; the next event brings it back."""
@@ -115,7 +115,7 @@ class HostProcess(Process):
             if self.host.turns != turns or not await self.host.drain(0):
                 turns, since = self.host.turns, time.monotonic()
             elif time.monotonic() - since > idle_seconds:
-                self._close_lines()
+                self._close_endpoint()
                 await self.host.stop()
                 await self._report_now()
                 if self.bus is not None:

@@ -1,4 +1,4 @@
-"""ReasonerCrew: the reasoners of a pool, started and let go as the work asks."""
+"""Autoscaler: starts and stops the reasoners of a pool by load."""
 
 from __future__ import annotations
 
@@ -6,42 +6,38 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from plancast.models.port import ReasonReply
 from plancast.models.response_cache import Key
 from plancast.settings import ReasonerSettings
-from plancast_actors.reasoning.response_store import T
-from plancast_actors.reasoning.serialization import Question
+from plancast_actors.reasoning.serialization import AnyRequest
 from plancast_bus.clock import Clock
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 ADOPT_SECONDS = 5.0
 START_PAUSE = 1.0
-HOPELESS_STARTS = 3
-"""Failed starts in a row after which those who wait are told, when there is no reasoner at all."""
+MAX_FAILED_STARTS = 3
+"""Failed starts in a row after which waiting requests fail, when there is no reasoner at all."""
 
 
-class ReasonerLost(Exception):
-    """Raised when a reasoner's process has died, or cannot be reached, with a call in hand."""
-
-
-class ReasonerWorker(Protocol):
-    """A reasoner as the pool sees it."""
+class ReasonerClient(Protocol):
+    """Client of a reasoner, as the pool needs it."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def asked(self) -> Sequence[Key]:
-        """What it was being asked, or had lately answered, when it was found: for a pool that ran before this one."""
+    def recent_keys(self) -> Sequence[Key]:
+        """Keys of requests that it had in flight or cached when it was found, sent by a pool before this one."""
         ...
 
-    async def complete(self, request: Question) -> ReasonReply:
-        """Ask. Cancelling ends the call to the model.
+    async def forward(self, request: AnyRequest) -> ReasonReply:
+        """Send a request and wait for the reply. Cancelling ends the call to the model.
 
         Raises:
-            ReasonerLost: the reasoner is gone.
+            CallLost: the reasoner is gone.
             ModelUnavailable: the models have failed for good.
         """
         ...
@@ -54,8 +50,8 @@ class ReasonerStarter(Protocol):
         """Numbers of those that run already."""
         ...
 
-    async def start(self, number: int) -> ReasonerWorker:
-        """Start a reasoner, or find the one of this number, and wait until it can work."""
+    async def start(self, number: int) -> ReasonerClient:
+        """Start a reasoner, or find the one of this number, and wait until it is ready."""
         ...
 
     async def stop(self, number: int) -> None: ...
@@ -63,23 +59,24 @@ class ReasonerStarter(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """A reasoner of the pool, and how many calls it has."""
+    """A reasoner of the pool, and its number of calls in flight."""
 
     number: int
-    worker: ReasonerWorker
+    client: ReasonerClient
     outstanding: int = 0
     leaving: bool = False
+    """Whether it gets no more calls and stops after the last one."""
 
 
-class ReasonerCrew:
-    """Between a minimum and a maximum of reasoners.
+class Autoscaler:
+    """Keeps between a minimum and a maximum of reasoners.
 
     Args:
         starter: Starts and stops them.
         settings: ``min``, ``max``, ``concurrency`` and ``idle_seconds`` are used.
-        clock: By which they idle.
-        changed: Called when a reasoner has come.
-        hopeless: Called with the reason when there is none, and none can be had.
+        clock: Measures idle time.
+        changed: Called when a reasoner has become available.
+        failed: Called with the reason when there is no reasoner and none can be started.
     """
 
     def __init__(
@@ -89,30 +86,31 @@ class ReasonerCrew:
         clock: Clock,
         *,
         changed: Callable[[], None],
-        hopeless: Callable[[str], None],
+        failed: Callable[[str], None],
     ) -> None:
         self._starter = starter
         self._settings = settings
         self._clock = clock
         self._changed = changed
-        self._hopeless = hopeless
+        self._failed = failed
         self._members: dict[int, Member] = {}
         self._starting: set[int] = set()
-        self._ending: set[int] = set()
-        self._asked_already: dict[Key, Member] = {}
+        self._stopping: set[int] = set()
+        self._by_key: dict[Key, Member] = {}
+        """Adopted members by the requests that they have in flight or cached."""
         self._busy_at = clock.time()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.lost = 0
         self.error = ""
-        """Why a reasoner could not be started last; empty once one could."""
+        """Why the last start of a reasoner failed; empty when it succeeded."""
 
     @property
     def outstanding(self) -> int:
-        """Calls in hand."""
+        """Calls in flight."""
         return sum(member.outstanding for member in self._members.values())
 
     async def open(self) -> None:
-        """Take over the reasoners that run already, and start what is missing of the minimum."""
+        """Adopt the running reasoners, and start what is missing of the minimum."""
         found = sorted(await self._starter.found())
         adopted = [self._begin(number) for number in found if number < self._settings.max]
         for number in found:
@@ -121,53 +119,53 @@ class ReasonerCrew:
         if adopted:
             await asyncio.wait(adopted, timeout=ADOPT_SECONDS)
         self._fill(self._settings.min)
-        self.spawn(self._let_go_of_idle())
+        self.spawn(self._stop_idle())
 
     async def close(self) -> None:
-        """Start and stop no more reasoners; those that run go on."""
+        """Start and stop no more reasoners; running ones go on."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # Who takes a call.
+    # Assignment of calls.
 
-    def freest(self, key: Key) -> Member | None:
-        """The reasoner that was asked this already, or has the least in hand; None when all have enough."""
-        asked = self._asked_already.pop(key, None)
-        if asked is not None and self._members.get(asked.number) is asked:
-            return asked
+    def least_loaded(self, key: Key) -> Member | None:
+        """The member that has this request already, else the one with the fewest calls; None when all are full."""
+        holder = self._by_key.pop(key, None)
+        if holder is not None and self._members.get(holder.number) is holder:
+            return holder
         free = [member for member in self._present if member.outstanding < self._settings.concurrency]
         return min(free, key=lambda member: (member.outstanding, member.number), default=None)
 
-    def seat(self, member: Member) -> None:
-        """A reasoner gets a call."""
+    def assign(self, member: Member) -> None:
+        """Count a call that begins."""
         member.outstanding += 1
         self._note_load()
 
-    def leave(self, member: Member) -> None:
-        """A call has ended."""
+    def release(self, member: Member) -> None:
+        """Count a call that has ended."""
         self._note_load()
         member.outstanding -= 1
         if member.leaving and not member.outstanding:
-            self._part_with(member)
+            self._remove(member)
 
     def lose(self, member: Member) -> None:
-        """A reasoner is gone, and another takes its place."""
+        """Replace a member whose process has died."""
         if self._members.get(member.number) is not member:
             return
         del self._members[member.number]
-        self._asked_already = {key: each for key, each in self._asked_already.items() if each is not member}
+        self._by_key = {key: each for key, each in self._by_key.items() if each is not member}
         self.lost += 1
-        logger.warning("reasoner %s is lost", member.worker.name)
+        logger.warning("reasoner %s is lost", member.client.name)
         if member.leaving:
             self._end(member.number)
         else:
             self._begin(member.number)
 
-    # How many there are.
+    # Number of members.
 
     def grow(self, waiting: int) -> None:
-        """All reasoners have enough in hand, and so many requests wait."""
+        """Start reasoners for waiting requests, when all members are full."""
         self._fill(len(self._present) + -(-waiting // self._settings.concurrency))
 
     @property
@@ -175,14 +173,14 @@ class ReasonerCrew:
         return [member for member in self._members.values() if not member.leaving]
 
     def _fill(self, count: int) -> None:
-        for member in self._members.values():  # whoever has not left yet may as well stay
+        for member in self._members.values():  # those that are still leaving may stay
             if member.leaving and len(self._present) + len(self._starting) < min(count, self._settings.max):
                 member.leaving = False
                 self._changed()
         for number in range(self._settings.max):
             if len(self._present) + len(self._starting) >= min(count, self._settings.max):
                 return
-            if number not in self._members and number not in self._starting | self._ending:
+            if number not in self._members and number not in self._starting | self._stopping:
                 self._begin(number)
 
     def _begin(self, number: int) -> asyncio.Task[None]:
@@ -193,28 +191,28 @@ class ReasonerCrew:
         failures = 0
         while True:
             try:
-                worker = await self._starter.start(number)
+                client = await self._starter.start(number)
                 break
-            except Exception as error:  # whatever Ray, or the reasoner's own start, may raise
+            except Exception as error:  # of Ray, or of the reasoner's own start
                 failures += 1
                 self.error = f"reasoner {number} cannot be started: {type(error).__name__}: {error}"[:500]
                 logger.warning("%s", self.error)
-                if failures >= HOPELESS_STARTS and not self._members:
-                    self._hopeless(self.error)
+                if failures >= MAX_FAILED_STARTS and not self._members:
+                    self._failed(self.error)
                 await asyncio.sleep(START_PAUSE)
         self.error = ""
         self._starting.discard(number)
-        member = self._members[number] = Member(number, worker)
-        self._asked_already.update(dict.fromkeys(worker.asked, member))
+        member = self._members[number] = Member(number, client)
+        self._by_key.update(dict.fromkeys(client.recent_keys, member))
         self._busy_at = self._clock.time()
         self._changed()
 
     def _note_load(self) -> None:
-        """One reasoner less could not take what is in hand."""
+        """Note the time when one member fewer could not hold the calls in flight."""
         if self.outstanding > (len(self._present) - 1) * self._settings.concurrency:
             self._busy_at = self._clock.time()
 
-    async def _let_go_of_idle(self) -> None:
+    async def _stop_idle(self) -> None:
         idle = self._settings.idle_seconds
         while True:
             await self._clock.sleep(max(0.05, min(idle / 4, 5.0)))
@@ -226,38 +224,38 @@ class ReasonerCrew:
             member.leaving = True
             self._busy_at = self._clock.time()
             if not member.outstanding:
-                self._part_with(member)
+                self._remove(member)
 
-    def _part_with(self, member: Member) -> None:
+    def _remove(self, member: Member) -> None:
         if self._members.get(member.number) is member:
-            logger.info("reasoner %s is let go", member.worker.name)
+            logger.info("stopping reasoner %s", member.client.name)
             del self._members[member.number]
             self._end(member.number)
 
     def _end(self, number: int) -> None:
-        self._ending.add(number)
+        self._stopping.add(number)
         self.spawn(self._stop(number))
 
     async def _stop(self, number: int) -> None:
-        """A number is free only when its reasoner is gone: the next start would find it, and count on it."""
+        """Stop a reasoner. Its number is free only when it is gone: a start before would find it again."""
         try:
             await self._starter.stop(number)
         finally:
-            self._ending.discard(number)
+            self._stopping.discard(number)
             self._changed()
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Work that goes on until it is done, or the crew is closed."""
+        """Run a background task, which :meth:`close` cancels."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def status(self) -> dict[str, Any]:
-        """For people."""
+        """Report the members for ``plancast status``."""
         return {
             "members": [
-                {"name": each.worker.name, "outstanding": each.outstanding, "leaving": each.leaving}
+                {"name": each.client.name, "outstanding": each.outstanding, "leaving": each.leaving}
                 for each in sorted(self._members.values(), key=lambda each: each.number)
             ],
             "starting": len(self._starting),

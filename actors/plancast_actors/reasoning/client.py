@@ -1,14 +1,15 @@
-"""RayReasoner: how plan hosts reach the reasoner pool. It is found by name, and found again when it was lost.
+"""RayReasoner: the client of the reasoner pool in plan hosts.
 
-Questions go by a line, where one can be had, and through Ray otherwise: also when a line is cut, and Ray knows whether
-the actor at its other end lives.
+Requests go over a direct connection where there is one, and through Ray otherwise: also when a connection is lost,
+since Ray knows whether the actor at its other end is alive.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 from uuid import uuid4
 
 import ray
@@ -17,17 +18,24 @@ from ray.exceptions import RayError, RayTaskError
 from plancast.app import App
 from plancast.errors import ReasonerUnavailable
 from plancast.models.port import ReasonReply, ReasonRequest
+from plancast.models.response_cache import Key
 from plancast.settings import Settings
-from plancast_actors.ray.endpoint import DETOUR_SECONDS
-from plancast_actors.reasoning.connection import LineCut, QuestionLine
-from plancast_actors.reasoning.serialization import Question, pack_call, read_reply, seal
-from plancast_actors.rpc.client import LineOffer
+from plancast_actors.ray.endpoint import FALLBACK_SECONDS
+from plancast_actors.reasoning.serialization import (
+    AnyRequest,
+    CallLost,
+    IncompatibleRelease,
+    pack_call,
+    pack_request,
+    read_reply,
+)
+from plancast_actors.rpc.client import Connection, ConnectionLost, Endpoint
 
 logger = logging.getLogger(__name__)
 POOL = "reasoners"
-"""The Ray actor of the pool."""
-PAUSE = 0.2
-"""Seconds before a lost pool is looked for again."""
+"""Name of the pool's Ray actor."""
+RETRY_SECONDS = 0.2
+"""Seconds between two attempts to find a lost pool."""
 
 
 def wants_reasoners(app: App, settings: Settings) -> bool:
@@ -35,114 +43,132 @@ def wants_reasoners(app: App, settings: Settings) -> bool:
     return settings.reasoners.max > 0 and app.needs_reasoner
 
 
-class CallLost(Exception):
-    """Raised when an actor has died, or cannot be reached, with a call in hand."""
+class ActorClient:
+    """Client of an actor that replies to model requests.
 
+    Args:
+        actor: Its Ray handle.
+        name: Its name.
+        method: What it does with requests: the pool schedules them, a reasoner runs them.
+        recent_keys: Keys of requests that a reasoner had in flight or cached when it was found.
+    """
 
-class Answerer:
-    """An actor that answers questions: the pool, or a reasoner."""
-
-    def __init__(self, actor: Any) -> None:
+    def __init__(
+        self, actor: Any, name: str, method: Literal["schedule", "run"], recent_keys: Sequence[Key] = ()
+    ) -> None:
+        self.name = name
+        self.recent_keys = recent_keys
         self._actor = actor
-        self._line: QuestionLine | None = None
-        self._look_again_at = float("-inf")
+        self._method = method
+        self._connection: Connection | None = None
+        self._connect_at = float("-inf")
 
     @property
     def connected(self) -> bool:
-        """Whether it has a line, and so surely lives."""
-        return self._line is not None and not self._line.lost
+        """Whether there is a direct connection, and so the actor is surely alive."""
+        return self._connection is not None and not self._connection.lost
 
-    async def complete(self, question: Question) -> ReasonReply:
-        """Have a request completed. Cancelling cancels it there too.
+    async def forward(self, request: AnyRequest) -> ReasonReply:
+        """Send a request and wait for the reply. Cancelling cancels it in the actor too.
 
         Raises:
-            CallLost: the actor is gone; whether the call was made is not known.
-            Exception: what the actor has raised, as it was.
+            CallLost: the actor is gone; the call to the model may have been made, or not.
+            IncompatibleRelease: the actor runs another release of plancast.
+            Exception: what the actor has raised; see :mod:`plancast_actors.reasoning.serialization`.
         """
-        reply = read_reply(await self._ask(question))
+        if not self.connected:
+            await self._connect()
+        packed: bytes | None = None
+        if self._connection is not None:
+            call_id, call = _new_call(request)
+            try:
+                packed = await self._connection.call(self._method, call)
+            except ConnectionLost:
+                pass  # an actor that lives has the request in flight, and recognizes it by its idempotency key
+            except asyncio.CancelledError:
+                self._connection.notify("cancel", call_id)
+                raise
+        reply = read_reply(packed if packed is not None else await self._forward_by_ray(*_new_call(request)))
         if reply is None:
-            raise CallLost("it was cancelled there")
+            raise CallLost(f"{self.name} has cancelled the call")
         return reply
 
-    async def _ask(self, question: Question) -> bytes:
-        if not self.connected:
-            await self._look_for_line()
-        if self._line is not None:
-            try:
-                return await self._line.ask(*_call(question))
-            except LineCut:  # an actor that lives has the question in hand, and knows it by its idempotency key
-                pass
-        return await self._ask_by_ray(*_call(question))
-
-    async def _look_for_line(self) -> None:
-        """Now and then, since an actor that has none is not to be asked for it with each question."""
+    async def _connect(self) -> None:
+        """Connect, unless that failed a short while ago."""
         now = asyncio.get_running_loop().time()
-        if now < self._look_again_at:
+        if now < self._connect_at:
             return
-        self._look_again_at = now + DETOUR_SECONDS
-        self._line = None
+        self._connect_at = now + FALLBACK_SECONDS
+        self._connection = None
+        endpoint: Endpoint | None = None
         try:
-            # An actor of an earlier version, which an upgrade has found, has no lines.
-            offer: LineOffer | None = await self._actor.line.remote() if hasattr(self._actor, "line") else None
-            self._line = await QuestionLine.open(offer) if offer is not None else None
+            if hasattr(self._actor, "endpoint"):  # not so in an actor of an earlier release
+                endpoint = await self._actor.endpoint.remote()
+            if endpoint is not None:
+                self._connection = await Connection(endpoint).connect()
         except OSError as error:
-            logger.warning("questions go through Ray for now, which costs more: %s cannot be reached: %s", offer, error)
+            logger.warning(
+                "requests to models go through Ray for now, which costs more: %s cannot be reached: %s", endpoint, error
+            )
         except RayError as error:
-            raise CallLost(type(error).__name__) from None
+            raise CallLost(f"{self.name}: {type(error).__name__}") from None
         except asyncio.CancelledError:
-            self._look_again_at = now
+            self._connect_at = now
             raise
 
-    async def _ask_by_ray(self, call_id: str, packed: bytes) -> bytes:
+    async def _forward_by_ray(self, call_id: str, call: bytes) -> bytes:
+        method = getattr(self._actor, self._method, None)
+        if method is None:
+            raise IncompatibleRelease("the reasoners run an earlier release of plancast", retry_after=RETRY_SECONDS)
         try:
-            answer: bytes = await self._actor.complete.remote(packed)
+            packed: bytes = await method.remote(call)
         except asyncio.CancelledError:
             self._actor.cancel.remote(call_id)
             raise
-        except RayTaskError as error:
-            cause = getattr(error, "cause", error)
-            raise (cause if isinstance(cause, Exception) else error) from None
+        except RayTaskError:
+            raise
         except RayError as error:
-            raise CallLost(type(error).__name__) from None
-        return answer
+            raise CallLost(f"{self.name}: {type(error).__name__}") from None
+        return packed
 
 
-def _call(question: Question) -> tuple[str, bytes]:
+def _new_call(request: AnyRequest) -> tuple[str, bytes]:
     """A new call: its id, and the call as bytes."""
     call_id = uuid4().hex
-    return call_id, pack_call(call_id, question)
+    return call_id, pack_call(call_id, request)
 
 
 class RayReasoner:
-    """The pool in another process; see :class:`plancast.models.port.ReasonerPort`.
+    """The pool in another process; implements :class:`plancast.models.port.ReasonerPort`.
 
     Args:
         namespace: The Ray namespace of the deployment.
-        patience: Seconds for which a pool that is gone is looked for; a request may say another time by its
-            ``timeout``. A pool that is there is given the time it takes.
+        patience: Seconds for which a lost pool is searched; a request's ``timeout`` has precedence. A pool that is
+            alive may take any time.
     """
 
     def __init__(self, namespace: str, *, patience: float = 120.0) -> None:
         self._namespace = namespace
         self._patience = patience
-        self._pool: Answerer | None = None
+        self._pool: ActorClient | None = None
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
-        """Ask through the pool. A pool that is lost meanwhile is asked again, under the same idempotency key.
+        """Run a request in the pool. When the pool is lost, send it again with the same idempotency key.
 
         Raises:
+            InvalidPlannerConfig: the request holds something else than plain values.
             ModelUnavailable: the model and its fallbacks failed for good.
-            ReasonerUnavailable: there was no pool for too long, or it has nobody to ask.
+            ReasonerUnavailable: there was no pool for too long, or it cannot start a reasoner.
         """
         loop = asyncio.get_running_loop()
-        sealed = seal(request)
+        packed = pack_request(request)
         patience = request.timeout or self._patience
         lost_at: float | None = None
         while True:
             try:
                 pool = await self._find()
                 lost_at = None
-                return await pool.complete(sealed)
+                return await pool.forward(packed)
             except CallLost as error:
                 if self._pool is not None and not self._pool.connected:
                     self._pool = None
@@ -153,14 +179,14 @@ class RayReasoner:
                         "is the deployment up?"
                     ) from None
                 logger.info("looking for the reasoner pool: %s", error, extra={"plan_id": request.plan_id})
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(RETRY_SECONDS)
 
-    async def _find(self) -> Answerer:
+    async def _find(self) -> ActorClient:
         if self._pool is None:
             try:
                 pool = await asyncio.to_thread(ray.get_actor, POOL, self._namespace)
                 await pool.ready.remote()
             except (RayError, ValueError) as error:
                 raise CallLost(type(error).__name__) from None
-            self._pool = self._pool or Answerer(pool)  # several look for it at once
+            self._pool = self._pool or ActorClient(pool, POOL, "schedule")  # several calls may search at once
         return self._pool

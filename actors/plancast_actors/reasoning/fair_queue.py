@@ -1,4 +1,4 @@
-"""FairQueue: what waits, served tenant by tenant in turn. No I/O."""
+"""FairQueue: a queue that serves tenants in turn."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Item = TypeVar("Item", bound=Hashable)
 
 
 class FairQueue(Generic[Item]):
-    """First come, first served within a tenant; between tenants, one each in turn.
+    """First in, first out within a tenant; round robin between tenants.
 
-    Items stand in lanes (one for each model), so that a lane that is closed for now holds up no other.
+    Items are in lanes (one for each model), so that a lane that is closed for now does not block the others.
     """
 
     def __init__(self) -> None:
@@ -25,15 +25,15 @@ class FairQueue(Generic[Item]):
         return self._by_lane.total()
 
     def waiting(self, closed: Container[str] = ()) -> int:
-        """How many wait in lanes that are not closed."""
+        """Number of items in lanes that are not closed."""
         return sum(count for lane, count in self._by_lane.items() if lane not in closed)
 
     def by_tenant(self) -> dict[str, int]:
-        """How many of each tenant wait."""
+        """Number of items by tenant."""
         return {tenant: sum(map(len, lanes.values())) for tenant, lanes in self._tenants.items()}
 
     def push(self, tenant: str, lane: str, item: Item, *, first: bool = False) -> None:
-        """Stand in line; ``first`` puts an item that has had its turn before ahead of its tenant's others."""
+        """Append an item; ``first`` puts one that was taken before ahead of its tenant's others."""
         items = self._tenants.setdefault(tenant, {}).setdefault(lane, OrderedDict())
         if first:
             self._returns -= 1
@@ -45,7 +45,7 @@ class FairQueue(Generic[Item]):
         self._by_lane[lane] += 1
 
     def peek(self, closed: Container[str] = ()) -> tuple[str, str, Item] | None:
-        """Tenant, lane and item whose turn it is; None when all that wait stand in closed lanes."""
+        """Tenant, lane and item that is next; None when all items are in closed lanes."""
         for tenant, lanes in self._tenants.items():
             heads = [(next(iter(items.items())), lane) for lane, items in lanes.items() if lane not in closed]
             if heads:
@@ -54,13 +54,13 @@ class FairQueue(Generic[Item]):
         return None
 
     def take(self, tenant: str, lane: str, item: Item) -> None:
-        """Remove an item whose turn it was: the tenant is now the last in line."""
+        """Remove an item and move its tenant to the end of the round."""
         self.remove(tenant, lane, item)
         if tenant in self._tenants:
             self._tenants.move_to_end(tenant)
 
     def remove(self, tenant: str, lane: str, item: Item) -> None:
-        """Remove an item that waits no longer; harmless when it is not there."""
+        """Remove an item, if it is there."""
         lanes = self._tenants.get(tenant, {})
         if item not in lanes.get(lane, ()):
             return

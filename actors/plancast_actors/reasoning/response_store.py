@@ -1,4 +1,4 @@
-"""Answers of models kept durably, so that a crash after a model has answered does not pay for the answer twice."""
+"""Durable replies of models, so that a crash after a reply does not pay for it twice."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ RETRY_SECONDS = 0.5
 T = TypeVar("T")
 
 
-class AnswerStore(Protocol):
-    """Where answers are kept, by tenant and idempotency key."""
+class ResponseStore(Protocol):
+    """Stores replies by tenant and idempotency key."""
 
     async def get(self, key: Key) -> ReasonReply | None:
-        """The kept answer, or None."""
+        """The stored reply, or None."""
         ...
 
     async def put(self, key: Key, reply: ReasonReply) -> None:
-        """Keep an answer; it is durable when this returns."""
+        """Store a reply; it is durable when this returns."""
         ...
 
 
-class KeptAnswers:
-    """Answers in the bus's registry. Neither questions nor API keys are stored, and idempotency keys only hashed.
+class BusResponseStore:
+    """Replies in the bus's registry. Requests and API keys are not stored, idempotency keys only as hashes.
 
     Args:
         bus: Its registry is used.
-        seconds: How long an answer is kept.
+        seconds: Time to live of a reply.
     """
 
     def __init__(self, bus: Bus, seconds: float = 86_400.0) -> None:
@@ -44,17 +44,17 @@ class KeptAnswers:
         self._seconds = seconds
 
     async def get(self, key: Key) -> ReasonReply | None:
-        """See :class:`AnswerStore`. Without NATS it waits: asking the model anew might pay twice."""
-        kept = await _patiently(lambda: self._bus.registry.get(KIND, _hashed(key)))
-        return ReasonReply.from_dict(kept) if kept is not None else None
+        """The stored reply, or None. Waits while NATS is away: asking the model again might pay twice."""
+        stored = await _when_available(lambda: self._bus.registry.get(KIND, _hashed(key)))
+        return ReasonReply.from_dict(stored) if stored is not None else None
 
     async def put(self, key: Key, reply: ReasonReply) -> None:
-        """See :class:`AnswerStore`. Without NATS it waits; an answer that NATS refuses is not kept, with a warning."""
+        """Store a reply. Waits while NATS is away; a reply that NATS refuses is dropped with a warning."""
         value = reply.to_dict()
         try:
-            await _patiently(lambda: self._bus.registry.put(KIND, _hashed(key), value, ttl=self._seconds))
+            await _when_available(lambda: self._bus.registry.put(KIND, _hashed(key), value, ttl=self._seconds))
         except BusError as error:
-            logger.warning("an answer of model %s cannot be kept: %s", reply.model, error)
+            logger.warning("a reply of model %s cannot be stored: %s", reply.model, error)
 
 
 def _hashed(key: Key) -> str:
@@ -62,8 +62,7 @@ def _hashed(key: Key) -> str:
     return hashlib.sha256(b"%d:%b%b" % (len(tenant), tenant, idempotency_key)).hexdigest()
 
 
-async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
-    """Do it when NATS is there; whoever waits for it may be cancelled."""
+async def _when_available(work: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await work()

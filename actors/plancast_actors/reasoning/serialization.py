@@ -1,23 +1,54 @@
-"""Questions and answers as bytes: packed once, and passed on as they are by whoever need not know what they hold.
+"""Model requests and replies as msgpack, between plan hosts, the reasoner pool and its reasoners.
 
-A question weighs tens of kilobytes, in hundreds of objects. Between the host that asks and the reasoner that calls the
-model it is a single one, beside the few fields by which a pool does its work.
+A request is packed once, by the host: the pool schedules it by a few fields and passes its body on as it is. Nothing is
+unpickled. Errors travel as the name of a class and its fields.
 """
 
 from __future__ import annotations
 
-import pickle
-from dataclasses import dataclass
-from typing import TypeAlias
+import importlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn, TypeAlias
 
+import msgpack
+from pydantic import BaseModel, SecretStr
+
+import plancast.errors
+import plancast_bus.errors
+from plancast.errors import InvalidPlannerConfig, PlancastError, ReasonerUnavailable, RetryableError
+from plancast.json_values.normalize import plain
 from plancast.models.port import ReasonReply, ReasonRequest
+from plancast.telemetry.redaction import redact
+from plancast_actors.rpc.framing import pack
 
-PROTOCOL = pickle.HIGHEST_PROTOCOL
+VERSION = 1
+"""First item of each message. It is raised with every change of what follows: during a rolling upgrade processes of two
+releases talk to each other, and have to notice."""
+INCOMPATIBLE_RETRY_SECONDS = 2.0
+_UNPACKABLE = (TypeError, ValueError, OverflowError)
+_FIELDS = tuple(each.name for each in fields(ReasonRequest))
+ERRORS: dict[str, type[PlancastError]] = {
+    name: kind
+    for module in (plancast_bus.errors, plancast.errors)
+    for name, kind in vars(module).items()
+    if isinstance(kind, type) and issubclass(kind, PlancastError)
+}
+"""Errors that arrive as themselves, with their fields. Others arrive as the nearest of these, with their text."""
+
+
+class CallLost(Exception):
+    """Raised when an actor has died, or cannot be reached, with a call in flight: the model may have been asked."""
+
+
+class IncompatibleRelease(ReasonerUnavailable):
+    """Raised when the other process speaks another version of this protocol; an upgrade replaces one of the two."""
 
 
 @dataclass(frozen=True, slots=True)
-class SealedRequest:
-    """A question that is not opened on its way; fields are those of :class:`plancast.models.port.ReasonRequest`."""
+class PackedRequest:
+    """A request with a packed body; the other fields are those of :class:`plancast.models.port.ReasonRequest`."""
 
     model: str
     idempotency_key: str
@@ -25,57 +56,131 @@ class SealedRequest:
     plan_id: str
     planner: str
     body: bytes
-    """The question, pickled: it holds the API key."""
+    """Contains the API key in clear."""
 
     def __repr__(self) -> str:
-        return f"SealedRequest(model={self.model!r}, plan_id={self.plan_id!r}, {len(self.body)} bytes)"
+        return f"PackedRequest(model={self.model!r}, plan_id={self.plan_id!r}, {len(self.body)} bytes)"
 
-    def open(self) -> ReasonRequest:
-        """The question."""
-        request: ReasonRequest = pickle.loads(self.body)
+
+AnyRequest: TypeAlias = ReasonRequest | PackedRequest
+
+
+def pack_request(request: AnyRequest) -> PackedRequest:
+    """Pack a request, unless it is packed already. Pydantic values become JSON, a model class its strict JSON Schema.
+
+    Raises:
+        InvalidPlannerConfig: a message or a parameter is no plain value; names its path.
+    """
+    if isinstance(request, PackedRequest):
         return request
-
-
-Question: TypeAlias = ReasonRequest | SealedRequest
-
-
-def seal(question: Question) -> SealedRequest:
-    """Pack a question, unless it is packed already."""
-    if isinstance(question, SealedRequest):
-        return question
+    values = {name: getattr(request, name) for name in _FIELDS}
+    if request.api_key is not None:
+        values["api_key"] = request.api_key.get_secret_value()
     try:
-        body = pickle.dumps(question, PROTOCOL)
-    except Exception:  # a parameter that only Ray's pickler knows how to take along, such as a class of a script
-        from ray import cloudpickle
-
-        body = cloudpickle.dumps(question)  # type: ignore[no-untyped-call]
-    asked = question
-    return SealedRequest(asked.model, asked.idempotency_key, asked.tenant_id, asked.plan_id, asked.planner, body)
-
-
-def opened(question: Question) -> ReasonRequest:
-    """A question to be read."""
-    return question.open() if isinstance(question, SealedRequest) else question
+        body = pack(values)
+    except _UNPACKABLE:
+        values["messages"] = [_plain(each, f"messages[{index}]") for index, each in enumerate(request.messages)]
+        values["parameters"] = {name: _plain(each, f"parameters.{name}") for name, each in request.parameters.items()}
+        body = pack(values)
+    return PackedRequest(
+        request.model, request.idempotency_key, request.tenant_id, request.plan_id, request.planner, body
+    )
 
 
-def pack_call(call_id: str, question: Question) -> bytes:
-    """A call with its question, as one argument that Ray passes on without a look at it."""
-    sealed = seal(question)
-    told = (sealed.model, sealed.idempotency_key, sealed.tenant_id, sealed.plan_id, sealed.planner, sealed.body)
-    return pickle.dumps((call_id, told), PROTOCOL)
+def unpack_request(request: AnyRequest) -> ReasonRequest:
+    """The opposite of :func:`pack_request`."""
+    if isinstance(request, ReasonRequest):
+        return request
+    values = _unpack(request.body)
+    if values["api_key"] is not None:
+        values["api_key"] = SecretStr(values["api_key"])
+    return ReasonRequest(**values)
 
 
-def read_call(packed: bytes) -> tuple[str, SealedRequest]:
-    """Id and question of a call."""
-    call_id, told = pickle.loads(packed)
-    return call_id, SealedRequest(*told)
+def pack_call(call_id: str, request: AnyRequest) -> bytes:
+    """A call to the pool or to a reasoner."""
+    packed = pack_request(request)
+    head = packed.model, packed.idempotency_key, packed.tenant_id, packed.plan_id, packed.planner
+    return pack((VERSION, call_id, *head, packed.body))
+
+
+def read_call(packed: bytes) -> tuple[str, PackedRequest]:
+    """Id and request of a call. Raises IncompatibleRelease."""
+    call_id, *values = _read(packed)
+    return call_id, PackedRequest(*values)
 
 
 def pack_reply(reply: ReasonReply | None) -> bytes:
-    """An answer; None, for a call that its caller has cancelled, is empty."""
-    return b"" if reply is None else pickle.dumps(reply, PROTOCOL)
+    """A reply; None for a call that its caller has cancelled."""
+    return pack((VERSION, None, None if reply is None else reply.to_dict()))
+
+
+def pack_error(error: Exception) -> bytes:
+    """An error in place of a reply."""
+    kind = type(error)
+    if ERRORS.get(kind.__name__) is kind:
+        with suppress(*_UNPACKABLE):
+            return pack((VERSION, kind.__name__, error.args, vars(error)))
+    known = (each for each in kind.__mro__ if ERRORS.get(each.__name__) is each)
+    nearest = next((each for each in known if each.__str__ is Exception.__str__), PlancastError)  # made of a text
+    attributes = {"retry_after": error.retry_after} if isinstance(error, RetryableError) else {}
+    return pack((VERSION, nearest.__name__, [redact(f"{kind.__name__}: {error}")], attributes))
 
 
 def read_reply(packed: bytes) -> ReasonReply | None:
-    """An answer, or None."""
-    return pickle.loads(packed) if packed else None
+    """A reply, or None for a cancelled call. Raises the error that came in its place, or IncompatibleRelease."""
+    name, *values = _read(packed)
+    if name is not None:
+        _raise(name, *values)
+    return None if values[0] is None else ReasonReply.from_dict(values[0])
+
+
+def _raise(name: str, arguments: list[Any], attributes: dict[str, Any]) -> NoReturn:
+    kind = ERRORS.get(name)
+    if kind is None:
+        raise PlancastError(f"{name}: {arguments}")
+    error = kind.__new__(kind)
+    error.args = tuple(arguments)
+    vars(error).update(attributes)
+    raise error
+
+
+def _read(packed: bytes) -> list[Any]:
+    """The items after the version."""
+    try:
+        values: list[Any] = list(_unpack(packed))
+    except _UNPACKABLE:
+        values = []
+    if values[:1] != [VERSION]:
+        raise IncompatibleRelease(
+            "plan hosts and reasoners run releases of plancast that do not understand each other; the request is made "
+            "again when the upgrade has replaced them",
+            retry_after=INCOMPATIBLE_RETRY_SECONDS,
+        )
+    return values[1:]
+
+
+def _unpack(packed: bytes) -> Any:
+    """As :func:`plancast_actors.rpc.framing.unpack`, with keys that are no strings (``logit_bias``)."""
+    return msgpack.unpackb(packed, unicode_errors="surrogatepass", strict_map_key=False)
+
+
+def _plain(value: Any, where: str) -> Any:
+    try:
+        pack(value)
+    except _UNPACKABLE:
+        if isinstance(value, type) and issubclass(value, BaseModel):
+            return _response_format(value)
+        try:
+            value = plain(dict(value) if isinstance(value, Mapping) else value)
+            pack(value)  # integers of more than 64 bits
+        except _UNPACKABLE as error:
+            raise InvalidPlannerConfig(f"a request to a model has to be plain JSON, but {where}: {error}") from None
+    return value
+
+
+def _response_format(model: type[BaseModel]) -> dict[str, Any]:
+    """A model class as ``response_format``, as litellm would send it."""
+    tool = importlib.import_module("openai").pydantic_function_tool(model)["function"]
+    schema = {"name": model.__name__, "schema": tool["parameters"], "strict": True}
+    return {"type": "json_schema", "json_schema": schema}

@@ -1,4 +1,4 @@
-"""What models were asked and what it took: by model, by planner, by tenant. No I/O."""
+"""Ledger: usage of models by model, planner and tenant."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from plancast.models.port import ReasonReply
-from plancast_actors.reasoning.serialization import Question
+from plancast_actors.reasoning.serialization import AnyRequest
 from plancast_actors.telemetry.metrics import OTHERS
 
 MAX_NAMES = 1000
-"""Names of a kind that are told apart; those least recently seen beyond it are summed up."""
+"""Names of a kind that are counted one by one; beyond it the least recently seen are summed up as others."""
 
 
 @dataclass(slots=True)
@@ -19,25 +19,25 @@ class Tally:
     """Sums."""
 
     answers: int = 0
-    """Answers that were paid for."""
+    """Replies that were paid for."""
     failures: int = 0
-    """Requests that no model answered."""
+    """Requests that no model has answered."""
     kept: int = 0
-    """Requests that were given an answer already paid for."""
+    """Requests that got a reply already paid for."""
     calls: int = 0
-    """Calls to models that answers took, retries included."""
+    """Calls to models, retries included."""
     retries: int = 0
-    """Calls beyond the first one of each answer."""
+    """Calls beyond the first one of each request."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
     """US dollars, as far as prices are known."""
     latency_seconds: float = 0.0
-    """Of answers that were paid for, summed."""
+    """Sum over replies that were paid for."""
     max_latency_seconds: float = 0.0
 
     def add(self, other: Tally) -> None:
-        """Add another's sums to these."""
+        """Add another tally."""
         for name in self.__slots__:
             if name != "max_latency_seconds":
                 setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -45,7 +45,7 @@ class Tally:
 
 
 class Ledger:
-    """Sums since the pool's process began."""
+    """Tallies since the pool's process started."""
 
     def __init__(self, max_names: int = MAX_NAMES) -> None:
         self._max_names = max_names
@@ -56,8 +56,8 @@ class Ledger:
             "tenants": OrderedDict(),
         }
 
-    def answered(self, request: Question, reply: ReasonReply) -> None:
-        """An answer was paid for."""
+    def answered(self, request: AnyRequest, reply: ReasonReply) -> None:
+        """Count a reply that was paid for."""
         usage = reply.usage
         tally = Tally(
             answers=1,
@@ -71,22 +71,22 @@ class Ledger:
         )
         self._note(reply.model or request.model, request, tally)
 
-    def kept(self, request: Question, reply: ReasonReply) -> None:
-        """A request was given an answer that another has paid for."""
+    def kept(self, request: AnyRequest, reply: ReasonReply) -> None:
+        """Count a request that got another one's reply."""
         self._note(reply.model or request.model, request, Tally(kept=1))
 
-    def failed(self, request: Question) -> None:
-        """No model has answered."""
+    def failed(self, request: AnyRequest) -> None:
+        """Count a request without a reply."""
         self._note(request.model, request, Tally(failures=1))
 
     def to_dict(self) -> dict[str, Any]:
-        """``total``, and by name ``models``, ``planners`` and ``tenants``."""
+        """Return ``total``, and ``models``, ``planners`` and ``tenants`` by name."""
         kinds = {
             kind: {name: asdict(tally) for name, tally in tallies.items()} for kind, tallies in self._kinds.items()
         }
         return {"total": asdict(self._total), **kinds}
 
-    def _note(self, model: str, request: Question, tally: Tally) -> None:
+    def _note(self, model: str, request: AnyRequest, tally: Tally) -> None:
         self._total.add(tally)
         names = {"models": model, "planners": request.planner, "tenants": request.tenant_id}
         for kind, name in names.items():

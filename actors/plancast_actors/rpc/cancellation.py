@@ -1,29 +1,30 @@
-"""Calls that can be cancelled from another process. No I/O."""
+"""Calls that can be cancelled from another process."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from cachetools import LRUCache
+
 T = TypeVar("T")
 MAX_REMEMBERED = 10_000
-"""Cancelled calls that have not begun, because a cancel may overtake its call."""
+"""Ids of cancelled calls that have not arrived yet: a cancellation may overtake its call."""
 
 
-class Calls:
-    """The calls in hand, by an id that their callers chose."""
+class CancellableCalls:
+    """Calls in flight, by ids that their callers chose."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[Any]] = {}
-        self._overtaken: OrderedDict[str, None] = OrderedDict()
+        self._overtaken: LRUCache[str, None] = LRUCache(MAX_REMEMBERED)
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     async def run(self, call_id: str, work: Coroutine[Any, Any, T]) -> T | None:
-        """Do the work of a call; None when the caller has cancelled it, and so does not listen."""
+        """Execute a call; None when its caller has cancelled it."""
         if call_id in self._overtaken:
             del self._overtaken[call_id]
             work.close()
@@ -36,12 +37,10 @@ class Calls:
             task.cancel()
         return None if task.cancelled() else task.result()
 
-    def cancel(self, call_id: str) -> None:
-        """Cancel a call, also one that has not come yet."""
+    async def cancel(self, call_id: str) -> None:
+        """Cancel a call, also one that has not arrived yet."""
         task = self._tasks.get(call_id)
         if task is not None:
             task.cancel()
-            return
-        self._overtaken[call_id] = None
-        if len(self._overtaken) > MAX_REMEMBERED:
-            self._overtaken.popitem(last=False)
+        else:
+            self._overtaken[call_id] = None

@@ -1,133 +1,150 @@
-"""LineServer: where dispatchers connect to a plan host directly; and what all such servers have in common."""
+"""RpcServer: accepts direct connections from other processes of the deployment and executes their calls."""
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import hmac
 import logging
 import secrets
 import time
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from plancast_actors.rpc.client import LineOffer
-from plancast_actors.rpc.framing import MAX_FRAME, Frames
+from plancast_actors.rpc.client import Endpoint
+from plancast_actors.rpc.framing import MAX_FRAME, FramedProtocol
 
 logger = logging.getLogger(__name__)
 SECRET_BYTES = 32
 HELLO_BYTES = 64
-"""Of a first frame, at most: who has not shown the secret is granted no more memory."""
+"""Largest first frame: an unauthenticated peer gets no more memory."""
 HELLO_SECONDS = 3.0
-"""Seconds within which a caller has to show it."""
-MAX_STRANGERS = 64
-"""Callers at once that have not shown it yet; further ones are turned away."""
-COMPLAINT_SECONDS = 60.0
-"""Seconds between two remarks in the log on callers that were turned away."""
+"""Seconds within which a peer has to send the secret."""
+MAX_UNAUTHENTICATED = 64
+"""Unauthenticated connections at a time; further ones are closed."""
+LOG_SECONDS = 60.0
+"""Seconds between two log entries about refused connections."""
+
+Method = Callable[..., Awaitable[Any]]
 
 
-class Listener(abc.ABC):
-    """Listens on one address, and lets in who shows its secret.
+class RpcServer:
+    """Executes calls of peers that know its secret.
+
+    An exception of a method closes the connection: the caller cannot know how far the call came.
 
     Args:
-        life: The incarnation of the process.
+        methods: Methods by name. Arguments and results are msgpack values.
+        incarnation: Id of the process that the endpoint names.
+        cancel_on_disconnect: Whether calls in flight are cancelled when their connection ends.
     """
 
-    def __init__(self, life: str) -> None:
+    def __init__(self, methods: Mapping[str, Method], incarnation: str, *, cancel_on_disconnect: bool) -> None:
+        self.methods = methods
+        self.cancel_on_disconnect = cancel_on_disconnect
         self.secret = secrets.token_bytes(SECRET_BYTES)
-        self.callers: set[Caller] = set()
-        """Who is connected."""
-        self._life = life
+        self.peers: set[Peer] = set()
+        """Open connections."""
+        self._incarnation = incarnation
         self._server: asyncio.Server | None = None
         self._refused = 0
-        self._complained_at = float("-inf")
+        self._logged_at = float("-inf")
 
-    @abc.abstractmethod
-    def caller(self) -> Caller:
-        """The end here of a new connection."""
-
-    async def open(self, address: str) -> LineOffer:
-        """Listen on a free port of this address, and of no other; returns what callers have to know.
+    async def open(self, address: str) -> Endpoint:
+        """Listen on a free port of this address only.
 
         Raises:
             OSError: the address is not one of this machine's.
         """
-        self._server = await asyncio.get_running_loop().create_server(self.caller, address, 0)
+        self._server = await asyncio.get_running_loop().create_server(lambda: Peer(self), address, 0)
         port = self._server.sockets[0].getsockname()[1]
-        return LineOffer(self._life, address, port, self.secret)
+        return Endpoint(self._incarnation, address, port, self.secret)
 
     def close(self) -> None:
-        """Listen no more, and hang up."""
+        """Stop listening, and close all connections."""
         if self._server is not None:
             self._server.close()
-        for caller in list(self.callers):
-            caller.abort()
+        for peer in list(self.peers):
+            peer.abort()
 
     @property
     def crowded(self) -> bool:
-        """Whether so many callers have not shown the secret that no more are let in."""
-        return sum(not caller.known for caller in self.callers) > MAX_STRANGERS
+        """Whether there are too many unauthenticated connections."""
+        return sum(not peer.authenticated for peer in self.peers) > MAX_UNAUTHENTICATED
 
-    def refused(self, why: str) -> None:
-        """Log that a caller was turned away, now and then."""
+    def refused(self, reason: str) -> None:
+        """Count a refused connection, and log it at most once a minute."""
         self._refused += 1
         now = time.monotonic()
-        if now - self._complained_at > COMPLAINT_SECONDS:
-            logger.warning("%d callers that are not ours were turned away, the last one: %s", self._refused, why)
-            self._complained_at, self._refused = now, 0
+        if now - self._logged_at > LOG_SECONDS:
+            logger.warning("%d connections were refused, the last one because %s", self._refused, reason)
+            self._logged_at, self._refused = now, 0
 
 
-class Caller(Frames):
-    """Somebody who is connected, and is listened to once the secret was shown."""
+class Peer(FramedProtocol):
+    """The server's end of a connection."""
 
-    def __init__(self, server: Listener) -> None:
+    def __init__(self, server: RpcServer) -> None:
         super().__init__(HELLO_BYTES)
-        self.known = False
+        self.authenticated = False
         self._server = server
-        self._late: asyncio.TimerHandle | None = None
-
-    @abc.abstractmethod
-    def called(self, message: Any) -> None:
-        """Take a message of who is known."""
+        self._deadline: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def received(self, message: Any) -> None:
-        if self.known:
-            self.called(message)
-        else:
-            self._meet(message)
-
-    def _meet(self, secret: Any) -> None:
-        if not isinstance(secret, bytes) or not hmac.compare_digest(secret, self._server.secret):
-            self.abort("its secret is wrong")
+        if not self.authenticated:
+            self._authenticate(message)
             return
-        self.known = True
+        number, name, *arguments = message
+        method = self._server.methods[name]
+        task = asyncio.get_running_loop().create_task(self._execute(method, number, arguments))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _execute(self, method: Method, number: int | None, arguments: list[Any]) -> None:
+        try:
+            result = await method(*arguments)
+            if number is not None:
+                self.send((number, result))
+        except Exception:
+            logger.exception("a call from another process has failed")
+            self.abort()
+
+    def _authenticate(self, secret: Any) -> None:
+        if not isinstance(secret, bytes) or not hmac.compare_digest(secret, self._server.secret):
+            self.abort("the secret is wrong")
+            return
+        self.authenticated = True
         self._max_frame = MAX_FRAME
         self.send(None)
 
-    def report(self, why: str) -> None:
-        if self.known:
-            super().report(why)
+    def report(self, reason: str) -> None:
+        if self.authenticated:
+            super().report(reason)
         else:
-            self._server.refused(why)
+            self._server.refused(reason)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._server.callers.add(self)
+        self._server.peers.add(self)
         if self._server.crowded:
-            self.abort("there are too many of them")
-        self._late = asyncio.get_running_loop().call_later(HELLO_SECONDS, self._end_stranger)
+            self.abort("there are too many unauthenticated connections")
+        self._deadline = asyncio.get_running_loop().call_later(HELLO_SECONDS, self._refuse_silent)
 
-    def _end_stranger(self) -> None:
-        if not self.known:
-            self.abort("it has not shown the secret")
+    def _refuse_silent(self) -> None:
+        if not self.authenticated:
+            self.abort("the peer has not sent the secret")
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
-        self._server.callers.discard(self)
-        if self._late is not None:
-            self._late.cancel()
+        self._server.peers.discard(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._server.cancel_on_disconnect:
+            for task in self._tasks:
+                task.cancel()
 
     def pause_writing(self) -> None:
-        """Who does not take answers is asked for no more calls."""
+        """Read no further calls from a peer that does not read its results."""
         super().pause_writing()
         if self._transport is not None and not self.lost:
             self._transport.pause_reading()

@@ -19,12 +19,13 @@ import uvloop
 
 from plancast_actors.dispatch import remote_host
 from plancast_actors.dispatch.remote_host import RayHost
-from plancast_actors.hosting.connection import HostLine, Lines, LineServer
+from plancast_actors.hosting.connection import HostConnection, HostConnections, host_server
 from plancast_actors.hosting.protocol import HostLost, Inbound, Outcome
 from plancast_actors.rpc import framing
-from plancast_actors.rpc import server as line_server
-from plancast_actors.rpc.client import LineOffer
+from plancast_actors.rpc import server as rpc_server
+from plancast_actors.rpc.client import Endpoint
 from plancast_actors.rpc.framing import HEADER, pack, unpack
+from plancast_actors.rpc.server import RpcServer
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 20.0
@@ -50,9 +51,11 @@ class Host:
         self.calls: list[tuple[str, list[Inbound], bool]] = []
         self.cancelled = 0
         self.by_ray = 0
-        self.server: LineServer
-        self.offer: LineOffer | None = None
-        self.incarnation, self.line, self.exchange = map(_Remote, (self._incarnation, self._line, self._exchange))
+        self.server: RpcServer
+        self.offer: Endpoint | None = None
+        self.incarnation, self.endpoint, self.exchange = map(
+            _Remote, (self._incarnation, self._endpoint, self._exchange)
+        )
 
     async def call(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
         self.calls.append((dispatcher, batch, wait))
@@ -65,8 +68,8 @@ class Host:
             raise self.failure
         return [Outcome(each.token, "done", 0.5) for each in batch]
 
-    async def open(self) -> LineOffer:
-        self.server = LineServer(self.call, self.life)
+    async def open(self) -> Endpoint:
+        self.server = host_server(self.call, self.life)
         self.offer = await self.server.open(LOOPBACK)
         return self.offer
 
@@ -75,7 +78,7 @@ class Host:
     async def _incarnation(self) -> str:
         return self.life
 
-    async def _line(self) -> LineOffer | None:
+    async def _endpoint(self) -> Endpoint | None:
         return self.offer
 
     async def _exchange(self, dispatcher: str, packed: bytes, wait: bool) -> bytes:
@@ -99,10 +102,10 @@ async def hosting() -> AsyncIterator[Host]:
 
 
 @contextlib.asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Host, HostLine]]:
+async def connected() -> AsyncIterator[tuple[Host, HostConnection]]:
     async with hosting() as host:
         assert host.offer is not None
-        line = await HostLine.open("host-0", host.offer)
+        line = await HostConnection("host-0", host.offer).connect()
         try:
             yield host, line
         finally:
@@ -146,7 +149,7 @@ async def test_a_huge_batch_arrives_and_small_ones_after_it_do_too() -> None:
 async def test_messages_arrive_however_their_bytes_are_cut() -> None:
     async with hosting() as host:
         assert host.offer is not None
-        messages = [host.offer.secret, *([n, "d", [inbound(n, b"x" * n * 3000)], False] for n in range(60))]
+        messages = [host.offer.secret, *([n, "exchange", "d", [inbound(n, b"x" * n * 3000)], False] for n in range(60))]
         stream = b"".join(len(packed).to_bytes(HEADER, "big") + packed for packed in map(pack, messages))
         _, writer = await asyncio.open_connection(host.offer.address, host.offer.port)
         step = 1
@@ -200,7 +203,7 @@ async def test_calls_of_a_dispatcher_that_is_gone_do_not_go_on_in_the_host() -> 
         line.abort()
         with pytest.raises(HostLost):
             await call
-        await eventually(lambda: host.cancelled == 1 and not host.server.callers)
+        await eventually(lambda: host.cancelled == 1 and not host.server.peers)
 
 
 @pytest.mark.parametrize(
@@ -214,22 +217,38 @@ async def test_calls_of_a_dispatcher_that_is_gone_do_not_go_on_in_the_host() -> 
     ],
 )
 async def test_garbage_from_the_host_loses_the_calls(garbage: bytes) -> None:
+    ended = asyncio.Event()
+
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
         writer.write(b"\x00\x00\x00\x01\xc0")
         await reader.read(100)
         writer.write(garbage)
-        await reader.read(100)
+        with contextlib.suppress(ConnectionError):
+            await reader.read(100)
         writer.close()
+        ended.set()
 
     async with await asyncio.start_server(talk, LOOPBACK, 0) as server:
-        offer = LineOffer("first", LOOPBACK, server.sockets[0].getsockname()[1], b"secret")
-        line = await HostLine.open("host-0", offer)
+        offer = Endpoint("first", LOOPBACK, server.sockets[0].getsockname()[1], b"secret")
+        line = await HostConnection("host-0", offer).connect()
         with pytest.raises(HostLost):
             await line.exchange("d", [inbound(1)], True)
+        await ended.wait()
 
 
-@pytest.mark.parametrize("message", [5, [1], [1, "d", [[1, 2]], True], [1, "d", 3, True], "text"])
+@pytest.mark.parametrize(
+    "message",
+    [
+        5,
+        [1],
+        [1, "none", "d", [], True],
+        [1, "exchange"],
+        [1, "exchange", "d", [[1, 2]], True],
+        [1, "exchange", "d", 3, True],
+        "text",
+    ],
+)
 async def test_a_dispatcher_that_sends_something_else_is_hung_up_on(message: Any) -> None:
     async with connected() as (host, line):
         call = asyncio.ensure_future(line.exchange("d", [], True))
@@ -250,14 +269,14 @@ async def test_a_message_that_is_too_large_loses_the_line_and_nothing_more(monke
 
 HOST = """
 import asyncio, sys
-from plancast_actors.rpc.server import LineServer
+from plancast_actors.hosting.connection import host_server
 
 async def exchange(dispatcher, batch, wait):
     print("called", flush=True)
     await asyncio.sleep(60)
 
 async def main():
-    offer = await LineServer(exchange, "first").open("127.0.0.1")
+    offer = await host_server(exchange, "first").open("127.0.0.1")
     print(offer.port, offer.secret.hex(), flush=True)
     await asyncio.sleep(60)
 
@@ -266,7 +285,7 @@ asyncio.run(main())
 
 
 @contextlib.asynccontextmanager
-async def another_process() -> AsyncIterator[tuple[asyncio.subprocess.Process, HostLine]]:
+async def another_process() -> AsyncIterator[tuple[asyncio.subprocess.Process, HostConnection]]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -277,7 +296,8 @@ async def another_process() -> AsyncIterator[tuple[asyncio.subprocess.Process, H
     assert process.stdout is not None
     try:
         port, secret = (await process.stdout.readline()).split()
-        line = await HostLine.open("host-0", LineOffer("first", LOOPBACK, int(port), bytes.fromhex(secret.decode())))
+        endpoint = Endpoint("first", LOOPBACK, int(port), bytes.fromhex(secret.decode()))
+        line = await HostConnection("host-0", endpoint).connect()
         yield process, line
         line.abort()
     finally:
@@ -299,7 +319,7 @@ async def test_kill_9_of_the_host_loses_its_calls_at_once() -> None:
 
 async def test_both_ends_have_the_kernel_notice_a_node_that_has_vanished() -> None:
     async with connected() as (host, line):
-        for end in (line, *host.server.callers):
+        for end in (line, *host.server.peers):
             assert end._transport is not None
             kernel = end._transport.get_extra_info("socket")
             assert kernel.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -337,26 +357,29 @@ async def test_a_dispatcher_that_does_not_read_is_asked_for_no_more_calls() -> N
             client.setblocking(False)
             loop = asyncio.get_running_loop()
             await loop.sock_sendall(client, _frame(host.offer.secret))
-            call = _frame([1, "d", [inbound(n) for n in range(1000)], False])
+            call = _frame([1, "exchange", "d", [inbound(n) for n in range(1000)], False])
 
-            async def flood() -> None:
+            async def send() -> None:
                 while True:
                     await loop.sock_sendall(client, call)
 
-            flooding = asyncio.ensure_future(flood())
-            await eventually(lambda: bool(host.calls))
-            (caller,) = host.server.callers
-            transport: Any = caller._transport
+            sending = loop.create_task(send())
+            await eventually(lambda: len(host.calls) > 0)
+            (peer,) = host.server.peers
+            transport = peer._transport
+            assert transport is not None
             taken = 0
             async with asyncio.timeout(3 * PATIENCE):
-                while transport.is_reading() or taken < len(host.calls):  # the kernel still takes answers
+                while (
+                    transport.is_reading() or peer._tasks or taken < len(host.calls)
+                ):  # the kernel still takes replies
                     taken = len(host.calls)
                     await asyncio.sleep(0.2)
             await asyncio.sleep(0.2)
             assert len(host.calls) == taken, "the dispatcher has sent on, and the host has taken no more"
-            assert not flooding.done()
-            flooding.cancel()
             assert transport.get_write_buffer_size() < 20_000_000
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
 
 
 def _frame(message: Any) -> bytes:
@@ -372,13 +395,13 @@ async def test_who_has_not_the_secret_is_turned_away(secret: Any) -> None:
     async with hosting() as host:
         assert host.offer is not None
         with pytest.raises(OSError, match=r"."):
-            await HostLine.open("host-0", dataclasses.replace(host.offer, secret=secret))
+            await HostConnection("host-0", dataclasses.replace(host.offer, secret=secret)).connect()
         assert not host.calls
-        await eventually(lambda: not host.server.callers)
+        await eventually(lambda: not host.server.peers)
 
 
 async def test_who_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_server, "HELLO_SECONDS", 0.1)
+    monkeypatch.setattr(rpc_server, "HELLO_SECONDS", 0.1)
     async with hosting() as host:
         assert host.offer is not None
         reader, writer = await asyncio.open_connection(host.offer.address, host.offer.port)
@@ -399,12 +422,12 @@ async def test_a_stranger_costs_the_host_no_memory() -> None:
                 _, writer = await asyncio.open_connection(host.offer.address, host.offer.port)
                 writer.write(b"\x00\x00\x00\x40")
                 writers.append(writer)
-            await eventually(lambda: sum(each._end for each in host.server.callers) == 200)
-            assert sum(len(each._buffer) for each in host.server.callers) < 50 * 1024
+            await eventually(lambda: sum(each._end for each in host.server.peers) == 200)
+            assert sum(len(each._buffer) for each in host.server.peers) < 50 * 1024
             tracemalloc.reset_peak()
             for writer in writers:
                 writer.write(b"\xc6\x7f\xff\xff\xff" * 20)
-            await eventually(lambda: not host.server.callers)
+            await eventually(lambda: not host.server.peers)
             _, peak = tracemalloc.get_traced_memory()
             assert peak - before < 20_000_000
         finally:
@@ -418,7 +441,7 @@ async def test_a_frame_beyond_what_strangers_are_granted_is_not_awaited() -> Non
         assert host.offer is not None
         reader, writer = await asyncio.open_connection(host.offer.address, host.offer.port)
         writer.write((100).to_bytes(HEADER, "big"))
-        async with asyncio.timeout(line_server.HELLO_SECONDS / 2):
+        async with asyncio.timeout(rpc_server.HELLO_SECONDS / 2):
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
         writer.close()
@@ -429,11 +452,11 @@ async def test_a_crowd_of_strangers_is_bounded_and_keeps_out_nobody_who_is_in(ca
         assert host.offer is not None
         crowd = [
             await asyncio.open_connection(host.offer.address, host.offer.port)
-            for _ in range(line_server.MAX_STRANGERS + 20)
+            for _ in range(rpc_server.MAX_UNAUTHENTICATED + 20)
         ]
-        await eventually(lambda: len(host.server.callers) == line_server.MAX_STRANGERS + 1)
+        await eventually(lambda: len(host.server.peers) == rpc_server.MAX_UNAUTHENTICATED + 1)
         assert await line.exchange("d", [inbound(1)], True) == [Outcome(1, "done", 0.5)]
-        assert len([each for each in caplog.records if "turned away" in each.message]) == 1
+        assert len([each for each in caplog.records if "refused" in each.message]) == 1
         for _, writer in crowd:
             writer.close()
 
@@ -460,7 +483,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.host: Any = Host()
-        self.lines = Lines()
+        self.lines = HostConnections()
         self.port = self.another()
 
     def another(self) -> RayHost:
@@ -477,7 +500,7 @@ async def bench() -> AsyncIterator[Bench]:
     made = Bench()
     await made.host.open()
     yield made
-    for line in made.lines._lines.values():
+    for line in made.lines._connections.values():
         line.abort()
     if hasattr(made.host, "server"):
         made.host.server.close()
@@ -525,7 +548,7 @@ async def test_a_line_to_a_life_that_is_over_for_ray_is_given_up(bench: Bench) -
 async def test_where_no_line_can_be_had_events_go_through_ray_and_it_is_said_once(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_host, "DETOUR_SECONDS", 0.0)
+    monkeypatch.setattr(remote_host, "FALLBACK_SECONDS", 0.0)
     bench.host.server.close()
     for _ in range(3):
         await bench.port.incarnation()
@@ -550,7 +573,7 @@ async def test_a_line_that_could_not_be_had_is_tried_again_after_a_while_alone(b
     await bench.port.exchange("d", [inbound(1)], True)
     assert bench.port.by_ray
     assert bench.host.by_ray == 1
-    bench.port._detour_until = 0.0
+    bench.port._fallback_until = 0.0
     await bench.port.incarnation()
     assert not bench.port.by_ray
 
@@ -578,14 +601,14 @@ async def test_a_line_that_is_cut_while_its_host_lives_on_is_left_alone_for_a_wh
     assert await bench.port.incarnation() == "first"
     assert await bench.port.exchange("d", [inbound(1)], True) == ONE
     assert bench.host.by_ray == 1
-    bench.port._detour_until = 0.0
+    bench.port._fallback_until = 0.0
     await bench.port.incarnation()
     await bench.port.exchange("d", [inbound(1)], True)
     assert bench.host.by_ray == 1
 
 
 async def test_a_host_of_an_earlier_version_is_reached_through_ray(bench: Bench) -> None:
-    del bench.host.line
+    del bench.host.endpoint
     await bench.port.incarnation()
     assert await bench.port.exchange("d", [inbound(1)], True) == ONE
     assert bench.host.by_ray == 1
@@ -605,7 +628,7 @@ async def test_a_host_that_is_forgotten_and_met_again_has_one_line(bench: Bench)
         port = bench.another()
         await port.incarnation()
         await port.exchange("d", [inbound(1)], True)
-    assert len(bench.host.server.callers) == 1
+    assert len(bench.host.server.peers) == 1
 
 
 async def test_lines_of_a_hundred_hosts_end_with_their_hosts() -> None:
@@ -616,7 +639,7 @@ async def test_lines_of_a_hundred_hosts_end_with_their_hosts() -> None:
                 kinds.append(os.readlink(f"/proc/self/fd/{number}"))
         return sum(each.startswith("socket:") for each in kinds)
 
-    lines, before = Lines(), sockets()
+    lines, before = HostConnections(), sockets()
     hosts = [Host(f"life {n}") for n in range(100)]
     for n, host in enumerate(hosts):
         line = await lines.open(f"plan-{n}", await host.open())
@@ -627,7 +650,7 @@ async def test_lines_of_a_hundred_hosts_end_with_their_hosts() -> None:
     await eventually(lambda: sockets() <= before)
     last = Host()
     await lines.open("plan-last", await last.open())
-    assert len(lines._lines) == 1
+    assert len(lines._connections) == 1
     last.server.close()
     await eventually(lambda: sockets() <= before)
 

@@ -1,4 +1,4 @@
-"""Questions and answers by lines, over real TCP on the loopback; and through Ray, where there is no line."""
+"""Model requests over real TCP on the loopback, and through Ray where there is no connection."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ from typing import Any
 import pytest
 from ray.exceptions import RayActorError
 
-from plancast.errors import ModelUnavailable
+from plancast.errors import ModelUnavailable, PlancastError
 from plancast.models.port import ReasonReply, ReasonRequest, Usage
 from plancast_actors.reasoning import client
-from plancast_actors.reasoning.client import Answerer, CallLost
-from plancast_actors.reasoning.connection import LineCut, QuestionLine, QuestionServer
-from plancast_actors.reasoning.serialization import pack_call, pack_reply, read_call
-from plancast_actors.rpc.cancellation import Calls
-from plancast_actors.rpc.client import LineOffer
+from plancast_actors.reasoning.client import ActorClient
+from plancast_actors.reasoning.serialization import (
+    CallLost,
+    pack_call,
+    pack_error,
+    pack_reply,
+    read_call,
+    unpack_request,
+)
+from plancast_actors.rpc.cancellation import CancellableCalls
+from plancast_actors.rpc.client import Connection, ConnectionLost, Endpoint
+from plancast_actors.rpc.server import RpcServer
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 20.0
@@ -47,14 +54,18 @@ class Actor:
         self.asked: list[ReasonRequest] = []
         self.ended: list[str] = []
         self.by_ray = self.offers = 0
-        self.calls = Calls()
-        self.server = QuestionServer(self.answer, self.calls.cancel)
-        self.offer: LineOffer | None = None
-        self.line, self.complete, self.cancel = map(Remote, (self._line, self._complete, self._cancel))
+        self.calls = CancellableCalls()
+        methods = {"run": self.answer, "cancel": self.calls.cancel}
+        self.server = RpcServer(methods, "", cancel_on_disconnect=False)
+        self.offer: Endpoint | None = None
+        self.endpoint, self.run, self.cancel = map(Remote, (self._endpoint, self._run, self.calls.cancel))
 
     async def answer(self, packed: bytes) -> bytes:
-        call_id, sealed = read_call(packed)
-        return pack_reply(await self.calls.run(call_id, self._decide(sealed.open())))
+        call_id, request = read_call(packed)
+        try:
+            return pack_reply(await self.calls.run(call_id, self._decide(unpack_request(request))))
+        except Exception as error:
+            return pack_error(error)
 
     async def _decide(self, request: ReasonRequest) -> ReasonReply:
         self.asked.append(request)
@@ -70,76 +81,73 @@ class Actor:
 
     # Through Ray.
 
-    async def _line(self) -> LineOffer | None:
+    async def _endpoint(self) -> Endpoint | None:
         self.offers += 1
         self._check()
         return self.offer
 
-    async def _complete(self, packed: bytes) -> bytes:
+    async def _run(self, packed: bytes) -> bytes:
         self.by_ray += 1
         self._check()
         return await self.answer(packed)
-
-    def _cancel(self, call_id: str) -> None:
-        self.calls.cancel(call_id)
 
     def _check(self) -> None:
         if self.gone:
             raise RayActorError
 
     def cut(self) -> None:
-        """Have all lines end."""
-        for caller in list(self.server.callers):
-            caller.abort()
+        """End all connections."""
+        for peer in list(self.server.peers):
+            peer.abort()
 
 
 @contextlib.asynccontextmanager
-async def acting() -> AsyncIterator[tuple[Actor, Answerer]]:
+async def acting() -> AsyncIterator[tuple[Actor, ActorClient]]:
     actor = Actor()
     actor.offer = await actor.server.open(LOOPBACK)
     try:
-        yield actor, Answerer(actor)
+        yield actor, ActorClient(actor, "reasoner-0", "run")
     finally:
         actor.server.close()
 
 
 async def test_a_question_goes_by_the_line_as_it_is_and_brings_back_the_answer() -> None:
-    async with acting() as (actor, answerer):
-        assert await answerer.complete(REQUEST) == ReasonReply("answer 1", Usage(3, 4, 0.5), "m")
+    async with acting() as (actor, reasoner):
+        assert await reasoner.forward(REQUEST) == ReasonReply("answer 1", Usage(3, 4, 0.5), "m")
         assert actor.asked == [REQUEST]
-        assert answerer.connected
+        assert reasoner.connected
         assert actor.by_ray == 0
 
 
 async def test_many_questions_are_under_way_at_once_and_one_line_is_enough() -> None:
-    async with acting() as (actor, answerer):
-        await answerer.complete(REQUEST)
+    async with acting() as (actor, reasoner):
+        await reasoner.forward(REQUEST)
         actor.seconds = 0.05
-        replies = await asyncio.gather(*(answerer.complete(REQUEST) for _ in range(500)))
+        replies = await asyncio.gather(*(reasoner.forward(REQUEST) for _ in range(500)))
         assert len(replies) == 500
-        assert (len(actor.asked), actor.offers, len(actor.server.callers), actor.by_ray) == (501, 1, 1, 0)
+        assert (len(actor.asked), actor.offers, len(actor.server.peers), actor.by_ray) == (501, 1, 1, 0)
 
 
 async def test_an_error_comes_back_as_it_was_and_one_that_cannot_travel_by_its_words() -> None:
     class Local(Exception):
         pass
 
-    async with acting() as (actor, answerer):
+    async with acting() as (actor, reasoner):
         actor.failure = ModelUnavailable("m", "it is closed", 401)
         with pytest.raises(ModelUnavailable) as refused:
-            await answerer.complete(REQUEST)
+            await reasoner.forward(REQUEST)
         assert (str(refused.value), refused.value.status) == (str(actor.failure), 401)
         actor.failure = Local("no other process knows this one")
-        with pytest.raises(RuntimeError, match="Local: no other process knows this one"):
-            await answerer.complete(REQUEST)
+        with pytest.raises(PlancastError, match="Local: no other process knows this one"):
+            await reasoner.forward(REQUEST)
         assert actor.by_ray == 0
 
 
 async def test_cancelling_cancels_it_there_and_only_this_one() -> None:
-    async with acting() as (actor, answerer):
+    async with acting() as (actor, reasoner):
         actor.seconds = 0.3
-        await answerer._look_for_line()
-        calls = [asyncio.ensure_future(answerer.complete(REQUEST)) for _ in range(2)]
+        await reasoner._connect()
+        calls = [asyncio.ensure_future(reasoner.forward(REQUEST)) for _ in range(2)]
         await eventually(lambda: len(actor.asked) == 2)
         calls[0].cancel()
         await eventually(lambda: actor.ended == ["cancelled"])
@@ -149,10 +157,10 @@ async def test_cancelling_cancels_it_there_and_only_this_one() -> None:
 
 
 async def test_what_was_asked_when_a_line_is_cut_goes_on_and_is_asked_for_through_ray() -> None:
-    async with acting() as (actor, answerer):
+    async with acting() as (actor, reasoner):
         actor.seconds = 0.1
-        await answerer._look_for_line()
-        call = asyncio.ensure_future(answerer.complete(REQUEST))
+        await reasoner._connect()
+        call = asyncio.ensure_future(reasoner.forward(REQUEST))
         await eventually(lambda: len(actor.asked) == 1)
         actor.cut()
         assert (await call).text
@@ -162,65 +170,65 @@ async def test_what_was_asked_when_a_line_is_cut_goes_on_and_is_asked_for_throug
 
 
 async def test_an_actor_that_is_gone_with_its_line_is_lost() -> None:
-    async with acting() as (actor, answerer):
+    async with acting() as (actor, reasoner):
         actor.seconds = PATIENCE
-        await answerer._look_for_line()
-        call = asyncio.ensure_future(answerer.complete(REQUEST))
+        await reasoner._connect()
+        call = asyncio.ensure_future(reasoner.forward(REQUEST))
         await eventually(lambda: len(actor.asked) == 1)
         actor.gone = True
         actor.cut()
         with pytest.raises(CallLost):
             await call
-        assert not answerer.connected
+        assert not reasoner.connected
 
 
 async def test_after_a_cut_a_line_is_looked_for_again_but_not_with_each_question(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with acting() as (actor, answerer):
-        await answerer.complete(REQUEST)
+    async with acting() as (actor, reasoner):
+        await reasoner.forward(REQUEST)
         actor.cut()
-        await eventually(lambda: not answerer.connected)
-        await asyncio.gather(*(answerer.complete(REQUEST) for _ in range(5)))
+        await eventually(lambda: not reasoner.connected)
+        await asyncio.gather(*(reasoner.forward(REQUEST) for _ in range(5)))
         assert (actor.by_ray, actor.offers) == (5, 1)
-        monkeypatch.setattr(client, "DETOUR_SECONDS", 0.0)
-        answerer._look_again_at = 0.0
-        await answerer.complete(REQUEST)
-        assert (actor.by_ray, actor.offers, answerer.connected) == (5, 2, True)
+        monkeypatch.setattr(client, "FALLBACK_SECONDS", 0.0)
+        reasoner._connect_at = 0.0
+        await reasoner.forward(REQUEST)
+        assert (actor.by_ray, actor.offers, reasoner.connected) == (5, 2, True)
 
 
 async def test_where_no_line_is_offered_or_none_can_be_had_questions_go_through_ray() -> None:
     async with acting() as (actor, _):
         offer, actor.offer = actor.offer, None
-        assert (await Answerer(actor).complete(REQUEST)).text == "answer 1"
+        assert (await ActorClient(actor, "reasoner-0", "run").forward(REQUEST)).text == "answer 1"
         actor.server.close()
         actor.offer = offer
-        assert (await Answerer(actor).complete(REQUEST)).text == "answer 2"
-        del actor.line  # an actor of an earlier version
-        assert (await Answerer(actor).complete(REQUEST)).text == "answer 3"
+        assert (await ActorClient(actor, "reasoner-0", "run").forward(REQUEST)).text == "answer 2"
+        del actor.endpoint  # an actor of an earlier version
+        assert (await ActorClient(actor, "reasoner-0", "run").forward(REQUEST)).text == "answer 3"
         assert actor.by_ray == 3
 
 
 async def test_a_first_question_that_is_cancelled_does_not_keep_the_next_from_a_line() -> None:
-    async with acting() as (_, answerer):
-        call = asyncio.ensure_future(answerer.complete(REQUEST))
+    async with acting() as (_, reasoner):
+        call = asyncio.ensure_future(reasoner.forward(REQUEST))
         await asyncio.sleep(0)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await answerer.complete(REQUEST)
-        assert answerer.connected
+        await reasoner.forward(REQUEST)
+        assert reasoner.connected
 
 
 async def test_only_who_shows_the_secret_is_listened_to() -> None:
     async with acting() as (actor, _):
         assert actor.offer is not None
         with pytest.raises(OSError, match=r".*"):
-            await QuestionLine.open(LineOffer("", LOOPBACK, actor.offer.port, b"x" * 32))
+            await Connection(Endpoint("", LOOPBACK, actor.offer.port, b"x" * 32)).connect()
         _, writer = await asyncio.open_connection(LOOPBACK, actor.offer.port)
         call = pack_call("c", REQUEST)
         writer.write((len(call)).to_bytes(4, "big") + call)
-        await eventually(lambda: not actor.server.callers)
+        await eventually(lambda: not actor.server.peers)
         writer.close()
         assert actor.asked == []
 
@@ -228,8 +236,8 @@ async def test_only_who_shows_the_secret_is_listened_to() -> None:
 async def test_a_line_that_is_over_takes_no_call() -> None:
     async with acting() as (actor, _):
         assert actor.offer is not None
-        line = await QuestionLine.open(actor.offer)
-        line.abort()
-        with pytest.raises(LineCut):
-            await line.ask("c", pack_call("c", REQUEST))
+        connection = await Connection(actor.offer).connect()
+        connection.abort()
+        with pytest.raises(ConnectionLost):
+            await connection.call("run", pack_call("c", REQUEST))
         assert actor.asked == []

@@ -15,11 +15,11 @@ from plancast.models.port import ReasonReply, ReasonRequest, Usage
 from plancast.models.response_cache import Key
 from plancast.settings import ModelLimit, ReasonerSettings, Settings
 from plancast_actors.reasoning import autoscaler
-from plancast_actors.reasoning.autoscaler import ReasonerLost
 from plancast_actors.reasoning.pool import ReasonerPool
-from plancast_actors.reasoning.response_store import KIND, AnswerStore, KeptAnswers
+from plancast_actors.reasoning.response_store import KIND, BusResponseStore, ResponseStore
+from plancast_actors.reasoning.serialization import AnyRequest, CallLost
 from plancast_actors.reasoning.usage import Ledger
-from plancast_actors.rpc.cancellation import Calls
+from plancast_actors.rpc.cancellation import CancellableCalls
 from plancast_actors.telemetry.metrics import OTHERS
 from plancast_bus.clock import ManualClock
 from plancast_bus.memory import MemoryBus, MemoryWorld
@@ -44,13 +44,14 @@ class Asked:
 class ScriptedReasoner:
     """Answers when the test says so."""
 
-    def __init__(self, stage: Stage, number: int, asked: list[Key]) -> None:
+    def __init__(self, stage: Stage, number: int, recent_keys: list[Key]) -> None:
         self.stage = stage
         self.number = number
         self.name = f"reasoner-{number}"
-        self.asked = asked
+        self.recent_keys = recent_keys
 
-    async def complete(self, request: ReasonRequest) -> ReasonReply:
+    async def forward(self, request: AnyRequest) -> ReasonReply:
+        assert isinstance(request, ReasonRequest)
         asked = Asked(self, request)
         self.stage.asked.append(asked)
         try:
@@ -111,7 +112,7 @@ async def settle() -> None:
 
 @asynccontextmanager
 async def pool_on(
-    stage: Stage, store: AnswerStore | None = None, clock: ManualClock | None = None, **settings: Any
+    stage: Stage, store: ResponseStore | None = None, clock: ManualClock | None = None, **settings: Any
 ) -> AsyncIterator[ReasonerPool]:
     pool = ReasonerPool(stage, ReasonerSettings(**settings), store, clock=clock)
     await pool.start()
@@ -126,11 +127,11 @@ def question(text: str = "?", **fields: Any) -> ReasonRequest:
 
 
 def ask(pool: ReasonerPool, text: str = "?", **fields: Any) -> asyncio.Task[ReasonReply]:
-    return asyncio.create_task(pool.complete(question(text, **fields)))
+    return asyncio.create_task(pool.schedule(question(text, **fields)))
 
 
-def kept_in_memory(world: MemoryWorld) -> KeptAnswers:
-    return KeptAnswers(MemoryBus(world), 60.0)
+def kept_in_memory(world: MemoryWorld) -> BusResponseStore:
+    return BusResponseStore(MemoryBus(world), 60.0)
 
 
 # Whose turn it is, and who answers.
@@ -205,8 +206,8 @@ async def test_tokens_are_limited_by_what_was_spent() -> None:
 async def test_a_retry_waits_for_the_same_limit_and_a_pause_is_for_all() -> None:
     stage, clock = Stage(), ManualClock()
     async with pool_on(stage, clock=clock, limits={"m": ModelLimit(rpm=1)}) as pool:
-        await pool.leave("m", 1)
-        retry = asyncio.create_task(pool.leave("m", 1))
+        await pool.acquire("m", 1)
+        retry = asyncio.create_task(pool.acquire("m", 1))
         await clock.advance(59.0)
         assert not retry.done()
         await clock.advance(2.0)
@@ -290,7 +291,7 @@ async def test_those_who_wait_are_told_when_no_reasoner_can_be_had(monkeypatch: 
     stage.failure = RuntimeError("no litellm here")
     async with pool_on(stage) as pool:
         with pytest.raises(ReasonerUnavailable, match="no litellm here"):
-            await asyncio.wait_for(pool.complete(question()), PATIENCE)
+            await asyncio.wait_for(pool.schedule(question()), PATIENCE)
         assert "no litellm here" in pool.status()["error"]
         stage.failure = None
         task = ask(pool)
@@ -343,7 +344,7 @@ async def test_what_a_lost_reasoner_had_in_hand_is_asked_elsewhere_once() -> Non
         stage.gate.clear()  # whoever is lost does not come back
         task = ask(pool)
         first = (await stage.until_asked(1))[0]
-        first.answer.set_exception(ReasonerLost("killed"))
+        first.answer.set_exception(CallLost("killed"))
         second = (await stage.until_asked(2))[1]
         assert (first.reasoner.number, second.reasoner.number) == (0, 1)
         second.answer.set_result("here")
@@ -356,7 +357,7 @@ async def test_what_is_repeated_does_not_queue_up_again() -> None:
     stage = Stage()
     async with pool_on(stage, min=1, max=1, concurrency=1) as pool:
         tasks = [ask(pool, text) for text in ("first", "second", "third")]
-        (await stage.until_asked(1))[0].answer.set_exception(ReasonerLost("killed"))
+        (await stage.until_asked(1))[0].answer.set_exception(CallLost("killed"))
         for count in (2, 3, 4):
             (await stage.until_asked(count))[-1].answer.set_result("")
         await asyncio.gather(*tasks)
@@ -367,8 +368,8 @@ async def test_a_request_that_costs_two_reasoners_is_given_back() -> None:
     stage = Stage()
     async with pool_on(stage, min=1, max=1) as pool:
         task = ask(pool)
-        (await stage.until_asked(1))[0].answer.set_exception(ReasonerLost("killed"))
-        (await stage.until_asked(2))[1].answer.set_exception(ReasonerLost("killed"))
+        (await stage.until_asked(1))[0].answer.set_exception(CallLost("killed"))
+        (await stage.until_asked(2))[1].answer.set_exception(CallLost("killed"))
         with pytest.raises(ReasonerUnavailable):
             await task
         assert pool.status()["lost"] == 2
@@ -423,7 +424,7 @@ async def test_a_kept_answer_outlives_the_pool_and_holds_no_question_and_no_key(
     for private in ("private question", "sk-secret", "plan-1"):
         assert private not in repr(kept)
     async with pool_on(stage, kept_in_memory(world)) as pool:
-        reply = await pool.complete(question("a private question", **fields))
+        reply = await pool.schedule(question("a private question", **fields))
         assert (reply.text, reply.cached, reply.usage) == ("42", True, Usage(10, 5, 0.25))
         assert pool.status()["usage"]["tenants"]["t"]["kept"] == 1
         other = ask(pool, **{**fields, "tenant_id": "u"})
@@ -458,7 +459,7 @@ async def test_an_answer_is_durable_before_anyone_has_it() -> None:
         await asyncio.gather(task, return_exceptions=True)
         store.may_put.set()
         await until(lambda: bool(store.kept))
-        assert (await pool.complete(question(idempotency_key="k"))).text == "paid for"
+        assert (await pool.schedule(question(idempotency_key="k"))).text == "paid for"
         await stage.until_asked(1)
 
 
@@ -521,8 +522,8 @@ async def test_a_cancel_that_overtakes_its_call_ends_it_before_it_begins() -> No
         begun.append(1)
         return "done"
 
-    calls = Calls()
-    calls.cancel("1")
+    calls = CancellableCalls()
+    await calls.cancel("1")
     assert await calls.run("1", work()) is None
     assert not begun
     assert await calls.run("2", work()) == "done"

@@ -23,7 +23,7 @@ from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.hosting.protocol import Inbound
 from plancast_actors.reasoning import pool as reasoner_pool
 from plancast_actors.reasoning.pool import ReasonerPool
-from plancast_actors.reasoning.serialization import seal
+from plancast_actors.reasoning.serialization import pack_request
 from plancast_actors.reasoning.usage import Ledger
 from plancast_actors.telemetry import collectors, metrics, reporter
 from plancast_actors.telemetry import samples as sampling
@@ -336,7 +336,7 @@ class Models:
     """A reasoner that answers at once."""
 
     name = "reasoner-0"
-    asked: tuple[Any, ...] = ()
+    recent_keys: tuple[Any, ...] = ()
 
     async def found(self) -> list[int]:
         return [0]
@@ -346,7 +346,7 @@ class Models:
 
     async def stop(self, number: int) -> None: ...
 
-    async def complete(self, request: Any) -> ReasonReply:
+    async def forward(self, request: Any) -> ReasonReply:
         return ReasonReply(text="{}", model="m", usage=Usage(100, 20, 0.25), latency_seconds=1.5, attempts=2)
 
 
@@ -356,7 +356,7 @@ async def test_tokens_cost_and_latency_are_reported_by_model() -> None:
     await pool.start()
     try:
         for _ in range(3):
-            await pool.complete(seal(ReasonRequest(messages=[{"role": "user", "content": "?"}], model="asked")))
+            await pool.schedule(pack_request(ReasonRequest(messages=[{"role": "user", "content": "?"}], model="asked")))
 
         async def read() -> AsyncIterator[Reading]:
             for reading in collectors.of_pool(pool):
@@ -418,7 +418,7 @@ async def test_streams_and_consumers_are_reported_with_what_waits_in_them(fresh_
 
 def test_names_that_a_ledger_has_summed_up_are_not_counted_twice() -> None:
     ledger = Ledger(max_names=2)
-    question = seal(ReasonRequest(messages=[{"role": "user", "content": "?"}], model="m"))
+    question = pack_request(ReasonRequest(messages=[{"role": "user", "content": "?"}], model="m"))
     for name in "abc":
         ledger.answered(question, ReasonReply(text="", model=name, usage=Usage(1, 1, None)))
 
