@@ -10,7 +10,7 @@ from plancast import App
 from plancast.settings import Settings
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.hosting.protocol import Inbound
-from plancast_actors.workers.responses import answer_of
+from plancast_actors.workers.responses import make_response
 from plancast_bus.events.codec import decode
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus
@@ -85,7 +85,7 @@ async def record(words: Words = W1) -> Script:
             ended = ended or isinstance(effect, Respond)
             if isinstance(effect, Publish):
                 request = decode(effect.payload, effect.content_type)
-                answer = answer_of(request, definition, words.answer, request.data)
+                answer = make_response(request, definition, words.answer, request.data).to_envelope()
                 events.append(answer)
                 answers.append(bus.encode(answer)[0])
         summary = checkpoint.summary.to_header()

@@ -15,7 +15,7 @@ from plancast_actors.workers.runner import TaskRunner
 
 
 class WorkerProcess(Process):
-    """The app's workers in a Ray actor."""
+    """Runs the app's workers in a Ray actor."""
 
     role = "worker"
     runner: TaskRunner
@@ -45,15 +45,12 @@ class WorkerProcess(Process):
             yield reading
 
     async def status(self) -> dict[str, Any]:
-        """What the workers do."""
+        """Report the state for ``plancast status``."""
         await self.ready()
-        return {
-            **self._about(),
-            "tasks": sorted(task for worker in self.runner.workers for task in worker.tasks),
-        }
+        return {**self._about(), "tasks": sorted(task for worker in self.runner.workers for task in worker.tasks)}
 
     async def drain(self, timeout: float) -> bool:
-        """Stop taking tasks, and wait for those that run."""
+        """Stop fetching tasks, and wait for those in flight."""
         await self.ready()
         drained = await self.runner.stop(drain_seconds=timeout)
         await self.heartbeat.leave()

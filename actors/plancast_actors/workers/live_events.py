@@ -1,4 +1,4 @@
-"""TODO"""
+"""LiveEvents: publishes the events of task handlers at once."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from plancast_bus.ports.bus import Bus
 
 
 class LiveEvents:
-    """Publishes what a task's handler sends; see :class:`plancast.context.EventPort`.
+    """Publishes events of a task's handler; implements :class:`plancast.context.EventPort`.
 
-    What is sent follows from one event, the cause: it inherits the cause's correlation id, tenant,
-    session, user, plan and trace. Its ids are the cause's id with a number, so that a task that is
-    done again sends the same ids again, and streams drop them.
+    Events inherit correlation id, tenant, session, user, plan and trace of their cause. Their ids are the cause's id
+    with a number: a task that is executed again publishes the same ids, which streams drop as duplicates.
 
     Args:
-        bus: Where to publish.
-        cause: The event that the handler handles.
-        source: Who sends: the worker's name.
+        bus: Publishes.
+        cause: The event that the handler processes.
+        source: The worker's name.
     """
 
     __slots__ = ("_bus", "_cause", "_count", "_source")
@@ -49,7 +48,7 @@ class LiveEvents:
         """
         cause = self._cause
         self._count += 1
-        said = {key: value for key, value in fields.items() if value is not None}
+        given = {key: value for key, value in fields.items() if value is not None}
         event = EventEnvelope.model_validate(
             {
                 "id": derived_id(cause.id, str(self._count)),
@@ -62,7 +61,7 @@ class LiveEvents:
                 "goal_id": cause.goal_id,
                 "trace_id": cause.trace_id,
                 "parent_event_id": cause.id,
-                **said,
+                **given,
                 "type": event_type,
                 "topic": topic,
                 "data": {} if data is None else plain(data),
@@ -84,7 +83,7 @@ class LiveEvents:
         topic: str = EventTopic.ACTION_REQUESTS,
         **fields: Any,
     ) -> str:
-        """Publish a request; its answer goes to whoever follows the correlation id. Errors as in :meth:`publish`."""
+        """Publish a request; subscribers of its correlation id get the response. Raises as :meth:`publish` does."""
         fields["response_event"] = response_event or None
         return await self.publish(event_type, data, topic=topic, correlation_id=correlation_id, **fields)
 
@@ -97,9 +96,9 @@ class LiveEvents:
         topic: str = EventTopic.ACTION_RESULTS,
         **fields: Any,
     ) -> str:
-        """Publish an answer beside the task's own. Errors as in :meth:`publish`."""
+        """Publish a response besides the task's own. Raises as :meth:`publish` does."""
         return await self.publish(event_type, data, topic=topic, correlation_id=correlation_id, **fields)
 
     async def announce(self, event_type: str, data: Any = None, **fields: Any) -> str:
-        """Publish a business fact. Errors as in :meth:`publish`."""
+        """Publish a business fact. Raises as :meth:`publish` does."""
         return await self.publish(event_type, data, **fields | {"topic": EventTopic.BUSINESS_FACTS})

@@ -1,4 +1,4 @@
-"""TaskReader: reads the tasks of one kind, has them done, answers, and then acknowledges."""
+"""TaskReader: fetches tasks of one type, executes them, publishes their responses and acknowledges them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from plancast.telemetry.logging import IN_HAND
 from plancast.telemetry.redaction import redact
 from plancast.telemetry.trace_scope import TRACE
 from plancast_actors.dead_letters import DeadLetterWriter
-from plancast_actors.workers.delivery_record import TaskRecord
+from plancast_actors.workers.delivery_record import DeliveryRecord
 from plancast_actors.workers.executor import TaskExecutor, given_up
-from plancast_actors.workers.responses import Answer, RequestTooLarge, read_request
+from plancast_actors.workers.responses import RequestTooLarge, Response, read_request
 from plancast_bus import fault_injection
 from plancast_bus.clock import Clock
 from plancast_bus.errors import BusError, BusUnavailable, InvalidEnvelope, InvalidSubject, PayloadTooLarge
@@ -30,15 +30,15 @@ from plancast_bus.retry import FIRST_PAUSE, LONGEST_PAUSE, retrying
 logger = logging.getLogger(__name__)
 
 FIRST_RETRY, LONGEST_RETRY = 0.5, 30.0
-"""Seconds after which a task is tried again; they double from the first to the longest."""
+"""Seconds before a retry; they double from the first to the longest."""
 SHUFFLE_SECONDS = 1.0
-"""Within which tasks during which processes have ended begin in any order."""
+"""Random delay of tasks during which processes have died."""
 CANCEL_SECONDS = 5.0
-"""How long a handler may take to end once it is cancelled."""
+"""Seconds for handlers to end after a cancellation."""
 
 
-class _Held:
-    """A task in hand: from its delivery until it is acknowledged or given back."""
+class _InFlight:
+    """A task from its delivery until it is acknowledged or returned to the stream."""
 
     __slots__ = ("delivery", "task")
 
@@ -48,14 +48,14 @@ class _Held:
 
 
 class TaskReader:
-    """Reads the tasks of one kind. A task is acknowledged only when its answer is durable."""
+    """Reads tasks of one type. A task is acknowledged only when its response is durable."""
 
     def __init__(
         self, bus: Bus, executor: TaskExecutor, spec: ConsumerSpec, clock: Clock, max_event_bytes: int
     ) -> None:
         self._bus = bus
         self._executor = executor
-        self._room = executor.room
+        self._capacity = executor.capacity
         self._counts = executor.counts
         self._event_type = executor.definition.event_type
         self._spec = spec
@@ -63,29 +63,28 @@ class TaskReader:
         self._max_event_bytes = max_event_bytes
         self._consumer: Consumer = bus.consume(spec)
         self._closing = False
-        self._held: dict[int, _Held] = {}
+        self._in_flight: dict[int, _InFlight] = {}
         self.redelivered = 0
-        self._settled: list[_Held] = []
+        self._settled: list[_InFlight] = []
         self._any_settled = asyncio.Event()
-        self._undecodable, self._too_large = (
-            DeadLetterWriter(bus, reason, logger) for reason in ("undecodable", "too-large")
-        )
+        self._undecodable = DeadLetterWriter(bus, "undecodable", logger)
+        self._too_large = DeadLetterWriter(bus, "too-large", logger)
         loop = asyncio.get_running_loop()
         self._reading = loop.create_task(self._read())
         self._others = [loop.create_task(self._keep_alive()), loop.create_task(self._acknowledge())]
 
     @property
     def running(self) -> list[asyncio.Task[None]]:
-        """The tasks in hand."""
-        return [held.task for held in self._held.values() if held.task is not None and not held.task.done()]
+        """The tasks in flight."""
+        return [held.task for held in self._in_flight.values() if held.task is not None and not held.task.done()]
 
     async def stop_reading(self) -> None:
-        """Take no more tasks; those in hand go on."""
+        """Fetch no more tasks; those in flight go on."""
         self._reading.cancel()
         await asyncio.wait([self._reading])
 
     async def close(self) -> None:
-        """Give back what is still in hand, and let the consumer go."""
+        """Cancel the tasks in flight, return them to the stream, and close the consumer."""
         running = self.running
         self._closing = True
         for task in (*running, *self._others):
@@ -94,25 +93,25 @@ class TaskReader:
         await asyncio.gather(self._undecodable.stop(), self._too_large.stop())
         with suppress(BusError):
             await self._flush()
-        for held in self._held.values():
+        for held in self._in_flight.values():
             with suppress(BusError):
                 await self._consumer.nak(held.delivery)
-            self._room.leave()
-        self._held.clear()
+            self._capacity.leave()
+        self._in_flight.clear()
         with suppress(BusError):
             await self._consumer.close()
 
-    # Reading, keeping alive, acknowledging.
+    # Fetch, heartbeat, acknowledge.
 
     async def _read(self) -> None:
         pause = FIRST_PAUSE
         while True:
-            free = await self._room.free()
+            free = await self._capacity.free()
             try:
                 deliveries = await self._consumer.fetch(free)
             except Exception as error:
                 logger.warning(
-                    "tasks cannot be read, trying on: %s",
+                    "tasks cannot be fetched, retrying: %s",
                     error,
                     exc_info=None if isinstance(error, BusError) else error,
                     extra={"task": self._event_type},
@@ -129,16 +128,16 @@ class TaskReader:
             for delivery in deliveries:
                 if delivery.attempt > 1:
                     self.redelivered += 1
-                held = self._held.get(delivery.sequence)
-                if held is not None:  # its time to be acknowledged ran out while it was being done
+                held = self._in_flight.get(delivery.sequence)
+                if held is not None:  # redelivered while it runs, as its ack_wait has expired
                     held.delivery = delivery
                     continue
-                held = self._held[delivery.sequence] = _Held(delivery)
-                self._room.enter()
+                held = self._in_flight[delivery.sequence] = _InFlight(delivery)
+                self._capacity.enter()
                 held.task = loop.create_task(self._process(held))
 
     async def _renew(self) -> None:
-        """A new reader of the same consumer; what the old one has given out stays in hand."""
+        """Subscribe anew to the same consumer; tasks in flight go on."""
         with suppress(BusError):
             await self._consumer.close()
         with suppress(BusError):
@@ -147,9 +146,9 @@ class TaskReader:
     async def _keep_alive(self) -> None:
         while True:
             await self._clock.sleep(self._spec.ack_wait / 3)
-            if self._held:
+            if self._in_flight:
                 with suppress(BusError):
-                    await self._consumer.in_progress([held.delivery for held in self._held.values()])
+                    await self._consumer.in_progress([held.delivery for held in self._in_flight.values()])
 
     async def _acknowledge(self) -> None:
         while True:
@@ -158,7 +157,7 @@ class TaskReader:
             try:
                 await self._flush()
             except BusError as error:
-                logger.warning("acknowledging later: %s", error, extra={"task": self._event_type})
+                logger.warning("acknowledgements are retried: %s", error, extra={"task": self._event_type})
                 await asyncio.sleep(FIRST_PAUSE)
                 self._any_settled.set()
 
@@ -177,18 +176,18 @@ class TaskReader:
         for held in batch:
             self._release(held)
 
-    def _release(self, held: _Held) -> None:
-        if self._held.pop(held.delivery.sequence, None) is not None:
-            self._room.leave()
+    def _release(self, held: _InFlight) -> None:
+        if self._in_flight.pop(held.delivery.sequence, None) is not None:
+            self._capacity.leave()
 
-    def _settle(self, held: _Held) -> None:
+    def _settle(self, held: _InFlight) -> None:
         self._settled.append(held)
         self._any_settled.set()
 
     # One task.
 
-    async def _process(self, held: _Held) -> None:
-        """Do one task, until it is settled or given back."""
+    async def _process(self, held: _InFlight) -> None:
+        """Process one delivery until it is settled or returned to the stream."""
         delivery = held.delivery
         try:
             try:
@@ -200,115 +199,114 @@ class TaskReader:
             if delivery.trace:
                 TRACE.set(delivery.trace)
                 request.trace_id = trace_id_of(delivery.trace)
-            await self._do_task(held, request)
+            await self._execute(held, request)
         except asyncio.CancelledError:
-            if not self._closing:  # its handler has cancelled it: the place is free, and the task comes again
+            if not self._closing:  # cancelled by its own handler; it is redelivered
                 self._release(held)
             raise
         except Exception:
-            logger.exception("a task could not be handled, it is given back", extra={"task": self._event_type})
-            await self._give_back(held, LONGEST_PAUSE)
+            logger.exception("a task could not be processed and is returned", extra={"task": self._event_type})
+            await self._return(held, LONGEST_PAUSE)
 
-    def _refuse(self, held: _Held, error: InvalidEnvelope) -> None:
-        """Put a request aside that is none; it is acknowledged when that is durable, and takes no room meanwhile."""
+    def _refuse(self, held: _InFlight, error: InvalidEnvelope) -> None:
+        """Dead-letter a malformed request; it is acknowledged when that is durable, without taking capacity."""
         self._counts.put_aside += 1
         poison = self._too_large if isinstance(error, RequestTooLarge) else self._undecodable
         poison.add(held.delivery, str(error), partial(self._settle, held), {"task": self._event_type})
         self._release(held)
 
-    async def _do_task(self, held: _Held, request: EventEnvelope) -> None:
-        """Do a task that could be read."""
+    async def _execute(self, held: _InFlight, request: EventEnvelope) -> None:
         if held.delivery.attempt == 1 and self._executor.trusted and not fault_injection.armed:
-            await self._do_first(held, request)
+            await self._execute_first(held, request)
         else:
-            await self._do_noting(held, request)
+            await self._execute_recorded(held, request)
 
-    async def _do_first(self, held: _Held, request: EventEnvelope) -> None:
-        """Do a task at its first delivery, as nearly all are: nothing is known of it, and nothing is to be noted."""
-        delivery, places = held.delivery, self._room.places
+    async def _execute_first(self, held: _InFlight, request: EventEnvelope) -> None:
+        """Execute a task at its first delivery: the fast path, without a delivery record."""
+        delivery, slots = held.delivery, self._capacity.slots
         try:
-            if not places.take():
-                await places.wait()
+            if not slots.try_acquire():
+                await slots.acquire()
             try:
-                answer = await self._executor.run(request, 1)
+                response = await self._executor.run(request, 1)
             finally:
-                places.leave()
+                slots.release()
         except RetryableError as error:
-            if await self._is_tried_again(held, request, self._record(delivery, request), error):
+            if await self._retry(held, request, self._record(delivery, request), error):
                 return
-            answer = self._executor.failure(request, error)
-        if answer is not None:
-            await self._publish(request, answer)
+            response = self._executor.failure(request, error)
+        if response is not None:
+            await self._publish(request, response)
         self._settle(held)
 
-    async def _do_noting(self, held: _Held, request: EventEnvelope) -> None:
-        """Do a task that may have been begun before: what is known of it counts, and what becomes of it is noted."""
+    async def _execute_recorded(self, held: _InFlight, request: EventEnvelope) -> None:
+        """Execute a redelivered task: earlier attempts count, and this one is recorded."""
         record = self._record(held.delivery, request)
         try:
-            await self._do(held, request, record)
+            await self._attempt(held, request, record)
         except asyncio.CancelledError:
             if self._closing:
                 await record.interrupted()
             raise
 
-    async def _do(self, held: _Held, request: EventEnvelope, record: TaskRecord) -> None:
+    async def _attempt(self, held: _InFlight, request: EventEnvelope, record: DeliveryRecord) -> None:
         if record.watched:
             await record.read()
         if record.answered:
             self._settle(held)
             return
         if self._executor.is_given_up(record.lost):
-            await self._put_aside(held.delivery, "crashes-worker", given_up(record.lost))
-            answer = self._executor.failure(request, TerminalError(given_up(record.lost)))
+            await self._dead_letter(held.delivery, "crashes-worker", given_up(record.lost))
+            response = self._executor.failure(request, TerminalError(given_up(record.lost)))
         else:
             try:
-                run = self._run_by_itself if record.lost else self._run
-                answer = await run(request, record, held.delivery.attempt)
+                run = self._run_alone if record.lost else self._run
+                response = await run(request, record, held.delivery.attempt)
             except RetryableError as error:
-                if await self._is_tried_again(held, request, record, error):
+                if await self._retry(held, request, record, error):
                     return
-                answer = self._executor.failure(request, error)
-        if answer is not None:
-            await self._publish(request, answer)
+                response = self._executor.failure(request, error)
+        if response is not None:
+            await self._publish(request, response)
             if fault_injection.armed:
-                await fault_injection.reach(CrashPoint.WORKER_ANSWER_AFTER, answer.to_wire()["id"])
+                await fault_injection.reach(CrashPoint.WORKER_ANSWER_AFTER, response.to_wire()["id"])
         await record.done()
         self._settle(held)
 
-    def _record(self, delivery: Delivery, request: EventEnvelope) -> TaskRecord:
-        return TaskRecord(self._bus.registry, self._event_type, delivery, request.id, self._executor.trusted)
+    def _record(self, delivery: Delivery, request: EventEnvelope) -> DeliveryRecord:
+        return DeliveryRecord(self._bus.registry, self._event_type, delivery, request.id, self._executor.trusted)
 
-    async def _run(self, request: EventEnvelope, record: TaskRecord, attempt: int) -> Answer | None:
-        await self._room.places.wait()
+    async def _run(self, request: EventEnvelope, record: DeliveryRecord, attempt: int) -> Response | None:
+        await self._capacity.slots.acquire()
         try:
             if fault_injection.armed:
                 await fault_injection.reach(CrashPoint.WORKER_HANDLE_BEFORE, request.id)
             await record.begin()
             return await self._executor.run(request, attempt)
         finally:
-            self._room.places.leave()
+            self._capacity.slots.release()
 
-    async def _run_by_itself(self, request: EventEnvelope, record: TaskRecord, attempt: int) -> Answer | None:
-        """Do a task during which processes have ended: one such task at a time, in any order.
+    async def _run_alone(self, request: EventEnvelope, record: DeliveryRecord, attempt: int) -> Response | None:
+        """Run tasks during which processes have died one at a time, in random order.
 
-        They come back together. One that ends its process at once would otherwise take the same others along each time.
+        They are redelivered together: one that kills its process would otherwise interrupt the same others each time.
         """
         await asyncio.sleep(random.random() * SHUFFLE_SECONDS)
-        async with self._room.suspects:
+        async with self._capacity.suspects:
             return await self._run(request, record, attempt)
 
-    async def _put_aside(self, delivery: Delivery, reason: str, detail: str) -> None:
+    async def _dead_letter(self, delivery: Delivery, reason: str, detail: str) -> None:
         logger.warning(
             "a request becomes a dead letter: %s", detail, extra={"task": self._event_type, "reason": reason}
         )
         await self._patiently(lambda: self._bus.dead_letters.put(delivery, reason, redact(detail)))
         self._counts.put_aside += 1
 
-    async def _is_tried_again(
-        self, held: _Held, request: EventEnvelope, record: TaskRecord, error: RetryableError
+    async def _retry(
+        self, held: _InFlight, request: EventEnvelope, record: DeliveryRecord, error: RetryableError
     ) -> bool:
-        """Give a task back to be tried again, unless it was tried often enough."""
-        if not await record.may_try_again(self._room.worker.max_attempts):
+        """Return a task to the stream for a retry; False when it has no attempts left."""
+        if not await record.may_try_again(self._capacity.worker.max_attempts):
             return False
         attempt, delay = held.delivery.attempt, error.retry_after
         if delay is None:
@@ -316,61 +314,61 @@ class TaskReader:
         await record.try_again(max(delay, 0.0))
         self._counts.retried += 1
         logger.info("task is tried again in %g s", delay, extra=self._executor.about(request) | {"attempt": attempt})
-        await self._give_back(held, max(delay, 0.0))
+        await self._return(held, max(delay, 0.0))
         return True
 
-    async def _give_back(self, held: _Held, delay: float) -> None:
+    async def _return(self, held: _InFlight, delay: float) -> None:
         self._release(held)
-        with suppress(BusError):  # then it comes again when its time to be acknowledged is over
+        with suppress(BusError):  # then it is redelivered after ack_wait
             await self._consumer.nak(held.delivery, delay)
 
-    async def _publish(self, request: EventEnvelope, answer: Answer) -> None:
-        """Publish an answer however long it takes; one that cannot be sent is replaced by a failure that says so."""
+    async def _publish(self, request: EventEnvelope, response: Response) -> None:
+        """Publish a response, retrying without limit; one that cannot be sent is replaced by a failure that says so."""
         try:
-            sending = None if fault_injection.armed else self._begin_to_send(answer)
+            sending = None if fault_injection.armed else self._send_fast(response)
             if sending is not None:
                 await sending
                 return
         except (PayloadTooLarge, InvalidEnvelope, InvalidSubject):
-            pass  # it is said in full below
+            pass  # raised again below, with the whole envelope
         except BusError as error:
-            logger.warning("trying on: %s", error, extra={"task": self._event_type})
+            logger.warning("retrying: %s", error, extra={"task": self._event_type})
             await asyncio.sleep(FIRST_PAUSE)
-        event = answer.to_envelope()
+        event = response.to_envelope()
         send = self._send_at_point if fault_injection.armed else self._send
         try:
             await self._patiently(lambda: send(event))
         except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
-            failure = self._executor.failure(request, TerminalError(f"the answer cannot be sent: {error}"))
+            failure = self._executor.failure(request, TerminalError(f"the response cannot be sent: {error}"))
             if failure is not None:
                 event = failure.to_envelope()
                 await self._patiently(lambda: self._send(event))
 
-    def _begin_to_send(self, answer: Answer) -> asyncio.Future[list[int]] | None:
-        """Send an answer to a plan at once; None for another, and for one that may be too large."""
-        bus, said = self._bus, answer.to_wire()
-        if said["topic"] != EventTopic.ACTION_RESULTS:
+    def _send_fast(self, response: Response) -> asyncio.Future[list[int]] | None:
+        """Send a response to a plan without an envelope; None for other topics, and for one that may be too large."""
+        bus, fields = self._bus, response.to_wire()
+        if fields["topic"] != EventTopic.ACTION_RESULTS:
             return None
-        payload, content_type = bus.encode(answer)
+        payload, content_type = bus.encode(response)
         if len(payload) > self._max_event_bytes:
             return None
-        subject = bus.subjects.event(said["topic"], said["correlation_id"], said["type"])
-        return bus.begin_emit((Publish(subject, payload, said["id"], content_type, "", TRACE.get()),))
+        subject = bus.subjects.event(fields["topic"], fields["correlation_id"], fields["type"])
+        return bus.begin_emit((Publish(subject, payload, fields["id"], content_type, "", TRACE.get()),))
 
-    async def _send(self, answer: EventEnvelope) -> None:
-        await self._bus.publish(answer, trace=TRACE.get())
+    async def _send(self, response: EventEnvelope) -> None:
+        await self._bus.publish(response, trace=TRACE.get())
 
-    async def _send_at_point(self, answer: EventEnvelope) -> None:
-        copies = await fault_injection.reach(CrashPoint.WORKER_HANDLE_AFTER, answer.id)
+    async def _send_at_point(self, response: EventEnvelope) -> None:
+        copies = await fault_injection.reach(CrashPoint.WORKER_HANDLE_AFTER, response.id)
         if not copies:
-            raise BusUnavailable("a crash point has lost the answer")
+            raise BusUnavailable("a crash point has lost the response")
         for _ in range(copies):
-            await self._send(answer)
+            await self._send(response)
 
     async def _patiently(self, act: Callable[[], Awaitable[None]]) -> None:
         await retrying(act, logger, first=FIRST_PAUSE, fields={"task": self._event_type})
 
 
 async def _at_point(point: CrashPoint, deliveries: list[Delivery]) -> list[Delivery]:
-    """What of them goes on, each as often as the point lets it."""
+    """The deliveries that a crash point lets through, each as often as it says."""
     return [each for each in deliveries for _ in range(await fault_injection.reach(point, each.subject))]

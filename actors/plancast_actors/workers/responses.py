@@ -1,4 +1,4 @@
-"""Requests and answers of tasks: read from a stream, and made for the requester. No I/O."""
+"""Decodes requests of tasks and makes their responses."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from plancast_bus.subjects import Subjects, check_event_type
 _CLEAN_ID = re.compile(r"[!-~]{1,400}")
 _RESULTS = EventTopic.ACTION_RESULTS.value
 _INHERITED = ("correlation_id", "plan_id", "goal_id", "session_id", "tenant_id", "user_id", "trace_id")
-"""What an answer takes over from its request as it is."""
+"""Fields that a response inherits from its request."""
 
 
 class InvalidTaskData(TerminalError):
     """Raised when a request's data does not fit the schema of the task."""
 
 
-class Answer(WireEvent):
-    """An answer that is only to be written; :func:`make_answer` sees to it that its fields are right as they are."""
+class Response(WireEvent):
+    """A response of already validated fields, for serialization only; made by :func:`make_response`."""
 
     __slots__ = ()
 
@@ -40,7 +40,7 @@ class Answer(WireEvent):
         self._fields = fields
 
     def to_envelope(self) -> EventEnvelope:
-        """The same as an event that can be read."""
+        """Validate into an event."""
         return EventEnvelope.model_validate(self._fields)
 
 
@@ -49,29 +49,29 @@ class RequestTooLarge(InvalidEnvelope):
 
 
 def read_request(delivery: Delivery, subjects: Subjects, max_bytes: int) -> EventEnvelope:
-    """The request in a message; what its subject says may be left out.
+    """Decode the request of a message; fields that its subject carries may be omitted.
 
     Raises:
         RequestTooLarge: it has more than ``max_bytes``.
-        InvalidEnvelope: it is no event, contradicts its subject, or asks for an answer that cannot be given.
+        InvalidEnvelope: it is no event, contradicts its subject, or names an invalid response event or topic.
     """
     if len(delivery.payload) > max_bytes:
         raise RequestTooLarge(f"{len(delivery.payload)} bytes are over max_event_bytes ({max_bytes})")
     try:
         address = subjects.parse_stored(delivery.subject)
-        said = {
+        expected = {
             "topic": address.topic,
             "type": address.event_type,
             "correlation_id": address.correlation_id,
             "id": delivery.message_id or f"{delivery.stream}-{delivery.sequence}",
             "source": "unknown",
         }
-        request = decode(delivery.payload, delivery.content_type, defaults=said)
+        request = decode(delivery.payload, delivery.content_type, defaults=expected)
         fields = request.__dict__
         for name in ("topic", "type", "correlation_id"):
-            if fields[name] != said[name]:
+            if fields[name] != expected[name]:
                 raise InvalidEnvelope(
-                    f"{name} is {str(fields[name])[:100]!r}, but the subject says {said[name][:100]!r}"
+                    f"{name} is {str(fields[name])[:100]!r}, but the subject says {expected[name][:100]!r}"
                 )
         if request.response_event:
             check_event_type(request.response_event)
@@ -85,10 +85,10 @@ def read_request(delivery: Delivery, subjects: Subjects, max_bytes: int) -> Even
 
 
 def check_data(definition: TaskDefinition, data: Any) -> None:
-    """Check a request's data against the task's schema, when that is a pydantic model.
+    """Validate a request's data if the task's schema is a pydantic model.
 
     Raises:
-        InvalidTaskData: it does not fit; the message names the fields.
+        InvalidTaskData: it is invalid; the message names the fields.
     """
     schema = definition.schema
     if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
@@ -101,19 +101,19 @@ def check_data(definition: TaskDefinition, data: Any) -> None:
         raise InvalidTaskData(f"the data of {definition.event_type} does not fit its schema: {named}") from None
 
 
-def expected_answer(request: EventEnvelope, definition: TaskDefinition) -> str | None:
-    """The event type that the requester waits for; None when nobody does."""
+def response_event_of(request: EventEnvelope, definition: TaskDefinition) -> str | None:
+    """The event type of the response; None when none is expected."""
     return request.response_event or definition.response_event
 
 
-def make_answer(request: EventEnvelope, definition: TaskDefinition, event_type: str, data: Any) -> Answer:
-    """An answer. Its id follows from the request's: a task that is done twice is answered once.
+def make_response(request: EventEnvelope, definition: TaskDefinition, event_type: str, data: Any) -> Response:
+    """Make a response. Its id is derived from the request's: a task that runs twice is answered once.
 
     Raises:
-        ValueError: a field is wrong, as only a handler that changes its request can make it.
+        ValueError: a field is invalid, which happens only when a handler changes its request.
     """
     fields: dict[str, Any] = {
-        "id": _answer_id(request.id),
+        "id": _response_id(request.id),
         "source": definition.worker,
         "type": event_type,
         "topic": request.response_topic or _RESULTS,
@@ -121,33 +121,28 @@ def make_answer(request: EventEnvelope, definition: TaskDefinition, event_type: 
         "time": utc_text(time.time()),
         "parent_event_id": request.id,
     }
-    said = request.__dict__
-    right = said["response_topic"] is None and type(event_type) is type(definition.worker) is str
+    inherited = request.__dict__
+    valid = inherited["response_topic"] is None and type(event_type) is type(definition.worker) is str
     for name in _INHERITED:
-        value = said[name]
+        value = inherited[name]
         if value is not None:
-            right = right and type(value) is str
+            valid = valid and type(value) is str
             fields[name] = value
     fields["data"] = data
-    return Answer(fields if right else EventEnvelope.model_validate(fields).to_wire())
+    return Response(fields if valid else EventEnvelope.model_validate(fields).to_wire())
 
 
-def answer_of(request: EventEnvelope, definition: TaskDefinition, event_type: str, data: Any) -> EventEnvelope:
-    """What :func:`make_answer` makes, as an event that can be read."""
-    return make_answer(request, definition, event_type, data).to_envelope()
-
-
-def failure_of(request: EventEnvelope, definition: TaskDefinition, error: BaseException) -> Answer | None:
-    """The answer that tells of a failure; None when nobody waits for an answer."""
-    expected = expected_answer(request, definition)
+def make_failure(request: EventEnvelope, definition: TaskDefinition, error: BaseException) -> Response | None:
+    """Make the response of a failed task; None when none is expected."""
+    expected = response_event_of(request, definition)
     if expected is None:
         return None
     data = {"success": False, "error": error_text(error)}
-    return make_answer(request, definition, failed_event(expected), data)
+    return make_response(request, definition, failed_event(expected), data)
 
 
-def _answer_id(request_id: str) -> str:
-    """A request's id may be any text from outside; a message id is a header."""
+def _response_id(request_id: str) -> str:
+    """Derive an id that is a valid header; a request's id may be any text."""
     if _CLEAN_ID.fullmatch(request_id):
         return f"answer:{request_id}"
     return f"answer:{hashlib.sha256(request_id.encode('utf-8', 'replace')).hexdigest()[:32]}"

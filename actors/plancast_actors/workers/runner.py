@@ -1,4 +1,4 @@
-"""TaskRunner: does the tasks of workers in this process."""
+"""TaskRunner: executes the tasks of workers in this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plancast.settings import WorkerSettings
 from plancast.worker import Worker
 from plancast_actors.liveness.registration import Registration
 from plancast_actors.telemetry.samples import Samples
-from plancast_actors.workers.executor import ContextFactory, TaskCounts, TaskExecutor, WorkerRoom
+from plancast_actors.workers.executor import ContextFactory, TaskCounts, TaskExecutor, WorkerCapacity
 from plancast_actors.workers.live_events import LiveEvents
 from plancast_actors.workers.reader import TaskReader
 from plancast_bus.clock import Clock, SystemClock
@@ -34,29 +34,29 @@ MAX_EVENT_BYTES: int = BusSettings().max_event_bytes
 
 
 def task_consumer(event_type: str, subjects: Subjects, ack_wait: float) -> ConsumerSpec:
-    """The durable consumer that all workers of a kind of task share."""
+    """Spec of the durable consumer that all workers of a task type share."""
     name = task_consumer_name(event_type)
     subject = subjects.stored(EventTopic.ACTION_REQUESTS, "*", "*", event_type)
     return ConsumerSpec(name=name, source="requests", filters=(subject,), ack_wait=ack_wait, prefetch=False)
 
 
 class TaskRunner:
-    """Does tasks until it is stopped. The loss of NATS does not end it: it goes on when the connection is back.
+    """Executes tasks until it is stopped. Survives the loss of NATS and goes on after a reconnect.
 
-    A task is done at least once, and answered once: the answer's id follows from the request's. A
-    plain function runs in a thread, of which a worker has as many as its ``concurrency``.
+    A task is executed at least once and answered once: the response's id is derived from the request's. Plain
+    functions run in threads, of which a worker has ``concurrency``.
 
     Args:
         workers: An app, for all of its workers, or workers.
-        bus: The connection to work over; whoever made it closes it.
+        bus: The connection; the caller closes it.
         settings: Of worker processes.
-        context_factory: Makes the context that handlers are given; by default one that publishes at once.
-        max_event_bytes: As in the settings of the bus. Requests over this become dead letters, answers failures.
-        clock: What heartbeats go by.
-        tracing: Makes spans of tasks; None makes none.
+        context_factory: Makes contexts of handlers; by default they publish at once.
+        max_event_bytes: As in the bus settings. Larger requests become dead letters, larger responses failures.
+        clock: Times heartbeats.
+        tracing: Makes a span of each task; None makes none.
 
     Raises:
-        InvalidApp: two workers do the same task.
+        InvalidApp: two workers have the same task.
     """
 
     def __init__(
@@ -84,21 +84,21 @@ class TaskRunner:
         self._plans = StoredPlans(bus.checkpoints)
         self._registry = AgentRegistry(bus.registry, clock=self._clock)
         self._toolkit = Toolkit(self._registry)
-        self._registration: Registration | None = None
-        self._rooms: list[WorkerRoom] = []
+        self._presence: Registration | None = None
+        self._rooms: list[WorkerCapacity] = []
         self._readers: list[TaskReader] = []
         self._counts = TaskCounts()
         self.samples: Samples | None = None
-        """Where latencies are kept; None measures none. To be set before the start."""
+        """Collects latencies; None measures none. To be set before the start."""
         self._redelivered = 0
         self._stopped = asyncio.Event()
         tasks = [task for worker in self.workers for task in worker.tasks]
         twice = sorted({task for task in tasks if tasks.count(task) > 1})
         if twice:
-            raise InvalidApp(f"more than one worker does the task {twice[0]!r}")
+            raise InvalidApp(f"more than one worker has the task {twice[0]!r}")
 
     async def start(self) -> None:
-        """Begin to read tasks, and keep the workers registered meanwhile.
+        """Start reading tasks, and keep the workers registered.
 
         Raises:
             InvalidApp: a schema of a task is neither a JSON Schema nor a pydantic model.
@@ -106,10 +106,10 @@ class TaskRunner:
         if self._readers:
             return
         self._stopped.clear()
-        if self._registration is None:
-            self._registration = Registration.of_workers(self.workers, self._registry, self._clock)
+        if self._presence is None:
+            self._presence = Registration.of_workers(self.workers, self._registry, self._clock)
         for worker in self.workers:
-            room = WorkerRoom(worker)
+            room = WorkerCapacity(worker)
             self._rooms.append(room)
             context_factory = self._context_factory or self._live_context(worker)
             for definition in worker.tasks.values():
@@ -119,18 +119,15 @@ class TaskRunner:
                 self._readers.append(self._new_reader(self.bus, executor, spec, self._clock, self._max_event_bytes))
 
     async def stop(self, *, drain_seconds: float = DRAIN_SECONDS) -> bool:
-        """Take no more tasks, wait for those in hand, and give back what is not done in time.
-
-        Args:
-            drain_seconds: How long to wait for the tasks in hand.
+        """Stop reading, wait for the tasks in flight, and nak those that exceed ``drain_seconds``.
 
         Returns:
-            Whether all of them were done in time.
+            Whether all of them ended in time.
         """
         readers, self._readers = self._readers, []
         self._redelivered += sum(reader.redelivered for reader in readers)
         rooms, self._rooms = self._rooms, []
-        presence, self._registration = self._registration, None
+        presence, self._presence = self._presence, None
         leaving = [] if presence is None else [presence.leave()]
         await asyncio.gather(*(reader.stop_reading() for reader in readers), *leaving)
         running = [task for reader in readers for task in reader.running]
@@ -144,7 +141,7 @@ class TaskRunner:
         return drained
 
     async def run_forever(self) -> None:
-        """Do tasks until :meth:`stop` is called, or the caller is cancelled; then tasks in hand are waited for."""
+        """Execute tasks until :meth:`stop` is called or the caller is cancelled; then drain."""
         await self.start()
         try:
             await self._stopped.wait()
@@ -153,11 +150,11 @@ class TaskRunner:
 
     @property
     def redelivered(self) -> int:
-        """Deliveries of tasks after their first ones."""
+        """Number of redeliveries of tasks."""
         return self._redelivered + sum(reader.redelivered for reader in self._readers)
 
     def status(self) -> dict[str, Any]:
-        """What the runner does: tasks ``running``, and how many it has answered, failed, retried and put aside."""
+        """Report ``running`` tasks, and how many were answered, failed, retried and dead-lettered."""
         return {"running": sum(len(reader.running) for reader in self._readers), **asdict(self._counts)}
 
     def _live_context(self, worker: Worker) -> ContextFactory:

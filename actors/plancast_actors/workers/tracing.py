@@ -1,4 +1,4 @@
-"""TracedTaskReader: a reader of tasks whose tasks are spans. Runners make it where traces are on."""
+"""TracedTaskReader: a task reader that makes a span of each task. Used where tracing is on."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from opentelemetry.trace import SpanKind
 from plancast.errors import RetryableError
 from plancast.telemetry.trace_scope import WORK
 from plancast.telemetry.tracing import Tracing, processing
-from plancast_actors.workers.delivery_record import TaskRecord
-from plancast_actors.workers.reader import TaskReader, _Held
+from plancast_actors.workers.delivery_record import DeliveryRecord
+from plancast_actors.workers.reader import TaskReader, _InFlight
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.events.trace_context import trace_id_of
 
 
 class TracedTaskReader(TaskReader):
-    """Reads the tasks of one kind; each is a span, from its first line until its answer is stored.
+    """Reads tasks of one type; a task's span lasts until its response is durable.
 
     Args:
         tracing: Makes spans.
@@ -27,10 +27,10 @@ class TracedTaskReader(TaskReader):
         super().__init__(*arguments)
         self._tracing = tracing
 
-    async def _do_task(self, held: _Held, request: EventEnvelope) -> None:
+    async def _execute(self, held: _InFlight, request: EventEnvelope) -> None:
         delivery = held.delivery
         about = processing(request, self._bus.subjects, delivery.payload, self._spec.name)
-        about["plancast.worker"] = self._room.worker.name
+        about["plancast.worker"] = self._capacity.worker.name
         if request.plan_id:
             about["plancast.plan_id"] = request.plan_id
         if delivery.attempt > 1:
@@ -40,17 +40,17 @@ class TracedTaskReader(TaskReader):
             request.trace_id = trace_id_of(work.trace)
         try:
             with self._tracing.within(work):
-                await super()._do_task(held, request)
+                await super()._execute(held, request)
         except BaseException as error:
             work.fail(type(error).__name__)
             raise
         finally:
             work.end()
 
-    async def _is_tried_again(
-        self, held: _Held, request: EventEnvelope, record: TaskRecord, error: RetryableError
+    async def _retry(
+        self, held: _InFlight, request: EventEnvelope, record: DeliveryRecord, error: RetryableError
     ) -> bool:
-        again = await super()._is_tried_again(held, request, record, error)
+        again = await super()._retry(held, request, record, error)
         if again and (work := WORK.get()) is not None:
             work.fail(type(error).__name__)
         return again

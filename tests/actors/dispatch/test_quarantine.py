@@ -494,9 +494,7 @@ async def test_a_task_that_ends_its_process_fails_and_takes_no_other_along(monke
         bad = await env.submit("work.goal", {"poison": True})
         good = [await env.submit("work.goal", {"poison": False}) for _ in range(5)]
         await asyncio.gather(*(handle.result(timeout=PATIENCE) for handle in good))
-        with pytest.raises(
-            PlanFailed, match=r"given up: processes ended while they were doing this task \(losses: 15\)"
-        ):
+        with pytest.raises(PlanFailed, match=r"given up: processes died during this task \(losses: 15\)"):
             await bad.result(timeout=PATIENCE)
         assert [each.reason for each in await letters(env)] == ["crashes-worker"]
         assert len(crashes) == 15 + TRUSTED

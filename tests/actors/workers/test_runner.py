@@ -21,8 +21,8 @@ from plancast.plan.context import PlanContext
 from plancast.settings import WorkerSettings
 from plancast.worker import TaskContext, Worker
 from plancast_actors.workers.delivery_record import TRUSTED
-from plancast_actors.workers.executor import Places
-from plancast_actors.workers.responses import make_answer
+from plancast_actors.workers.executor import FifoSemaphore
+from plancast_actors.workers.responses import make_response
 from plancast_actors.workers.runner import TaskRunner, task_consumer
 from plancast_bus.clock import ManualClock
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, PublishRefused
@@ -161,7 +161,7 @@ def test_an_answer_is_written_as_its_envelope_would_be(response_topic: str | Non
     request = EventEnvelope(
         source="plan", type="web.search", topic=EventTopic.ACTION_REQUESTS, tenant_id="t", response_topic=response_topic
     )
-    answer = make_answer(request, definition, "web.search.completed", {"n": [1]})
+    answer = make_response(request, definition, "web.search.completed", {"n": [1]})
     assert answer.to_wire() == answer.to_envelope().to_wire()
     assert decode(encode(answer), MSGPACK_TYPE) == answer.to_envelope()
 
@@ -686,19 +686,19 @@ async def test_no_more_tasks_are_done_at_once_than_the_worker_allows(bench: Benc
 
 
 async def test_who_no_longer_waits_for_a_place_does_not_keep_it() -> None:
-    places = Places(1)
-    assert places.take()
-    gone, handed_over, last = (asyncio.create_task(places.wait()) for _ in range(3))
+    slots = FifoSemaphore(1)
+    assert slots.try_acquire()
+    gone, handed_over, last = (asyncio.create_task(slots.acquire()) for _ in range(3))
     await asyncio.sleep(0)
     gone.cancel()
-    places.leave()
+    slots.release()
     handed_over.cancel()  # at the moment when it has its place
     await asyncio.wait_for(last, 1)
     assert gone.cancelled()
     assert handed_over.cancelled()
-    assert not places.take()
-    places.leave()
-    assert places.take()
+    assert not slots.try_acquire()
+    slots.release()
+    assert slots.try_acquire()
 
 
 async def test_concurrency_counts_over_all_kinds_of_task(bench: Bench) -> None:
