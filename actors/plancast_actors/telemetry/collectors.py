@@ -1,4 +1,4 @@
-"""Readings: what the parts count anyway, as metrics. Read once in a while; nothing here is on the way of an event."""
+"""Collects gauges and counters from hosts, dispatchers, workers and pools; off the hot path."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class Reading(NamedTuple):
-    """The value of a metric now; that of a counter since its process began."""
+    """The current value of a metric; a counter's counts from the start of its process."""
 
     metric: Metric
     value: float
     labels: tuple[str, ...] = ()
-    """Values of the metric's own labels."""
+    """Values of the metric's own labels, in their order."""
 
 
 def of_host(host: PlanHost) -> Iterator[Reading]:
-    """Of a plan host."""
+    """Read a plan host."""
     yield Reading(metrics.TURNS, host.turns)
     yield Reading(metrics.PLANS_BEGUN, host.plans_begun)
     for status, count in host.plans_ended.items():
@@ -45,7 +45,7 @@ def of_host(host: PlanHost) -> Iterator[Reading]:
 
 
 def of_dispatcher(dispatcher: Dispatcher) -> Iterator[Reading]:
-    """Of a dispatcher."""
+    """Read a dispatcher."""
     links = dispatcher.router.links
     yield Reading(metrics.EVENTS_READ, dispatcher.dispatched)
     yield Reading(metrics.EVENTS_ACKNOWLEDGED, dispatcher.acknowledged)
@@ -62,14 +62,14 @@ def of_dispatcher(dispatcher: Dispatcher) -> Iterator[Reading]:
 
 
 def of_sweeper(sweeper: Sweeper, stalls: Mapping[str, int]) -> Iterator[Reading]:
-    """Of a sweeper, and of the standstills that it has found, by kind."""
+    """Read a sweeper, and the numbers of stalls that it has found by kind."""
     yield Reading(metrics.PLANS_STALLED, len(sweeper.stalled))
     for kind, count in stalls.items():
         yield Reading(metrics.STALLS, count, (kind,))
 
 
 def of_streams(streams: Mapping[str, Mapping[str, Any]]) -> Iterator[Reading]:
-    """Of the streams, as :meth:`plancast_bus.ports.bus.Bus.health` tells of them."""
+    """Read the streams in a report of :meth:`plancast_bus.ports.bus.Bus.health`."""
     for name, stream in streams.items():
         if "bytes" not in stream:
             continue
@@ -80,14 +80,14 @@ def of_streams(streams: Mapping[str, Mapping[str, Any]]) -> Iterator[Reading]:
         if name.endswith("_DEADLETTERS"):
             yield Reading(metrics.DEAD_LETTERS, stream["messages"])
         for consumer, state in stream["consumers"].items():
-            if state["durable"]:  # others come and go with those who watch
+            if state["durable"]:  # others belong to watching clients
                 yield Reading(metrics.CONSUMER_PENDING, state["pending"], (consumer,))
                 yield Reading(metrics.CONSUMER_UNACKNOWLEDGED, state["ack_pending"], (consumer,))
                 yield Reading(metrics.CONSUMER_REDELIVERED, state["redelivered"], (consumer,))
 
 
 def of_runner(runner: TaskRunner) -> Iterator[Reading]:
-    """Of an app's workers."""
+    """Read an app's workers."""
     counts = runner.status()
     yield Reading(metrics.TASKS_RUNNING, counts.pop("running"))
     for outcome, count in counts.items():
@@ -96,14 +96,14 @@ def of_runner(runner: TaskRunner) -> Iterator[Reading]:
 
 
 def of_pool(pool: ReasonerPool) -> Iterator[Reading]:
-    """Of a reasoner pool."""
+    """Read a reasoner pool."""
     status = pool.status()
     yield Reading(metrics.REASONER_WAITING, status["waiting"])
     yield Reading(metrics.REASONER_OUTSTANDING, status["outstanding"])
     yield Reading(metrics.REASONERS, len(status["members"]))
     yield Reading(metrics.REASONERS_LOST, status["lost"])
     for model, tally in status["usage"]["models"].items():
-        if model == OTHERS:  # each of them was counted under its own name
+        if model == OTHERS:  # already counted under their own names
             continue
         yield Reading(metrics.MODEL_ANSWERS, tally["answers"], (model,))
         yield Reading(metrics.MODEL_KEPT, tally["kept"], (model,))
@@ -115,7 +115,7 @@ def of_pool(pool: ReasonerPool) -> Iterator[Reading]:
 
 
 def of_process() -> Iterator[Reading]:
-    """Of this process."""
+    """Read this process."""
     yield Reading(metrics.PROCESS_CPU, time.process_time())
     try:
         with open("/proc/self/statm", "rb") as file:

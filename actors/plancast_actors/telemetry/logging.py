@@ -1,4 +1,4 @@
-"""Logging of an actor's process: to stderr, which Ray keeps in a file of the node's session."""
+"""Logging of an actor's process to stderr, which Ray writes to a file of the node's session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OURS = ("plancast", "plancast_actors", "plancast_bus")
 
 
 def configure(settings: TelemetrySettings, deployment: str, actor: str) -> None:
-    """Log as the settings say; each record in JSON tells the deployment, the actor and its process."""
+    """Configure logging; JSON records name the deployment, the actor and its process."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter(settings.log_format, {"deployment": deployment, "actor": actor, "pid": os.getpid()}))
     root = logging.getLogger()

@@ -1,6 +1,6 @@
-"""The metrics: what each is called, counts and is divided by. ``docs/telemetry.md`` says it for people.
+"""Definitions of all metrics. ``docs/telemetry.md`` documents them.
 
-Names are Prometheus': ``_total`` for counters, ``_seconds`` and ``_bytes`` for units; Ray puts ``ray_`` before them.
+Names follow Prometheus: ``_total`` for counters, ``_seconds`` and ``_bytes`` for units; Ray adds the prefix ``ray_``.
 Labels have few values: names of actors, consumers and planners, never ids of plans, events or tenants.
 """
 
@@ -11,29 +11,29 @@ from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
 COMMON = ("deployment", "role", "actor")
-"""Labels of every metric: the Ray namespace, what the actor is, and its name (``dedicated`` for all hosts of one plan's
-own, since these have the plan's id in their names)."""
+"""Labels of every metric: the Ray namespace, the actor's role, and its name (``dedicated`` for all dedicated hosts,
+whose names contain plan ids)."""
 SECONDS = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 )  # fmt: skip
-"""Boundaries of the histograms."""
+"""Bucket boundaries of the histograms."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric."""
+    """Definition of a metric."""
 
     name: str
     kind: Kind
     description: str
     labels: tuple[str, ...] = ()
-    """Beside the common ones."""
+    """In addition to :data:`COMMON`."""
     boundaries: tuple[float, ...] = ()
     """Upper bounds of a histogram's buckets."""
 
     @property
     def exported(self) -> str:
-        """The name that Prometheus knows it by."""
+        """The name in Prometheus."""
         return f"ray_{self.name}"
 
 

@@ -1,4 +1,4 @@
-"""RaySink: metrics through Ray, whose agent on each node exports them for Prometheus; without one they go nowhere."""
+"""RaySink: publishes metrics through Ray, whose agent on each node exports them for Prometheus."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from plancast_actors.telemetry.metrics import COMMON, Metric
 
 
 class RaySink:
-    """Publishes through :mod:`ray.util.metrics`; see :class:`plancast_actors.telemetry.reporter.Sink`.
+    """Publishes through :mod:`ray.util.metrics`; implements :class:`plancast_actors.telemetry.reporter.Sink`.
 
     Args:
-        common: Values of the labels that all metrics of the process have.
+        common: Values of the common labels.
     """
 
     def __init__(self, common: dict[str, str]) -> None:
@@ -21,15 +21,15 @@ class RaySink:
         self._made: dict[str, Any] = {}
 
     def add(self, metric: Metric, labels: tuple[str, ...], amount: float) -> None:
-        """See the protocol."""
+        """Increase a counter."""
         self._of(metric).inc(amount, tags=_tags(metric, labels))
 
     def set(self, metric: Metric, labels: tuple[str, ...], value: float) -> None:
-        """See the protocol."""
+        """Set a gauge."""
         self._of(metric).set(value, tags=_tags(metric, labels))
 
     def observe(self, metric: Metric, labels: tuple[str, ...], value: float) -> None:
-        """See the protocol."""
+        """Add a measurement to a histogram."""
         self._of(metric).observe(value, tags=_tags(metric, labels))
 
     def _of(self, metric: Metric) -> Any:

@@ -1,4 +1,4 @@
-"""Reporter: publishes metrics every few seconds. What is on the way of an event only counts."""
+"""Reporter: publishes metrics every few seconds; the hot path only increments numbers."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from plancast_actors.telemetry.samples import Key, Samples
 
 logger = logging.getLogger(__name__)
 MAX_SERIES = 500
-"""Values of its labels that a metric has in one process; further ones are not reported, since someone pays for each."""
+"""Series per metric and process; further ones are dropped, as each costs storage."""
 READ_SECONDS = 5.0
-"""Seconds for one reading, which may ask the bus."""
+"""Timeout of a collection, which may query the bus."""
 
 
 class Sink(Protocol):
-    """Takes metrics out of the process."""
+    """Exports metrics from the process."""
 
     def add(self, metric: Metric, labels: tuple[str, ...], amount: float) -> None:
-        """A counter has grown by so much, which is more than 0."""
+        """Increase a counter; the amount is positive."""
         ...
 
     def set(self, metric: Metric, labels: tuple[str, ...], value: float) -> None:
-        """A gauge stands at this."""
+        """Set a gauge."""
         ...
 
     def observe(self, metric: Metric, labels: tuple[str, ...], value: float) -> None:
-        """A histogram takes a measurement."""
+        """Add a measurement to a histogram."""
         ...
 
 
 class Reporter:
-    """Publishes readings and samples, from its start until its stop.
+    """Publishes readings and samples at an interval.
 
     Args:
-        read: Yields what there is to report.
-        samples: Measured on the way of events.
-        sink: Where it goes.
+        read: Yields the current readings.
+        samples: Latencies measured on the hot path.
+        sink: Exports them.
         interval: Seconds between two reports.
     """
 
@@ -52,18 +52,18 @@ class Reporter:
         self._samples = samples
         self._sink = sink
         self._interval = interval
-        self._told: dict[Key, float] = {}
-        """What counters stood at when they were last reported."""
+        self._reported: dict[Key, float] = {}
+        """Last reported values of counters."""
         self._series: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Report from now on."""
+        """Start reporting."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Report for the last time, and no more."""
+        """Report a last time, and stop."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -79,19 +79,19 @@ class Reporter:
             await self.report()
 
     async def report(self) -> None:
-        """Publish once. Whatever fails, events go on; the next report has what this one left out."""
+        """Publish once. Errors are logged; the next report makes up for what was missed."""
         try:
             async with asyncio.timeout(READ_SECONDS):
                 async for reading in self._read():
                     self._publish(reading)
         except Exception as error:
-            logger.info("metrics were not read to the end: %s: %s", type(error).__name__, error)
+            logger.info("not all metrics could be collected: %s: %s", type(error).__name__, error)
         for (metric, labels), values in self._samples.take().items():
-            for value in values if self._has_room(metric, labels) else ():
+            for value in values if self._is_reported(metric, labels) else ():
                 self._sink.observe(metric, labels, value)
 
-    def _has_room(self, metric: Metric, labels: tuple[str, ...]) -> bool:
-        """Whether these values of labels are among those that are reported."""
+    def _is_reported(self, metric: Metric, labels: tuple[str, ...]) -> bool:
+        """Whether the series is within :data:`MAX_SERIES`."""
         series = self._series[metric.name]
         if labels in series:
             return True
@@ -99,18 +99,18 @@ class Reporter:
             return False
         series.add(labels)
         if len(series) == MAX_SERIES:
-            logger.warning("%s has %d values of its labels: further ones are not reported", metric.name, MAX_SERIES)
+            logger.warning("%s has %d series: further ones are not reported", metric.name, MAX_SERIES)
         return True
 
     def _publish(self, reading: Reading) -> None:
         metric, value, labels = reading
-        if not self._has_room(metric, labels):
+        if not self._is_reported(metric, labels):
             return
         if metric.kind == "gauge":
             self._sink.set(metric, labels, value)
             return
-        before = self._told.get((metric, labels), 0)
-        self._told[metric, labels] = value
-        grown = value - before if value >= before else value  # what was forgotten meanwhile counts from 0 again
+        before = self._reported.get((metric, labels), 0)
+        self._reported[metric, labels] = value
+        grown = value - before if value >= before else value  # a counter that was reset counts from 0 again
         if grown > 0:
             self._sink.add(metric, labels, grown)
