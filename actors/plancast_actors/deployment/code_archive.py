@@ -1,4 +1,4 @@
-"""Shipment: the user's code as one archive, which Ray brings to every node."""
+"""CodeArchive: the user's code as a zip file that Ray distributes to every node."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ LEFT_OUT = (
     *(".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".plancast", ".tox", ".nox"),
     *(".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".import_linter_cache", ".ipynb_checkpoints"),
     *("*.pyc", "*.egg-info", ".DS_Store"),
-    # Secrets have no place in an archive.
+    # Secrets.
     *(".env", ".env.*", "*.pem", "*.key", "*.nk", "*.creds", "nats-secrets.yaml"),
 )
-"""Names of files and folders that are never shipped."""
+"""Names of files and folders that are never included."""
 MAX_FILE_BYTES = 20 * 1024**2
-"""A file over this is left out: data belongs where all nodes can reach it."""
+"""Size of the largest file that is included; larger data belongs into shared storage."""
 MAX_BYTES = 90 * 1024**2
-"""Of a whole archive; Ray's job server takes 100 MiB."""
+"""Total size of the files; Ray's job server accepts 100 MiB."""
 DIGITS = 12
-"""Of the hash that names a state of the code."""
+"""Length of the digest."""
 
 
 class CannotShip(PlancastError):
-    """Raised when code cannot be brought to a cluster: the folder is missing, empty or too large."""
+    """Raised when a folder of code is missing, empty or too large."""
 
 
 @dataclass(frozen=True)
-class Shipment:
-    """The files of a project that go to the cluster, and the packages that they need there."""
+class CodeArchive:
+    """The files of a project for the cluster, and the packages that they need."""
 
     folder: Path
     files: tuple[str, ...]
     """Relative to the folder, with forward slashes, sorted."""
     too_large: tuple[str, ...] = ()
-    """Files that are left out for their size."""
+    """Files that are left out because of their size."""
     requirements: tuple[str, ...] = ()
-    """What pip installs on each node, as pip understands it."""
+    """Requirements that pip installs on each node."""
 
     @classmethod
-    def of(cls, folder: Path, *, exclude: Iterable[str] = (), requirements: Iterable[str] = ()) -> Shipment:
-        """The files in a folder but :data:`LEFT_OUT`, virtual environments, what is too large and what is excluded.
+    def of(cls, folder: Path, *, exclude: Iterable[str] = (), requirements: Iterable[str] = ()) -> CodeArchive:
+        """Collect a folder's files except :data:`LEFT_OUT`, virtual environments, large and excluded files.
 
         Args:
             folder: Its content becomes the working directory of every actor.
-            exclude: Patterns such as ``data`` or ``*.csv``, of a name or of a path in the folder.
-            requirements: What pip installs on each node.
+            exclude: Patterns such as ``data`` or ``*.csv`` for names or relative paths.
+            requirements: For pip on each node.
 
         Raises:
-            CannotShip: there is no such folder, nothing is in it, or too much.
+            CannotShip: the folder is missing, empty or too large.
         """
         if not folder.is_dir():
             raise CannotShip(f"there is no folder {folder}")
@@ -78,7 +78,7 @@ class Shipment:
 
     @cached_property
     def digest(self) -> str:
-        """Names this state of the code: the same for the same files and requirements, wherever they lie."""
+        """Hash of files and requirements, independent of the folder's location."""
         sha = hashlib.sha256()
         for name in self.files:
             content = (self.folder / name).read_bytes()
@@ -88,7 +88,7 @@ class Shipment:
         return sha.hexdigest()[:DIGITS]
 
     def write(self, archive: Path) -> None:
-        """Write the files as a zip; the same bytes for the same files."""
+        """Write the zip file; equal files give equal bytes."""
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
             for name in self.files:
                 path = self.folder / name
@@ -98,7 +98,7 @@ class Shipment:
                 made.writestr(info, path.read_bytes())
 
     def runtime_env(self, archive: Path) -> dict[str, Any]:
-        """Ray's runtime environment for what :meth:`write` has written there."""
+        """Ray's runtime environment for an archive that :meth:`write` has written."""
         env: dict[str, Any] = {"working_dir": str(archive)}
         if self.requirements:
             env["pip"] = list(self.requirements)
@@ -106,7 +106,7 @@ class Shipment:
 
 
 def _walk(folder: Path, patterns: tuple[str, ...]) -> Iterator[tuple[str, int]]:
-    """Paths of what is not left out, and their sizes. Links to folders are not followed: they may lead in circles."""
+    """Yield paths and sizes. Links to folders are not followed: they may form circles."""
     for root, folders, names in os.walk(folder):
         here = Path(root).relative_to(folder)
         folders[:] = [

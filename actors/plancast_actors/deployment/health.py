@@ -1,4 +1,4 @@
-"""Health: whether processes live, and whether a deployment can work. Needs no Ray; the console and probes share it."""
+"""Liveness of processes and readiness of a deployment, for the console and probes. Needs no Ray."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from plancast_bus.errors import BusError
 from plancast_bus.ports.bus import Bus
 
 Role = Literal["all", "nats", "dispatchers", "hosts", "workers"]
-"""What a probe asks about. ``nats``: that NATS answers, which a node needs before anything is deployed."""
+"""Subject of a probe. ``nats`` checks only that NATS answers, before anything is deployed."""
 ROLES: tuple[Role, ...] = get_args(Role)
 _PREFIXES: dict[str, str] = {"dispatchers": "dispatcher-", "hosts": "host-", "workers": "worker-"}
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     name: str
     ok: bool
@@ -31,13 +31,13 @@ class Check:
 
 @dataclass(frozen=True)
 class Health:
-    """What a probe has found."""
+    """Result of a probe."""
 
     checks: tuple[Check, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether all is well."""
+        """Whether all checks passed."""
         return all(check.ok for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
@@ -46,9 +46,9 @@ class Health:
 
 
 def liveness(namespace: str, now: float | None = None) -> Health:
-    """Whether the event loops of all processes of a deployment on this machine turn. Needs neither NATS nor Ray.
+    """Check that the event loops of a deployment's processes on this machine run. Needs neither NATS nor Ray.
 
-    A machine without any is well: what is not there cannot hang.
+    A machine without processes is healthy.
 
     Args:
         namespace: The Ray namespace of the deployment.
@@ -57,7 +57,9 @@ def liveness(namespace: str, now: float | None = None) -> Health:
     now = time.time() if now is None else now
     folder = folder_of(namespace)
     if (foreign := foreign_part(folder)) is not None:
-        return Health((Check("processes", False, f"{foreign} is not this user's alone: what is in it says nothing"),))
+        return Health(
+            (Check("processes", False, f"{foreign} can be written by other users: its content is not trusted"),)
+        )
     signs = list(_signs(folder))
     checks = [
         Check(name, now - at < FRESH_SECONDS, f"its event loop turned {max(0.0, now - at):.0f} s ago")
@@ -67,12 +69,12 @@ def liveness(namespace: str, now: float | None = None) -> Health:
 
 
 async def readiness(bus: Bus, namespace: str, role: Role = "all", now: float | None = None) -> Health:
-    """Whether a deployment can take goals: NATS answers, its streams are there, and its processes report.
+    """Check that a deployment accepts goals: NATS answers, streams exist, and processes report.
 
     Args:
-        bus: Connected. For ``nats`` any user will do; for the others one who may read registrations.
+        bus: Any login suffices for ``nats``; the other roles need one that may read registrations.
         namespace: The Ray namespace of the deployment.
-        role: Which processes are meant.
+        role: The processes to check.
         now: Seconds since the epoch.
     """
     now = time.time() if now is None else now
@@ -97,7 +99,7 @@ async def readiness(bus: Bus, namespace: str, role: Role = "all", now: float | N
 
 
 def _of_kind(kind: str, record: dict[str, Any], reported: dict[str, dict[str, Any]], now: float) -> Check:
-    """Whether as many processes of a kind report as there should be, of those that should be there."""
+    """Check that the configured number of processes of a kind report."""
     wanted = [f"{_PREFIXES[kind]}{index}" for index in range(int(record.get(kind, 0)))]
     silent = [name for name in wanted if not _is_fresh(reported.get(name), now)]
     if silent:
@@ -111,13 +113,13 @@ def _is_fresh(sign: dict[str, Any] | None, now: float) -> bool:
 
 
 def _signs(folder: Path) -> Iterable[tuple[str, float]]:
-    """Names and times of the processes that live; what others have left is cleared away."""
+    """Yield names and times of live processes; files of dead ones are deleted."""
     clear(folder)
     for file in sorted(folder.glob("*.*")):
         name = file.name.rpartition(".")[0]
         try:
             yield name, float(json.loads(file.read_text())["at"])
         except FileNotFoundError:
-            continue  # it has just left
+            continue  # it has just stopped
         except (OSError, ValueError, KeyError):
-            yield name, time.time()  # it is just being written
+            yield name, time.time()  # being written

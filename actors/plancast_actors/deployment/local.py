@@ -1,4 +1,4 @@
-"""LocalRuntime: everything on this machine, an embedded nats-server and local Ray included."""
+"""LocalRuntime: a deployment on this machine with an embedded nats-server and local Ray."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ from plancast_bus.nats_server.process import NatsServer, ServerOptions
 
 DRAIN_SECONDS = 10.0
 PORT = "port"
-"""The file beside the data of the embedded nats-server with the port that it had last."""
+"""File beside the data of the embedded nats-server with its last port."""
 
 
 class LocalRuntime:
-    """Runs an app until the context is left.
+    """Runs an app inside an ``async with`` block.
 
     Args:
         app_address: ``module:attribute``.
-        settings: Where ``nats.url`` is empty, a nats-server is started in ``data_dir``; where
-            ``ray.address`` is empty, Ray is started on this machine.
+        settings: An empty ``nats.url`` starts a nats-server in ``data_dir``, an empty ``ray.address`` starts Ray.
         workers: Whether the app's workers run too.
-        import_paths: Folders that the actors search for the app's modules.
-        nats_port: Port of the embedded nats-server; 0 takes the one of the last run on the data, or a free one.
-        sync_interval: Of the embedded nats-server; ``always`` syncs every write to disk.
+        import_paths: Folders with the app's modules.
+        nats_port: Port of the embedded nats-server; 0 takes that of the last run, or a free one.
+        sync_interval: Of the embedded nats-server; ``always`` syncs every write.
 
     Raises:
-        NatsServerError, UnsupportedServer, BusUnavailable: NATS or Ray cannot be had.
+        NatsServerError, UnsupportedServer, BusUnavailable: NATS or Ray is not available.
         InvalidApp: the app cannot run.
     """
 
@@ -64,7 +63,7 @@ class LocalRuntime:
 
     @property
     def nats_url(self) -> str:
-        """Where NATS is. Of the embedded server it carries the token, with which anything may be done there."""
+        """NATS URL; that of the embedded server contains its token, which permits everything."""
         return self.server.login_url if self.server is not None else self.settings.nats.url
 
     @property
@@ -74,12 +73,12 @@ class LocalRuntime:
 
     @property
     def ray_address(self) -> str:
-        """Where Ray is; of several on a machine, this one."""
+        """Address of Ray."""
         return self.settings.ray.address or connection.address()
 
     @property
     def ray_auth_token_path(self) -> Path | None:
-        """The file with Ray's token; None where the settings name none and Ray was not started here."""
+        """File with Ray's token; None when the settings have none and Ray was not started here."""
         return connection.own_token_path() or self.settings.ray.auth_token_path
 
     async def __aenter__(self) -> Self:
@@ -87,15 +86,15 @@ class LocalRuntime:
             if not self.settings.nats.url:
                 await self._start_server(exit_stack)
             metrics_port = self.settings.telemetry.metrics_port
-            if not connection.is_connected():  # else this process uses Ray already, and goes on to when this has ended
+            if not connection.is_connected():  # else this process keeps its connection afterwards
                 await asyncio.to_thread(connection.connect, self.settings.ray, metrics_port=metrics_port)
                 exit_stack.push_async_callback(asyncio.to_thread, connection.disconnect)
             self.deployment = await Deployment.up(
                 self.app_address, self.settings, workers=self._workers, import_paths=self.import_paths
             )
-            exit_stack.push_async_callback(self._wind_down)
+            exit_stack.push_async_callback(self._shut_down)
             if self.server is not None:
-                await asyncio.to_thread(self.server.stage_in_memory)  # the streams are there now
+                await asyncio.to_thread(self.server.stage_in_memory)  # the streams exist now
             self._exit = exit_stack.pop_all()
         return self
 
@@ -108,7 +107,7 @@ class LocalRuntime:
         folder = self.settings.data_dir / "nats"
         try:
             private_files.make_folder(folder)
-            # Kept with the data: workers and clients in other terminals reconnect when the app is run again.
+            # Kept with the data, so that workers and clients in other terminals reconnect after a restart.
             token = private_files.kept_token(folder / "token")
         except OSError as error:
             raise NatsServerError(f"The data folder {folder} cannot be used: {error}") from error
@@ -124,13 +123,13 @@ class LocalRuntime:
         self.settings.nats.url = server.login_url
         self.settings.nats.server_uid = os.geteuid()
 
-    async def _wind_down(self) -> None:
+    async def _shut_down(self) -> None:
         await self.deployment.drain(DRAIN_SECONDS)
         await self.deployment.down()
 
 
 def _kept_port(file: Path) -> int:
-    """The port of the last run on the data, where workers and clients of then look for it; 0 when it is not free."""
+    """Port of the last run, which its workers and clients reconnect to; 0 when it is not free."""
     try:
         port = int(file.read_text(encoding="ascii"))
         with socket.socket() as tried:

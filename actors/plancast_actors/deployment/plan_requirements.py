@@ -1,4 +1,4 @@
-"""What plans under way need of the code, as NATS has it stored."""
+"""Code that running plans require, as stored in NATS."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from plancast_bus.ports.checkpoints import PlanSummary
 from plancast_bus.subjects import name_of_type
 
 AT_ONCE = 200
-"""Checkpoints that are read at the same time."""
+"""Checkpoints that are read concurrently."""
 
 
 async def plans_underway(bus: Bus) -> list[Need]:
-    """What each plan that has not ended needs; a look through all of them.
+    """Requirements of all plans that have not ended; reads every one of them.
 
     Raises:
         BusUnavailable: the store cannot be read.
     """
     machines: dict[str, frozenset[str]] = {}
-    names = [each.plan_id async for each in bus.checkpoints.summaries() if _lives(each)]
+    names = [each.plan_id async for each in bus.checkpoints.summaries() if _is_running(each)]
     needs: list[Need] = []
     for start in range(0, len(names), AT_ONCE):
         found = await asyncio.gather(*(_need_of(bus, name, machines) for name in names[start : start + AT_ONCE]))
@@ -34,7 +34,7 @@ async def plans_underway(bus: Bus) -> list[Need]:
 
 
 async def waiting_goals(bus: Bus, goals: Iterable[str]) -> dict[str, int]:
-    """How many events of some goals no plan has taken up yet.
+    """Number of pending events by goal, for which no plan exists yet.
 
     Raises:
         BusUnavailable: the stream cannot be read.
@@ -43,25 +43,25 @@ async def waiting_goals(bus: Bus, goals: Iterable[str]) -> dict[str, int]:
     consumers = stream.get("consumers", {})
     waiting = {}
     for goal in goals:
-        name = f"{CONSUMER_PREFIX}goals-{name_of_type(goal)}"  # and one for each of several dispatchers
+        name = f"{CONSUMER_PREFIX}goals-{name_of_type(goal)}"  # with several dispatchers, one for each
         theirs = [each for key, each in consumers.items() if key == name or key.startswith(f"{name}-")]
         waiting[goal] = sum(each["pending"] + each["ack_pending"] for each in theirs)
     return waiting
 
 
-def _lives(summary: PlanSummary) -> bool:
+def _is_running(summary: PlanSummary) -> bool:
     return not PlanStatus(summary.status).finished
 
 
 async def _need_of(bus: Bus, plan_id: str, machines: dict[str, frozenset[str]]) -> Need | None:
     checkpoint = await bus.checkpoints.load(plan_id)
-    if checkpoint is None or not _lives(checkpoint.summary):
+    if checkpoint is None or not _is_running(checkpoint.summary):
         return None
     state = unpack(checkpoint.state)
     version, decider = state.get("planner_version", ""), state.get("decider", "")
     digest = state.get("machine") or ""
     if digest and digest not in machines:
-        machines[digest] = await _asked_by(bus, digest)
+        machines[digest] = await _requested_by(bus, digest)
     return Need(
         plan_id,
         planner=(state.get("planner", ""), version) if version and not decider else None,
@@ -70,8 +70,8 @@ async def _need_of(bus: Bus, plan_id: str, machines: dict[str, frozenset[str]]) 
     )
 
 
-async def _asked_by(bus: Bus, digest: str) -> frozenset[str]:
-    """The events that a state machine asks for."""
+async def _requested_by(bus: Bus, digest: str) -> frozenset[str]:
+    """Event types of a state machine's actions."""
     encoded = await bus.checkpoints.get_machine(digest)
     states = Machine.decode(encoded).states.values() if encoded is not None else ()
     return frozenset(state.action.event_type for state in states if state.action is not None)

@@ -1,4 +1,4 @@
-"""Preflight: whether an app comes up in the cluster, with the code that was shipped, before anything is touched."""
+"""Preflight: loads an app in the cluster with the shipped code before anything is changed."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from plancast_actors.release import Abilities
 from plancast_bus.errors import BusUnavailable
 
 SECONDS = 300.0
-"""For a node to fetch the code and to install what it needs."""
+"""Timeout for a node to fetch the code and install its requirements."""
 
 
 def look(app_address: str, import_paths: tuple[str, ...]) -> Abilities:
-    """Load the app, and say what it can do."""
+    """Load and validate the app; returns its abilities."""
     app = load_app(app_address, import_paths)
     app.validate()
     return Abilities.of(app)
 
 
-# A process that has loaded the app is not used for anything else: a later state of the code is loaded anew.
+# One process per check: a later version of the code must be imported anew.
 _look = ray.remote(max_calls=1, num_cpus=0, max_retries=0)(look)
 
 
 async def check(blueprint: Blueprint) -> Abilities:
-    """What an app can do, as a process in the cluster sees it.
+    """Load an app in a process of the cluster; returns its abilities.
 
     Raises:
-        InvalidApp: it cannot be loaded there, or has faults; says why.
-        BusUnavailable: Ray has no process for it in time.
+        InvalidApp: it cannot be loaded there, or is invalid.
+        BusUnavailable: Ray starts no process in time.
     """
     options: dict[str, Any] = {"runtime_env": blueprint.runtime_env} if blueprint.runtime_env else {}
     try:
         async with asyncio.timeout(SECONDS):
-            # The reference is no coroutine of its own in a Ray client, but it can be awaited in both.
+            # In a Ray client the reference is no coroutine, but awaitable.
             found: Abilities = await _look.options(**options).remote(blueprint.app_address, blueprint.import_paths)
             return found
     except RayTaskError as error:
@@ -57,6 +57,6 @@ async def check(blueprint: Blueprint) -> Abilities:
 
 
 def _short(error: Exception) -> str:
-    """The end of a long message of Ray: what pip or the archive said stands there."""
+    """The last lines of Ray's message, which have the error of pip or of the archive."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " / ".join(lines[-3:])[-600:]

@@ -19,7 +19,7 @@ from plancast.cli.errors import CommandFailed, usage_error
 from plancast.terminal.output import note, size
 
 if TYPE_CHECKING:
-    from plancast_actors.deployment.code_archive import Shipment
+    from plancast_actors.deployment.code_archive import CodeArchive
 
 WorkingDir = Annotated[
     Path | None,
@@ -72,14 +72,14 @@ def shipped_code(
     Raises:
         CommandFailed: the options cannot be meant together, or the files cannot be shipped.
     """
-    from plancast_actors.deployment.code_archive import CannotShip, Shipment
+    from plancast_actors.deployment.code_archive import CannotShip, CodeArchive
 
     asked = [*pip, *_packages(requirements)]
     folder = working_dir or folder_of(app_address)
     if no_ship and (working_dir or asked):
         raise usage_error("--no-ship leaves nothing to do for --working-dir, --pip and --requirements")
     try:
-        shipment = Shipment.of(folder, exclude=exclude, requirements=asked) if folder is not None else None
+        shipment = CodeArchive.of(folder, exclude=exclude, requirements=asked) if folder is not None else None
     except CannotShip as error:
         raise CommandFailed(str(error), hint="--exclude PATTERN leaves files out; --working-dir names a folder.") from (
             error
@@ -140,7 +140,7 @@ def _packages(requirements: Path | None) -> list[str]:
     return [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
 
 
-def _tell(shipment: Shipment) -> None:
+def _tell(shipment: CodeArchive) -> None:
     bytes_in_all = sum((shipment.folder / name).stat().st_size for name in shipment.files)
     note(f"shipping {len(shipment.files)} files ({size(bytes_in_all)}) of {shipment.folder}")
     if shipment.too_large:
