@@ -66,7 +66,7 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "plancast.plan.context": {ENCODE: ("to_state", "packed_state")},
     "plancast.turn.turn": {ENCODE: ("entry", "packed_entry")},
-    "plancast_actors.workers.responses": {DECODE: ("read_request",), ENCODE: ("answer_of",)},
+    "plancast_actors.workers.responses": {DECODE: ("read_request",), ENCODE: ("make_response",)},
     "nats.aio.client": {BUS_IN: ("_read_loop",), BUS_OUT: ("_flusher",)},
 }
 """Functions of a module, by their own names."""
