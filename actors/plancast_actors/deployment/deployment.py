@@ -1,4 +1,4 @@
-"""Deployment: brings the actors of an app to what the settings ask, watches, drains and stops them."""
+"""Deployment: starts, watches, drains and stops the actors of an app."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ RETIRE_SECONDS = 10.0
 
 
 class Deployment:
-    """The actors of one app in one Ray namespace. This process must be connected to Ray."""
+    """The actors of one app in one Ray namespace. The process must be connected to Ray."""
 
     def __init__(self, app_name: str, settings: Settings) -> None:
         self.app_name = app_name
@@ -65,21 +65,21 @@ class Deployment:
         release: Release | None = None,
         runtime_env: dict[str, Any] | None = None,
     ) -> Deployment:
-        """Deploy an app: streams, hosts, dispatchers, workers. What is there already is found again.
+        """Deploy an app: streams, hosts, dispatchers, workers. Existing ones are kept.
 
-        Running hosts and workers keep their code; :func:`~plancast_actors.deployment.upgrade.upgrade` replaces it.
+        Running hosts and workers keep their code; :class:`~plancast_actors.deployment.upgrade.Upgrade` replaces it.
 
         Args:
             app_address: ``module:attribute``, importable on every node.
-            settings: Of the deployment; they reach every actor.
-            workers: Whether the app's workers run in the cluster too.
-            import_paths: Folders that the actors search for the app's modules.
-            release: The stamp of the code, for status.
-            runtime_env: Ray's, with code that was shipped.
+            settings: Passed to every actor.
+            workers: Whether to run the app's workers in the cluster.
+            import_paths: Folders with the app's modules.
+            release: The code's version, for status.
+            runtime_env: Ray's, with the shipped code.
 
         Raises:
-            InvalidApp: the app cannot run; names every fault.
-            BusUnavailable: NATS does not answer, or Ray has no room for an actor; names the actors.
+            InvalidApp: the app is invalid; names every fault.
+            BusUnavailable: NATS does not answer, or Ray lacks resources for an actor; names the actors.
         """
         app = load_app(app_address, import_paths)
         app.validate()
@@ -103,25 +103,25 @@ class Deployment:
         return cls("", settings) if names else None
 
     async def converge(self, bus: Bus, app: App, blueprint: Blueprint, *, workers: bool) -> None:
-        """Bring everything to what a blueprint says, and note which release runs."""
+        """Start, replace and stop actors to match a blueprint, and register its release."""
         await bus.ensure_streams()
         await self._create_task_consumers(bus, app)
         await self._converge_reasoners(blueprint, wants_reasoners(app, self.settings))
         processes = self.settings.workers.processes if workers and app.workers else 0
         await self._converge(bus, blueprint, processes)
-        await register_app(bus.registry, app, TTL_SECONDS)  # its hosts keep it up
+        await register_app(bus.registry, app, TTL_SECONDS)  # its hosts renew it
         counts = {"dispatchers": blueprint.options.count, "hosts": len(blueprint.shared_hosts), "workers": processes}
         record = blueprint.release.to_record(app.name, blueprint.app_address)
         await bus.registry.put(RECORD, self.namespace, {**record, **counts})
 
     async def _create_task_consumers(self, bus: Bus, app: App) -> None:
-        """Create what workers read, also those elsewhere, whose logins may create no consumer."""
+        """Create the consumers of tasks, also for external workers, whose logins may not create any."""
         settings = self.settings.workers
         for task in sorted({*app.tasks, *settings.tasks}):
             await bus.ensure_consumer(task_consumer(task, bus.subjects, settings.ack_wait))
 
     async def _converge(self, bus: Bus, blueprint: Blueprint, workers: int) -> None:
-        """Start what is missing, replace dispatchers that are set up otherwise, and let go of what is too many."""
+        """Start missing actors, replace dispatchers with other settings, and stop surplus ones."""
         dispatchers = [
             dataclasses.replace(blueprint, options=dataclasses.replace(blueprint.options, index=index))
             for index in range(blueprint.options.count)
@@ -138,14 +138,14 @@ class Deployment:
         await self.retire(await self._surplus("worker-", worker_names))
 
     async def _converge_reasoners(self, blueprint: Blueprint, wanted: bool) -> None:
-        """The pool starts and stops its reasoners itself."""
+        """Start or stop the pool; it manages its reasoners itself."""
         settings = self.settings.reasoners if wanted else None
         await self.retire(await actors.outdated(self.namespace, settings))
         if wanted:
             await self.start([(actors.start_pool, blueprint, POOL)])
 
     async def start(self, wanted: list[tuple[Callable[..., Any], Blueprint, str]]) -> None:
-        """Start actors, or find them, and wait until they can work."""
+        """Start actors, or find them, and wait until they are ready."""
         missing = {name for _, _, name in wanted}
 
         async def bring_up(start: Callable[..., Any], blueprint: Blueprint, name: str) -> None:
@@ -154,9 +154,9 @@ class Deployment:
                     actor = await asyncio.to_thread(start, blueprint, name, self.namespace)
                     await actor.ready.remote()
                     missing.discard(name)
-                except RayTaskError:  # it says itself why it cannot
+                except RayTaskError:  # its own start has failed
                     raise
-                except RayError:  # Ray is just restarting it, perhaps on another node
+                except RayError:  # Ray is restarting it, perhaps on another node
                     await asyncio.sleep(RESTART_PAUSE)
 
         try:
@@ -169,10 +169,10 @@ class Deployment:
         resources: Any = ray
         free, there = resources.available_resources().get("CPU", 0.0), resources.cluster_resources().get("CPU", 0.0)
         return (
-            f"Ray has not brought up {', '.join(names)} within {START_SECONDS:g} s. Each plan host asks for "
+            f"Ray has not started {', '.join(names)} within {START_SECONDS:g} s. Each plan host asks for "
             f"{self.settings.hosts.cpus:g} CPU (PLANCAST_HOSTS__CPUS), and {free:g} of {there:g} CPU are free: add a "
-            "node, or ask for less or for fewer hosts (PLANCAST_HOSTS__COUNT). What is up works already, and the rest "
-            "comes up as soon as there is room; deploy again then"
+            "node, or ask for less or for fewer hosts (PLANCAST_HOSTS__COUNT). What has started works already, "
+            "the rest starts when there is room; deploy again then"
         )
 
     async def _outdated(self, wanted: Sequence[Blueprint]) -> list[str]:
@@ -191,19 +191,19 @@ class Deployment:
     async def _surplus(self, prefix: str, wanted: Sequence[str]) -> list[str]:
         return [name for name in await asyncio.to_thread(names_of, self.namespace, [prefix]) if name not in wanted]
 
-    async def retire(self, names: Sequence[str], patience: float = RETIRE_SECONDS) -> bool:
-        """Drain and stop actors; what they do not get done is done by those that follow. False when there is some."""
-        drained = await asyncio.gather(*(self._drain(name, patience) for name in names))
+    async def retire(self, names: Sequence[str], drain_seconds: float = RETIRE_SECONDS) -> bool:
+        """Drain and stop actors; False when some were not drained. Their successors repeat the rest."""
+        drained = await asyncio.gather(*(self._drain(name, drain_seconds) for name in names))
         await asyncio.to_thread(self.end, names)
         return all(drained)
 
     async def names(self, *kinds: str) -> list[str]:
-        """Names of the actors that are there, of some kinds or of all."""
+        """Names of the running actors, of some kinds or of all."""
         prefixes = [KINDS[kind] for kind in kinds or KINDS]
         return await asyncio.to_thread(names_of, self.namespace, prefixes)
 
     async def status(self) -> dict[str, Any]:
-        """What runs: ``app``, ``namespace``, and for each kind of actor a list of what it says of itself."""
+        """Return ``app``, ``namespace``, and by kind of actor the list of their status reports."""
         names = await self.names()
         reports = await asyncio.gather(*(self._ask(name) for name in names))
         restarts = await asyncio.to_thread(restarts_of, self.namespace, names)
@@ -223,15 +223,15 @@ class Deployment:
             return {"name": name, "alive": False, "error": type(error).__name__}
 
     async def quiesce(self, timeout: float) -> bool:
-        """Take no more goals, events and tasks: let what is in hand end, and stop who reads. False when not all did.
+        """Drain and stop dispatchers and workers; False when some were not drained.
 
-        Plans rest in NATS; hosts and reasoners stay warm. Deploying again goes on.
+        Plans stay in NATS, hosts and reasoners running. A new deployment resumes.
         """
         drained = await self.retire(await self.names("dispatchers"), timeout)
         return await self.retire(await self.names("workers"), timeout) and drained
 
     async def drain(self, timeout: float = 10.0) -> bool:
-        """Stop taking events, and let what is in hand be committed; True when that was done in time."""
+        """Stop fetching events, and wait until those in flight are committed; False when that takes too long."""
         for kinds in (("dispatchers",), ("hosts", "dedicated"), ("workers", "reasoners")):
             names = await asyncio.to_thread(names_of, self.namespace, [KINDS[kind] for kind in kinds])
             done = await asyncio.gather(*(self._drain(name, timeout) for name in names))
@@ -247,7 +247,7 @@ class Deployment:
             return False
 
     async def down(self) -> None:
-        """Stop all actors. Plans go on when the app is deployed again."""
+        """Stop all actors. Plans resume when the app is deployed again."""
         names = await self.names()
         app = self.app_name or await self._app_of(names)
         await asyncio.to_thread(self.end, names)
@@ -255,13 +255,13 @@ class Deployment:
             await self._deregister(app)
 
     async def _app_of(self, names: Sequence[str]) -> str:
-        """The app's name, as one of its hosts says it; empty when none answers."""
+        """The app's name as reported by a host; empty when none answers."""
         hosts = [name for name in names if name.startswith(KINDS["hosts"])]
         reports = await asyncio.gather(*(self._ask(name) for name in hosts))
         return next((report["app"] for report in reports if "app" in report), "")
 
     async def _deregister(self, app: str) -> None:
-        """Have clients and planners know at once; what cannot be taken off now expires."""
+        """Delete the registrations, which would expire otherwise."""
         with contextlib.suppress(BusError, TimeoutError):
             async with asyncio.timeout(CALL_SECONDS):
                 bus = await connect(self.settings.nats, self.settings.bus)
@@ -272,7 +272,7 @@ class Deployment:
                     await bus.close()
 
     def end(self, names: Iterable[str]) -> None:
-        """Stop actors at once, for good; blocks."""
+        """Kill actors without restart; blocks."""
         for name in sorted(names, key=lambda name: name != POOL):  # it would replace its reasoners
             try:
                 ray.kill(ray.get_actor(name, namespace=self.namespace), no_restart=True)
@@ -280,9 +280,9 @@ class Deployment:
                 continue
 
     async def kill(self, name: str) -> int:
-        """Kill an actor's process with SIGKILL, as a fault would, and return its pid; Ray restarts it.
+        """Kill an actor's process on this machine with SIGKILL and return its pid; Ray restarts it.
 
-        Works for actors on this machine. One that is just being restarted is waited for.
+        Waits for an actor that is being restarted.
         """
         async with asyncio.timeout(START_SECONDS):
             while True:
@@ -302,15 +302,15 @@ class Deployment:
 
 
 def host_count(settings: Settings) -> int:
-    """How many shared hosts there are: as set, or one for each core but one."""
+    """Number of shared hosts: as configured, or one per core but one."""
     return settings.hosts.count or max(1, (os.cpu_count() or 1) - 1)
 
 
 def blueprint_of(app: App, app_address: str, settings: Settings, import_paths: Sequence[str]) -> Blueprint:
-    """What the actors of an app come to life from.
+    """Make the blueprint of an app's actors.
 
     Raises:
-        InvalidApp: there are more dispatchers than shards.
+        InvalidApp: more dispatchers than shards.
     """
     if settings.dispatchers.count > settings.bus.shards:
         raise InvalidApp(
@@ -326,7 +326,7 @@ def blueprint_of(app: App, app_address: str, settings: Settings, import_paths: S
 
 
 async def delete_stale_consumers(bus: Bus, dispatchers: Sequence[Blueprint]) -> None:
-    """Two consumers of a work queue may not overlap, so those of another number of dispatchers have to go."""
+    """Delete consumers of another number of dispatchers: those of a work queue may not overlap."""
     wanted = {spec.name for each in dispatchers for spec in consumer_specs(bus.subjects, each.options)}
     streams = (await bus.health())["streams"]
     sources: tuple[Source, ...] = ("results", "requests")

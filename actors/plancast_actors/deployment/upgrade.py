@@ -1,4 +1,4 @@
-"""Upgrade: new code under plans that are under way, and the old code back when the new one does not come up."""
+"""Upgrade: replaces the code of a deployment with running plans, and rolls back when the new code does not start."""
 
 from __future__ import annotations
 
@@ -26,46 +26,45 @@ from plancast_actors.workers.actor import start_worker
 from plancast_bus.errors import PlancastError
 from plancast_bus.ports.bus import Bus
 
-ROLLING_PATIENCE = 2.0
-"""Seconds for which a host may go on before it is replaced; dispatchers keep it busy, and hand over again what it
-had in hand."""
+ROLLING_DRAIN_SECONDS = 2.0
+"""Drain time of a host before it is replaced. Dispatchers keep it busy, and send its events in flight again."""
 GONE_SECONDS = 30.0
-"""For Ray to give the names of ended actors free."""
+"""Timeout for Ray to release the names of killed actors."""
 Mode = Literal["one by one", "all together"]
 
 
 class UpgradeRefused(PlancastError):
-    """Raised when plans under way need what a new release lacks; what ran before still runs."""
+    """Raised when running plans need what a new release lacks; the old release still runs."""
 
 
 class UpgradeFailed(PlancastError):
-    """Raised when a new release does not come up; says whether the old one runs again."""
+    """Raised when a new release does not start; the text says whether the old one runs again."""
 
 
 @dataclass(frozen=True)
 class Upgraded:
-    """What an upgrade has done."""
+    """Result of an upgrade."""
 
     before: Release
     after: Release
     mode: Mode
     drained: bool
-    """Whether everything in hand was finished in time; what was not is done again by the new release."""
+    """Whether everything in flight ended in time; the new release repeats the rest."""
     seconds: float
 
 
 class Upgrade:
-    """Replaces the code of a deployment. Plans go on with the state machine that they began with.
+    """Replaces the code of a deployment. Running plans keep their state machines.
 
     Args:
-        deployment: What runs.
-        app: The new one, as loaded here.
-        blueprint: What the new actors come to life from.
+        deployment: The running one.
+        app: The new app, as loaded here.
+        blueprint: Of the new actors.
         bus: A connection with the runtime's permissions.
         workers: Whether the app's workers run in the cluster.
-        force: Go on although plans under way need what the new app lacks; they fail, and say so.
-        timeout: Seconds for what is in hand to end.
-        say: Is told of each step.
+        force: Upgrade although running plans need what the new app lacks; they will fail.
+        timeout: Seconds to drain.
+        say: Called with a text for each step.
     """
 
     def __init__(
@@ -89,37 +88,37 @@ class Upgrade:
         self.timeout = timeout
         self.say = say
         self._old: dict[str, Blueprint] = {}
-        """By actor: dispatchers, shared hosts, workers and the pool, as they ran before."""
+        """Blueprints of the old dispatchers, shared hosts, workers and pool, by actor name."""
         self._record: dict[str, Any] | None = None
 
     async def run(self) -> Upgraded:
-        """Upgrade: one actor after the other where old and new code can move the same plans, else all together.
+        """Upgrade: a rolling one where old and new code can run the same plans, else all actors together.
 
         Raises:
-            InvalidApp: the new code cannot be loaded in the cluster; nothing was changed.
-            UpgradeRefused: plans need what it lacks; nothing was changed.
-            UpgradeFailed: it did not come up; the old code runs again, or the text says otherwise.
+            InvalidApp: the new code cannot be loaded in the cluster; nothing has changed.
+            UpgradeRefused: running plans need what it lacks; nothing has changed.
+            UpgradeFailed: it does not start; the old code runs again unless the text says otherwise.
         """
         began = time.monotonic()
         self.say("loading the new code in the cluster")
         new = await preflight.check(self.blueprint)
-        old = await self._look_at_what_runs()
+        old = await self._inspect()
         await self._refuse_gaps(old, new)
         mode: Mode = "one by one" if old is not None and new.can_run_beside(old) else "all together"
-        keepers = await self._keep_old_code()
+        holders = await self._hold_old_code()
         try:
             drained = await (self._one_by_one() if mode == "one by one" else self._all_together(old, new))
-            self.say("bringing up what is missing")
+            self.say("starting what is missing")
             await self.deployment.converge(self.bus, self.app, self.blueprint, workers=self.workers)
             await self._verify()
         except UpgradeRefused:
             await self._roll_back()
             raise
         except Exception as error:
-            raise await self._back_after(error) from error
+            raise await self._rolled_back_after(error) from error
         finally:
-            for keeper in keepers:
-                ray.kill(keeper)
+            for holder in holders:
+                ray.kill(holder)
         return Upgraded(self._before, self.blueprint.release, mode, drained, time.monotonic() - began)
 
     @property
@@ -130,8 +129,8 @@ class Upgrade:
     def _names(self, prefix: str) -> list[str]:
         return [name for name in self._old if name.startswith(prefix)]
 
-    async def _look_at_what_runs(self) -> Abilities | None:
-        """What the old code can go on with; None when no host says, as those of earlier versions do not."""
+    async def _inspect(self) -> Abilities | None:
+        """Read the old blueprints; returns the old abilities, or None when no host answers."""
         names = await self.deployment.names("dispatchers", "hosts", "workers", "reasoners")
         names = [name for name in names if not name.startswith(actors.REASONER_PREFIX)]
         found = await asyncio.gather(*(self._ask(name, "made_from") for name in names))
@@ -147,7 +146,7 @@ class Upgrade:
         except (RayError, ValueError, AttributeError, TimeoutError):
             return None
 
-    # Refusing.
+    # Requirements of running plans.
 
     async def _refuse_gaps(self, old: Abilities | None, new: Abilities) -> None:
         if old is not None and old.app != new.app:
@@ -169,7 +168,7 @@ class Upgrade:
                 "fail with --force"
             )
 
-    # Replacing.
+    # Replacement.
 
     async def _one_by_one(self) -> bool:
         deployment, new = self.deployment, self.blueprint
@@ -177,13 +176,13 @@ class Upgrade:
         for name in self._names("host-"):
             if name in new.shared_hosts:
                 self.say(f"replacing {name}")
-                await self._end([name], ROLLING_PATIENCE)  # what it has in hand is handed over again
+                await self._end([name], ROLLING_DRAIN_SECONDS)  # its events in flight are sent again
                 await deployment.start([(start_host, new, name)])
         for name in self._names("worker-") if self.workers else ():
             self.say(f"replacing {name}")
             drained &= await self._end([name], self.timeout)
             await deployment.start([(start_worker, new, name)])
-        await self._end(await deployment.names("reasoners"), ROLLING_PATIENCE)
+        await self._end(await deployment.names("reasoners"), ROLLING_DRAIN_SECONDS)
         if POOL in self._old:
             self.say("replacing the reasoners")
             await deployment.start([(actors.start_pool, new, POOL)])
@@ -193,23 +192,23 @@ class Upgrade:
                 self.say(f"replacing {mine.options.name}")
                 drained &= await self._end([mine.options.name], self.timeout)
                 await deployment.start([(start_dispatcher, mine, mine.options.name)])
-        await self._end(await deployment.names("dedicated"), ROLLING_PATIENCE)  # new dispatchers start them anew
+        await self._end(await deployment.names("dedicated"), ROLLING_DRAIN_SECONDS)  # new dispatchers start them anew
         return drained
 
     async def _all_together(self, old: Abilities | None, new: Abilities) -> bool:
         self.say("draining what runs")
         drained = await self.deployment.quiesce(self.timeout)
-        await self._refuse_gaps(old, new)  # plans may have begun since it was asked first
+        await self._refuse_gaps(old, new)  # plans may have started since the first check
         self.say("replacing all actors")
         await self._end(await self.deployment.names(), 0.0)
         return drained
 
-    async def _end(self, names: Iterable[str], patience: float) -> bool:
-        """End actors, and wait until others can take their names."""
+    async def _end(self, names: Iterable[str], drain_seconds: float) -> bool:
+        """Stop actors, and wait until their names are free."""
         names = list(names)
-        drained = await self.deployment.retire(names, patience)
+        drained = await self.deployment.retire(names, drain_seconds)
         async with asyncio.timeout(GONE_SECONDS):
-            while not set(names).isdisjoint(await self.deployment.names()):  # noqa: ASYNC110 - Ray does not tell
+            while not set(names).isdisjoint(await self.deployment.names()):  # noqa: ASYNC110 - Ray has no event for it
                 await asyncio.sleep(0.05)
         return drained
 
@@ -217,22 +216,22 @@ class Upgrade:
         status = await self.deployment.status()
         wanted = self.blueprint.release.code
         left = [each["name"] for each in status["dedicated"] if each.get("code") != wanted]
-        await self._end(left, ROLLING_PATIENCE)
+        await self._end(left, ROLLING_DRAIN_SECONDS)
         for kind in ("dispatchers", "hosts", "workers"):
             for each in status[kind]:
                 if not each["alive"] or each["code"] != wanted:
                     raise UpgradeFailed(f"{each['name']} {each.get('error', 'runs other code')}")
 
-    # Going back.
+    # Rollback.
 
-    async def _keep_old_code(self) -> list[Any]:
-        """Hold what was shipped for the old code: Ray forgets an archive with the last actor that has it."""
+    async def _hold_old_code(self) -> list[Any]:
+        """Keep the old archives alive: Ray deletes an archive with the last actor that uses it."""
         envs = {str(each.runtime_env): each.runtime_env for each in self._old.values() if each.runtime_env}
-        keepers = [_Keeper.options(runtime_env=env).remote() for env in envs.values()]
-        await asyncio.gather(*(_here(keeper) for keeper in keepers))
-        return keepers
+        holders = [_EnvHolder.options(runtime_env=env).remote() for env in envs.values()]
+        await asyncio.gather(*(_ready(holder) for holder in holders))
+        return holders
 
-    async def _back_after(self, error: Exception) -> UpgradeFailed:
+    async def _rolled_back_after(self, error: Exception) -> UpgradeFailed:
         why = str(error) or type(error).__name__
         if isinstance(error, ray.exceptions.RayTaskError):
             cause = getattr(error, "cause", None) or error
@@ -241,14 +240,13 @@ class Upgrade:
             await self._roll_back()
         except Exception as second:
             return UpgradeFailed(
-                f"the new code does not come up ({why}), and the old one does not come back ({second}): plans wait in "
+                f"the new code does not start ({why}), and neither does the old one ({second}): plans wait in "
                 "NATS; deploy a version that works"
             )
-        return UpgradeFailed(f"the new code does not come up: {why}. The old one runs again ({self._before})")
+        return UpgradeFailed(f"the new code does not start: {why}. The old one runs again ({self._before})")
 
     async def _roll_back(self) -> None:
-        """Have everything as it was."""
-        self.say(f"going back to {self._before}")
+        self.say(f"rolling back to {self._before}")
         deployment = self.deployment
         await self._end(await deployment.names(), 0.0)
         dispatchers = [self._old[name] for name in self._names("dispatcher-")]
@@ -264,16 +262,16 @@ class Upgrade:
             await self.bus.registry.put(RECORD, deployment.namespace, self._record)
 
 
-class Keeper:
-    """Holds a runtime environment."""
+class EnvHolder:
+    """An idle actor that keeps a runtime environment alive."""
 
-    def here(self) -> bool:
-        """Whether it is there."""
+    def ready(self) -> bool:
+        """Return when the environment is set up."""
         return True
 
 
-_Keeper = ray.remote(num_cpus=0)(Keeper)
+_EnvHolder = ray.remote(num_cpus=0)(EnvHolder)
 
 
-async def _here(keeper: Any) -> None:
-    await keeper.here.remote()
+async def _ready(holder: Any) -> None:
+    await holder.ready.remote()
