@@ -19,7 +19,7 @@ import plancast.errors
 import plancast_bus.errors
 from plancast.errors import InvalidPlannerConfig, PlancastError, ReasonerUnavailable, RetryableError
 from plancast.json_values.normalize import plain
-from plancast.models.port import ReasonReply, ReasonRequest
+from plancast.models.port import ReasonReply, ReasonRequest, Usage
 from plancast.telemetry.redaction import redact
 from plancast_actors.rpc.framing import pack
 
@@ -28,7 +28,7 @@ VERSION = 1
 releases talk to each other, and have to notice."""
 INCOMPATIBLE_RETRY_SECONDS = 2.0
 _UNPACKABLE = (TypeError, ValueError, OverflowError)
-_FIELDS = tuple(each.name for each in fields(ReasonRequest))
+_REQUEST, _REPLY, _USAGE = (tuple(each.name for each in fields(kind)) for kind in (ReasonRequest, ReasonReply, Usage))
 ERRORS: dict[str, type[PlancastError]] = {
     name: kind
     for module in (plancast_bus.errors, plancast.errors)
@@ -73,7 +73,7 @@ def pack_request(request: AnyRequest) -> PackedRequest:
     """
     if isinstance(request, PackedRequest):
         return request
-    values = {name: getattr(request, name) for name in _FIELDS}
+    values = {name: getattr(request, name) for name in _REQUEST}
     if request.api_key is not None:
         values["api_key"] = request.api_key.get_secret_value()
     try:
@@ -112,7 +112,11 @@ def read_call(packed: bytes) -> tuple[str, PackedRequest]:
 
 def pack_reply(reply: ReasonReply | None) -> bytes:
     """A reply; None for a call that its caller has cancelled."""
-    return pack((VERSION, None, None if reply is None else reply.to_dict()))
+    if reply is None:
+        return pack((VERSION, None, None))
+    values = {name: getattr(reply, name) for name in _REPLY}  # `to_dict` would copy deeply
+    values["usage"] = {name: getattr(reply.usage, name) for name in _USAGE}
+    return pack((VERSION, None, values))
 
 
 def pack_error(error: Exception) -> bytes:

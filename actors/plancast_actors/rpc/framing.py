@@ -32,7 +32,11 @@ _KEEPALIVE = (
 
 def pack(message: Any) -> bytes:
     """Serialize plain values. Raises TypeError, ValueError or OverflowError for anything else."""
-    packed: bytes = msgpack.packb(message, unicode_errors="surrogatepass")
+    packed: bytes
+    try:
+        packed = msgpack.packb(message)  # a third faster than with a handler of errors
+    except UnicodeEncodeError:
+        packed = msgpack.packb(message, unicode_errors="surrogatepass")
     return packed
 
 
