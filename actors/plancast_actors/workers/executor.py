@@ -8,7 +8,6 @@ import inspect
 import logging
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,49 +32,12 @@ ContextFactory = Callable[[EventEnvelope], PlatformContext]
 """Makes a handler's context for a request."""
 
 
-class FifoSemaphore:
-    """A fair semaphore that is acquired by a plain call, not a coroutine, while it is free."""
-
-    def __init__(self, count: int) -> None:
-        self._free = count
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    def try_acquire(self) -> bool:
-        """Acquire at once; False when nothing is free."""
-        if not self._free:
-            return False
-        self._free -= 1
-        return True
-
-    async def acquire(self) -> None:
-        """Acquire, waiting if necessary."""
-        if self.try_acquire():
-            return
-        handed_over = asyncio.get_running_loop().create_future()
-        self._waiting.append(handed_over)
-        try:
-            await handed_over
-        except asyncio.CancelledError:
-            if not handed_over.cancelled():
-                self.release()
-            raise
-
-    def release(self) -> None:
-        """Release to the next waiter."""
-        while self._waiting:
-            next_one = self._waiting.popleft()
-            if not next_one.done():
-                next_one.set_result(None)
-                return
-        self._free += 1
-
-
 class WorkerCapacity:
     """Limits the concurrent tasks of a worker, over all task types."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.slots = FifoSemaphore(worker.concurrency)
+        self.slots = asyncio.Semaphore(worker.concurrency)
         self.suspects = asyncio.Lock()
         """Held by the one running task among those during which processes have died before."""
         self.threads = ThreadPoolExecutor(worker.concurrency, thread_name_prefix=worker.name)

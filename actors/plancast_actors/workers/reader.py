@@ -216,32 +216,7 @@ class TaskReader:
         self._release(held)
 
     async def _execute(self, held: _InFlight, request: EventEnvelope) -> None:
-        if held.delivery.attempt == 1 and self._executor.trusted and not fault_injection.armed:
-            await self._execute_first(held, request)
-        else:
-            await self._execute_recorded(held, request)
-
-    async def _execute_first(self, held: _InFlight, request: EventEnvelope) -> None:
-        """Execute a task at its first delivery: the fast path, without a delivery record."""
-        delivery, slots = held.delivery, self._capacity.slots
-        try:
-            if not slots.try_acquire():
-                await slots.acquire()
-            try:
-                response = await self._executor.run(request, 1)
-            finally:
-                slots.release()
-        except RetryableError as error:
-            if await self._retry(held, request, self._record(delivery, request), error):
-                return
-            response = self._executor.failure(request, error)
-        if response is not None:
-            await self._publish(request, response)
-        self._settle(held)
-
-    async def _execute_recorded(self, held: _InFlight, request: EventEnvelope) -> None:
-        """Execute a redelivered task: earlier attempts count, and this one is recorded."""
-        record = self._record(held.delivery, request)
+        record = DeliveryRecord(self._bus.registry, self._event_type, held.delivery, request.id, self._executor.trusted)
         try:
             await self._attempt(held, request, record)
         except asyncio.CancelledError:
@@ -273,18 +248,12 @@ class TaskReader:
         await record.done()
         self._settle(held)
 
-    def _record(self, delivery: Delivery, request: EventEnvelope) -> DeliveryRecord:
-        return DeliveryRecord(self._bus.registry, self._event_type, delivery, request.id, self._executor.trusted)
-
     async def _run(self, request: EventEnvelope, record: DeliveryRecord, attempt: int) -> Response | None:
-        await self._capacity.slots.acquire()
-        try:
+        async with self._capacity.slots:
             if fault_injection.armed:
                 await fault_injection.reach(CrashPoint.WORKER_HANDLE_BEFORE, request.id)
             await record.begin()
             return await self._executor.run(request, attempt)
-        finally:
-            self._capacity.slots.release()
 
     async def _run_alone(self, request: EventEnvelope, record: DeliveryRecord, attempt: int) -> Response | None:
         """Run tasks during which processes have died one at a time, in random order.

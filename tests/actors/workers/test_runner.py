@@ -21,7 +21,6 @@ from plancast.plan.context import PlanContext
 from plancast.settings import WorkerSettings
 from plancast.worker import TaskContext, Worker
 from plancast_actors.workers.delivery_record import TRUSTED
-from plancast_actors.workers.executor import FifoSemaphore
 from plancast_actors.workers.responses import make_response
 from plancast_actors.workers.runner import TaskRunner, task_consumer
 from plancast_bus.clock import ManualClock
@@ -683,22 +682,6 @@ async def test_no_more_tasks_are_done_at_once_than_the_worker_allows(bench: Benc
     gate.open.set()
     answered = {(await bench.answer()).data["n"] for _ in range(10)}
     assert answered == set(range(10))
-
-
-async def test_who_no_longer_waits_for_a_place_does_not_keep_it() -> None:
-    slots = FifoSemaphore(1)
-    assert slots.try_acquire()
-    gone, handed_over, last = (asyncio.create_task(slots.acquire()) for _ in range(3))
-    await asyncio.sleep(0)
-    gone.cancel()
-    slots.release()
-    handed_over.cancel()  # at the moment when it has its place
-    await asyncio.wait_for(last, 1)
-    assert gone.cancelled()
-    assert handed_over.cancelled()
-    assert not slots.try_acquire()
-    slots.release()
-    assert slots.try_acquire()
 
 
 async def test_concurrency_counts_over_all_kinds_of_task(bench: Bench) -> None:
