@@ -17,8 +17,6 @@ from plancast_bus.jetstream.client.parser import TapParser
 
 CONGESTED = 4 << 20
 """Bytes that wait to be written, beyond which a sender waits its turn."""
-UNSENT = 64 * 1024
-"""Bytes that the kernel has not taken yet, beyond which what is to be written waits for them."""
 _KNOWN_HEADERS = frozenset(
     {
         "Content-Type",
@@ -88,8 +86,6 @@ class GuardedClient(Client):
         return super()._connect_command()
 
     async def _connect_to_server(self, s: Any) -> None:
-        if not self._transport and s.uri.scheme not in ("ws", "wss"):
-            self._transport = _Socket()  # type: ignore[no-untyped-call]
         await super()._connect_to_server(s)
         transport = self._transport
         if self.server_uid is None or not peer_owner.is_known():
@@ -192,37 +188,15 @@ class GuardedClient(Client):
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Write what is pending. Where the kernel is behind, the client's own task does that, which waits for it."""
+        """Wake nats-py's flusher task, which writes what is pending."""
         self._is_flush_due = False
-        if not self._pending:  # that task has been faster
-            return
-        transport = self._transport
-        if self.is_connected and isinstance(transport, _Socket) and transport.is_ready:
-            pending, self._pending = self._pending, []
-            self._pending_data_size = 0
-            transport.writelines(pending)
-        elif self._flush_queue is not None and self._flush_queue.empty():
+        if self._pending and self._flush_queue is not None and self._flush_queue.empty():
             run_at_once(self._flush_pending())
 
     @property
     def in_cluster(self) -> bool:
         """Whether the server that it was last connected to is one of several."""
         return bool(self._server_info.get("cluster"))
-
-
-class _Socket(TcpTransport):
-    """A connection to which many messages are written as one."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the kernel takes what is written."""
-        writer = self._io_writer
-        return writer is not None and not writer.is_closing() and writer.transport.get_write_buffer_size() < UNSENT
-
-    def writelines(self, payload: list[bytes]) -> None:
-        """Write messages, of which there may be hundreds: to copy them costs less than a buffer for each."""
-        if self._io_writer is not None:
-            self._io_writer.write(b"".join(payload))
 
 
 async def _owner_of_peer(transport: TcpTransport) -> int:
