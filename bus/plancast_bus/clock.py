@@ -42,11 +42,6 @@ class ManualClock:
     def time(self) -> float:
         return self._now
 
-    @property
-    def sleepers(self) -> int:
-        """How many wait for the clock to move."""
-        return sum(not woken.done() for _, _, woken in self._sleepers)
-
     async def sleep(self, seconds: float) -> None:
         if seconds <= 0:
             await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.isolation.listening import addresses_of, is_loopback
 
-from plancast_bus.nats_server.process import NatsServer, ServerOptions
+from plancast_bus.nats_server.process import NatsServer
 
 pytestmark = [
     pytest.mark.slow,
@@ -52,9 +52,8 @@ print(ray.get(run.remote()))
 """
 
 
-@pytest.mark.parametrize("http_port", [None, 0])
-def test_the_embedded_nats_listens_on_the_loopback_alone(tmp_path: Path, http_port: int | None) -> None:
-    with NatsServer(tmp_path / "nats", ServerOptions(http_port=http_port)) as server:
+def test_the_embedded_nats_listens_on_the_loopback_alone(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "nats") as server:
         found = {address: name for address, name in addresses_of(os.getpid()).items() if "nats" in name}
 
         assert any(address.endswith(server.url.rpartition(":")[2]) for address in found)

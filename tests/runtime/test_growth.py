@@ -80,7 +80,7 @@ class Recorder:
             return counting
 
         store.commit, host.bus.emit = counted_commit, counted_emit  # type: ignore[method-assign]
-        for name in ("load", "history", "get_alias", "put_alias", "get_machine"):
+        for name in ("load", "history", "get_alias", "get_machine"):
             setattr(store, name, counted(name))
 
     def mean(self, first: int, count: int) -> tuple[float, float, float]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
 from functools import lru_cache
 
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.errors import PayloadTooLarge, PublishRefused
-from plancast_bus.events.nats_binding import read_message
 from plancast_bus.memory.checkpoints import KeptPlans
 from plancast_bus.memory.dead_letters import KeptDeadLetters
 from plancast_bus.memory.registry import KeptRegistrations
@@ -138,14 +136,6 @@ class MemoryWorld:
         return stream.append(
             stored, payload, content_type, message_id, is_response=is_response, tenant=tenant, trace=trace
         )
-
-    def publish_message(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> int:
-        """Store a message as any client of NATS, or one that speaks CloudEvents, publishes it; else as :meth:`publish`.
-
-        Its ``Content-Type``, ``Nats-Msg-Id``, trace context and ``ce-`` headers are read.
-        """
-        message = read_message(headers, payload)
-        return self.publish(subject, message.payload, message.content_type, message.message_id, trace=message.trace)
 
     def shard(self, token: str) -> int:
         """The shard of an encoded correlation id."""

@@ -61,7 +61,6 @@ class MemoryBus:
         self._consumers: set[MemoryConsumer] = set()
         self._subscriptions: set[_Subscribed] = set()
         self._on_reconnect: list[Callable[[], None]] = []
-        self._on_lost: list[Callable[[str], None]] = []
 
     async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
         """Publish an event; see :meth:`plancast_bus.ports.bus.Bus.publish`."""
@@ -151,14 +150,7 @@ class MemoryBus:
         self._on_reconnect.append(callback)
 
     def on_lost(self, callback: Callable[[str], None]) -> None:
-        """Keep a callback for :meth:`lose`; by itself this connection is never closed for good."""
-        self._on_lost.append(callback)
-
-    def lose(self, reason: str = "the connection is closed for good") -> None:
-        """Do as if the connection had been closed for good."""
-        self.closed = True
-        for callback in self._on_lost:
-            callback(reason)
+        """Do nothing: a connection in memory is never lost for good."""
 
     def reconnect(self) -> None:
         """Do as if the connection had been lost and come back."""

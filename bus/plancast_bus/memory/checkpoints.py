@@ -252,9 +252,6 @@ class MemoryCheckpoints:
         if kept.digest in machines and machines[kept.digest][0] == kept:
             del machines[kept.digest]
 
-    async def put_alias(self, correlation_id: str, plan: str) -> None:
-        (await self._kept()).note_alias(correlation_id, plan)
-
     async def get_alias(self, correlation_id: str) -> str | None:
         return (await self._kept()).aliases.get(correlation_id)
 

@@ -70,9 +70,6 @@ class ServerOptions:
     port: int = 0
     """The client port; 0 lets the server choose a free one, which is then kept for restarts."""
 
-    http_port: int | None = None
-    """The monitoring port; 0 for a free one, None for no monitoring."""
-
     server_name: str = "plancast"
     """The name that the server gives to its clients and in its logs."""
 
@@ -125,7 +122,6 @@ class NatsServer:
         self.data_dir = Path(data_dir).absolute()
         self.options = options or ServerOptions()
         self._port = self.options.port
-        self._http_port = self.options.http_port
         self._process: subprocess.Popen[bytes] | None = None
         self._staging = Staging(self.data_dir)
 
@@ -143,11 +139,6 @@ class NatsServer:
         if options.user is not None and options.password is not None:
             return f"nats://{quote(options.user, safe='')}:{quote(options.password, safe='')}@{address}"
         return self.url
-
-    @property
-    def monitoring_url(self) -> str | None:
-        """Where the monitoring pages are, or None if they are off."""
-        return None if self._http_port is None else f"http://{self._address(self._http_port)}"
 
     @property
     def log_path(self) -> Path:
@@ -218,11 +209,6 @@ class NatsServer:
             self._process.wait()
         self._release()
 
-    def restart(self) -> None:
-        """Stop and start on the same data and ports. Raises `NatsServerError` as `start` does."""
-        self.stop()
-        self.start()
-
     def __enter__(self) -> Self:
         return self.start()
 
@@ -277,8 +263,6 @@ class NatsServer:
             "logfile_size_limit": _LOG_SIZE_LIMIT,
             "logfile_max_num": 3,
         }
-        if self._http_port is not None:
-            config["http_port"] = self._http_port or -1
         if (cluster := options.cluster) is not None:
             config["cluster"] = {
                 "name": cluster.name,
@@ -346,8 +330,6 @@ class NatsServer:
             except (OSError, ValueError):
                 return False  # being written
             self._port = urlsplit(listening["nats"][0]).port or 0
-            if self._http_port is not None:
-                self._http_port = urlsplit(listening["monitoring"][0]).port or 0
             return True
         return False
 

@@ -325,10 +325,6 @@ class CheckpointStore(Protocol):
         """Remove a state machine, unless it was put again since."""
         ...
 
-    async def put_alias(self, correlation_id: str, plan: str) -> None:
-        """Note that events with ``correlation_id`` belong to the plan whose correlation id is ``plan``."""
-        ...
-
     async def get_alias(self, correlation_id: str) -> str | None:
         """The plan's own correlation id that a further one was noted for, or None."""
         ...

@@ -14,6 +14,7 @@ import pytest
 
 from plancast_bus.events.codec import decode
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.nats_binding import read_message
 from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.ports.bus import Bus, Consumer, ConsumerSpec, Delivery
@@ -63,7 +64,8 @@ async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
             world = MemoryWorld(settings)
 
             async def in_memory(subject: str, payload: bytes, headers: Mapping[str, str]) -> None:
-                world.publish_message(subject, payload, headers)
+                message = read_message(headers, payload)
+                world.publish(subject, message.payload, message.content_type, message.message_id, trace=message.trace)
 
             return Adapter(MemoryBus(world), in_memory)
         return await on_nats(request.getfixturevalue("nats_server"), settings, closing)

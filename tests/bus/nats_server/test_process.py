@@ -1,23 +1,18 @@
-"""The embedded nats-server, and what is asked of somebody's own."""
+"""The embedded nats-server."""
 
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import nats
 import pytest
 
-from plancast_bus.errors import BusUnavailable, NatsServerError, UnsupportedServer
-from plancast_bus.nats_server.probe import ServerInfo, find_server, require_version
+from plancast_bus.errors import NatsServerError
 from plancast_bus.nats_server.process import NatsServer, ServerOptions
 
 
@@ -54,36 +49,23 @@ def eventually(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@contextmanager
-def greeter(greeting: bytes) -> Iterator[str]:
-    """A TCP server that says one thing to whoever connects; yields its address."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-
-        def greet() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.sendall(greeting)
-
-        thread = threading.Thread(target=greet, daemon=True)
-        thread.start()
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-        thread.join()
+def has_jetstream(server: NatsServer) -> bool:
+    return "error" not in (server.ask("INFO") or {"error": None})
 
 
-def test_a_started_server_has_jetstream_and_the_asked_for_payload(nats_server: NatsServer) -> None:
-    info = find_server(nats_server.url)
-
-    require_version(info)
-    assert info.jetstream
-    assert info.max_payload == 8 * 1024 * 1024
-    assert not info.auth_required
+async def test_a_started_server_has_jetstream_and_the_requested_payload(nats_server: NatsServer) -> None:
+    assert has_jetstream(nats_server)
+    client = await nats.connect(nats_server.url)
+    assert client.max_payload == 8 * 1024 * 1024
+    await client.close()
 
 
 async def test_a_restart_keeps_port_and_data(fresh_nats: NatsServer) -> None:
     url, first_pid = fresh_nats.url, fresh_nats.pid
     await remember(url, b"before the restart")
 
-    fresh_nats.restart()
+    fresh_nats.stop()
+    fresh_nats.start()
 
     assert fresh_nats.url == url
     assert fresh_nats.pid not in (None, first_pid)
@@ -96,8 +78,7 @@ async def test_a_killed_server_starts_again_on_its_port_and_data(fresh_nats: Nat
 
     fresh_nats.kill()
     assert not fresh_nats.running
-    with pytest.raises(BusUnavailable):
-        find_server(url)
+    assert fresh_nats.ask("INFO") is None
     fresh_nats.start()
 
     assert fresh_nats.url == url
@@ -113,7 +94,7 @@ async def test_a_server_that_crashed_by_itself_starts_again(fresh_nats: NatsServ
     fresh_nats.start()
 
     assert fresh_nats.url == url
-    assert find_server(url).jetstream
+    assert has_jetstream(fresh_nats)
 
 
 async def test_the_async_context_manager_starts_and_stops(tmp_path: Path) -> None:
@@ -155,19 +136,19 @@ def test_the_server_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         "from plancast_bus.nats_server.process import NatsServer\n"
         "server = NatsServer(sys.argv[1])\n"
         "thread = threading.Thread(target=server.start); thread.start(); thread.join()\n"
-        "print(server.pid, server.url, flush=True)\n"
+        "print(server.pid, server.ask('INFO') is not None, flush=True)\n"
         "time.sleep(3600)\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        session, url = parent.stdout.readline().split()
-        assert find_server(url).jetstream
+        session, has_answered = parent.stdout.readline().split()
+        assert has_answered == "True"
         parent.kill()
 
     eventually(lambda: members_of_session(int(session)) == [])
     with NatsServer(tmp_path) as successor:
-        assert find_server(successor.url).jetstream
+        assert has_jetstream(successor)
 
 
 def test_an_occupied_port_is_named_with_the_log(nats_server: NatsServer, tmp_path: Path) -> None:
@@ -209,7 +190,7 @@ def test_a_data_folder_serves_one_server_only(fresh_nats: NatsServer, monkeypatc
         NatsServer(fresh_nats.data_dir, ServerOptions(server_name="intruder")).start()
 
     assert fresh_nats.config_path.read_bytes() == config
-    assert find_server(fresh_nats.url).jetstream
+    assert has_jetstream(fresh_nats)
 
 
 def test_a_data_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -240,7 +221,6 @@ async def test_credentials_are_required_and_kept_out_of_sight(
 ) -> None:
     secret = list(login.values())[-1]
     with NatsServer(tmp_path, options) as server:
-        assert find_server(server.url).auth_required
         refused = nats.aio.client.Client()  # `nats.connect` would leave the refused connection open
         with pytest.raises(nats.errors.Error, match="Authorization Violation"):
             await refused.connect(server.url, allow_reconnect=False)
@@ -258,60 +238,17 @@ def test_contradictory_credentials_are_refused(faulty: dict[str, str]) -> None:
         ServerOptions(**faulty)
 
 
-def test_options_reach_the_server(tmp_path: Path) -> None:
-    options = ServerOptions(http_port=0, max_payload=1024 * 1024, sync_interval="always", server_name="mine")
+async def test_options_reach_the_server(tmp_path: Path) -> None:
+    options = ServerOptions(max_payload=1024 * 1024, sync_interval="always", server_name="mine")
     with NatsServer(tmp_path, options) as server:
-        info = find_server(server.url)
-        with urllib.request.urlopen(f"{server.monitoring_url}/jsz") as page:
-            jetstream = json.load(page)
+        client = await nats.connect(server.url)
+        info = client._server_info
+        await client.close()
+        assert json.loads(server.config_path.read_text())["jetstream"]["sync_interval"] == "always"
 
-    assert (info.server_name, info.max_payload) == ("mine", 1024 * 1024)
-    assert jetstream["config"]["sync_always"] is True
+    assert (info["server_name"], info["max_payload"]) == ("mine", 1024 * 1024)
 
 
 def test_there_is_no_url_before_the_port_is_chosen(tmp_path: Path) -> None:
     with pytest.raises(NatsServerError, match="chosen at start"):
         _ = NatsServer(tmp_path).url
-
-
-def test_a_server_that_is_too_old_is_refused_with_both_versions() -> None:
-    greeting = {"version": "2.9.10", "max_payload": 1048576, "jetstream": True, "server_name": "debian"}
-    with greeter(b"INFO " + json.dumps(greeting).encode() + b" \r\n") as address:
-        info = find_server(f"nats://{address}")
-
-    assert info == ServerInfo("2.9.10", 1048576, True, "debian")
-    with pytest.raises(UnsupportedServer, match=r"'debian' is version 2\.9\.10, and plancast needs 2\.12"):
-        require_version(info)
-
-
-@pytest.mark.parametrize("version", ["2.12.0", "2.12.0-RC.1", "2.15.1", "3.0.0", "v2.13.0"])
-def test_new_enough_versions_pass(version: str) -> None:
-    require_version(ServerInfo(version, 0, True))
-
-
-@pytest.mark.parametrize("version", ["", "2.11.9", "2.9.10", "1.99.0", "newest"])
-def test_old_and_unknown_versions_are_refused(version: str) -> None:
-    with pytest.raises(UnsupportedServer):
-        require_version(ServerInfo(version, 0, True))
-
-
-def test_nobody_at_the_url_is_told_with_the_address_and_no_password() -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        port = listener.getsockname()[1]
-
-    with pytest.raises(BusUnavailable, match=f"127.0.0.1:{port}") as raised:
-        find_server(f"nats://ann:s3cret@127.0.0.1:{port}")
-
-    assert "s3cret" not in str(raised.value)
-
-
-@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n", b"INFO []\r\n", b"INFO {\r\n", b""])
-def test_something_else_at_the_url_is_told(greeting: bytes) -> None:
-    with greeter(greeting) as address, pytest.raises(BusUnavailable, match="is no nats-server"):
-        find_server(address)
-
-
-@pytest.mark.parametrize("url", ["http://host:4222", "nats://", "nats://host:port", ""])
-def test_a_url_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(BusUnavailable, match="nats://host:4222"):
-        find_server(url)

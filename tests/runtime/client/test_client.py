@@ -29,7 +29,7 @@ from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.ports.bus import Bus, Consumer, ConsumerSpec
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
-from plancast_bus.ports.effects import Respond
+from plancast_bus.ports.effects import NoteAlias, Respond
 from plancast_bus.settings import BusSettings, NatsSettings
 
 MACHINE = {
@@ -454,7 +454,7 @@ async def test_a_plan_that_nobody_knows_is_not_found(client: Client) -> None:
 async def test_a_plan_is_found_by_a_further_correlation_id(client: Client, host: Host) -> None:
     submitted = await client.submit("trip.goal", {})
     await host.begin(results={"a": 1})
-    await host.bus.checkpoints.put_alias("booking 7", submitted.plan_id)
+    await host.bus.emit([NoteAlias("booking 7", submitted.plan_id)])
     handle = client.plan("booking 7")
     assert (await handle.state())["plan_id"] == submitted.plan_id
     assert len(await handle.history()) == 1

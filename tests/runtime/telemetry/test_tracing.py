@@ -27,6 +27,7 @@ from plancast.settings import Settings, TelemetrySettings
 from plancast.telemetry.tracing import Tracing
 from plancast.testing import Answer, MemoryWorld, ModelServer, PlancastTest
 from plancast_bus.events.codec import decode
+from plancast_bus.events.trace_context import read_trace
 from plancast_bus.memory import MemoryBus
 from plancast_bus.ports.bus import ConsumerSpec
 from plancast_bus.ports.effects import Publish
@@ -196,7 +197,7 @@ async def test_a_trace_from_outside_is_passed_along_unchanged_while_traces_are_o
     async with PlancastTest(greeting(tell), settings=OFF, world=world) as env:
         facts = listen(world, "facts", "business-facts")
         goal = env.bus.subjects.event("action-requests", "p1", "greet.goal")
-        world.publish_message(goal, b'{"data": {}}', {"traceparent": TRACEPARENT, "tracestate": "vendor=1"})
+        world.publish(goal, b'{"data": {}}', None, None, trace=read_trace(TRACEPARENT, "vendor=1"))
         handle = env.client.plan("p1")
         await asyncio.wait_for(_finished(handle), 10)
         (fact,) = await asyncio.wait_for(facts.fetch(10), 10)
@@ -240,7 +241,7 @@ async def test_a_malformed_traceparent_is_ignored_and_the_plan_has_a_trace_of_it
     world = MemoryWorld()
     async with PlancastTest(greeting(), tracing=traced.tracing, world=world) as env:
         subject = env.bus.subjects.event("action-requests", "p1", "greet.goal")
-        world.publish_message(subject, b'{"data": {}}', {"traceparent": hostile})
+        world.publish(subject, b'{"data": {}}', None, None, trace=read_trace(hostile))
         await asyncio.wait_for(_finished(env.client.plan("p1")), 10)
     (root, *_) = traced.spans()
     assert (root.name, root.parent) == ("plan turn greeter", None)

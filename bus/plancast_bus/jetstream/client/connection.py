@@ -16,11 +16,12 @@ from nats import errors as nats_errors
 
 from plancast_bus.errors import BusUnavailable, UnsupportedServer
 from plancast_bus.jetstream.client.nats_client import GuardedClient, OtherOwner
-from plancast_bus.nats_server.probe import MINIMUM_VERSION
 from plancast_bus.settings import NatsSettings
 
 logger = logging.getLogger(__name__)
 
+MINIMUM_VERSION = (2, 12)
+"""The oldest nats-server that has scheduled messages and atomic batches."""
 RECONNECT_WAIT = 0.2
 """Seconds between two attempts to reach the same server again."""
 PENDING_BYTES = 8 * 1024 * 1024

@@ -377,10 +377,6 @@ class JetStreamCheckpoints:
             if error.code not in MESSAGE_GONE:
                 raise
 
-    async def put_alias(self, correlation_id: str, plan: str) -> None:
-        """Note that events with ``correlation_id`` belong to the plan whose correlation id is ``plan``."""
-        await self._publisher.publish_acked(self._subjects.alias(correlation_id), plan.encode(), {})
-
     async def get_alias(self, correlation_id: str) -> str | None:
         """The plan's own correlation id that a further one was noted for, or None."""
         message = await self._newest(self._names.meta, self._subjects.alias(correlation_id))
