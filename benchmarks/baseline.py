@@ -44,9 +44,9 @@ from benchmarks.script import Script
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.jetstream.client.api import JetStreamApi
 from plancast_bus.jetstream.client.connection import Connection
-from plancast_bus.jetstream.client.request_reply import Exchange
+from plancast_bus.jetstream.client.request_reply import Requester
 from plancast_bus.jetstream.messaging.consumer import PullConsumer
-from plancast_bus.jetstream.messaging.publisher import Publisher, as_it_is
+from plancast_bus.jetstream.messaging.publisher import Publisher, unchanged
 from plancast_bus.jetstream.stores.checkpoints import EXPECTED, SUMMARY, TTL, ttl_header
 from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.ports.bus import ConsumerSpec, Delivery
@@ -81,11 +81,11 @@ class Role:
 class Wire:
     """The product's connection, publisher and consumers, without the bus on top."""
 
-    def __init__(self, connection: Connection, exchange: Exchange, settings: BusSettings) -> None:
+    def __init__(self, connection: Connection, requester: Requester, settings: BusSettings) -> None:
         self.subjects = Subjects(settings.prefix)
-        self.publisher = Publisher(exchange, self.subjects, settings.group_commit)
+        self.publisher = Publisher(requester, self.subjects, settings.group_commit)
         self._connection = connection
-        self._api = JetStreamApi(exchange)
+        self._api = JetStreamApi(requester)
         self._names = StreamNames.of(settings.prefix)
 
     @classmethod
@@ -93,9 +93,9 @@ class Wire:
         """Connect."""
         connection = Connection(role.nats)
         await connection.open()
-        exchange = Exchange(connection)
-        await exchange.open()
-        return cls(connection, exchange, role.bus)
+        requester = Requester(connection)
+        await requester.open()
+        return cls(connection, requester, role.bus)
 
     def consume(self, spec: ConsumerSpec) -> PullConsumer:
         """Read a durable consumer."""
@@ -205,7 +205,7 @@ class Plans(Reader):
             }
             if ends:
                 headers[EXPECTED] = "0"
-            replies.append(self._publisher.begin(subject, payload, headers, as_it_is))
+            replies.append(self._publisher.begin(subject, payload, headers, unchanged))
         for reply in replies:
             await self._publisher.settle(subject, reply)
 

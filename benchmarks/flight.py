@@ -18,7 +18,7 @@ from plancast_bus.events.codec import load
 from plancast_bus.jetstream import connect
 from plancast_bus.jetstream.client.api import JetStreamApi
 from plancast_bus.jetstream.client.connection import Connection
-from plancast_bus.jetstream.client.request_reply import Exchange
+from plancast_bus.jetstream.client.request_reply import Requester
 from plancast_bus.jetstream.messaging.stream_reader import StreamReader
 from plancast_bus.jetstream.stores.checkpoints import SUMMARY
 from plancast_bus.jetstream.streams.definitions import StreamNames
@@ -138,10 +138,10 @@ async def flight_over(running: Running) -> AsyncIterator[Flight]:
     bus = await connect(running.settings.nats, running.settings.bus)
     connection = Connection(running.settings.nats)
     await connection.open()
-    exchange = Exchange(connection)
-    await exchange.open()
+    requester = Requester(connection)
+    await requester.open()
     flight = Flight(bus)
-    reader = StreamReader(connection, JetStreamApi(exchange))
+    reader = StreamReader(connection, JetStreamApi(requester))
     responses = f"{bus.subjects.prefix}.action-results.*.{w6_app.RESPONSE}"
     subscription = await bus.subscribe(responses, flight._responded)
     watching = asyncio.create_task(flight._watch(reader))

@@ -22,7 +22,7 @@ from plancast_actors.hosting.activation import Activation
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_bus.jetstream.client.api import JetStreamApi
 from plancast_bus.jetstream.client.connection import Connection
-from plancast_bus.jetstream.client.request_reply import Exchange
+from plancast_bus.jetstream.client.request_reply import Requester
 from plancast_bus.jetstream.streams.definitions import StreamNames
 
 
@@ -130,9 +130,9 @@ async def _activate(waiting: Waiting, size: Size) -> tuple[Outcome, Outcome]:
     connection = Connection(settings.nats)
     await connection.open()
     try:
-        exchange = Exchange(connection)
-        await exchange.open()
-        api, stream = JetStreamApi(exchange), StreamNames.of(subjects.prefix).checkpoints
+        requester = Requester(connection)
+        await requester.open()
+        api, stream = JetStreamApi(requester), StreamNames.of(subjects.prefix).checkpoints
         activations: list[float] = []
         reads: list[float] = []
         for plan, other in zip(*(map(waiting.plan, _picks(size, seed)) for seed in (1, 2)), strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from plancast_bus.memory import MemoryWorld
-from plancast_bus.memory.checkpoints import KeptPlans
+from plancast_bus.memory.checkpoints import PlanTable
 from plancast_bus.ports.effects import Effect
 from plancast_bus.settings import BusSettings
 from simulation.history import Committed, Emitted, Entry, Fact, History
@@ -40,7 +40,7 @@ class ObservedWorld(MemoryWorld):
         return self.history
 
 
-class _ObservedPlans(KeptPlans):
+class _ObservedPlans(PlanTable):
     def __init__(self, world: ObservedWorld) -> None:
         super().__init__(world.clock)
         self._world = world

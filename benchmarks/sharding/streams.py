@@ -26,7 +26,7 @@ from plancast.settings import Settings
 from plancast_actors.deployment.deployment import host_count
 from plancast_bus.jetstream import connect
 from plancast_bus.jetstream.client.connection import Connection
-from plancast_bus.jetstream.client.request_reply import Exchange
+from plancast_bus.jetstream.client.request_reply import Requester
 from plancast_bus.jetstream.messaging.publisher import Publisher
 from plancast_bus.jetstream.stores.checkpoints import EXPECTED, SUMMARY
 from plancast_bus.nats_server.process import NatsServer
@@ -120,9 +120,9 @@ async def _rest(script: Script, count: int) -> Row:
         await bus.ensure_streams()
         connection = Connection(settings.nats)
         await connection.open()
-        exchange = Exchange(connection)
-        await exchange.open()
-        publisher = Publisher(exchange, bus.subjects)
+        requester = Requester(connection)
+        await requester.open()
+        publisher = Publisher(requester, bus.subjects)
         turn, subjects = script.turns[1], bus.subjects
         headers = {EXPECTED: "0", SUMMARY: turn.summary}
         due = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")

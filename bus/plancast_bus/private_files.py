@@ -57,7 +57,7 @@ def is_ours(descriptor: int) -> bool:
     return os.fstat(descriptor).st_uid == os.geteuid()
 
 
-def kept_token(file: Path) -> str:
+def load_token(file: Path) -> str:
     """The random token in a file of a private folder; a new one where there is none, or others could have read it."""
     try:
         with open(file, encoding="ascii") as opened:

@@ -25,8 +25,8 @@ _NAME = re.compile(r"[!-)+\-/-=?-~]+(\.[!-)+\-/-=?-~]+)*")  # printable ASCII bu
 _STORE = "-store"
 _LISTED = frozenset({"agent", "app", "event"})
 """Kinds of registrations that clients, workers and observers may list."""
-KEEPERS = "*.keepers.*"
-"""Filter for :meth:`Subjects.keeper`, of whatever deployment and work queue."""
+PLACEHOLDERS = "*.keepers.*"
+"""Filter for :meth:`Subjects.placeholder`, of whatever deployment and work queue."""
 LetterWriter = Literal["runtime", "login"]
 """Who has put a message aside: the runtime, or a worker with a login of its own, whose word it is."""
 MAX_TOKEN = 400
@@ -265,7 +265,7 @@ class Subjects:
         """Filter for the due timers of a shard, as stored."""
         return f"{self.store}.timers.due.{shard}.*.>"
 
-    def keeper(self, source: str) -> str:
+    def placeholder(self, source: str) -> str:
         """Where the message rests that keeps a work queue from being empty."""
         return f"{self.store}.keepers.{source}"
 

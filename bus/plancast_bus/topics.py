@@ -31,7 +31,7 @@ def admitted_bytes(max_bytes: int) -> int:
     return max_bytes - max_bytes // 4 if max_bytes > 0 else -1
 
 
-def full(stream: str, how: str) -> str:
+def stream_full_message(stream: str, how: str) -> str:
     """What is said to those who are refused."""
     return (
         f"the stream {stream} is full ({how}): it takes no more until what it holds is processed. See whether its "

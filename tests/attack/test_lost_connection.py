@@ -21,7 +21,7 @@ from tests.attack.running import PATIENCE, PROTOCOL_ERROR, Proxy, Running
 from plancast import BusUnavailable, Client, Settings
 from plancast_actors.liveness import watchdog
 from plancast_bus.jetstream import JetStreamBus, connect
-from plancast_bus.jetstream.core_nats import connect_plain
+from plancast_bus.jetstream.core_nats import connect_core
 from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.settings import NatsSettings
 
@@ -113,7 +113,7 @@ async def test_a_connection_that_we_close_is_not_lost(nats_server: NatsServer) -
         await bus.close()
         await asyncio.sleep(0.05)
         assert not became
-        theirs = await connect_plain(NatsSettings(url=proxy.url))
+        theirs = await connect_core(NatsSettings(url=proxy.url))
         theirs.on_lost(became.append)
         await theirs.close()
         await asyncio.sleep(0.05)

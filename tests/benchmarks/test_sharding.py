@@ -24,7 +24,7 @@ from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
 from plancast_bus.jetstream.client.api import JetStreamApi
 from plancast_bus.jetstream.client.connection import Connection
-from plancast_bus.jetstream.client.request_reply import Exchange
+from plancast_bus.jetstream.client.request_reply import Requester
 from plancast_bus.jetstream.messaging.publisher import Publisher
 from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.memory import MemoryBus
@@ -49,7 +49,7 @@ GROUP = Group(turns_per_second=1000, dispatchers=2, hosts=4, dispatcher_ms=0.2, 
 class Host:
     """A plan host that answers nothing."""
 
-    async def exchange(self, *_: Any) -> Any:
+    async def requester(self, *_: Any) -> Any:
         return []
 
     async def incarnation(self) -> str:
@@ -79,18 +79,18 @@ async def test_shards_are_those_that_a_nats_server_puts_into_subjects(nats_serve
     bus = await connect(nats, settings)
     connection = Connection(nats)
     await connection.open()
-    exchange = Exchange(connection)
-    await exchange.open()
+    requester = Requester(connection)
+    await requester.open()
     try:
         await bus.ensure_streams()
         for each in IDS:
             await bus.publish(
                 EventEnvelope(source="test", type="x.done", topic=EventTopic.ACTION_RESULTS, correlation_id=each)
             )
-        api, names = JetStreamApi(exchange), StreamNames.of(settings.prefix)
+        api, names = JetStreamApi(requester), StreamNames.of(settings.prefix)
         stored = await _subjects(api, names.results, f"{settings.prefix}.>")
         for each in IDS[:20]:
-            await Publisher(exchange, bus.subjects).publish_acked(bus.subjects.timer_due(each, "t"), b"", {})
+            await Publisher(requester, bus.subjects).publish_acked(bus.subjects.timer_due(each, "t"), b"", {})
         due = await _subjects(api, names.timers, f"{bus.subjects.store}.timers.due.>")
     finally:
         await connection.close()

@@ -19,7 +19,7 @@ from plancast_bus.ports.bus import Bus
 from plancast_bus.ports.checkpoints import Checkpoint, Committed, PlanFilter, PlanSummary
 from plancast_bus.ports.effects import NoteAlias, SealHistory
 from plancast_bus.settings import BusSettings, NatsSettings
-from plancast_bus.subjects import KEEPERS
+from plancast_bus.subjects import PLACEHOLDERS
 
 PLANS = int(os.environ.get("PLANCAST_GROWTH_PLANS", "1000000"))
 """Finished plans of the long run."""
@@ -149,7 +149,9 @@ STREAMS = ("RESULTS", "REQUESTS", "FACTS", "TIMERS", "RESPONSES", "CHECKPOINTS",
 
 def stored(server: NatsServer) -> dict[str, int]:
     """How many messages each stream holds, beside keepers."""
-    infos = {name: server.ask(f"STREAM.INFO.PLANCAST_{name}", {"subjects_filter": KEEPERS}) or {} for name in STREAMS}
+    infos = {
+        name: server.ask(f"STREAM.INFO.PLANCAST_{name}", {"subjects_filter": PLACEHOLDERS}) or {} for name in STREAMS
+    }
     states = {name: info["state"] for name, info in infos.items()}
     return {name: state["messages"] - len(state.get("subjects") or ()) for name, state in states.items()}
 

@@ -66,14 +66,14 @@ def test_what_is_no_folder_of_ours_is_refused(tmp_path: Path) -> None:
 
 def test_a_token_is_kept_until_others_could_have_read_it(tmp_path: Path) -> None:
     file = tmp_path / "token"
-    token = private_files.kept_token(file)
+    token = private_files.load_token(file)
     assert (len(token), mode(file)) == (64, 0o600)
-    assert private_files.kept_token(file) == token
+    assert private_files.load_token(file) == token
     file.chmod(0o640)
-    changed = private_files.kept_token(file)
+    changed = private_files.load_token(file)
     assert (changed != token, mode(file)) == (True, 0o600)
     file.write_text("")
-    assert private_files.kept_token(file) not in ("", token, changed)
+    assert private_files.load_token(file) not in ("", token, changed)
 
 
 def test_a_server_and_all_that_it_stores_are_private(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from plancast_actors.hosting.activation import Activation
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.hosting.services import Emitted
 from plancast_actors.hosting.slow_path import SlowTurn
-from plancast_bus.memory.checkpoints import KeptPlans
+from plancast_bus.memory.checkpoints import PlanTable
 from simulation import (
     Fault,
     Noise,
@@ -95,13 +95,13 @@ class _AnyVersion(int):
 
 
 def _no_fence(patch: pytest.MonkeyPatch) -> None:
-    compare_and_set = KeptPlans.compare_and_set
+    compare_and_set = PlanTable.compare_and_set
 
-    def always(self: KeptPlans, version: int, correlation_id: str, *fields: Any) -> int:
+    def always(self: PlanTable, version: int, correlation_id: str, *fields: Any) -> int:
         stored = self.find(correlation_id)
         return compare_and_set(self, stored.version if stored else 0, correlation_id, *fields)
 
-    patch.setattr(KeptPlans, "compare_and_set", always)
+    patch.setattr(PlanTable, "compare_and_set", always)
 
 
 def _no_memory_of_events(patch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ class LocalRuntime:
         try:
             private_files.make_folder(folder)
             # Kept with the data, so that workers and clients in other terminals reconnect after a restart.
-            token = private_files.kept_token(folder / "token")
+            token = private_files.load_token(folder / "token")
         except OSError as error:
             raise NatsServerError(f"The data folder {folder} cannot be used: {error}") from error
         kept = folder / PORT

@@ -19,7 +19,7 @@ from plancast.settings import PlanSettings
 from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.events.codec import unpack
 from plancast_bus.ports.bus import Bus
-from plancast_bus.ports.checkpoints import Committed, KeptMachine
+from plancast_bus.ports.checkpoints import Committed, StoredMachine
 
 logger = logging.getLogger(__name__)
 RENEWAL = 86_400.0
@@ -68,8 +68,8 @@ class MachineCollector:
         if removed:
             logger.info("%d unused state machines removed", removed)
 
-    async def _put_before(self, time: float, after: int) -> list[KeptMachine]:
-        found: list[KeptMachine] = []
+    async def _put_before(self, time: float, after: int) -> list[StoredMachine]:
+        found: list[StoredMachine] = []
         async with aclosing(self._store.machines(after)) as machines:
             async for each in machines:
                 if each.put_at >= time or len(found) == MAX_CANDIDATES:
@@ -77,7 +77,7 @@ class MachineCollector:
                 found.append(each)
         return found
 
-    async def _unused(self, machines: list[KeptMachine]) -> list[KeptMachine]:
+    async def _unused(self, machines: list[StoredMachine]) -> list[StoredMachine]:
         unused = {each.digest: each for each in machines}
         async with aclosing(self._store.committed_after(0)) as plans:
             async for committed in plans:

@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 
 from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.events.cloud_events import STRUCTURED, from_structured
-from plancast_bus.events.envelope import EventEnvelope, WireEvent, check_fields, read_written
+from plancast_bus.events.envelope import EventEnvelope, WireEvent, check_fields, from_wire_fields
 
 WireFormat = Literal["msgpack", "json"]
 
@@ -156,7 +156,7 @@ def decode(
         if content_type is not None and content_type.lower().startswith(STRUCTURED):
             fields = from_structured(fields, load)
             _check_json(fields, depth=MAX_DEPTH + 1)
-    event = read_written(fields)
+    event = from_wire_fields(fields)
     if event is not None:
         return event
     if defaults:
@@ -190,7 +190,7 @@ def decode_packed(payload: bytes) -> tuple[EventEnvelope | None, bool]:
     if not isinstance(fields, dict):
         return None, False
     _check_json(fields.get("data"), fields.get("metadata"))
-    event = read_written(fields)
+    event = from_wire_fields(fields)
     if event is None:
         return None, False
     # Of what `to_wire` writes, only these may have been left out. The first byte is the number of fields, up to 15:

@@ -188,7 +188,7 @@ def check_fields(event: EventEnvelope) -> EventEnvelope:
     return event
 
 
-def read_written(fields: dict[str, Any]) -> EventEnvelope | None:
+def from_wire_fields(fields: dict[str, Any]) -> EventEnvelope | None:
     """The envelope of fields as :meth:`EventEnvelope.to_wire` writes them; None when one is not certainly right.
 
     What the schema checks, this checks by a glance, at two thirds of its price; where that fails, the schema decides.

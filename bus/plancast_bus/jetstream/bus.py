@@ -19,12 +19,12 @@ from plancast_bus.events.nats_binding import as_cloud_event, read_message
 from plancast_bus.events.trace_context import write_trace
 from plancast_bus.jetstream.client.api import CONSUMER_NOT_FOUND, NO_JETSTREAM, STREAM_NOT_FOUND, ApiError, JetStreamApi
 from plancast_bus.jetstream.client.connection import Connection
-from plancast_bus.jetstream.client.login import Login, read_login
-from plancast_bus.jetstream.client.request_reply import Exchange, NoResponders
+from plancast_bus.jetstream.client.login import ConnectedUser, read_user
+from plancast_bus.jetstream.client.request_reply import NoResponders, Requester
 from plancast_bus.jetstream.messaging.consumer import PullConsumer, as_delivery, create_consumer
 from plancast_bus.jetstream.messaging.direct_reader import DirectReader
 from plancast_bus.jetstream.messaging.emitter import Emitter
-from plancast_bus.jetstream.messaging.placeholders import Keepers
+from plancast_bus.jetstream.messaging.placeholders import Placeholders
 from plancast_bus.jetstream.messaging.publisher import TENANT, Publisher
 from plancast_bus.jetstream.messaging.stream_reader import StreamReader
 from plancast_bus.jetstream.stores.checkpoints import JetStreamCheckpoints
@@ -54,10 +54,10 @@ async def connect(nats: NatsSettings, bus: BusSettings) -> JetStreamBus:
     connection = Connection(nats)
     await connection.open()
     try:
-        exchange = Exchange(connection)
-        await exchange.open()
-        restricted = not await _has_jetstream(connection, JetStreamApi(exchange))
-        return JetStreamBus(connection, exchange, bus, restricted=restricted)
+        requester = Requester(connection)
+        await requester.open()
+        restricted = not await _has_jetstream(connection, JetStreamApi(requester))
+        return JetStreamBus(connection, requester, bus, restricted=restricted)
     except BaseException:
         await connection.close()
         raise
@@ -92,24 +92,24 @@ class JetStreamBus:
 
     Args:
         connection: To the server.
-        exchange: The connection's.
+        requester: The connection's.
         settings: Of streams and events.
         restricted: The login's account has no JetStream: what it may publish, read and hear is imported from the
             account of the runtime, which owns the streams.
     """
 
     def __init__(
-        self, connection: Connection, exchange: Exchange, settings: BusSettings, *, restricted: bool = False
+        self, connection: Connection, requester: Requester, settings: BusSettings, *, restricted: bool = False
     ) -> None:
         self.subjects = Subjects(settings.prefix)
         self.restricted = restricted
         self._settings = settings
         self._connection = connection
         self._names = definitions.StreamNames.of(settings.prefix)
-        self._exchange = exchange
-        self._api = JetStreamApi(exchange)
-        self._publisher = Publisher(exchange, self.subjects, settings.group_commit)
-        self._keepers = Keepers(self._api, self._publisher, self._names, self.subjects)
+        self._requester = requester
+        self._api = JetStreamApi(requester)
+        self._publisher = Publisher(requester, self.subjects, settings.group_commit)
+        self._placeholders = Placeholders(self._api, self._publisher, self._names, self.subjects)
         # A stream of another account does not tell how full it is. It refuses what is over its bound.
         self._admission = None if restricted else Admission(self._api, self._names.requests)
         reader = (DirectReader if restricted else StreamReader)(connection, self._api)
@@ -194,7 +194,7 @@ class JetStreamBus:
     def consume(self, spec: ConsumerSpec) -> PullConsumer:
         """Read a durable consumer, created when it is not there; one of another account is waited for."""
         stream = self._names.of_source(spec.source)
-        taken = self._keepers.note if spec.source == "results" else None
+        taken = self._placeholders.note if spec.source == "results" else None
         return PullConsumer(
             self._connection, self._api, stream, spec, self._names.responses, taken, creates=not self.restricted
         )
@@ -248,7 +248,7 @@ class JetStreamBus:
         """
         self._require_jetstream("creates no streams")
         await definitions.ensure_streams(self._api, self.subjects, self._settings)
-        await asyncio.gather(self._keys.make(), self._keepers.place())
+        await asyncio.gather(self._keys.make(), self._placeholders.place())
 
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         """Have a callback called after each time that the connection came back."""
@@ -290,13 +290,13 @@ class JetStreamBus:
             return False
         return True
 
-    async def login(self) -> Login:
+    async def login(self) -> ConnectedUser:
         """Who this connection is to the server, and what it may do.
 
         Raises:
             BusUnavailable: the server does not say.
         """
-        return await read_login(self._exchange)
+        return await read_user(self._requester)
 
     def _require_jetstream(self, what: str) -> None:
         if self.restricted:

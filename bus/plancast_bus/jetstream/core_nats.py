@@ -23,8 +23,8 @@ MAX_PENDING = 100_000
 MAX_PENDING_BYTES = 256 * 1024 * 1024
 
 
-class PlainNats:
-    """A connection to NATS of any version, with or without JetStream. Made by :func:`connect_plain`."""
+class CoreNats:
+    """A connection to NATS of any version, with or without JetStream. Made by :func:`connect_core`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -101,7 +101,7 @@ class PlainNats:
         await self._connection.close()
 
 
-async def connect_plain(settings: NatsSettings) -> PlainNats:
+async def connect_core(settings: NatsSettings) -> CoreNats:
     """Connect to a nats-server that need not have what plancast itself needs.
 
     Raises:
@@ -109,4 +109,4 @@ async def connect_plain(settings: NatsSettings) -> PlainNats:
     """
     connection = Connection(settings, minimum_version=(0, 0))
     await connection.open()
-    return PlainNats(connection)
+    return CoreNats(connection)

@@ -8,12 +8,12 @@ from functools import lru_cache
 
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.errors import PayloadTooLarge, PublishRefused
-from plancast_bus.memory.checkpoints import KeptPlans
-from plancast_bus.memory.dead_letters import KeptDeadLetters
-from plancast_bus.memory.registry import KeptRegistrations
+from plancast_bus.memory.checkpoints import PlanTable
+from plancast_bus.memory.dead_letters import DeadLetterTable
+from plancast_bus.memory.registry import RegistrationTable
 from plancast_bus.memory.streams import MemoryStream, TimerStream
 from plancast_bus.memory.subscriptions import Notices
-from plancast_bus.memory.trees import KeptTrees
+from plancast_bus.memory.trees import TreeTable
 from plancast_bus.ports.effects import (
     CancelTimer,
     DropAlias,
@@ -67,10 +67,10 @@ class MemoryWorld:
             "timers": self.timers,
         }
         self._topics: dict[str, MemoryStream] = {topic: self.streams[source] for topic, source in SOURCES.items()}
-        self.plans = KeptPlans(self.clock)
-        self.dead_letters = KeptDeadLetters(self.clock, self.settings.dead_letters_max_age, max_payload)
-        self.registrations = KeptRegistrations(self.clock)
-        self.trees = KeptTrees(self.clock)
+        self.plans = PlanTable(self.clock)
+        self.dead_letters = DeadLetterTable(self.clock, self.settings.dead_letters_max_age, max_payload)
+        self.registrations = RegistrationTable(self.clock)
+        self.trees = TreeTable(self.clock)
         self._responses: OrderedDict[str, float] = OrderedDict()
 
     def carry_out(self, effect: Effect) -> int:

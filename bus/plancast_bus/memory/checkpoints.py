@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from plancast_bus.clock import Clock
 from plancast_bus.errors import BusUnavailable, CommitConflict
 from plancast_bus.events.codec import unpack
-from plancast_bus.ports.checkpoints import Checkpoint, Committed, KeptMachine, PlanFilter, PlanSummary
+from plancast_bus.ports.checkpoints import Checkpoint, Committed, PlanFilter, PlanSummary, StoredMachine
 from plancast_bus.ports.effects import SealHistory
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptCheckpoint:
+class StoredCheckpoint:
     """A checkpoint as it rests."""
 
     correlation_id: str
@@ -36,24 +36,24 @@ class KeptCheckpoint:
         return Checkpoint.decode(self.correlation_id, self.body, summary, self.version)
 
 
-class KeptPlans:
+class PlanTable:
     """The checkpoints, histories, machines and aliases of a world."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._checkpoints: dict[str, KeptCheckpoint] = {}  # in the order of their commits
-        self._before: dict[str, KeptCheckpoint] = {}
+        self._checkpoints: dict[str, StoredCheckpoint] = {}  # in the order of their commits
+        self._before: dict[str, StoredCheckpoint] = {}
         """The checkpoint before the newest of each plan that is not finished."""
         self._history: dict[str, dict[int, bytes]] = {}
         self._last = 0
-        self.machines: dict[str, tuple[KeptMachine, bytes]] = {}  # in the order of their puts
+        self.machines: dict[str, tuple[StoredMachine, bytes]] = {}  # in the order of their puts
         self.aliases: dict[str, str] = {}
         self._noted_at: dict[str, float] = {}
         self._aliases_of: dict[str, set[str]] = {}
-        self.watchers: dict[str, set[asyncio.Queue[KeptCheckpoint | None]]] = {}
-        self.followers: set[asyncio.Queue[KeptCheckpoint | None]] = set()
+        self.watchers: dict[str, set[asyncio.Queue[StoredCheckpoint | None]]] = {}
+        self.followers: set[asyncio.Queue[StoredCheckpoint | None]] = set()
 
-    def find(self, correlation_id: str) -> KeptCheckpoint | None:
+    def find(self, correlation_id: str) -> StoredCheckpoint | None:
         kept = self._checkpoints.get(correlation_id)
         if kept is None or kept.expires_at > self._clock.time():
             return kept
@@ -69,7 +69,7 @@ class KeptPlans:
             self._history.pop(correlation_id, None)
         self._last += 1
         expires_at = self._clock.time() + ttl if ttl > 0 else float("inf")
-        kept = KeptCheckpoint(correlation_id, self._last, body, header, expires_at)
+        kept = StoredCheckpoint(correlation_id, self._last, body, header, expires_at)
         before = self._checkpoints.pop(correlation_id, None)
         self._checkpoints[correlation_id] = kept
         if ttl > 0 or before is None:
@@ -100,13 +100,13 @@ class KeptPlans:
     def put_machine(self, digest: str, encoded: bytes) -> None:
         self._last += 1
         self.machines.pop(digest, None)
-        self.machines[digest] = KeptMachine(digest, self._last, self._clock.time()), encoded
+        self.machines[digest] = StoredMachine(digest, self._last, self._clock.time()), encoded
 
-    def all(self) -> list[KeptCheckpoint]:
+    def all(self) -> list[StoredCheckpoint]:
         """All checkpoints, newest commit last."""
         return [kept for each in list(self._checkpoints) if (kept := self.find(each)) is not None]
 
-    def after(self, version: int) -> list[KeptCheckpoint]:
+    def after(self, version: int) -> list[StoredCheckpoint]:
         """The checkpoints behind a version, in the order of their commits, those before a newest one too."""
         kept = [each for each in (*self.all(), *self._before.values()) if each.version > version]
         return sorted(kept, key=lambda each: each.version)
@@ -128,7 +128,7 @@ class MemoryCheckpoints:
 
     def __init__(self, bus: MemoryBus) -> None:
         self._bus = bus
-        self._watching: set[asyncio.Queue[KeptCheckpoint | None]] = set()
+        self._watching: set[asyncio.Queue[StoredCheckpoint | None]] = set()
 
     async def load(self, correlation_id: str) -> Checkpoint | None:
         kept = (await self._kept()).find(correlation_id)
@@ -193,7 +193,7 @@ class MemoryCheckpoints:
 
     async def follow(self, version: int = 0) -> AsyncGenerator[Committed]:
         plans = await self._kept()
-        queue: asyncio.Queue[KeptCheckpoint | None] = asyncio.Queue()
+        queue: asyncio.Queue[StoredCheckpoint | None] = asyncio.Queue()
         plans.followers.add(queue)
         self._watching.add(queue)
         try:
@@ -215,7 +215,7 @@ class MemoryCheckpoints:
 
     async def watch(self, correlation_id: str) -> AsyncIterator[Checkpoint]:
         plans = await self._kept()
-        queue: asyncio.Queue[KeptCheckpoint | None] = asyncio.Queue()
+        queue: asyncio.Queue[StoredCheckpoint | None] = asyncio.Queue()
         watchers = plans.watchers.setdefault(correlation_id, set())
         watchers.add(queue)
         self._watching.add(queue)
@@ -242,12 +242,12 @@ class MemoryCheckpoints:
         _, encoded = (await self._kept()).machines.get(digest, (None, None))
         return encoded
 
-    async def machines(self, after: int = 0) -> AsyncGenerator[KeptMachine]:
+    async def machines(self, after: int = 0) -> AsyncGenerator[StoredMachine]:
         for kept, _ in list((await self._kept()).machines.values()):
             if kept.version > after:
                 yield kept
 
-    async def drop_machine(self, kept: KeptMachine) -> None:
+    async def drop_machine(self, kept: StoredMachine) -> None:
         machines = (await self._kept()).machines
         if kept.digest in machines and machines[kept.digest][0] == kept:
             del machines[kept.digest]
@@ -275,6 +275,6 @@ class MemoryCheckpoints:
             "somebody else has committed, or forgotten, the plan"
         )
 
-    async def _kept(self) -> KeptPlans:
+    async def _kept(self) -> PlanTable:
         await self._bus.turn()
         return self._bus.world.plans

@@ -16,7 +16,7 @@ LETTER_BYTES = 1_024
 """What a letter adds to a message besides its detail, about."""
 
 
-class KeptDeadLetters:
+class DeadLetterTable:
     """The dead letters of a world."""
 
     def __init__(self, clock: Clock, max_age: float, max_payload: int) -> None:
@@ -111,6 +111,6 @@ class MemoryDeadLetters:
         await self._bus.point("publish.after", letter.subject)
         kept.remove(number)
 
-    async def _kept(self) -> KeptDeadLetters:
+    async def _kept(self) -> DeadLetterTable:
         await self._bus.turn()
         return self._bus.world.dead_letters

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from plancast_bus.memory.bus import MemoryBus
 
 
-class KeptRegistrations:
+class RegistrationTable:
     """The registrations of a world."""
 
     def __init__(self, clock: Clock) -> None:
@@ -58,6 +58,6 @@ class MemoryRegistry:
     async def delete(self, kind: str, key: str) -> None:
         (await self._kept()).delete(kind, key)
 
-    async def _kept(self) -> KeptRegistrations:
+    async def _kept(self) -> RegistrationTable:
         await self._bus.turn()
         return self._bus.world.registrations

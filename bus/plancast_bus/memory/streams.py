@@ -12,7 +12,7 @@ from plancast_bus.clock import Clock
 from plancast_bus.errors import BusError, PublishRefused
 from plancast_bus.memory.subscriptions import SubjectIndex, overlap
 from plancast_bus.ports.bus import ConsumerSpec, Delivery
-from plancast_bus.topics import admitted_bytes, full
+from plancast_bus.topics import admitted_bytes, stream_full_message
 
 _SLACK = 1024
 """Stale entries that a heap may hold beyond as many as it has valid ones."""
@@ -118,7 +118,7 @@ class MemoryStream:
             self._last + 1, subject, payload, content_type, message_id, is_response, now, tenant, trace
         )
         if 0 <= self._max_bytes < self.size + message.size:
-            raise PublishRefused(full(self.name, f"{self._max_bytes} bytes"))
+            raise PublishRefused(stream_full_message(self.name, f"{self._max_bytes} bytes"))
         if message_id is not None:
             self._seen[message_id] = (now, message.sequence)
         self._last += 1
@@ -135,7 +135,7 @@ class MemoryStream:
             PublishRefused: there is no room for it.
         """
         if 0 <= admitted_bytes(self._max_bytes) < self.size + size:
-            raise PublishRefused(full(self.name, f"{self.size} of {self._max_bytes} bytes"))
+            raise PublishRefused(stream_full_message(self.name, f"{self.size} of {self._max_bytes} bytes"))
 
     def tick(self, now: float) -> None:
         """Do what is due: forget old message ids and messages over age."""

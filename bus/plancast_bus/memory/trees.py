@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from plancast_bus.memory.bus import MemoryBus
 
 
-class KeptTrees:
+class TreeTable:
     """The trees of a world."""
 
     def __init__(self, clock: Clock) -> None:

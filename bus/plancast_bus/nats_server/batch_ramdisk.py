@@ -31,7 +31,7 @@ ROOM = 32 * 1024 * 1024
 _ATTEMPTS, _INTERVAL = 50, 0.02
 
 
-class Staging:
+class BatchRamdisk:
     """The place in memory for one server's batches.
 
     Args:

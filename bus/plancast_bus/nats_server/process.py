@@ -21,7 +21,7 @@ from urllib.parse import quote, urlsplit
 
 from plancast_bus import private_files
 from plancast_bus.errors import NatsServerError
-from plancast_bus.nats_server.batch_ramdisk import Staging
+from plancast_bus.nats_server.batch_ramdisk import BatchRamdisk
 from plancast_bus.nats_server.probe import ask_jetstream, dialable, joined
 
 # The shell becomes the server (same pid) and leaves a watchdog behind that holds the reading end of a pipe
@@ -123,7 +123,7 @@ class NatsServer:
         self.options = options or ServerOptions()
         self._port = self.options.port
         self._process: subprocess.Popen[bytes] | None = None
-        self._staging = Staging(self.data_dir)
+        self._batch_ramdisk = BatchRamdisk(self.data_dir)
 
     @property
     def url(self) -> str:
@@ -190,7 +190,7 @@ class NatsServer:
         The start does it for the streams that are there. Call it again once further ones are made.
         """
         if self.options.sync_interval == "always" and self.options.cluster is None:
-            self._staging.place()
+            self._batch_ramdisk.place()
 
     def stop(self) -> None:
         """Shut the server down (SIGTERM, then SIGKILL after `shutdown_timeout`); harmless if it is down."""
@@ -199,7 +199,7 @@ class NatsServer:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(self.options.shutdown_timeout)
             self.kill()
-            self._staging.remove()
+            self._batch_ramdisk.remove()
         self.kill()
 
     def kill(self) -> None:

@@ -130,7 +130,7 @@ class Committed(NamedTuple):
     """When the store forgets the plan, seconds since the epoch, UTC; 0 while it is kept."""
 
 
-class KeptMachine(NamedTuple):
+class StoredMachine(NamedTuple):
     """A state machine as a look through all of them finds it."""
 
     digest: str
@@ -317,11 +317,11 @@ class CheckpointStore(Protocol):
         """The state machine with this content hash, or None."""
         ...
 
-    def machines(self, after: int = 0) -> AsyncGenerator[KeptMachine]:
+    def machines(self, after: int = 0) -> AsyncGenerator[StoredMachine]:
         """The state machines whose newest put came after the one with this version, in the order of puts."""
         ...
 
-    async def drop_machine(self, kept: KeptMachine) -> None:
+    async def drop_machine(self, kept: StoredMachine) -> None:
         """Remove a state machine, unless it was put again since."""
         ...
 

@@ -11,7 +11,7 @@ from plancast.terminal.output import note
 from plancast_bus.errors import BusUnavailable
 
 if TYPE_CHECKING:
-    from plancast_bus.jetstream.core_nats import PlainNats
+    from plancast_bus.jetstream.core_nats import CoreNats
     from plancast_bus.ports.bus import Bus
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -39,7 +39,7 @@ class Foreground:
         for number in SIGNALS:
             loop.add_signal_handler(number, self._hear)
 
-    def depend_on(self, connection: Bus | PlainNats) -> None:
+    def depend_on(self, connection: Bus | CoreNats) -> None:
         """End, with an error, when a connection is closed for good: a supervisor may start the command anew."""
         connection.on_lost(self._lose)
 

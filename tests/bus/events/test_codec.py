@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.events import codec
 from plancast_bus.events.codec import JSON_TYPE, MAX_DEPTH, MSGPACK_TYPE, WireFormat
-from plancast_bus.events.envelope import EventEnvelope, EventTopic, read_written
+from plancast_bus.events.envelope import EventEnvelope, EventTopic, from_wire_fields
 
 FORMATS: list[WireFormat] = ["msgpack", "json"]
 
@@ -107,11 +107,11 @@ other_times = st.text("0123456789-:.TZW+ ", max_size=34) | st.from_regex(
 def test_what_is_read_by_a_glance_is_what_the_schema_would_read(
     sent: EventEnvelope, changes: dict[str, Any], time: str, without: set[str]
 ) -> None:
-    assert read_written(sent.to_wire()) in (sent, None)
+    assert from_wire_fields(sent.to_wire()) in (sent, None)
     fields = {
         name: value for name, value in ({**sent.to_wire(), "time": time} | changes).items() if name not in without
     }
-    read = read_written(fields)
+    read = from_wire_fields(fields)
     if read is None:
         return
     by_schema = EventEnvelope.model_validate(fields)
@@ -199,7 +199,7 @@ DEFAULTS = {"id": "e1", "source": "unknown", "topic": "action-results", "type": 
 
 def test_what_is_written_is_read_by_a_glance() -> None:
     sent = event({"n": 1}, tenant_id="t", metadata={"a": 1}, time=datetime(2026, 1, 2, 3, 4, 5, 6, UTC))
-    assert read_written(sent.to_wire()) == sent
+    assert from_wire_fields(sent.to_wire()) == sent
 
 
 def check_nothing_but_invalid(payload: bytes, content_type: str | None) -> None:

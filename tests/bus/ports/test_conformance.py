@@ -26,7 +26,7 @@ from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.ports.bus import CUT_BYTES, Bus, Consumer, ConsumerSpec, Delivery
-from plancast_bus.ports.checkpoints import Checkpoint, KeptMachine, PlanFilter, PlanSummary
+from plancast_bus.ports.checkpoints import Checkpoint, PlanFilter, PlanSummary, StoredMachine
 from plancast_bus.ports.effects import (
     CancelTimer,
     DropAlias,
@@ -1252,7 +1252,7 @@ async def test_state_machines_are_kept_by_their_hash(world: World, bus: Bus) -> 
     assert await other.checkpoints.get_machine("abc124") is None
 
 
-async def machines(bus: Bus, after: int = 0) -> list[KeptMachine]:
+async def machines(bus: Bus, after: int = 0) -> list[StoredMachine]:
     return [each async for each in bus.checkpoints.machines(after)]
 
 

@@ -7,7 +7,7 @@ import re
 from typing import Any, NamedTuple
 
 from plancast_bus.errors import BusError, BusUnavailable, CommitConflict, PayloadTooLarge, PublishRefused
-from plancast_bus.topics import full
+from plancast_bus.topics import stream_full_message
 
 _ACK = re.compile(rb'\{"stream":"[^"]*", ?(?:"domain":"[^"]*", ?)?"seq":(\d+)')
 
@@ -62,5 +62,5 @@ def refusal(error: dict[str, Any], stream: str, subject: str) -> BusError:
     if code in _FULL and "per subject" in text:
         return SubjectTaken(f"{subject[:200]}: {text}")
     if code in _FULL:
-        return PublishRefused(full(stream, text))
+        return PublishRefused(stream_full_message(stream, text))
     return PublishRefused(f"the stream {stream} refuses {subject[:200]}: {text} (code {code})")

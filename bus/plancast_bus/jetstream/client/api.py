@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 
 from plancast_bus.errors import BusError, BusUnavailable
 from plancast_bus.jetstream.client.nats_client import GuardedClient
-from plancast_bus.jetstream.client.request_reply import Exchange, NoResponders, Reply
+from plancast_bus.jetstream.client.request_reply import NoResponders, Reply, Requester
 
 # Error codes of the server.
 NO_JETSTREAM = 10039
@@ -55,8 +55,8 @@ class StoredMessage:
 class JetStreamApi:
     """Calls of the JetStream API."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+    def __init__(self, requester: Requester) -> None:
+        self._requester = requester
 
     async def call(self, operation: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Call ``$JS.API.<operation>`` and return its answer.
@@ -69,7 +69,7 @@ class JetStreamApi:
 
     async def send(self, operation: str, body: dict[str, Any] | None = None) -> Reply:
         """Send a call; its reply goes to :meth:`settle`."""
-        return await self._exchange.send(f"$JS.API.{operation}", json.dumps(body).encode() if body else b"")
+        return await self._requester.send(f"$JS.API.{operation}", json.dumps(body).encode() if body else b"")
 
     async def settle(self, operation: str, reply: Reply) -> dict[str, Any]:
         """Wait for the answer of a call that was sent; errors as in :meth:`call`."""
@@ -130,7 +130,7 @@ class JetStreamApi:
 
     async def _direct(self, subject: str, payload: bytes) -> StoredMessage | None:
         try:
-            message = await self._exchange.request(subject, payload)
+            message = await self._requester.request(subject, payload)
         except NoResponders as error:
             raise BusUnavailable(
                 f"nobody answers to {subject[:200]}: its stream is not there, or has no leader"

@@ -51,9 +51,9 @@ class Inbox:
     async def wait(self, timeout: float) -> None:
         """Wait until there is a message or somebody calls :meth:`wake`, but at most ``timeout`` seconds."""
         if not self.messages:
-            await self.wait_for_word(timeout)
+            await self.wait_for_next(timeout)
 
-    async def wait_for_word(self, timeout: float) -> None:
+    async def wait_for_next(self, timeout: float) -> None:
         """Wait until a further message comes or somebody calls :meth:`wake`, but at most ``timeout`` seconds."""
         self._waiter = self._loop.create_future()
         try:

@@ -67,7 +67,7 @@ class _Request:
     refusals: int = 0
 
 
-class Exchange:
+class Requester:
     """Sends requests, each with a future for its reply."""
 
     def __init__(self, connection: Connection) -> None:
@@ -111,7 +111,7 @@ class Exchange:
         return reply
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """Requests that have no reply yet."""
         return len(self._requests)
 

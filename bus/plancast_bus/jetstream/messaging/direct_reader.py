@@ -127,7 +127,7 @@ class DirectReader(StreamReader):
             await self._client.publish(target, json.dumps(request).encode(), inbox.subject)
             while not ended:
                 heard = inbox.heard
-                await inbox.wait_for_word(self._connection.timeout)
+                await inbox.wait_for_next(self._connection.timeout)
                 if not ended and inbox.heard == heard:
                     raise self._connection.unavailable(f"reading {stream} was interrupted")
         except nats_errors.Error as error:

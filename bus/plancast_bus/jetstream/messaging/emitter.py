@@ -19,7 +19,7 @@ from plancast_bus.events.trace_context import write_trace
 from plancast_bus.jetstream.client.acks import PubAck, SubjectTaken
 from plancast_bus.jetstream.client.api import MESSAGE_GONE, ApiError, JetStreamApi
 from plancast_bus.jetstream.client.request_reply import Headers
-from plancast_bus.jetstream.messaging.publisher import TENANT, Publisher, as_it_is
+from plancast_bus.jetstream.messaging.publisher import TENANT, Publisher, unchanged
 from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.ports.effects import (
     CancelTimer,
@@ -185,7 +185,7 @@ class Emitter:
             logger.debug("a requester was not told: %s", error)
 
     async def _post(self, subject: str, payload: bytes, headers: Headers) -> _Begun:
-        return subject, self._publisher.begin(subject, payload, headers, as_it_is)
+        return subject, self._publisher.begin(subject, payload, headers, unchanged)
 
     async def _call(self, operation: str, body: dict[str, Any]) -> _Begun:
         return operation, await self._api.send(operation, body)

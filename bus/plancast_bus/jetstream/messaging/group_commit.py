@@ -16,7 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from plancast_bus.jetstream.client.acks import PubAck
-from plancast_bus.jetstream.client.request_reply import Exchange, Finish, Headers
+from plancast_bus.jetstream.client.request_reply import Finish, Headers, Requester
 
 CROWD, CROWD_ALWAYS = 32, 8
 """Messages under way on a connection from which on they may go in rounds."""
@@ -64,14 +64,14 @@ class Group:
     """The messages of one connection for one stream.
 
     Args:
-        exchange: The connection's.
+        requester: The connection's.
         always: All rounds are batches, and as large as may be: what a batch costs hardly depends on what is in it,
             and all streams wait for the same disk. So one that is not full begins a while after the one before, which
             leaves the disk to others meanwhile. What that brings them, and other processes, cannot be seen from here.
     """
 
-    def __init__(self, exchange: Exchange, *, always: bool = False) -> None:
-        self._exchange = exchange
+    def __init__(self, requester: Requester, *, always: bool = False) -> None:
+        self._requester = requester
         self._always = always
         self._crowd = CROWD_ALWAYS if always else CROWD
         self._fewest = FEWEST_ALWAYS if always else FEWEST
@@ -100,10 +100,10 @@ class Group:
     def begin(self, subject: str, payload: bytes, headers: Headers, finish: Finish) -> asyncio.Future[Any]:
         """Send a message, now or in the next round; returns the future of what ``finish`` makes of its acknowledgement.
 
-        It fails as :meth:`Exchange.begin` says.
+        It fails as :meth:`Requester.begin` says.
         """
-        if not self._in_rounds and not (self._exchange.under_way >= self._crowd and self._may_begin_rounds()):
-            return self._exchange.begin(subject, payload, headers, finish)
+        if not self._in_rounds and not (self._requester.in_flight >= self._crowd and self._may_begin_rounds()):
+            return self._requester.begin(subject, payload, headers, finish)
         result: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.append(_Waiting(subject, payload, headers, finish, result))
         self._waiting_bytes += len(payload)
@@ -131,7 +131,7 @@ class Group:
     def _begin_round(self) -> None:
         """Send what waits; end rounds when there is hardly anything to do."""
         self._due, self._pausing = False, None
-        if len(self._waiting) < HARDLY_ANY and self._exchange.under_way < HARDLY_ANY:
+        if len(self._waiting) < HARDLY_ANY and self._requester.in_flight < HARDLY_ANY:
             self._end_rounds()
             return
         size = 0
@@ -140,7 +140,7 @@ class Group:
             self._round.append(self._waiting.popleft())
         self._waiting_bytes -= size
         self._begun = self._loop.time()
-        if len(self._round) >= self._fewest and self._exchange.has_room(size) and self._is_batch_next():
+        if len(self._round) >= self._fewest and self._requester.has_room(size) and self._is_batch_next():
             self._way = self._together
             self._send_batch()
         else:
@@ -162,7 +162,7 @@ class Group:
             self._send_alone(each)
 
     def _send_alone(self, each: _Waiting) -> None:
-        self._exchange.begin(each.subject, each.payload, each.headers, each.finish, each.result)
+        self._requester.begin(each.subject, each.payload, each.headers, each.finish, each.result)
 
     def _answered(self, _result: asyncio.Future[Any]) -> None:
         self._unanswered -= 1
@@ -174,10 +174,10 @@ class Group:
         for number, each in enumerate(self._round, 1):
             headers = {**each.headers, "Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(number)}
             if number < last:
-                self._exchange.tell(each.subject, each.payload, headers)
+                self._requester.tell(each.subject, each.payload, headers)
         headers["Nats-Batch-Commit"] = "1"
         subject, payload = self._round[-1].subject, self._round[-1].payload
-        stored = self._exchange.begin(subject, payload, headers, lambda ack: ack.sequence)
+        stored = self._requester.begin(subject, payload, headers, lambda ack: ack.sequence)
         stored.add_done_callback(self._batch_ended)
 
     def _batch_ended(self, stored: asyncio.Future[int]) -> None:

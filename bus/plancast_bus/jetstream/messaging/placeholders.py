@@ -1,4 +1,4 @@
-"""Keepers: a message of no meaning in each work queue, so that it is never empty.
+"""Placeholders: a message of no meaning in each work queue, so that it is never empty.
 
 A stream keeps its messages in blocks, files of some megabytes, and removes a block with its last message. Where each
 message is acknowledged before the next one comes, as with a plan alone, every message would have the server remove a
@@ -24,13 +24,13 @@ EVERY = 1000
 """Messages read after which keepers are placed anew, before they fill a block of megabytes with what they lead to."""
 
 
-class Keepers:
+class Placeholders:
     """The keepers of a deployment's work queues."""
 
     def __init__(self, api: JetStreamApi, publisher: Publisher, names: StreamNames, subjects: Subjects) -> None:
         self._api = api
         self._publisher = publisher
-        self._places = [(names.of_source(source), subjects.keeper(source)) for source in WORK_QUEUES]
+        self._places = [(names.of_source(source), subjects.placeholder(source)) for source in WORK_QUEUES]
         self._read = 0
         self._placing: asyncio.Task[None] | None = None
 

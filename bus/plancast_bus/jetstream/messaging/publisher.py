@@ -9,7 +9,7 @@ from typing import TypeVar
 from plancast_bus.errors import BusError, BusUnavailable, PublishRefused
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.jetstream.client.acks import PubAck
-from plancast_bus.jetstream.client.request_reply import Exchange, Headers, NoResponders
+from plancast_bus.jetstream.client.request_reply import Headers, NoResponders, Requester
 from plancast_bus.jetstream.messaging.group_commit import Group
 from plancast_bus.settings import GroupCommit
 from plancast_bus.subjects import Subjects
@@ -24,19 +24,19 @@ class Publisher:
     """Publishes messages and waits for what the streams say.
 
     Args:
-        exchange: The connection's.
+        requester: The connection's.
         subjects: Of the deployment: those of which many messages may be stored together.
         group_commit: Whether they are; see :class:`plancast_bus.settings.BusSettings`.
     """
 
-    def __init__(self, exchange: Exchange, subjects: Subjects, group_commit: GroupCommit = "auto") -> None:
-        self._exchange = exchange
+    def __init__(self, requester: Requester, subjects: Subjects, group_commit: GroupCommit = "auto") -> None:
+        self._requester = requester
         store = subjects.store
         topics = (EventTopic.ACTION_REQUESTS, EventTopic.ACTION_RESULTS)
         roots = [f"{store}.checkpoints", f"{store}.responses", *(f"{subjects.prefix}.{topic}" for topic in topics)]
         if group_commit == "never":
             roots = []
-        self._groups = {root: Group(exchange, always=group_commit == "always") for root in roots}
+        self._groups = {root: Group(requester, always=group_commit == "always") for root in roots}
 
     def begin(
         self, subject: str, payload: bytes, headers: Headers, finish: Callable[[PubAck], _T]
@@ -48,11 +48,11 @@ class Publisher:
         group = self._groups.get(subject[: subject.find(".", subject.find(".") + 1)])
         if group is not None:
             return group.begin(subject, payload, headers, finish)
-        return self._exchange.begin(subject, payload, headers, finish)
+        return self._requester.begin(subject, payload, headers, finish)
 
     async def publish_acked(self, subject: str, payload: bytes, headers: Headers) -> PubAck:
         """Publish a message and wait for its acknowledgement; errors as in :meth:`settle`."""
-        return await self.settle(subject, self.begin(subject, payload, headers, as_it_is))
+        return await self.settle(subject, self.begin(subject, payload, headers, unchanged))
 
     async def settle(self, subject: str, stored: asyncio.Future[_T]) -> _T:
         """Wait for what :meth:`begin` began.
@@ -66,7 +66,7 @@ class Publisher:
             raise _untaken(subject, error) from error
 
 
-def as_it_is(ack: PubAck) -> PubAck:
+def unchanged(ack: PubAck) -> PubAck:
     """For :meth:`Publisher.begin`: the acknowledgement."""
     return ack
 

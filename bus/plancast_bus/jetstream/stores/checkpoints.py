@@ -33,7 +33,7 @@ from plancast_bus.jetstream.stores.dead_letters import JetStreamDeadLetters
 from plancast_bus.jetstream.stores.key_store import KeyStore
 from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.ports.bus import Delivery
-from plancast_bus.ports.checkpoints import Checkpoint, Committed, KeptMachine, PlanFilter, PlanSummary
+from plancast_bus.ports.checkpoints import Checkpoint, Committed, PlanFilter, PlanSummary, StoredMachine
 from plancast_bus.ports.effects import SealHistory
 from plancast_bus.subjects import Subjects, decode_token
 
@@ -357,15 +357,15 @@ class JetStreamCheckpoints:
         self._remember(digest, message.payload)
         return message.payload
 
-    async def machines(self, after: int = 0) -> AsyncGenerator[KeptMachine]:
+    async def machines(self, after: int = 0) -> AsyncGenerator[StoredMachine]:
         """The state machines whose newest put came after the one with this version, in the order of puts."""
         every = self._subjects.machine("*")
         async with aclosing(self._reader.read(self._names.meta, every, "all", headers_only=True, after=after)) as kept:
             async for message in kept:
                 if not message.is_marker:
-                    yield KeptMachine(message.subject.rpartition(".")[2], message.sequence, message.time)
+                    yield StoredMachine(message.subject.rpartition(".")[2], message.sequence, message.time)
 
-    async def drop_machine(self, kept: KeptMachine) -> None:
+    async def drop_machine(self, kept: StoredMachine) -> None:
         """Remove a state machine, unless it was put again since."""
         self._machines.pop(kept.digest, None)
         await self._drop(self._names.meta, kept.version)

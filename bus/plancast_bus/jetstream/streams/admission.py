@@ -6,7 +6,7 @@ import asyncio
 
 from plancast_bus.errors import AccessDenied, PublishRefused
 from plancast_bus.jetstream.client.api import ApiError, JetStreamApi
-from plancast_bus.topics import admitted_bytes, full
+from plancast_bus.topics import admitted_bytes, stream_full_message
 
 FRESH_SECONDS = 1.0
 """How long what a stream has said of its size is taken to be true."""
@@ -59,5 +59,5 @@ class Admission:
         held = info["state"]["bytes"]
         if held + size > most:
             self._left = 0.0
-            raise PublishRefused(full(self._stream, f"{held:,} of {bound:,} bytes"))
+            raise PublishRefused(stream_full_message(self._stream, f"{held:,} of {bound:,} bytes"))
         self._left, self._until = max(size, (most - held) / PART), now + FRESH_SECONDS

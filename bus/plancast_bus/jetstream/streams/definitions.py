@@ -68,7 +68,7 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
         return [f"{prefix}.{topic}.*.>" for topic in TOPICS[source]]
 
     def queued(source: Source, subjects_in: list[str]) -> dict[str, Any]:
-        keeper = subjects.keeper(source)
+        keeper = subjects.placeholder(source)
         return {"name": names.of_source(source), "subjects": [*subjects_in, keeper], "retention": "workqueue"}
 
     def kept(name: str, max_age: float, window: float = settings.duplicate_window) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from plancast_bus.jetstream.client.api import STREAM_NOT_FOUND, ApiError, JetStreamApi
 from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.jetstream.streams.definitions import StreamNames, same
-from plancast_bus.subjects import KEEPERS
+from plancast_bus.subjects import PLACEHOLDERS
 
 
 async def examine(
@@ -57,7 +57,7 @@ async def examine(
 
 async def _stream(api: JetStreamApi, name: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        info = await api.call(f"STREAM.INFO.{name}", {"subjects_filter": KEEPERS})
+        info = await api.call(f"STREAM.INFO.{name}", {"subjects_filter": PLACEHOLDERS})
     except ApiError as error:
         if error.code == STREAM_NOT_FOUND:
             return {"missing": True}

@@ -122,14 +122,14 @@ async def _clock_skew(settings: Settings, stream: str) -> Skew:
     """The look that was answered soonest: the server says the time when it is asked about a stream."""
     from plancast_bus.jetstream.client.api import JetStreamApi
     from plancast_bus.jetstream.client.connection import Connection
-    from plancast_bus.jetstream.client.request_reply import Exchange
+    from plancast_bus.jetstream.client.request_reply import Requester
 
     connection = Connection(settings.nats)
     await connection.open()
     try:
-        exchange = Exchange(connection)
-        await exchange.open()
-        api, looks = JetStreamApi(exchange), []
+        requester = Requester(connection)
+        await requester.open()
+        api, looks = JetStreamApi(requester), []
         for _ in range(_SAMPLES):
             began = time.time()
             said = await api.call(f"STREAM.INFO.{stream}")

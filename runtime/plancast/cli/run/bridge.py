@@ -92,7 +92,7 @@ async def _soorma(
 ) -> int:
     from plancast.integrations.soorma.bridge import SoormaBridge
     from plancast.integrations.soorma.workers import SoormaTasks
-    from plancast_bus.jetstream.core_nats import connect_plain
+    from plancast_bus.jetstream.core_nats import connect_core
     from plancast_bus.settings import NatsSettings
 
     foreground, told = Foreground(), ""
@@ -104,7 +104,7 @@ async def _soorma(
             bus = await stack.enter_async_context(open_bus(settings))
             foreground.depend_on(bus)
             await bus.ensure_streams()
-            theirs = await connect_plain(there)
+            theirs = await connect_core(there)
             foreground.depend_on(theirs)
             stack.push_async_callback(theirs.close)
             running = SoormaBridge(bus, theirs, options)

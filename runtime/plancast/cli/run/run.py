@@ -139,7 +139,7 @@ async def _console(runtime: LocalRuntime, wanted: bool, foreground: Foreground) 
         foreground.depend_on(bus)
         settings, status = runtime.settings, runtime.deployment.status
         # Kept with the data: pages that are open go on when the app is run again.
-        token = "" if settings.console.tokens else private_files.kept_token(settings.data_dir / CONSOLE_TOKEN)
+        token = "" if settings.console.tokens else private_files.load_token(settings.data_dir / CONSOLE_TOKEN)
         async with ConsoleServer(bus, settings, actors=status, any_port=True, own_token=token) as server:
             yield server.link
 

@@ -44,7 +44,7 @@ Receive = Callable[[str, bytes, Mapping[str, str]], Awaitable[None]]
 
 
 class PlainPort(Protocol):
-    """Core NATS, as :class:`plancast_bus.jetstream.core_nats.PlainNats` gives it."""
+    """Core NATS, as :class:`plancast_bus.jetstream.core_nats.CoreNats` gives it."""
 
     async def subscribe(self, subject: str, receive: Receive, *, queue: str = "") -> None: ...
 

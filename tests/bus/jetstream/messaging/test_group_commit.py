@@ -17,7 +17,7 @@ from plancast_bus.errors import BusError, PayloadTooLarge
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.jetstream.client.acks import PubAck, SubjectTaken, WrongLastSequence
 from plancast_bus.jetstream.messaging import group_commit
-from plancast_bus.jetstream.messaging.publisher import as_it_is
+from plancast_bus.jetstream.messaging.publisher import unchanged
 from plancast_bus.nats_server.process import NatsServer, ServerOptions
 from plancast_bus.settings import BusSettings, NatsSettings
 
@@ -57,7 +57,7 @@ async def publish(
 
 
 def begin(bus: JetStreamBus, name: str) -> asyncio.Future[PubAck]:
-    return bus._publisher.begin(REQUEST.format(name), name.encode(), {}, as_it_is)
+    return bus._publisher.begin(REQUEST.format(name), name.encode(), {}, unchanged)
 
 
 async def stored(bus: JetStreamBus, stream: str) -> dict[int, bytes]:
@@ -65,7 +65,7 @@ async def stored(bus: JetStreamBus, stream: str) -> dict[int, bytes]:
     after, found = 0, {}
     while (message := await bus._api.next_from_leader(stream, ">", after)) is not None:
         after = message.sequence
-        if message.subject != bus.subjects.keeper("requests"):
+        if message.subject != bus.subjects.placeholder("requests"):
             found[after] = message.payload
     return found
 

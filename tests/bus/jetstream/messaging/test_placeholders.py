@@ -1,4 +1,4 @@
-"""Keepers: work queues are never empty, hold one keeper each, and nobody else notices."""
+"""Placeholders: work queues are never empty, hold one keeper each, and nobody else notices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plancast_bus.jetstream.messaging import placeholders
 from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.ports.bus import ConsumerSpec
 from plancast_bus.settings import BusSettings, NatsSettings
-from plancast_bus.subjects import KEEPERS
+from plancast_bus.subjects import PLACEHOLDERS
 
 QUEUES = ("PLANCAST_RESULTS", "PLANCAST_REQUESTS", "PLANCAST_TIMERS")
 RESULTS = ConsumerSpec("plans-results", "results", ("plancast.action-results.*.*.>",))
@@ -33,7 +33,7 @@ async def keepers(bus: JetStreamBus) -> dict[str, int]:
     """How many each stream holds."""
     states = {}
     for name in bus._names.all():
-        info = await bus._api.call(f"STREAM.INFO.{name}", {"subjects_filter": KEEPERS})
+        info = await bus._api.call(f"STREAM.INFO.{name}", {"subjects_filter": PLACEHOLDERS})
         states[name] = sum((info["state"].get("subjects") or {}).values())
     return states
 
@@ -41,7 +41,8 @@ async def keepers(bus: JetStreamBus) -> dict[str, int]:
 async def sequences(bus: JetStreamBus) -> list[int]:
     """Where the keepers are."""
     found = [
-        await bus._api.last(queue, bus.subjects.keeper(queue.removeprefix("PLANCAST_").lower())) for queue in QUEUES
+        await bus._api.last(queue, bus.subjects.placeholder(queue.removeprefix("PLANCAST_").lower()))
+        for queue in QUEUES
     ]
     return [each.sequence if each is not None else 0 for each in found]
 

@@ -32,7 +32,7 @@ from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.errors import PublishRefused
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus, connect
-from plancast_bus.jetstream.core_nats import connect_plain
+from plancast_bus.jetstream.core_nats import connect_core
 from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.settings import BusSettings, NatsSettings
 
@@ -155,7 +155,7 @@ class Deployed:
         raise AssertionError("no goal of this app has a host of its own")
 
     async def bridge(self) -> SoormaBridge:
-        theirs = await connect_plain(self.settings.nats)
+        theirs = await connect_core(self.settings.nats)
         self.stack.push_async_callback(theirs.close)
         bridge = SoormaBridge(await self.connected(), theirs, SoormaOptions(self.root))
         await bridge.start()
@@ -163,7 +163,7 @@ class Deployed:
         return bridge
 
     async def soorma_does(self, *tasks: str, seconds: float = SECONDS) -> None:
-        theirs = await connect_plain(self.settings.nats)
+        theirs = await connect_core(self.settings.nats)
         self.stack.push_async_callback(theirs.close)
         prefix = self.settings.bus.prefix
         done_there = SoormaTasks(theirs, tasks, prefix=prefix, root=self.root, seconds=seconds)
@@ -432,7 +432,7 @@ class FullBus:
 
 
 async def test_goals_wait_while_the_stream_is_full_and_none_is_lost(deployed: Deployed) -> None:
-    theirs = await connect_plain(deployed.settings.nats)
+    theirs = await connect_core(deployed.settings.nats)
     deployed.stack.push_async_callback(theirs.close)
     full: Any = FullBus(await deployed.connected())
     bridge = SoormaBridge(full, theirs, SoormaOptions(deployed.root))
