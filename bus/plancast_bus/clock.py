@@ -1,4 +1,4 @@
-"""Time, for whoever waits: the machine's clock, or one that tests move."""
+"""Clocks: the system clock, and one that tests advance."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time, and waits."""
+    """A source of time that can sleep."""
 
     def time(self) -> float:
         """Seconds since the epoch, UTC."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait; zero or less only lets others run."""
+        """Wait; zero or less only yields to the event loop."""
         ...
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The system clock."""
 
     def time(self) -> float:
         return time.time()
@@ -32,7 +32,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is moved: hours of waiting take no time in a test."""
+    """A clock that moves only when :meth:`advance` is called, so that tests wait hours in no time."""
 
     def __init__(self, start: float = 1_767_225_600.0) -> None:
         self._now = start
@@ -51,9 +51,9 @@ class ManualClock:
         await woken
 
     async def advance(self, seconds: float) -> None:
-        """Move the clock on, waking sleepers in the order of their times.
+        """Move the clock forward, waking sleepers in order of their due times.
 
-        Each of them runs, and may sleep anew, while the clock shows the time it had waited for.
+        While a sleeper runs, and possibly sleeps again, the clock shows the time that it was waiting for.
         """
         if seconds < 0:
             raise ValueError("a clock does not go back")
@@ -70,9 +70,9 @@ class ManualClock:
         await self._settle()
 
     async def _settle(self) -> None:
-        """Let everyone who can go on do so. A chain of awaits needs one round for each of its links."""
-        for _ in range(_ROUNDS):
+        """Let ready tasks run. A chain of awaits needs one iteration of the event loop for each link."""
+        for _ in range(_SETTLE_ROUNDS):
             await asyncio.sleep(0)
 
 
-_ROUNDS = 25
+_SETTLE_ROUNDS = 25

@@ -1,17 +1,17 @@
 """Errors of the bus.
 
 PlancastError                 root of every error that plancast raises
-└── BusError                  anything the bus or the checkpoint store reports
+└── BusError                  any failure of the bus or the checkpoint store
     ├── NatsServerError       an embedded nats-server does not start or does not answer
     ├── UnsupportedServer     a nats-server lacks what plancast needs (JetStream, version)
     ├── BusUnavailable        no connection, or no answer in time
-    │   └── AccessDenied      the server does not let this user do it
-    ├── InvalidEnvelope       bytes or fields that are no event envelope
-    │   └── UnreadableCheckpoint  no stored checkpoint of a plan is one that plancast has written
-    ├── InvalidSubject        a subject that is not `<prefix>.<topic>.<correlation id>.<event type>`
-    ├── PayloadTooLarge       a message over the configured or the server's limit
-    ├── PublishRefused        the stream refused a message (it is full, or no stream takes the subject)
-    ├── CommitConflict        someone else has committed a checkpoint of this plan meanwhile
+    │   └── AccessDenied      the permissions of this user do not allow it
+    ├── InvalidEnvelope       bytes or fields are not an event envelope
+    │   └── UnreadableCheckpoint  no stored checkpoint of a plan was written by this deployment
+    ├── InvalidSubject        a subject is not `<prefix>.<topic>.<correlation id>.<event type>`
+    ├── PayloadTooLarge       a message exceeds the configured or the server's limit
+    ├── PublishRefused        a stream is full, or no stream takes the subject
+    ├── CommitConflict        another writer has committed a checkpoint of this plan
     └── DeadLetterNotFound    no dead letter has this number
 """
 
@@ -21,7 +21,7 @@ class PlancastError(Exception):
 
 
 class BusError(PlancastError):
-    """Raised for anything the bus or the checkpoint store reports."""
+    """Raised for any failure of the bus or the checkpoint store."""
 
 
 class NatsServerError(BusError):
@@ -37,15 +37,15 @@ class BusUnavailable(BusError):
 
 
 class AccessDenied(BusUnavailable):
-    """Raised when the permissions of this user on the nats-server do not allow what was asked."""
+    """Raised when the permissions of this user on the nats-server do not allow the operation."""
 
 
 class InvalidEnvelope(BusError, ValueError):
-    """Raised when bytes or fields are no event envelope; the message names the field."""
+    """Raised when bytes or fields are not an event envelope; the message names the field."""
 
 
 class UnreadableCheckpoint(InvalidEnvelope):
-    """Raised when a plan has stored checkpoints, and none of them is one that this deployment has written."""
+    """Raised when a plan has stored checkpoints, and none was written by this deployment."""
 
 
 class InvalidSubject(BusError, ValueError):
@@ -61,7 +61,7 @@ class PublishRefused(BusError):
 
 
 class CommitConflict(BusError):
-    """Raised when a checkpoint was committed by someone else since it was loaded."""
+    """Raised when another writer committed a checkpoint since this one was loaded."""
 
 
 class DeadLetterNotFound(BusError, KeyError):

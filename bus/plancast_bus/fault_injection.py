@@ -1,10 +1,10 @@
-"""Crash points: named places where a test kills the process, or drops, delays or duplicates a message.
+"""Fault injection: named crash points where tests kill the process, or drop, delay or duplicate a message.
 
-Off unless a test installs a hook, or the process was started with ``PLANCAST_CRASH_POINTS`` set; then a point costs
-one test of :data:`armed`. What comes over the wire cannot arm anything. The way to pass one::
+Disabled unless a test installs a hook or the process starts with ``PLANCAST_CRASH_POINTS``; a disabled point costs one
+check of :data:`armed`. Nothing on the wire can enable it. Use::
 
-    if crash_points.armed:
-        await crash_points.reach(CrashPoint.TURN_COMMIT_AFTER, correlation_id)
+    if fault_injection.armed:
+        await fault_injection.reach(CrashPoint.TURN_COMMIT_AFTER, correlation_id)
 """
 
 from __future__ import annotations
@@ -22,86 +22,87 @@ from plancast_bus.errors import BusError, BusUnavailable
 from plancast_bus.ports.effects import CancelTimer, Effect, SetTimer, effect_kind
 
 VARIABLE: Final = "PLANCAST_CRASH_POINTS"
-"""Names a folder. By a file ``turn.commit.after.3`` in it, a process that gets there the third time kills itself."""
+"""Environment variable that names a folder. A file ``turn.commit.after.3`` in it kills the process that reaches that
+point the third time."""
 
 Passage = Literal["pass", "drop", "duplicate"]
-"""What a hook says of a message: it goes on, is lost, or goes on twice. Where none passes only ``pass`` is right."""
+"""A hook's decision on a message. At points without a message only ``pass`` is allowed."""
 
 Hook = Callable[["CrashPoint", str], Awaitable[Passage | None]]
-"""Called with the point, and what it is about (a correlation id, a subject). May wait, and raise; None is ``pass``."""
+"""Called with the point and its subject or correlation id. May wait and raise; None means ``pass``."""
 
 
 class CrashPoint(StrEnum):
-    """All points there are. Those in :data:`MESSAGES` have a message pass."""
+    """All crash points. A message passes at those in :data:`MESSAGES`."""
 
     TURN_LOAD_BEFORE = "turn.load.before"
-    """The plan actor knows nothing, and is about to read the checkpoint."""
+    """The plan actor is about to read the checkpoint."""
     TURN_LOAD_AFTER = "turn.load.after"
-    """The plan is activated, its last effects are out again, its event is not handled."""
+    """The plan is activated, its last effects are sent again, its event is not handled."""
     TURN_HANDLE_BEFORE = "turn.handle.before"
     """The plan is in memory, and its event is about to be handled."""
     TURN_HANDLE_AFTER = "turn.handle.after"
     """The event is handled: everything is staged, nothing is durable."""
     TURN_COMMIT_BEFORE = "turn.commit.before"
-    """The checkpoint is made, and about to be written."""
+    """The checkpoint is about to be written."""
     TURN_COMMIT_AFTER = "turn.commit.after"
-    """The checkpoint is durable, and none of its effects is out."""
+    """The checkpoint is durable, and none of its effects is sent."""
     TURN_EMIT_BEFORE = "turn.emit.before"
-    """A turn's effects are about to go out: for the first time, or again at an activation."""
+    """A turn's effects are about to be sent, for the first time or again at an activation."""
     TURN_EMIT_AFTER = "turn.emit.after"
-    """All effects of a turn are out and acknowledged."""
+    """All effects of a turn are sent and acknowledged."""
     TURN_ACK_BEFORE = "turn.ack.before"
-    """A plan actor is done with an event, and its host has not noted it for the dispatcher."""
+    """A plan actor has finished an event, and its host has not recorded the outcome."""
     TURN_ACK_AFTER = "turn.ack.after"
-    """The host has noted the outcome, and the dispatcher has not taken it."""
+    """The host has recorded the outcome, and the dispatcher has not received it."""
 
     EFFECT_BEFORE = "effect.before"
-    """One effect is about to go out; those before it in the outbox are. Dropped, it counts as not acknowledged."""
+    """One effect is about to be sent, after those before it in the outbox. Drop: it is not acknowledged."""
     EFFECT_AFTER = "effect.after"
-    """One effect has arrived; those behind it are not out. Dropped is its acknowledgement."""
+    """One effect has arrived; those after it are not sent. Drop: its acknowledgement is lost."""
     TIMER_SET_BEFORE = "timer.set.before"
-    """As ``effect.before``, of an effect that sets a timer."""
+    """``effect.before`` of an effect that sets a timer."""
     TIMER_SET_AFTER = "timer.set.after"
-    """As ``effect.after``, of an effect that has set a timer."""
+    """``effect.after`` of an effect that sets a timer."""
     TIMER_CANCEL_BEFORE = "timer.cancel.before"
-    """As ``effect.before``, of an effect that cancels a timer."""
+    """``effect.before`` of an effect that cancels a timer."""
     TIMER_CANCEL_AFTER = "timer.cancel.after"
-    """As ``effect.after``, of an effect that has cancelled a timer."""
+    """``effect.after`` of an effect that cancels a timer."""
     TIMER_DUE = "timer.due"
-    """A due timer is with its plan's actor, which has not looked at it."""
+    """The plan actor has received a due timer and not handled it."""
 
     DISPATCHER_FETCHED = "dispatcher.fetched"
-    """A dispatcher has an event from a stream, and has not noted it. Dropped, it comes again after ``ack_wait``."""
+    """A dispatcher has fetched an event and not recorded it. Drop: it is redelivered after ``ack_wait``."""
     DISPATCHER_HAND_BEFORE = "dispatcher.hand.before"
-    """A batch is about to go to a host. Dropped, the host counts as lost."""
+    """A batch is about to be sent to a host. Drop: the host counts as lost."""
     DISPATCHER_REPORT_BEFORE = "dispatcher.report.before"
-    """A host has reported, and the dispatcher has not read it. Dropped, the host counts as lost."""
+    """A host has reported, and the dispatcher has not read the report. Drop: the host counts as lost."""
     DISPATCHER_REPORT_AFTER = "dispatcher.report.after"
-    """The dispatcher knows what is committed, and has acknowledged none of it."""
+    """The dispatcher knows what is committed, and has acknowledged nothing of it."""
     DISPATCHER_ACK_BEFORE = "dispatcher.ack.before"
-    """Acknowledgements are about to go to the stream. Dropped, the events come again after ``ack_wait``."""
+    """Acknowledgements are about to be sent. Drop: the events are redelivered after ``ack_wait``."""
     DISPATCHER_ACK_AFTER = "dispatcher.ack.after"
-    """Acknowledgements are on their way to the stream, and not confirmed."""
+    """Acknowledgements are sent and not confirmed."""
 
     WORKER_FETCHED = "worker.fetched"
-    """A worker has a task from the stream, and has not noted it. Dropped, it comes again after ``ack_wait``."""
+    """A worker has fetched a task and not recorded it. Drop: it is redelivered after ``ack_wait``."""
     WORKER_HANDLE_BEFORE = "worker.handle.before"
     """The handler of a task is about to be called."""
     WORKER_HANDLE_AFTER = "worker.handle.after"
-    """The task is done, and its answer is nowhere. Dropped, the answer counts as not acknowledged."""
+    """The task is done, and its response is not sent. Drop: the response is not acknowledged."""
     WORKER_ANSWER_AFTER = "worker.answer.after"
-    """The answer is durable, and the task is not acknowledged."""
+    """The response is durable, and the task is not acknowledged."""
     WORKER_ACK_BEFORE = "worker.ack.before"
-    """Acknowledgements of tasks are about to go. Dropped, the tasks are done again after ``ack_wait``."""
+    """Acknowledgements of tasks are about to be sent. Drop: the tasks are redelivered after ``ack_wait``."""
     WORKER_ACK_AFTER = "worker.ack.after"
-    """Acknowledgements of tasks are on their way, and not confirmed."""
+    """Acknowledgements of tasks are sent and not confirmed."""
 
     REASONER_ASK_BEFORE = "reasoner.ask.before"
-    """The pool has no kept answer, and is about to have a model asked."""
+    """The pool has no stored reply, and is about to call a model."""
     REASONER_KEEP_BEFORE = "reasoner.keep.before"
-    """A model has answered, which is to be paid for, and the answer is not kept."""
+    """A model has sent a billed reply, which is not stored."""
     REASONER_KEEP_AFTER = "reasoner.keep.after"
-    """A model's answer is kept, and whoever asked does not have it."""
+    """A model's reply is stored, and the caller does not have it."""
 
 
 MESSAGES: Final = frozenset(
@@ -121,7 +122,7 @@ MESSAGES: Final = frozenset(
         CrashPoint.WORKER_ACK_BEFORE,
     }
 )
-"""The points where a message passes, which a hook may drop or duplicate."""
+"""Points where a hook may drop or duplicate a message."""
 _EFFECTS: Final[dict[type[Effect], tuple[CrashPoint, CrashPoint]]] = {
     SetTimer: (CrashPoint.TIMER_SET_BEFORE, CrashPoint.TIMER_SET_AFTER),
     CancelTimer: (CrashPoint.TIMER_CANCEL_BEFORE, CrashPoint.TIMER_CANCEL_AFTER),
@@ -129,34 +130,34 @@ _EFFECTS: Final[dict[type[Effect], tuple[CrashPoint, CrashPoint]]] = {
 _COPIES: Final = {None: 1, "pass": 1, "drop": 0, "duplicate": 2}
 
 armed = False
-"""Whether anything may happen at a point; whoever passes one asks this first."""
+"""A hook is installed; checked before each point."""
 _hook: Hook | None = None
 
 
 async def reach(point: CrashPoint, about: str) -> int:
-    """Be at a point; returns how often the message that passes there goes on: once, never, or twice.
+    """Reach a point; return how often its message is to be passed on: 0, 1 or 2 times.
 
     Raises:
         ValueError: a hook drops or duplicates where no message passes.
-        Exception: whatever a hook raises.
+        Exception: any exception of a hook.
     """
     passage = await _hook(point, about) if _hook is not None else None
     if passage not in (None, "pass") and point not in MESSAGES:
-        raise ValueError(f"no message passes at {point}, so none can be said to {passage}")
+        raise ValueError(f"no message passes at {point}, so the hook cannot {passage} one")
     return _COPIES[passage]
 
 
-async def one_by_one(effects: Sequence[Effect], carry_out: Callable[[Effect], Awaitable[int]]) -> list[int]:
-    """Carry out effects where points are armed: each between its two points, and acknowledged before the next.
+async def one_by_one(effects: Sequence[Effect], execute: Callable[[Effect], Awaitable[int]]) -> list[int]:
+    """Execute effects one at a time, each between its two points and acknowledged before the next.
 
     Raises:
-        BusError: at least one was not acknowledged; the others were carried out all the same.
+        BusError: at least one was not acknowledged; the others were executed nevertheless.
     """
     sequences: list[int] = []
     failure: BusError | None = None
     for effect in effects:
         try:
-            sequences.append(await _between_its_points(effect, carry_out))
+            sequences.append(await _between_its_points(effect, execute))
         except BusError as error:
             failure = failure or error
     if failure is not None:
@@ -164,10 +165,10 @@ async def one_by_one(effects: Sequence[Effect], carry_out: Callable[[Effect], Aw
     return sequences
 
 
-async def _between_its_points(effect: Effect, carry_out: Callable[[Effect], Awaitable[int]]) -> int:
+async def _between_its_points(effect: Effect, execute: Callable[[Effect], Awaitable[int]]) -> int:
     before, after = _EFFECTS.get(type(effect), (CrashPoint.EFFECT_BEFORE, CrashPoint.EFFECT_AFTER))
     about = f"{effect_kind(effect)} {getattr(effect, 'subject', '') or getattr(effect, 'plan', '')}"
-    sequences = [await carry_out(effect) for _ in range(await reach(before, about))]
+    sequences = [await execute(effect) for _ in range(await reach(before, about))]
     if not sequences or not await reach(after, about):
         raise BusUnavailable(f"a crash point has lost: {about}")
     return sequences[0]
@@ -175,13 +176,13 @@ async def _between_its_points(effect: Effect, carry_out: Callable[[Effect], Awai
 
 @contextlib.asynccontextmanager
 async def installed(hook: Hook) -> AsyncIterator[None]:
-    """Have a hook called at every point of this process while the context lasts.
+    """Install a hook for every point of this process while the context lasts.
 
     Raises:
         RuntimeError: another hook is installed.
     """
     if _hook is not None:
-        raise RuntimeError("another hook is at the crash points")
+        raise RuntimeError("another hook is installed at the crash points")
     _install(hook)
     try:
         yield
@@ -195,12 +196,9 @@ def _install(hook: Hook | None) -> None:
 
 
 class SelfKill:
-    """The hook of real processes: it kills this one with SIGKILL where a file in a folder says so.
+    """The hook of real processes: kills this one with SIGKILL at the points that files in a folder name.
 
-    A process claims a file by renaming it, so each kills once, whichever process and restart comes first.
-
-    Args:
-        folder: Looked into at each point; files may come and go.
+    A process claims a file by renaming it, so that each file kills once, across processes and restarts.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -208,7 +206,6 @@ class SelfKill:
         self._counts: Counter[CrashPoint] = Counter()
 
     async def __call__(self, point: CrashPoint, about: str) -> Passage:
-        """Count, and die or go on."""
         self._counts[point] += 1
         name = f"{point}.{self._counts[point]}"
         try:

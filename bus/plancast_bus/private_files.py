@@ -1,4 +1,4 @@
-"""Files and folders that only their owner can read, from the moment they exist."""
+"""Files and folders that are created readable by their owner alone."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ TOKEN_BYTES = 32
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that nobody else can enter; one that exists is closed to others.
+    """Create a folder with mode 0700; an existing one is closed to other users.
 
     Raises:
-        OSError: it cannot be made, is no folder but a link to one, or belongs to somebody else.
+        OSError: it cannot be created, is a symbolic link, or belongs to another user.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -33,14 +33,14 @@ def make_folder(folder: Path) -> None:
 
 
 def opener(path: str, flags: int) -> int:
-    """Open a file for :func:`open`, for its owner alone, also when it was there before with a wider mode."""
+    """An opener for :func:`open` that sets mode 0600, on existing files too."""
     descriptor = os.open(path, flags, FILE)
     os.fchmod(descriptor, FILE)
     return descriptor
 
 
 def write(file: Path, text: str) -> None:
-    """Replace a file as a whole. Who had it open before sees nothing of the new one."""
+    """Replace a file atomically; processes that have the old one open do not see the new content."""
     draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE)
@@ -53,12 +53,12 @@ def write(file: Path, text: str) -> None:
 
 
 def is_ours(descriptor: int) -> bool:
-    """Whether an open file belongs to this process' user."""
+    """Return whether an open file belongs to this process's user."""
     return os.fstat(descriptor).st_uid == os.geteuid()
 
 
 def load_token(file: Path) -> str:
-    """The random token in a file of a private folder; a new one where there is none, or others could have read it."""
+    """Read the random token in a file; create a new one when there is none or others could have read it."""
     try:
         with open(file, encoding="ascii") as opened:
             mode = os.fstat(opened.fileno()).st_mode

@@ -1,4 +1,4 @@
-"""Settings of the bus. Read at the edge by whoever composes a program; handed in everywhere else."""
+"""Settings of the bus. Entry points read them; all other code receives them as arguments."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LOGIN = re.compile(r"^((?:[A-Za-z][A-Za-z0-9+.-]*:)?//)?(.*)@")
 
 
 class NatsSettings(BaseModel):
-    """How to reach NATS, and who one is there.
+    """Address of NATS, and the login to use there.
 
-    A user, password or token that is written into the URL is moved out of it, also when the URL is assigned
-    later: the URL can be shown, noted and logged.
+    A user, password or token in the URL is moved to the fields below, also when the URL is assigned later, so
+    that the URL can be displayed and logged.
     """
 
     model_config = ConfigDict(validate_assignment=True, hide_input_in_errors=True)
@@ -31,20 +31,20 @@ class NatsSettings(BaseModel):
     user: str = ""
     password: SecretStr | None = None
     tls_ca: Path | None = None
-    """Authority that signed the server's certificate; also turns TLS on."""
+    """Certificate authority of the server; setting it turns TLS on."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     connect_timeout: float = Field(5.0, gt=0)
-    """Seconds until a first connection must stand."""
+    """Seconds allowed for the first connection."""
     publish_timeout: float = Field(10.0, gt=0)
-    """Seconds until a publish must be acknowledged."""
+    """Seconds allowed for the acknowledgement of a publish."""
     server_uid: int | None = None
-    """The user that the server must run as on this machine, unless it is root: the login is sent to no other.
+    """User id that the server must run as on this machine, root aside; the login is sent to no other.
 
-    Set for an embedded server, whose port another user could take when it is gone. It is checked on Linux; without
-    ``/proc/net/tcp``, as on macOS, nothing is."""
+    Set for an embedded server, whose port another user could take after it ends. Checked on Linux only, through
+    ``/proc/net/tcp``."""
     inbox_prefix: str = Field("_INBOX", max_length=150, pattern=r"^_INBOX(\.[A-Za-z0-9_-]+)*$")
-    """Answers come to inboxes under it: ``_INBOX.<user>`` where each user may listen to its own inboxes alone."""
+    """Prefix of reply inboxes: ``_INBOX.<user>`` where users may subscribe to their own inboxes only."""
 
     @model_validator(mode="after")
     def _take_login_out_of_url(self) -> Self:
@@ -54,15 +54,15 @@ class NatsSettings(BaseModel):
         logins = {found[2] for each in servers if (found := _LOGIN.match(each)) is not None}
         if len(logins) > 1:
             raise ValueError("the servers of a URL have different logins; one user is needed for all")
-        said: dict[str, object] = {"url": ",".join(_LOGIN.sub(lambda found: found[1] or "", each) for each in servers)}
+        moved: dict[str, object] = {"url": ",".join(_LOGIN.sub(lambda found: found[1] or "", each) for each in servers)}
         for login in logins:
             user, colon, password = login.partition(":")
             if colon:
-                said |= {"user": unquote(user), "password": SecretStr(unquote(password)), "token": None}
+                moved |= {"user": unquote(user), "password": SecretStr(unquote(password)), "token": None}
             elif user:
-                said |= {"user": "", "password": None, "token": SecretStr(unquote(user))}
-        self.__dict__.update(said)  # assigning would validate, and come back here
-        self.__pydantic_fields_set__.update(said)
+                moved |= {"user": "", "password": None, "token": SecretStr(unquote(user))}
+        self.__dict__.update(moved)  # assigning would validate, and recurse
+        self.__pydantic_fields_set__.update(moved)
         return self
 
 
@@ -70,22 +70,22 @@ GroupCommit = Literal["auto", "always", "never"]
 
 
 class BusSettings(BaseModel):
-    """The streams, and what travels in them."""
+    """Settings of streams and events."""
 
     prefix: str = "plancast"
     """First token of all subjects; streams are named after it."""
     wire_format: Literal["msgpack", "json"] = "msgpack"
-    """What is written. Both are read."""
+    """Format that is written; both are read."""
     cloudevents: bool = False
-    """Whether events are written as CloudEvents 1.0 in binary mode: their fields as ``ce-`` headers, their data as the
-    payload. CloudEvents are read in any case."""
+    """Write events as CloudEvents 1.0 in binary mode: fields as ``ce-`` headers, data as payload. CloudEvents are
+    always accepted."""
     shards: int = Field(16, ge=1, le=1024)
-    """Slices of correlation ids. Fixed once the streams exist."""
+    """Number of partitions of correlation ids; fixed once the streams exist."""
     replicas: int = Field(1, ge=1, le=5)
     max_event_bytes: int = Field(1_048_576, ge=1024)
-    """Events over this go to the dead letters."""
+    """Larger events become dead letters."""
     max_stream_bytes: int = -1
-    """Bound of each must-process stream; a full one refuses publishers. -1: the server's limit."""
+    """Size bound of each work queue; a full one refuses publishers. -1: the server's limit."""
     facts_max_age: float = Field(7 * 86400, ge=0)
     """Seconds that facts and system events are kept."""
     responses_max_age: float = Field(86400, ge=0)
@@ -93,16 +93,16 @@ class BusSettings(BaseModel):
     dead_letters_max_age: float = Field(30 * 86400, ge=0)
     """Seconds that dead letters are kept."""
     max_dead_letters: int = Field(10_000, ge=1)
-    """Dead letters that are kept, those of last; in a flood one letter holds up to 1,000 messages, 256 KiB of them."""
+    """Newest dead letters that are kept; in a flood one letter holds up to 1,000 messages or 256 KiB."""
     max_dead_letter_bytes: int = -1
-    """Bound of the dead letters in bytes, which the server reserves; -1: the server's limit."""
+    """Size bound of the dead letters, reserved by the server; -1: the server's limit."""
     group_commit: GroupCommit = "auto"
-    """Whether many messages for a stream are stored as one batch. ``auto``: where each process finds that faster for
-    itself. ``always``: right for servers with ``sync_interval: always``, whose streams all wait for one disk."""
+    """Whether messages for one stream are stored as atomic batches. ``auto``: where a process measures that to be
+    faster. ``always``: for servers with ``sync_interval: always``, whose streams share one disk."""
     duplicate_window: float = Field(120, gt=0)
     """Seconds in which a stream drops a repeated message id."""
     storage: Literal["file", "memory"] = "file"
     checkpoint_keys: tuple[Annotated[SecretStr, Field(min_length=32)], ...] = ()
-    """Keys of the MACs of checkpoints, texts of at least 32 characters, the same for all of the runtime: the first one
-    makes them, all verify them. Without any the deployment makes one and keeps it in NATS. To change keys, give
-    every process the new one behind the old one, then before it; who lacks a key takes its checkpoints for forged."""
+    """Keys for the MACs of checkpoints, at least 32 characters each, the same in all processes of the runtime: the
+    first one signs, all verify. When empty, the deployment creates a key and stores it in NATS. To rotate, give every
+    process the new key after the old one, then before it; a process without a key rejects its checkpoints as forged."""

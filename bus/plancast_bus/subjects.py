@@ -1,8 +1,8 @@
-"""Subjects: where each kind of message travels and rests.
+"""NATS subjects of each kind of message.
 
-An event's subject is ``<prefix>.<topic>.<correlation id>.<event type>``. The server inserts the
-shard between topic and correlation id when it stores the event. What plancast keeps for itself
-lies under ``<prefix>-store``, so that a wildcard on events never meets it.
+An event is published on ``<prefix>.<topic>.<correlation id>.<event type>``. The server inserts the
+shard between topic and correlation id when it stores the event. Internal data lies under
+``<prefix>-store``, out of reach of wildcards for events.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _STORE = "-store"
 _LISTED = frozenset({"agent", "app", "event"})
 """Kinds of registrations that clients, workers and observers may list."""
 PLACEHOLDERS = "*.keepers.*"
-"""Filter for :meth:`Subjects.placeholder`, of whatever deployment and work queue."""
+"""Filter for :meth:`Subjects.placeholder` of all deployments and work queues."""
 LetterWriter = Literal["runtime", "login"]
-"""Who has put a message aside: the runtime, or a worker with a login of its own, whose word it is."""
+"""Writer of a dead letter: the runtime, or a worker with its own login, which is not trusted."""
 MAX_TOKEN = 400
 """Longest encoded correlation id, in characters."""
 MAX_TYPE = 200
@@ -36,15 +36,15 @@ MAX_TYPE = 200
 _CLEAN_ID = re.compile(r"[!-~]{1,1000}")
 _INBOX = re.compile(r"_INBOX(\.[A-Za-z0-9_-]+)+")
 MAX_INBOX = 200
-"""Longest inbox that a client may be told on, in characters."""
+"""Longest inbox that a client may name for notifications, in characters."""
 
 
-@lru_cache(maxsize=1024)  # a turn needs its plan's several times
+@lru_cache(maxsize=1024)  # a turn encodes the id of its plan several times
 def encode_token(text: str) -> str:
-    """Any text as one subject token: percent-encoded unless made of ``A-Z a-z 0-9 _ : -``.
+    """Encode any text as one subject token: percent-encoded unless made of ``A-Z a-z 0-9 _ : -``.
 
     Raises:
-        InvalidSubject: the text is empty, no valid Unicode, or longer than 400 characters once encoded.
+        InvalidSubject: the text is empty, invalid Unicode, or longer than 400 characters once encoded.
     """
     if not _PLAIN.fullmatch(text):
         if not text:
@@ -59,10 +59,10 @@ def encode_token(text: str) -> str:
 
 
 def decode_token(token: str) -> str:
-    """The text that :func:`encode_token` made a token of.
+    """Decode a token of :func:`encode_token`.
 
     Raises:
-        InvalidSubject: what is percent-encoded is no UTF-8.
+        InvalidSubject: the percent-encoded bytes are not UTF-8.
     """
     if "%" not in token:
         return token
@@ -74,7 +74,7 @@ def decode_token(token: str) -> str:
 
 @lru_cache(maxsize=4096)
 def check_event_type(event_type: str) -> str:
-    """The event type itself, when it can be part of a subject.
+    """Return the event type if it can be part of a subject.
 
     Raises:
         InvalidSubject: it is not made of dot separated ``A-Z a-z 0-9 _ -`` tokens, or too long.
@@ -88,12 +88,12 @@ def check_event_type(event_type: str) -> str:
 
 
 def is_inbox(subject: str) -> bool:
-    """Whether a subject is an inbox: the only kind that is published on because a message says so."""
+    """Return whether a subject is an inbox, the only kind of subject that a message may name for a notification."""
     return len(subject) <= MAX_INBOX and _INBOX.fullmatch(subject) is not None
 
 
 def fitting_token(text: str) -> str:
-    """Any text as one token; one that is too long, or no valid Unicode, is stood for by its hash."""
+    """Encode any text as one token; its SHA-256 when it is too long or invalid Unicode."""
     try:
         return encode_token(text)
     except InvalidSubject:
@@ -101,12 +101,12 @@ def fitting_token(text: str) -> str:
 
 
 def message_id_of(event_id: str) -> str:
-    """An event's id as the header by which a stream knows repetitions."""
+    """The ``Nats-Msg-Id`` header of an event, by which streams deduplicate."""
     return event_id if _CLEAN_ID.fullmatch(event_id) else fitting_token(event_id)
 
 
 def name_of_type(event_type: str) -> str:
-    """An event type as part of the name of a durable consumer, which may hold no dots."""
+    """Encode an event type for the name of a durable consumer, which may not contain dots."""
     name = event_type.replace(".", "-")
     if "-" in event_type:  # web.search and web-search are two types
         name += f"-{zlib.crc32(event_type.encode()):08x}"
@@ -120,7 +120,7 @@ def _check_name(name: str) -> str:
 
 
 def task_consumer_name(event_type: str) -> str:
-    """Name of the durable consumer that all workers of a kind of task share."""
+    """Name of the durable consumer that all workers of an event type share."""
     return f"task-{name_of_type(event_type)}"
 
 
@@ -132,7 +132,7 @@ class EventAddress(NamedTuple):
     event_type: str
 
 
-@lru_cache(maxsize=2048)  # an event is routed by its subject, and soon after read by it
+@lru_cache(maxsize=2048)  # routing and decoding both parse the subject of an event
 def _parse_stored(prefix: str, subject: str) -> EventAddress:
     parts = subject.split(".", 4)
     if len(parts) == 5 and "" not in parts and ".." not in parts[4] and parts[4][-1] != ".":
@@ -140,12 +140,12 @@ def _parse_stored(prefix: str, subject: str) -> EventAddress:
             return EventAddress(parts[1], decode_token(parts[3]), parts[4])
         if parts[:3] == [prefix + _STORE, "timers", "due"] and "." in parts[4]:
             return EventAddress("", decode_token(parts[4].partition(".")[0]), "")
-    raise InvalidSubject(f"{subject[:200]!r} is no stored event's subject")
+    raise InvalidSubject(f"{subject[:200]!r} is not the subject of a stored event")
 
 
 @dataclass(frozen=True)
 class Subjects:
-    """All subjects of one deployment."""
+    """The subjects of one deployment."""
 
     prefix: str = "plancast"
 
@@ -160,10 +160,10 @@ class Subjects:
         return f"{self.prefix}.{topic}.{encode_token(correlation_id)}.{check_event_type(event_type)}"
 
     def parse_event(self, subject: str) -> EventAddress:
-        """The parts of a subject as published.
+        """Parse a subject as published.
 
         Raises:
-            InvalidSubject: the subject is no event's.
+            InvalidSubject: it is not the subject of an event.
         """
         parts = subject.split(".", 3)
         if len(parts) < 4 or parts[0] != self.prefix or not all(subject.split(".")):
@@ -173,11 +173,11 @@ class Subjects:
     # Events, as stored: the shard follows the topic.
 
     def stored(self, topic: str, shard: int | str = "*", correlation: str = "*", event_type: str = ">") -> str:
-        """A stored event's subject, or a filter for some."""
+        """The subject of a stored event, or a filter for several."""
         return f"{self.prefix}.{topic}.{shard}.{correlation}.{event_type}"
 
     def parse_stored(self, subject: str) -> EventAddress:
-        """The parts of a subject as stored (or of a due timer, whose topic is empty).
+        """Parse a subject as stored, of an event or of a due timer (whose topic is empty).
 
         Raises:
             InvalidSubject: it is neither.
@@ -185,7 +185,7 @@ class Subjects:
         return _parse_stored(self.prefix, subject)
 
     def published_from_stored(self, subject: str) -> str:
-        """The subject as published, of a subject as stored (or of a due timer, without its shard, or a checkpoint).
+        """Convert a stored subject (event, due timer or checkpoint) to the published one, without its shard.
 
         Raises:
             InvalidSubject: it is neither.
@@ -197,27 +197,26 @@ class Subjects:
             _shard, _, rest = shard_and_rest.partition(".")
             if subject.startswith(f"{root}.") and rest:
                 return f"{root}.{topic}.{rest}"
-        raise InvalidSubject(f"{subject[:200]!r} is no stored event's subject")
+        raise InvalidSubject(f"{subject[:200]!r} is not the subject of a stored event")
 
-    # What plancast keeps.
+    # Internal data.
 
     @property
     def store(self) -> str:
-        """Root of what plancast keeps for itself."""
+        """Root of the subjects of internal data."""
         return f"{self.prefix}{_STORE}"
 
     def checkpoint(self, plan: str) -> str:
-        """Where the checkpoint of the plan with this correlation id rests."""
+        """The checkpoint of the plan with this correlation id."""
         return f"{self.store}.checkpoints.{encode_token(plan)}"
 
     def is_checkpoint(self, subject: str) -> bool:
-        """Whether it is where a checkpoint rests."""
         return subject.startswith(f"{self.store}.checkpoints.")
 
     def is_replayable(self, subject: str, writer: LetterWriter = "runtime") -> bool:
-        """Whether a dead letter may be sent again on a subject: an event's or a due timer's, as published.
+        """Return whether a dead letter may be replayed on a subject: an event's or a due timer's, as published.
 
-        One that a worker's login has written may be a request alone: nothing but tasks comes to workers.
+        A letter that a worker's login wrote may only be a request, since workers receive nothing but tasks.
         """
         if writer == "login" and not subject.startswith(f"{self.prefix}.action-requests."):
             return False
@@ -230,27 +229,27 @@ class Subjects:
         return True
 
     def checkpoint_key(self) -> str:
-        """Where the key of the deployment's checkpoints rests."""
+        """The key that signs the deployment's checkpoints."""
         return f"{self.store}.keys.checkpoints"
 
     def history(self, plan: str, first_revision: int | str) -> str:
-        """Where a sealed part of a plan's timeline rests."""
+        """A sealed part of a plan's timeline."""
         return f"{self.store}.history.{encode_token(plan)}.{first_revision}"
 
     def machine(self, digest: str) -> str:
-        """Where the state machine with this content hash rests."""
+        """The state machine with this content hash."""
         return f"{self.store}.machines.{digest}"
 
     def alias(self, correlation_id: str) -> str:
-        """Where a further correlation id of a plan is noted."""
+        """A further correlation id of a plan."""
         return f"{self.store}.aliases.{encode_token(correlation_id)}"
 
     def response(self, topic: str, correlation_id: str, event_type: str) -> str:
-        """Where a final response rests; the server republishes it as an event."""
+        """A final response, which the server republishes as an event."""
         return f"{self.store}.responses.{topic}.{encode_token(correlation_id)}.{check_event_type(event_type)}"
 
     def timer(self, plan: str, name: str) -> str:
-        """Where a timer that is not yet due rests.
+        """A timer that is not yet due.
 
         Raises:
             InvalidSubject: the name is not made of dot separated tokens without blanks and wildcards.
@@ -258,32 +257,30 @@ class Subjects:
         return f"{self.store}.timers.set.{encode_token(plan)}.{_check_name(name)}"
 
     def timer_due(self, plan: str, name: str) -> str:
-        """Where a timer goes when it is due; stored with its shard before the plan."""
+        """A due timer, as published; stored with its shard before the plan."""
         return f"{self.store}.timers.due.{encode_token(plan)}.{_check_name(name)}"
 
     def timers_due(self, shard: int | str = "*") -> str:
-        """Filter for the due timers of a shard, as stored."""
+        """Filter for the stored due timers of a shard."""
         return f"{self.store}.timers.due.{shard}.*.>"
 
     def placeholder(self, source: str) -> str:
-        """Where the message rests that keeps a work queue from being empty."""
+        """The message that keeps a work queue from being empty."""
         return f"{self.store}.keepers.{source}"
 
     def dead_letter(self, reason: str, writer: LetterWriter | Literal["*"] = "runtime") -> str:
-        """Where a message that could not be processed rests."""
+        """A message that could not be processed."""
         return f"{self.store}.deadletters.{writer}.{reason}"
 
     def registry(self, kind: str, key: str) -> str:
-        """Where a registration rests."""
         return f"{self._registrations(kind)}.{encode_token(key)}"
 
     def registered(self, kind: str) -> str:
-        """Filter for all registrations of a kind."""
         return f"{self._registrations(kind)}.*"
 
     @staticmethod
     def is_listed(kind: str) -> bool:
-        """Whether registrations of a kind (apps, agents, events) may be listed by every login."""
+        """Return whether every login may list registrations of a kind (apps, agents, events)."""
         return kind in _LISTED
 
     def _registrations(self, kind: str) -> str:
@@ -291,12 +288,12 @@ class Subjects:
 
 
 def tenant_of(event: EventEnvelope) -> str:
-    """The tenant of a goal or task as a token of a subject; empty when it has none, and for other events."""
+    """The encoded tenant of a goal or task; empty when it has none, and for other events."""
     return tenant_token(event.tenant_id) if event.topic == EventTopic.ACTION_REQUESTS else ""
 
 
 def tenant_token(tenant_id: str | None) -> str:
-    """A tenant as a token of a subject; empty for none, and for a name that is too long to be one."""
+    """Encode a tenant as a subject token; empty for None and for names that are too long."""
     try:
         return encode_token(tenant_id) if tenant_id else ""
     except InvalidSubject:

@@ -1,10 +1,13 @@
-"""Which stream takes which topic."""
+"""Sources, the topics of each, and the part of a bounded stream that outside requests may fill."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from plancast_bus.events.envelope import EventTopic
+
+Source = Literal["results", "requests", "facts", "timers"]
+"""A kind of input to consume: responses and signals for plans, requests (goals and tasks), facts, due timers."""
 
 TOPICS: dict[Source, tuple[EventTopic, ...]] = {
     "results": (EventTopic.ACTION_RESULTS, EventTopic.PLAN_EVENTS),
@@ -17,27 +20,23 @@ TOPICS: dict[Source, tuple[EventTopic, ...]] = {
         EventTopic.TASK_EVENTS,
     ),
 }
-"""The topics of each source: results and requests must be processed, facts are for whoever looks."""
+"""Topics of each source. Results and requests must be processed; facts are optional reading."""
 
 WORK_QUEUES: tuple[Source, ...] = ("results", "requests", "timers")
-"""The sources whose messages are gone once they are acknowledged."""
+"""Sources whose messages are removed once acknowledged."""
 
 SOURCES: dict[str, Source] = {topic.value: source for source, topics in TOPICS.items() for topic in topics}
-"""The source of each topic."""
+"""Source of each topic."""
 
 
 def admitted_bytes(max_bytes: int) -> int:
-    """Bytes in a stream up to which requests from outside are let in; -1 where it has no bound."""
+    """Bytes up to which a stream admits requests from outside: three quarters of its bound; -1 when it is unbounded."""
     return max_bytes - max_bytes // 4 if max_bytes > 0 else -1
 
 
-def stream_full_message(stream: str, how: str) -> str:
-    """What is said to those who are refused."""
+def stream_full_message(stream: str, limit: str) -> str:
+    """The error text for a publisher refused by a full stream."""
     return (
-        f"the stream {stream} is full ({how}): it takes no more until what it holds is processed. See whether its "
+        f"the stream {stream} is full ({limit}): it takes no more until its messages are processed. Check that its "
         "consumers run, or raise max_stream_bytes or the server's storage limit."
     )
-
-
-Source = Literal["results", "requests", "facts", "timers"]
-"""What can be consumed: answers and signals for plans, requests (goals and tasks), facts, due timers."""

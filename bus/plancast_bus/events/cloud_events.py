@@ -1,7 +1,7 @@
-"""CloudEvents 1.0: how their attributes and our fields correspond. No I/O, no bytes of messages.
+"""Mapping between CloudEvents 1.0 attributes and envelope fields.
 
-Attributes of CloudEvents are lower case letters and digits, so a field of ours is an extension attribute without its
-underscores: ``correlation_id`` is ``correlationid``. Extensions that are nobody's fields go into ``metadata``.
+CloudEvents attributes are lower case letters and digits, so fields lose their underscores: ``correlation_id`` is
+``correlationid``. Unknown extension attributes go into ``metadata``.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.events.envelope import EventEnvelope
 
 STRUCTURED = "application/cloudevents+json"
-"""Content type of a message that is a whole event, attributes and data."""
+"""Content type of an event in structured mode: attributes and data in the payload."""
 
 _FIELDS = {name.replace("_", ""): name for name in EventEnvelope.model_fields if name != "data"}
 _ABOUT_DATA = frozenset({"data", "data_base64", "datacontenttype"})
 
 
 def fields_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes as fields of an envelope, ``data`` aside.
+    """Convert attributes to envelope fields, ``data`` aside.
 
     Raises:
-        InvalidEnvelope: the attribute ``metadata`` is no JSON object.
+        InvalidEnvelope: the attribute ``metadata`` is not a JSON object.
     """
     fields: dict[str, Any] = {}
     others: dict[str, Any] = {}
@@ -43,16 +43,16 @@ def fields_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
         try:
             metadata = json.loads(metadata)
         except (ValueError, RecursionError) as error:
-            raise InvalidEnvelope("the CloudEvents attribute metadata is no JSON") from error
+            raise InvalidEnvelope("the CloudEvents attribute metadata is not JSON") from error
     if not isinstance(metadata, dict):
-        raise InvalidEnvelope("the CloudEvents attribute metadata is no JSON object")
+        raise InvalidEnvelope("the CloudEvents attribute metadata is not a JSON object")
     if metadata or others:
         fields["metadata"] = {**others, **metadata}
     return fields
 
 
 def attributes_of(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Fields of an envelope, as they are written, as attributes; ``data`` aside."""
+    """Convert wire fields of an envelope to attributes, ``data`` aside."""
     attributes: dict[str, str] = {}
     for name, value in fields.items():
         if name == "metadata":
@@ -63,11 +63,7 @@ def attributes_of(fields: Mapping[str, Any]) -> dict[str, str]:
 
 
 def from_structured(event: Mapping[str, Any], load: Callable[[bytes, str | None], Any]) -> dict[str, Any]:
-    """An event in structured mode as fields of an envelope.
-
-    Args:
-        event: The JSON object.
-        load: Reads bytes of a content type, for ``data_base64``.
+    """Convert an event in structured mode to envelope fields; ``load`` decodes ``data_base64`` by its content type.
 
     Raises:
         InvalidEnvelope: an attribute or the data cannot be read.
@@ -81,16 +77,16 @@ def from_structured(event: Mapping[str, Any], load: Callable[[bytes, str | None]
     try:
         content = b64decode(encoded, validate=True)
     except (Base64Error, TypeError, ValueError) as error:
-        raise InvalidEnvelope("the data_base64 of a CloudEvent is no Base64") from error
+        raise InvalidEnvelope("the data_base64 of a CloudEvent is not Base64") from error
     fields["data"] = read_data(content, event.get("datacontenttype"), load)
     return fields
 
 
 def read_data(content: bytes, content_type: Any, load: Callable[[bytes, str | None], Any]) -> Any:
-    """The data in bytes: JSON or msgpack by their content type (JSON when absent), text as text.
+    """Decode the data of an event: text, JSON or msgpack by its content type, JSON when absent.
 
     Raises:
-        InvalidEnvelope: another content type, or bytes that are not of it.
+        InvalidEnvelope: unknown content type, or bytes that are not of it.
     """
     if not content:
         return {}
@@ -98,5 +94,5 @@ def read_data(content: bytes, content_type: Any, load: Callable[[bytes, str | No
         try:
             return content.decode()
         except UnicodeDecodeError as error:
-            raise InvalidEnvelope("the text of a CloudEvent is no UTF-8") from error
+            raise InvalidEnvelope("the text of a CloudEvent is not UTF-8") from error
     return load(content, content_type if isinstance(content_type, str) else None)

@@ -1,4 +1,4 @@
-"""Envelopes as bytes: msgpack or JSON, told apart by the ``Content-Type`` header."""
+"""Encoding of envelopes: msgpack or JSON, distinguished by the ``Content-Type`` header."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ MSGPACK_TYPE = "application/msgpack"
 CONTENT_TYPES: dict[WireFormat, str] = {"json": JSON_TYPE, "msgpack": MSGPACK_TYPE}
 
 UNREADABLE = "application/cloudevents"
-"""What stands for the content type of a CloudEvent that could not be read where it came in, with the reason."""
+"""Content type that marks a malformed CloudEvent; the reason follows behind a semicolon."""
 
 _SUSPECTS = tuple((suspect[:1], suspect) for suspect in (b"\xcb\x7f", b"\xcb\xff", b"\xc4\x00", b"\xc7\x00"))
-"""How numbers that are not finite, and empty bytes, begin in msgpack. No text in UTF-8 holds any of them."""
-_pack = msgpack.Packer(use_bin_type=True).pack  # made once: it brings a buffer
+"""First bytes of non-finite numbers and of empty bin and ext values in msgpack; none occurs in UTF-8 text."""
+_pack = msgpack.Packer(use_bin_type=True).pack  # reused: each packer allocates a buffer
 MAX_DEPTH = 64
-"""Deepest nesting of lists and objects in an event."""
+"""Maximum nesting of lists and objects in an event."""
 
 
 def pack(value: Any) -> bytes:
-    """JSON-able values as msgpack bytes.
+    """Encode a JSON value as msgpack.
 
     Raises:
-        InvalidEnvelope: a value is not JSON-able, or an integer over 64 bits.
+        InvalidEnvelope: a value is not JSON, or an integer exceeds 64 bits.
     """
     try:
         packed: bytes = _pack(value)
@@ -45,10 +45,10 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(payload: bytes) -> Any:
-    """The value in msgpack bytes; nothing in them is ever executed.
+    """Decode msgpack; nothing in it is ever executed.
 
     Raises:
-        InvalidEnvelope: the bytes are no msgpack.
+        InvalidEnvelope: the bytes are not msgpack.
     """
     try:
         return msgpack.unpackb(payload, raw=False, strict_map_key=True)
@@ -57,12 +57,12 @@ def unpack(payload: bytes) -> Any:
 
 
 def unpack_rows(payload: bytes, width: int, most: int) -> list[list[Any]]:
-    """Rows of values in msgpack bytes, at most ``most`` of ``width`` values, none of which is a list or an object.
+    """Decode msgpack rows: at most ``most`` rows of ``width`` scalar values.
 
-    It is refused before it is built: 8 MB of empty lists would take half a gigabyte.
+    Anything else is refused before it is built: 8 MB of empty lists would take half a gigabyte.
 
     Raises:
-        InvalidEnvelope: the bytes are no such rows.
+        InvalidEnvelope: the bytes are not such rows.
     """
     reader = msgpack.Unpacker(raw=False, max_buffer_size=len(payload), max_array_len=0, max_map_len=0, max_ext_len=0)
     try:
@@ -84,7 +84,7 @@ def unpack_rows(payload: bytes, width: int, most: int) -> list[list[Any]]:
 
 
 def dump(value: Any, wire_format: WireFormat) -> bytes:
-    """JSON-able values as bytes in a wire format."""
+    """Encode a JSON value in a wire format."""
     if wire_format == "msgpack":
         return pack(value)
     try:
@@ -94,7 +94,7 @@ def dump(value: Any, wire_format: WireFormat) -> bytes:
 
 
 def load(payload: bytes, content_type: str | None) -> Any:
-    """The value in bytes of a content type (absent: JSON).
+    """Decode bytes of a content type; JSON when absent.
 
     Raises:
         InvalidEnvelope: unknown content type, or bytes that are not of it.
@@ -115,14 +115,14 @@ def load(payload: bytes, content_type: str | None) -> Any:
 
 
 def encode(event: EventEnvelope | WireEvent, wire_format: WireFormat = "msgpack") -> bytes:
-    """An envelope as bytes.
+    """Encode an envelope.
 
     Raises:
-        InvalidEnvelope: its data or metadata are no JSON.
+        InvalidEnvelope: its data or metadata are not JSON.
     """
     try:
-        payload = dump(event.to_wire(), wire_format)  # first: it ends on what contains itself
-        _check_json(event.data, event.metadata)  # the other fields are text, which the formats themselves check
+        payload = dump(event.to_wire(), wire_format)  # first: it fails on cycles
+        _check_json(event.data, event.metadata)  # the other fields are text, which the encoders check
     except InvalidEnvelope as error:
         fault = fault_of(event.data, path="data") or fault_of(event.metadata, path="metadata")
         raise InvalidEnvelope(fault or str(error)) from error
@@ -135,12 +135,12 @@ def decode(
     *,
     defaults: Mapping[str, Any] | None = None,
 ) -> EventEnvelope:
-    """The envelope in bytes.
+    """Decode an envelope.
 
     Args:
-        payload: What came over the wire.
+        payload: The bytes from the wire.
         content_type: The ``Content-Type`` header; JSON when absent.
-        defaults: Fields that may be left out on the wire, such as what the subject says.
+        defaults: Fields that may be absent on the wire, such as those in the subject.
 
     Raises:
         InvalidEnvelope: the bytes cannot be decoded, or a field is missing or wrong.
@@ -148,7 +148,7 @@ def decode(
     fields = load(payload, content_type)
     if not isinstance(fields, dict):
         raise InvalidEnvelope(f"an event is an object, not {type(fields).__name__}")
-    # msgpack takes no half of a surrogate pair, and of the other fields only text is taken over.
+    # msgpack rejects unpaired surrogates, and the other fields are only accepted as text.
     if content_type == MSGPACK_TYPE:
         _check_json(fields.get("data"), fields.get("metadata"))
     else:
@@ -165,7 +165,7 @@ def decode(
 
 
 def validated(fields: Mapping[str, Any]) -> EventEnvelope:
-    """The envelope of fields.
+    """Validate fields as an envelope.
 
     Raises:
         InvalidEnvelope: a field is missing or wrong; the message names it.
@@ -179,12 +179,12 @@ def validated(fields: Mapping[str, Any]) -> EventEnvelope:
 
 
 def decode_packed(payload: bytes) -> tuple[EventEnvelope | None, bool]:
-    """The envelope in msgpack bytes, and whether they say just what its ``to_wire()`` does, so that they stand for it.
+    """Decode a msgpack envelope without the schema; None when :func:`decode` must be used.
 
-    None where :func:`decode` has to tell.
+    Returns also whether the bytes equal the encoding of the envelope's ``to_wire()``, so that they can be passed on.
 
     Raises:
-        InvalidEnvelope: as :func:`decode` does.
+        InvalidEnvelope: as :func:`decode`.
     """
     fields = unpack(payload)
     if not isinstance(fields, dict):
@@ -193,17 +193,16 @@ def decode_packed(payload: bytes) -> tuple[EventEnvelope | None, bool]:
     event = from_wire_fields(fields)
     if event is None:
         return None, False
-    # Of what `to_wire` writes, only these may have been left out. The first byte is the number of fields, up to 15:
-    # one more than were read, where a name comes twice.
+    # Of the fields of `to_wire`, only these may be absent. The first byte is the number of fields, up to 15: it exceeds
+    # the number decoded where a name occurs twice.
     in_full = "data" in fields and "specversion" in fields and payload[0] == 0x80 + len(fields)
     return event, in_full and fields.get("metadata") != {}
 
 
 def is_json(packed: bytes) -> bool:
-    """Whether what :func:`pack` has written is JSON, and can be read again.
+    """Return whether the output of :func:`pack` is JSON and can be decoded again.
 
-    True is certain. False may be wrong, where the bytes of a number look like what is none;
-    :func:`fault_of` looks closer.
+    True is certain. False may be wrong, where the bytes of a number look like a suspect; :func:`fault_of` is exact.
     """
     try:
         msgpack.unpackb(packed, raw=False, strict_map_key=True, max_bin_len=0, max_ext_len=0)
@@ -213,7 +212,7 @@ def is_json(packed: bytes) -> bool:
 
 
 def fault_of(value: Any, *, depth: int = MAX_DEPTH, path: str = "") -> str:
-    """Why, and at which path (``results.found[3].url``), a value is no JSON; empty when it is."""
+    """Explain why, and at which path (``results.found[3].url``), a value is not JSON; empty when it is."""
     return _Fault(depth).visit(value, path, depth)
 
 
@@ -232,9 +231,9 @@ def _explain(error: ValidationError) -> str:
 
 
 def _check_json(*values: Any, depth: int = MAX_DEPTH) -> None:
-    """Refuse what is no JSON, or not the same in both wire formats, or nested deeper.
+    """Refuse values that are not JSON, differ between the wire formats, or are nested too deep.
 
-    Walks level by level, so that no nesting can exhaust the stack and no cycle goes on for ever.
+    The walk is breadth first, so that no nesting exhausts the stack and no cycle is endless.
     """
     level: list[Any] = []
     _check_each(values, level)
@@ -255,7 +254,7 @@ def _check_json(*values: Any, depth: int = MAX_DEPTH) -> None:
 
 
 def _check_each(values: Iterable[Any], containers: list[Any]) -> None:
-    """Check values, but for the containers among them, which are noted."""
+    """Check scalar values, and collect the containers among them."""
     for value in values:
         kind = type(value)
         if kind is str:
@@ -277,17 +276,16 @@ def _check_key(key: Any) -> None:
 
 
 class _Fault:
-    """Looks for what :func:`_check_json` has refused, to name its path: once more, slowly, and depth first."""
+    """Finds the path of what :func:`_check_json` refused, by a slower, depth-first search."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
         self._above: set[int] = set()
-        """Containers that the one that is looked at is in,"""
+        """Containers on the current path."""
         self._seen: set[int] = set()
-        """and those without a fault."""
+        """Containers without a fault."""
 
     def visit(self, value: Any, path: str, depth: int) -> str:
-        """The first fault, with its path; empty when none is found."""
         if not isinstance(value, (dict, list, tuple)):
             return self._refusal(path, _check_each, (value,), [])
         if id(value) in self._above:
@@ -324,7 +322,7 @@ def _path(path: str, key: Any, of_object: bool) -> str:
 
 
 def _check_rarer(value: Any, containers: list[Any]) -> None:
-    """Check a number, or a value of a class that is derived from one of JSON's."""
+    """Check a number, or an instance of a subclass of a JSON type."""
     if isinstance(value, int):
         if not -(2**63) <= value < 2**64:
             raise InvalidEnvelope("an integer is over 64 bits; send it as a string")
@@ -350,4 +348,4 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-_read_json = json.JSONDecoder(parse_constant=_refuse_constant).decode  # ``json.loads`` would make one for each event
+_read_json = json.JSONDecoder(parse_constant=_refuse_constant).decode  # ``json.loads`` would create a decoder per event

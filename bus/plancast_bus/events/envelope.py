@@ -1,4 +1,4 @@
-"""The event envelope: CloudEvents 1.0 in meaning, with the fields that plans need."""
+"""The event envelope: the semantics of CloudEvents 1.0, with the fields that plans need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic import AfterValidator, AliasChoices, AliasGenerator, BaseModel, Co
 from pydantic.alias_generators import to_camel
 
 MAX_NAME = 1_000
-"""Longest id, name or type that an event may have, in characters."""
+"""Maximum length of an event's ids, names and type, in characters."""
 
 
 class EventTopic(StrEnum):
@@ -40,7 +40,7 @@ def _now() -> datetime:
 
 
 def utc_text(seconds: float) -> str:
-    """Seconds since the epoch as events say them, which is ``datetime.fromtimestamp(seconds, UTC).isoformat()``."""
+    """Format seconds since the epoch as ``datetime.fromtimestamp(seconds, UTC).isoformat()`` does, but faster."""
     fraction, second = modf(seconds)
     return _text(int(second), round(fraction * 1e6)) or datetime.fromtimestamp(seconds, UTC).isoformat()
 
@@ -53,7 +53,7 @@ def _time_text(time: datetime) -> str:
 
 
 def _text(second: int, micros: int) -> str:
-    """Empty for what is written otherwise: whole seconds, and those that rounding makes whole."""
+    """Format a time with microseconds; empty for whole seconds, which have another form."""
     return "%s.%06d+00:00" % (_second_text(second), micros) if 0 < micros < 1_000_000 else ""  # noqa: UP031
 
 
@@ -79,7 +79,7 @@ def _either_case(name: str) -> AliasChoices:
 
 
 def check_name(text: str) -> str:
-    """The text itself, when it is short enough to be an id or a name.
+    """Return the text if it is short enough to be an id or a name.
 
     Raises:
         ValueError: it is longer than 1,000 characters.
@@ -94,7 +94,7 @@ def _too_long(text: str) -> str:
 
 
 def derived_id(event_id: str, suffix: str) -> str:
-    """The id of an event that follows from another one; the same for the same."""
+    """Derive the id of an event from another event's id, deterministically."""
     derived = f"{event_id}:{suffix}"
     if len(derived) <= MAX_NAME:
         return derived
@@ -102,10 +102,7 @@ def derived_id(event_id: str, suffix: str) -> str:
 
 
 class EventEnvelope(BaseModel):
-    """One event. Keys are accepted in snake_case and in camelCase, and written in snake_case.
-
-    Times are UTC. ``data`` is what the event says.
-    """
+    """One event. Keys are accepted in snake_case and in camelCase, and written in snake_case. Times are UTC."""
 
     model_config = ConfigDict(
         alias_generator=AliasGenerator(validation_alias=_either_case),
@@ -114,33 +111,33 @@ class EventEnvelope(BaseModel):
     )
 
     source: str
-    """Who says it: a planner, worker or client, by name."""
+    """Name of the sender: a planner, worker or client."""
     type: str = Field(min_length=1)
-    """What happened, dot separated: ``web.search.completed``."""
+    """Event type, dot separated: ``web.search.completed``."""
     topic: EventTopic
     """The topic that the event travels on."""
     id: str = Field(default_factory=_new_id, min_length=1)
-    """Unique for each event; the same event delivered twice has the same id."""
+    """Unique for each event; redeliveries have the same id."""
     data: Any = Field(default_factory=dict)
-    """What the event says: JSON, by custom an object."""
+    """JSON payload, by convention an object."""
     specversion: str = "1.0"
     time: Annotated[datetime, AfterValidator(_as_utc)] = Field(default_factory=_now)
-    """When it happened; a time without a zone is taken as UTC."""
+    """Time of the event; without a zone it is taken as UTC."""
     subject: str | None = None
-    """What the event is about (CloudEvents); not the NATS subject."""
+    """Subject in the sense of CloudEvents, not the NATS subject."""
     correlation_id: str = Field(default_factory=_new_id, min_length=1)
-    """Which plan the event belongs to."""
+    """Identifies the plan that the event belongs to."""
     response_event: str | None = None
-    """The event type that an answer should have."""
+    """Event type for the response."""
     response_topic: str | None = None
-    """The topic that an answer should travel on; ``action-results`` when absent."""
+    """Topic for the response; ``action-results`` when absent."""
     response_schema_name: str | None = None
     payload_schema_name: str | None = None
     trace_id: str | None = None
     parent_event_id: str | None = None
-    """The event that this one answers or follows from."""
+    """Id of the event that this one responds to or results from."""
     plan_id: str | None = None
-    """The plan that sent the event."""
+    """Id of the plan that sent the event."""
     goal_id: str | None = None
     session_id: str | None = None
     tenant_id: str | None = None
@@ -153,7 +150,7 @@ class EventEnvelope(BaseModel):
         return self.type
 
     def to_wire(self) -> dict[str, Any]:
-        """The envelope as a JSON-able dict, absent fields left out."""
+        """Convert the envelope to a JSON object without absent fields."""
         fields = self.__dict__
         wire: dict[str, Any] = {
             "id": fields["id"],
@@ -175,7 +172,7 @@ class EventEnvelope(BaseModel):
 
 
 def check_fields(event: EventEnvelope) -> EventEnvelope:
-    """The event itself, when its ids and names can become parts of subjects, headers and logs.
+    """Return the event if its ids and names are short enough for subjects, headers and logs.
 
     Raises:
         ValueError: one is too long; the message names it.
@@ -189,13 +186,13 @@ def check_fields(event: EventEnvelope) -> EventEnvelope:
 
 
 def from_wire_fields(fields: dict[str, Any]) -> EventEnvelope | None:
-    """The envelope of fields as :meth:`EventEnvelope.to_wire` writes them; None when one is not certainly right.
+    """Build an envelope from fields in the form of :meth:`EventEnvelope.to_wire`; None when any field is in doubt.
 
-    What the schema checks, this checks by a glance, at two thirds of its price; where that fails, the schema decides.
+    A fast path that costs two thirds of the schema's validation, which decides all doubtful cases.
     """
-    values = _LEFT_OUT | fields
-    if len(values) != len(_LEFT_OUT):
-        return None  # a field has an unknown name, or one in camelCase
+    values = _ABSENT | fields
+    if len(values) != len(_ABSENT):
+        return None  # an unknown name, or one in camelCase
     data, metadata = values["data"], values["metadata"]
     others = ("data" in fields and type(data) is not str) + ("metadata" in fields)
     for name, value in fields.items():
@@ -217,7 +214,7 @@ def from_wire_fields(fields: dict[str, Any]) -> EventEnvelope | None:
         values["data"] = {}
     if not metadata:
         values["metadata"] = {}
-    event: EventEnvelope = _new(EventEnvelope)  # and then as `model_construct` does
+    event: EventEnvelope = _new(EventEnvelope)  # then as `model_construct` does
     _DICT(event, values)
     _FIELDS_SET(event, set(fields))
     _EXTRA(event, None)
@@ -226,9 +223,9 @@ def from_wire_fields(fields: dict[str, Any]) -> EventEnvelope | None:
 
 
 class WireEvent:
-    """An event that is only to be written: its fields are taken as they are, in wire form, unless one is not right.
+    """An outgoing event whose fields are already in wire form.
 
-    What :class:`EventEnvelope` checks by a schema, this checks by a glance; where that fails, the schema decides.
+    Checks them without the schema of :class:`EventEnvelope`, which decides the doubtful cases.
     """
 
     __slots__ = ("_fields", "data", "metadata")
@@ -243,12 +240,12 @@ class WireEvent:
         self._fields = _in_wire_form(fields) or EventEnvelope.model_validate(fields).to_wire()
 
     def to_wire(self) -> dict[str, Any]:
-        """The event as a JSON-able dict, absent fields left out."""
+        """Return the event as a JSON object without absent fields."""
         return self._fields
 
 
 def _in_wire_form(fields: dict[str, Any]) -> dict[str, Any] | None:
-    """The fields without those that are absent or unknown; None when a field is not certainly right."""
+    """Return the known, present fields; None when a field is in doubt."""
     if fields.get("topic") not in _TOPICS:
         return None
     for name in _REQUIRED:
@@ -289,15 +286,15 @@ _NAMES = ("id", "source", "type", "specversion", "correlation_id", *_OPTIONAL)
 _REQUIRED = ("id", "source", "type", "time", "correlation_id")
 _TEXTS = frozenset((*_REQUIRED, "topic", *_OPTIONAL))
 _TOPICS: dict[str, EventTopic] = {str(topic): topic for topic in EventTopic}
-_LEFT_OUT: dict[str, Any] = dict.fromkeys(EventEnvelope.model_fields) | {
+_ABSENT: dict[str, Any] = dict.fromkeys(EventEnvelope.model_fields) | {
     "id": "", "specversion": "1.0", "time": "", "metadata": {}
 }  # fmt: skip
-"""Every field as it is when it is not said; those that must be said as something that is not right."""
+"""Each field's value when absent; required fields have an invalid one."""
 _WRITTEN_TIME = re.compile(r"....-..-..T..:..:..\.(?!000000)......\+00:00").fullmatch
-"""Whether a text has the one form, of many, in which times are written."""
-_new: Any = object.__new__  # by way of the class it would take twice as long
+"""Matches the form in which times are written, of the many that are accepted."""
+_new: Any = object.__new__  # calling the class would take twice as long
 _DICT, _FIELDS_SET, _EXTRA, _PRIVATE = (
     vars(BaseModel)[name].__set__
     for name in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
 )
-"""What sets the four slots of a model, past its own ``__setattr__``."""
+"""Setters of the four slots of a model, which bypass its ``__setattr__``."""

@@ -1,7 +1,7 @@
-"""Messages with headers, as others write them, and as they want to read them: the NATS binding of CloudEvents 1.0.
+"""The NATS protocol binding of CloudEvents 1.0.
 
-In binary mode the attributes of an event are headers, ``ce-`` before their names, and the payload is its data. Such a
-message is made into an envelope where it comes in, and out of one where it goes out: what is between knows envelopes.
+In binary mode the attributes of an event are ``ce-`` headers and the payload is its data. Such messages are converted
+to and from envelopes at the edge; all other code handles envelopes.
 """
 
 from __future__ import annotations
@@ -16,40 +16,41 @@ from plancast_bus.events.codec import JSON_TYPE, MSGPACK_TYPE, UNREADABLE, WireF
 from plancast_bus.events.trace_context import PARENT, STATE, read_trace
 
 MAX_ATTRIBUTES = 16 * 1024
-"""Bytes of attributes that are written as headers. JetStream takes 64 KiB of headers at most; an event with more goes
-out as an envelope."""
+"""Maximum bytes of attributes in headers; larger events are sent as envelopes. JetStream allows 64 KiB of headers."""
 
 _PREFIX = "ce-"
 _AS_THEY_ARE = "".join(chr(each) for each in range(0x21, 0x7F) if chr(each) not in '"%')
 
 
 class Message(NamedTuple):
-    """A message of anybody's, with its payload as an envelope where it is a CloudEvent in binary mode."""
+    """A received message; a CloudEvent in binary mode is converted to an envelope."""
 
     payload: bytes
     content_type: str | None
     message_id: str | None
     trace: str
-    """Its trace context; see :mod:`plancast_bus.events.trace_context`."""
+    """Trace context; see :mod:`plancast_bus.events.trace_context`."""
 
 
 def read_message(headers: Mapping[str, str], payload: bytes) -> Message:
-    """A message whose headers anybody has written, in upper or lower case.
+    """Read a message of any client, with header names in upper or lower case.
 
-    It never raises: a CloudEvent that cannot be read says so when its payload is to be decoded.
+    It never raises: decoding the payload of a malformed CloudEvent does.
     """
-    said = {name.lower(): value for name, value in headers.items()}
-    content_type = said.get("content-type")
-    if "ce-specversion" in said and not _is_structured(content_type):
-        payload, content_type = _from_binary(said, payload, content_type)
-    trace = read_trace(said.get(PARENT) or said.get("ce-traceparent"), said.get(STATE) or said.get("ce-tracestate"))
+    lowered = {name.lower(): value for name, value in headers.items()}
+    content_type = lowered.get("content-type")
+    if "ce-specversion" in lowered and not _is_structured(content_type):
+        payload, content_type = _from_binary(lowered, payload, content_type)
+    trace = read_trace(
+        lowered.get(PARENT) or lowered.get("ce-traceparent"), lowered.get(STATE) or lowered.get("ce-tracestate")
+    )
     return Message(payload, content_type, headers.get("Nats-Msg-Id"), trace)
 
 
 def as_cloud_event(payload: bytes, content_type: str) -> tuple[bytes, dict[str, str]]:
-    """An envelope in binary mode: its data, and all that it says besides as headers.
+    """Convert an envelope to binary mode: its data, and its other fields as headers.
 
-    What is no envelope, or says too much for headers, stays as it is.
+    A payload that is no envelope, or whose fields are too large for headers, is returned as it is.
     """
     try:
         fields = load(payload, content_type)
@@ -65,12 +66,12 @@ def as_cloud_event(payload: bytes, content_type: str) -> tuple[bytes, dict[str, 
     return data, headers
 
 
-def _from_binary(said: Mapping[str, str], payload: bytes, content_type: str | None) -> tuple[bytes, str]:
+def _from_binary(headers: Mapping[str, str], payload: bytes, content_type: str | None) -> tuple[bytes, str]:
     try:
         fields = fields_of(
             {
                 name.removeprefix(_PREFIX): _plain(value)
-                for name, value in said.items()
+                for name, value in headers.items()
                 if name.startswith(_PREFIX) and name not in ("ce-traceparent", "ce-tracestate")
             }
         )
@@ -86,10 +87,10 @@ def _is_structured(content_type: str | None) -> bool:
 
 
 def _plain(value: str) -> str:
-    """A header's text: percent-encoded, and perhaps in quotation marks."""
+    """Decode the text of a header: percent-encoded, optionally in quotation marks."""
     if len(value) > 1 and value[0] == value[-1] == '"':
         value = value[1:-1].replace('\\"', '"').replace("\\\\", "\\")
     try:
         return unquote(value, errors="strict")
     except UnicodeDecodeError as error:
-        raise InvalidEnvelope("an attribute of a CloudEvent is no UTF-8") from error
+        raise InvalidEnvelope("an attribute of a CloudEvent is not UTF-8") from error

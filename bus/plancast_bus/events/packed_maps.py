@@ -1,4 +1,4 @@
-"""Maps in msgpack that are made of parts which are packed already."""
+"""Concatenation of packed fields to msgpack maps."""
 
 from __future__ import annotations
 
@@ -7,25 +7,21 @@ from typing import Any
 from plancast_bus.events.codec import pack
 
 _SMALL = 16
-"""Fields from which on the number of fields takes three bytes and not one."""
+"""Number of fields from which the map header takes three bytes instead of one."""
 _LARGE = 1 << 16
-"""And five."""
+"""Number of fields from which it takes five."""
 _HEADERS = [bytes((0x80 | count,)) if count < _SMALL else b"\xde" + count.to_bytes(2, "big") for count in range(64)]
-"""By the number of fields, the first ones."""
+"""Map headers by number of fields."""
 
 
 def pack_fields(fields: dict[str, Any]) -> bytes:
-    """The fields of a map without their number, for :func:`as_map`.
-
-    Raises:
-        InvalidEnvelope: as :func:`plancast_bus.events.codec.pack` does.
-    """
+    """Pack the fields of a map without its header, for :func:`as_map`; raises as ``codec.pack``."""
     packed, count = pack(fields), len(fields)
     return packed[1 if count < _SMALL else 3 if count < _LARGE else 5 :]
 
 
 def as_map(count: int, *fields: bytes) -> bytes:
-    """So many fields as one map, byte for byte as if it had been packed as a whole. No two have the same name."""
+    """Join ``count`` packed fields with distinct names to one map, identical to packing it at once."""
     header = _HEADERS[count] if count < len(_HEADERS) else _header(count)
     return b"".join((header, *fields))
 

@@ -1,7 +1,7 @@
-"""Effects: what a turn wants to happen outside, ready to be sent.
+"""Effects: the side effects of a turn, ready to be sent.
 
-A checkpoint holds the effects of its turn (its outbox). They are sent after the checkpoint is
-durable, and sent again when nobody can be sure that they were: every effect is harmless to repeat.
+A checkpoint holds the effects of its turn (its outbox). They are sent once the checkpoint is durable, and sent again
+when the outcome is unknown: every effect is idempotent.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Any
 from plancast_bus.errors import InvalidEnvelope
 
 
-# The two that nearly every turn has are not frozen, which would make them cost five times as much.
+# The two most frequent effects are not frozen, which would cost five times as much.
 @dataclass(slots=True, unsafe_hash=True)
 class Publish:
-    """Publish an event. Repeats are dropped by the stream, known by their ``message_id``."""
+    """Publish an event. The stream deduplicates by ``message_id``."""
 
     subject: str
     payload: bytes
     message_id: str
     content_type: str
     tenant: str = ""
-    """Of a goal: whose it is, as a token of a subject; see ``Delivery.tenant``."""
+    """Tenant of a goal as a subject token; see ``Delivery.tenant``."""
     trace: str = ""
-    """The trace that it belongs to; see :mod:`plancast_bus.events.trace_context`."""
+    """Trace context; see :mod:`plancast_bus.events.trace_context`."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Respond:
-    """Give a plan's final response: kept by the response stream once, republished as an event once.
+    """Send a plan's final response: the response stream stores it once and republishes it as an event.
 
-    ``notify`` is a subject where a client waits for it, told beside the stream, or empty.
+    ``notify`` is the inbox of a waiting client, or empty.
     """
 
     topic: str
@@ -57,12 +57,12 @@ class SetTimer:
     payload: bytes
     content_type: str
     trace: str = ""
-    """As of :class:`Publish`: the trace of the turn that set the timer."""
+    """Trace context of the turn that set the timer."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelTimer:
-    """Forget a timer that may not be due yet."""
+    """Cancel a timer if it is not yet due."""
 
     plan: str
     name: str
@@ -70,25 +70,25 @@ class CancelTimer:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Take back a request that nobody has done yet: this one, by its place in the stream of requests."""
+    """Remove a request that is not yet processed, by its sequence in the stream of requests."""
 
     sequence: int
 
 
 @dataclass(frozen=True, slots=True)
 class SealHistory:
-    """Put away a part of a plan's timeline that the checkpoint no longer carries."""
+    """Store a part of a plan's timeline that the checkpoint no longer contains."""
 
     plan: str
     first_revision: int
-    """The revision of the part's first entry."""
+    """Revision of the first entry."""
     payload: bytes
     """The entries as in ``Checkpoint.timeline``: a packed list of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoteAlias:
-    """Let events of a further correlation id find the plan."""
+    """Route events of a further correlation id to the plan."""
 
     correlation_id: str
     plan: str
@@ -97,13 +97,13 @@ class NoteAlias:
 
 @dataclass(frozen=True, slots=True)
 class DropAlias:
-    """Let events of a further correlation id find the plan no longer, unless it is noted anew, or another plan's."""
+    """Stop routing a further correlation id to the plan, unless it was noted again or for another plan."""
 
     correlation_id: str
     plan: str
     """The plan's own correlation id."""
     before: float
-    """What was noted at this time or later stays, seconds since the epoch, UTC."""
+    """Aliases noted at or after this time stay, seconds since the epoch, UTC."""
 
 
 Effect = Publish | Respond | SetTimer | CancelTimer | Withdraw | SealHistory | NoteAlias | DropAlias
@@ -120,31 +120,31 @@ _KINDS: dict[str, Callable[..., Effect]] = {
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _TRACED = frozenset({Publish, Respond, SetTimer})
-"""Those whose last field is their trace."""
+"""Effects whose last field is the trace."""
 
 
 def effect_kind(effect: Effect) -> str:
-    """The name of an effect's kind, as in timelines."""
+    """Return the name of an effect's kind, as in timelines."""
     return _NAMES[type(effect)]
 
 
 def to_fields(effect: Effect) -> list[Any]:
-    """An effect as a list of plain values, its kind first."""
-    if type(effect) is Publish and not effect.tenant and not effect.trace:  # as earlier versions write and read it
+    """Convert an effect to a list of plain values, its kind first; empty trailing fields are omitted."""
+    if type(effect) is Publish and not effect.tenant and not effect.trace:
         return ["publish", effect.subject, effect.payload, effect.message_id, effect.content_type]
     fields = [_NAMES[type(effect)], *(getattr(effect, name) for name in effect.__slots__)]
     if type(effect) in _TRACED and not fields[-1]:
-        fields.pop()  # the same
+        fields.pop()
     return fields
 
 
 def from_fields(fields: list[Any]) -> Effect:
-    """The effect that :func:`to_fields` made a list of.
+    """Build an effect from a list of :func:`to_fields`.
 
     Raises:
-        InvalidEnvelope: it is no effect that this version knows.
+        InvalidEnvelope: this version does not know the effect.
     """
     try:
         return _KINDS[fields[0]](*fields[1:])
     except (KeyError, IndexError, TypeError) as error:
-        raise InvalidEnvelope("no effect that this version knows") from error
+        raise InvalidEnvelope("not an effect that this version knows") from error

@@ -1,4 +1,4 @@
-"""Trees: how many plans have come of one goal, and the port to where that is counted."""
+"""Trees of plans: limits how many plans one goal may start, and the port of the store that counts them."""
 
 from __future__ import annotations
 
@@ -6,38 +6,35 @@ from hashlib import blake2b
 from typing import Final, Protocol
 
 KIND: Final = "tree"
-"""Of the registrations that trees are stored as."""
+"""Kind of the registrations in which trees are stored."""
 MEMBER_BYTES: Final = 8
 
 
 class Trees(Protocol):
-    """Which plans belong to which tree. A tree only grows: plans that have ended are still in it."""
+    """The plans of each tree. A tree only grows: finished plans stay in it."""
 
     async def join(self, tree: str, plan: str, limit: int, ttl: float) -> bool:
-        """Add a plan to a tree, durably; harmless to repeat.
+        """Add a plan to a tree, durably and idempotently; return False when the tree is full without it.
 
         Args:
-            tree: Names the tree; a token of a subject.
+            tree: Name of the tree, a subject token.
             plan: The plan's correlation id.
-            limit: Plans that the tree may have.
-            ttl: Seconds after which a tree is forgotten that no further plan has joined.
-
-        Returns:
-            Whether the plan is in the tree; False when that has so many plans without it.
+            limit: Maximum number of plans in the tree.
+            ttl: Seconds after its last join until a tree is removed.
 
         Raises:
-            BusUnavailable: whether it joined is not known.
+            BusUnavailable: the outcome is unknown.
         """
         ...
 
 
 def tree_name(tenant_id: str, root: str) -> str:
-    """The name of the tree below a top-level plan. No tenant's tree has the name of another's."""
+    """Name the tree of a top-level plan; names of different tenants never collide."""
     return blake2b(_bytes(root), digest_size=16, key=blake2b(_bytes(tenant_id)).digest()).hexdigest()
 
 
 def member(plan: str) -> bytes:
-    """What a tree holds of a plan: ``MEMBER_BYTES`` of a digest."""
+    """Return the digest that represents a plan in a tree, ``MEMBER_BYTES`` long."""
     return blake2b(_bytes(plan), digest_size=MEMBER_BYTES).digest()
 
 

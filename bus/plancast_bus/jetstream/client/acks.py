@@ -1,4 +1,4 @@
-"""What streams reply to messages: acknowledgements, and refusals in words that say what to do."""
+"""Replies of streams to published messages: acknowledgements and errors."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class PubAck(NamedTuple):
 
     sequence: int
     duplicate: bool
-    """The stream has held a message of this id already and dropped this one."""
+    """The stream has dropped the message as a duplicate of one with the same id."""
 
 
 class WrongLastSequence(CommitConflict):
-    """Raised when a message expects another last sequence of its subject than the stream has."""
+    """Raised when the last sequence of a subject is not the expected one."""
 
 
 class SubjectTaken(BusError):
-    """Raised when a stream keeps one message of a subject, and has it already."""
+    """Raised when a stream that keeps the first message of a subject already has it."""
 
 
 def read_ack(data: bytes, subject: str) -> PubAck:
-    """The acknowledgement in a stream's reply; errors as in :meth:`Publisher.settle`."""
+    """Parse the acknowledgement in a stream's reply; raises as :meth:`Publisher.settle`."""
     found = _ACK.match(data)
     if found is not None:
         return PubAck(int(found[1]), b'"duplicate":' in data)
@@ -45,12 +45,12 @@ def read_ack(data: bytes, subject: str) -> PubAck:
         if error is None:
             return PubAck(int(reply["seq"]), bool(reply.get("duplicate")))
     except (ValueError, KeyError, AttributeError) as fault:
-        raise PublishRefused(f"what answers on {subject[:200]} is no stream") from fault
+        raise PublishRefused(f"the reply on {subject[:200]} is not from a stream") from fault
     raise refusal(error, reply.get("stream", ""), subject)
 
 
 def refusal(error: dict[str, Any], stream: str, subject: str) -> BusError:
-    """A stream's error as ours."""
+    """Convert a stream's error to a :class:`BusError`."""
     code = error.get("err_code", 0)
     text = str(error.get("description", "unknown error"))[:300]
     if code in WRONG_LAST_SEQUENCE:

@@ -1,4 +1,4 @@
-"""The JetStream API in JSON, and reading single messages out of streams."""
+"""The JetStream JSON API, and reads of single messages."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from plancast_bus.jetstream.client.request_reply import NoResponders, Reply, Req
 
 # Error codes of the server.
 NO_JETSTREAM = 10039
-"""The account has none of its own, though the server may have."""
+"""The account has no JetStream, though the server may have."""
 STREAM_NOT_FOUND = 10059
 STREAM_NAME_IN_USE = 10058
 CONSUMER_NOT_FOUND = 10014
 MESSAGE_NOT_FOUND = 10037
 MESSAGE_GONE = frozenset({10037, 10043, 10057})
-"""What deleting a message that is not there is answered with."""
+"""Errors of deleting a message that does not exist."""
 _UNAVAILABLE = frozenset({10008, 10009, 10013})
 
 
@@ -37,7 +37,7 @@ class ApiError(BusError):
 
 @dataclass(slots=True)
 class StoredMessage:
-    """A message as a stream holds it."""
+    """A message in a stream."""
 
     subject: str
     sequence: int
@@ -48,7 +48,7 @@ class StoredMessage:
 
     @property
     def is_marker(self) -> bool:
-        """Whether it only says that there is nothing any more."""
+        """The message marks a deletion or an expiry."""
         return "Nats-Marker-Reason" in self.headers or "KV-Operation" in self.headers
 
 
@@ -59,24 +59,24 @@ class JetStreamApi:
         self._requester = requester
 
     async def call(self, operation: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Call ``$JS.API.<operation>`` and return its answer.
+        """Call ``$JS.API.<operation>`` and return its response.
 
         Raises:
-            ApiError: JetStream refuses.
-            BusUnavailable: there is no answer, or JetStream has no leader at the moment.
+            ApiError: JetStream refuses the call.
+            BusUnavailable: no response, or JetStream has no leader at the moment.
         """
         return await self.settle(operation, await self.send(operation, body))
 
     async def send(self, operation: str, body: dict[str, Any] | None = None) -> Reply:
-        """Send a call; its reply goes to :meth:`settle`."""
+        """Send a call; pass the reply to :meth:`settle`."""
         return await self._requester.send(f"$JS.API.{operation}", json.dumps(body).encode() if body else b"")
 
     async def settle(self, operation: str, reply: Reply) -> dict[str, Any]:
-        """Wait for the answer of a call that was sent; errors as in :meth:`call`."""
+        """Wait for the response to a call; raises as :meth:`call`."""
         try:
             answer: dict[str, Any] = json.loads((await reply).data)
         except NoResponders as absence:
-            raise BusUnavailable(f"nobody answers to {operation}: JetStream is off, or has no leader") from absence
+            raise BusUnavailable(f"no response to {operation}: JetStream is off, or has no leader") from absence
         error = answer.get("error")
         if error is None:
             return answer
@@ -86,26 +86,23 @@ class JetStreamApi:
         raise ApiError(operation, code, description)
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
-        """The newest message of a subject, or None.
-
-        In a cluster any replica may answer, perhaps a little late.
-        """
+        """Return the newest message of a subject, or None; in a cluster from any replica, which may lag."""
         return await self._direct(f"$JS.API.DIRECT.GET.{stream}.{subject}", b"")
 
     async def numbered(self, stream: str, sequence: int) -> StoredMessage | None:
-        """The message of this sequence, or None."""
+        """Return the message with this sequence, or None."""
         return await self._direct(f"$JS.API.DIRECT.GET.{stream}", json.dumps({"seq": sequence}).encode())
 
     async def newest(self, stream: str, filter_subject: str) -> StoredMessage | None:
-        """The newest message under a subject, which may be a filter, or None."""
+        """Return the newest message that matches a filter, or None."""
         return await self._direct(f"$JS.API.DIRECT.GET.{stream}", json.dumps({"last_by_subj": filter_subject}).encode())
 
     async def last_from_leader(self, stream: str, subject: str) -> StoredMessage | None:
-        """The newest message of a subject as the stream's leader knows it, or None."""
+        """Return the newest message of a subject from the stream's leader, or None."""
         return await self._from_leader(stream, {"last_by_subj": subject})
 
     async def next_from_leader(self, stream: str, subject: str, after: int) -> StoredMessage | None:
-        """The first message of a subject (or filter) after a sequence as the stream's leader knows it, or None."""
+        """Return the first message after a sequence that matches a filter, from the stream's leader, or None."""
         return await self._from_leader(stream, {"seq": after + 1, "next_by_subj": subject})
 
     async def _from_leader(self, stream: str, which: dict[str, Any]) -> StoredMessage | None:
@@ -125,7 +122,7 @@ class JetStreamApi:
         )
 
     async def purge(self, stream: str, subject: str) -> None:
-        """Remove all messages of a subject, which may be a filter."""
+        """Remove all messages that match a filter."""
         await self.call(f"STREAM.PURGE.{stream}", {"filter": subject})
 
     async def _direct(self, subject: str, payload: bytes) -> StoredMessage | None:
@@ -133,16 +130,16 @@ class JetStreamApi:
             message = await self._requester.request(subject, payload)
         except NoResponders as error:
             raise BusUnavailable(
-                f"nobody answers to {subject[:200]}: its stream is not there, or has no leader"
+                f"no response to {subject[:200]}: its stream does not exist, or has no leader"
             ) from error
         return read_direct(message, subject)
 
 
 def read_direct(message: Msg, subject: str) -> StoredMessage | None:
-    """The stored message in an answer to a direct get; None when there is none.
+    """Parse the response to a direct get; None when there is no message.
 
     Raises:
-        BusError: the server refuses the request that was sent to ``subject``.
+        BusError: the server refuses the request to ``subject``.
     """
     headers = message.headers or {}
     if "Nats-Sequence" not in headers:
@@ -160,7 +157,7 @@ def read_direct(message: Msg, subject: str) -> StoredMessage | None:
 
 
 def _seconds(timestamp: str) -> float:
-    """RFC 3339 with up to nine decimals as seconds since the epoch."""
+    """Convert RFC 3339 with up to nine decimals to seconds since the epoch."""
     return datetime.fromisoformat(timestamp).timestamp()
 
 

@@ -1,4 +1,4 @@
-"""An inbox: messages for a subject of one's own, kept in order until they are taken."""
+"""An inbox: buffers the messages of a unique subject in order."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from nats.aio.subscription import Subscription
 from plancast_bus.jetstream.client.parser import Received, Tap
 
 Status = Callable[[str, dict[str, str]], None]
-"""Receives the status code and headers of what is no message but a word of the server."""
+"""Receives the code and headers of a status message of the server."""
 
 
 class Inbox:
-    """Receives a consumer's messages. Whoever asks for messages bounds how many can wait here."""
+    """Receives a consumer's messages. The pulls bound how many are buffered."""
 
     def __init__(self, client: Client, on_status: Status) -> None:
         self.subject = client.new_inbox()
@@ -28,33 +28,32 @@ class Inbox:
         self._on_status = on_status
         self._loop = asyncio.get_running_loop()
         self.heard = self._loop.time()
-        """When something last came, by the clock of the event loop."""
+        """Time of the last message or status, by the clock of the event loop."""
         self._waiter: asyncio.Future[None] | None = None
         self._subscription: Subscription | None = None
 
     async def open(self) -> None:
-        """Start to listen."""
         self._subscription = await self._client.subscribe(self.subject, future=Tap(self._receive))
 
     async def close(self) -> None:
-        """Listen no more; the server forgets what was asked for on this inbox."""
+        """Unsubscribe, which ends the pulls of this inbox."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             with suppress(nats_errors.Error):
                 await subscription.unsubscribe()
 
     def wake(self) -> None:
-        """End the waiting of whoever waits."""
+        """End the current :meth:`wait`."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def wait(self, timeout: float) -> None:
-        """Wait until there is a message or somebody calls :meth:`wake`, but at most ``timeout`` seconds."""
+        """Wait at most ``timeout`` seconds until there is a message or :meth:`wake` is called."""
         if not self.messages:
             await self.wait_for_next(timeout)
 
     async def wait_for_next(self, timeout: float) -> None:
-        """Wait until a further message comes or somebody calls :meth:`wake`, but at most ``timeout`` seconds."""
+        """Wait at most ``timeout`` seconds for a further message or :meth:`wake`."""
         self._waiter = self._loop.create_future()
         try:
             await asyncio.wait((self._waiter,), timeout=timeout)
@@ -73,5 +72,5 @@ class Inbox:
 
 
 def _is_stored(reply: str, headers: dict[str, str]) -> bool:
-    """Whether a message is from a stream, and may have any header: the server adds its sequence, or an ack subject."""
+    """Return whether a message is from a stream: the server adds a sequence header or an ack subject."""
     return "Nats-Sequence" in headers or reply.startswith("$JS.ACK.")

@@ -1,4 +1,4 @@
-"""Login: what the server says of the user of a connection."""
+"""The user of a connection, as reported by the server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plancast_bus.errors import BusUnavailable
 from plancast_bus.jetstream.client.request_reply import NoResponders, Requester
 
 WHO_AM_I = "$SYS.REQ.USER.INFO"
-"""What every login may ask of itself."""
+"""Request for the account and permissions of the connected user; allowed to every login."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,22 +18,22 @@ class ConnectedUser:
 
     account: str
     publishes: tuple[str, ...]
-    """Subjects that it may publish on; empty: all of its account."""
-    hears: tuple[str, ...]
-    """Subjects that it may listen to; empty: all of its account."""
+    """Subjects that the user may publish on; empty for all of the account."""
+    subscribes: tuple[str, ...]
+    """Subjects that the user may subscribe to; empty for all of the account."""
 
 
 async def read_user(requester: Requester) -> ConnectedUser:
-    """Ask the server who this connection is.
+    """Request the user of this connection from the server.
 
     Raises:
-        AccessDenied: the login may not ask.
-        BusUnavailable: the server does not say.
+        AccessDenied: the login may not send the request.
+        BusUnavailable: the server does not respond.
     """
     try:
-        said = json.loads((await requester.request(WHO_AM_I)).data)["data"]
+        info = json.loads((await requester.request(WHO_AM_I)).data)["data"]
     except (NoResponders, ValueError, KeyError) as error:
-        raise BusUnavailable("the nats-server does not say who this login is") from error
-    permissions = said.get("permissions") or {}
-    publishes, hears = ((permissions.get(each) or {}).get("allow") or () for each in ("publish", "subscribe"))
-    return ConnectedUser(str(said.get("account", "")), tuple(publishes), tuple(hears))
+        raise BusUnavailable("the nats-server does not report the user of this login") from error
+    permissions = info.get("permissions") or {}
+    publishes, subscribes = ((permissions.get(each) or {}).get("allow") or () for each in ("publish", "subscribe"))
+    return ConnectedUser(str(info.get("account", "")), tuple(publishes), tuple(subscribes))

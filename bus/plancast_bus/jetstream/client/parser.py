@@ -1,4 +1,4 @@
-"""Reading the connection: messages for taps are handed over in one go, everything else is the client's to read."""
+"""A faster parser for the NATS protocol: dispatches messages for taps itself, and leaves the rest to nats-py."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from nats.aio.msg import Msg
 from nats.protocol.parser import AWAITING_MSG_PAYLOAD, CRLF_SIZE, Parser
 
 Take = Callable[[str, str, bytes, dict[str, str] | None], None]
-"""Takes a message: its subject, where it wants to be answered, payload, and headers. It must not raise: the connection
-would end."""
+"""Handles a message: subject, reply subject, payload and headers. It must not raise: the connection would end."""
 
-# What the server writes, of all that the client would understand.
+# The forms that the server writes, of all that nats-py accepts.
 _MSG = re.compile(rb"MSG (\S+) (\d{1,9}) (?:(\S+) )?(\d{1,9})\r\n").match
 _HMSG = re.compile(rb"HMSG (\S+) (\d{1,9}) (?:(\S+) )?([1-9]\d{0,8}) (\d{1,9})\r\n").match
 _HEADERS = b"NATS/1.0\r\n"
@@ -22,10 +21,9 @@ _START = len(_HEADERS)
 
 
 class Tap(asyncio.Future[Msg]):
-    """Has each message of a subscription handed to a callable, as soon as it is read.
+    """Passes each message of a subscription to a callable as soon as it is read.
 
-    A subscription gives what comes to its future where it has one; with a callback it has a queue and a task in
-    between, which cost more than most messages are worth.
+    A subscription with a future sets its result directly, where a callback costs a queue and a task.
     """
 
     def __init__(self, take: Take) -> None:
@@ -33,12 +31,12 @@ class Tap(asyncio.Future[Msg]):
         self.take = take
 
     def set_result(self, message: Msg) -> None:
-        """Take a message; this future is never done."""
+        """Handle a message; this future is never done."""
         self.take(message.subject, message.reply, message.data, message.headers)
 
 
 class Received(Msg):
-    """A message without a connection to answer it by."""
+    """A message without a connection for replies."""
 
     def __init__(self, subject: str, reply: str, data: bytes, headers: dict[str, str] | None) -> None:
         self.subject = subject
@@ -48,17 +46,17 @@ class Received(Msg):
 
 
 class TapParser(Parser):
-    """Reads what comes over the connection.
+    """Parses the bytes of a connection.
 
-    The client's own parser tries up to seven expressions on each thing that comes, cuts it off the front of its buffer,
-    and steps through two coroutines for each message. Nearly all that comes are whole messages for taps; they are found
-    by one expression here, and from the first thing that is none of them on, the rest of what was read goes that way.
+    The parser of nats-py tries up to seven expressions per protocol line, copies its buffer, and runs two coroutines
+    per message. Nearly all input is complete messages for taps, which one expression finds here; from the first other
+    input on, the rest of the read goes to nats-py's parser.
     """
 
     nc: Any
 
     async def parse(self, data: bytes = b"") -> None:
-        """Hand over what is in the next bytes of the connection."""
+        """Dispatch the messages in the next bytes of the connection."""
         if self.state == AWAITING_MSG_PAYLOAD:
             missing = self.needed + CRLF_SIZE - len(self.buf)
             await super().parse(data[:missing])
@@ -66,12 +64,12 @@ class TapParser(Parser):
         elif self.buf:
             data = bytes(self.buf) + data
             self.buf.clear()
-        rest = self._hand_over(data)
+        rest = self._dispatch(data)
         if rest < len(data):
             await super().parse(data[rest:])
 
-    def _hand_over(self, data: bytes) -> int:
-        """Hand over messages from the beginning on; returns where the first thing begins that is left to do."""
+    def _dispatch(self, data: bytes) -> int:
+        """Dispatch leading messages for taps; return the offset of the first input that is not one."""
         client = self.nc
         subscriptions, read_headers = client._subs, client._parse_header_lines
         at, whole, count, size = 0, len(data), 0, 0
@@ -96,7 +94,7 @@ class TapParser(Parser):
             headers = None
             if body > start:
                 if not data.startswith(_HEADERS, start, body):
-                    break  # a word of the server
+                    break  # a status message
                 headers = read_headers(data[start + _START : body]) or None
             try:
                 about, where = subject.decode(), reply.decode() if reply else ""

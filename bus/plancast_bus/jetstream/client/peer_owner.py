@@ -1,4 +1,4 @@
-"""The user at the other end of a TCP connection within this machine."""
+"""Finds the user at the other end of a local TCP connection."""
 
 from __future__ import annotations
 
@@ -11,18 +11,14 @@ _LOCAL, _REMOTE, _UID, _INODE = 1, 2, 7, 9
 
 
 def is_known() -> bool:
-    """Tell whether this system lists the owners of TCP connections: Linux does, macOS does not."""
+    """Return whether this system lists the owners of TCP connections: Linux does, macOS does not."""
     return TABLES[0].exists()
 
 
 def find_peer_owner(sockname: tuple[str, int], peername: tuple[str, int]) -> int | None:
-    """Return the uid of the process that has accepted a connection.
+    """Return the uid of the process that accepted a connection, given host and port of this and the other end.
 
-    None: no process has accepted it yet, none has it open any more, or the peer is on another machine.
-
-    Args:
-        sockname: Host and port of this end.
-        peername: Host and port of the other end.
+    None: it is not yet accepted, no longer open, or the peer is on another machine.
     """
     ours, theirs = _entries(*sockname[:2]), _entries(*peername[:2])
     for table in TABLES:
@@ -32,14 +28,14 @@ def find_peer_owner(sockname: tuple[str, int], peername: tuple[str, int]) -> int
             continue
         for line in lines:
             columns = line.split()
-            # Without an inode it is in the accept queue or closed: some kernels list root as its owner then.
+            # Without an inode it is in the accept queue or closed; some kernels then list root as its owner.
             if columns[_LOCAL] in theirs and columns[_REMOTE] in ours and columns[_INODE] != "0":
                 return int(columns[_UID])
     return None
 
 
 def _entries(host: str, port: int) -> tuple[str, ...]:
-    """List the forms in which the tables have an address. A dual-stack listener has IPv4 peers in that of IPv6."""
+    """List the forms of an address in the tables. A dual-stack listener has IPv4 peers in IPv6 form."""
     address = ip_address(host.partition("%")[0])
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address
