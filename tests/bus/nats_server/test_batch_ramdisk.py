@@ -28,8 +28,8 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is sent together goes as a batch."""
-    monkeypatch.setattr(group_commit, "CROWD_ALWAYS", 0)
-    monkeypatch.setattr(group_commit, "FEWEST_ALWAYS", 2)
+    monkeypatch.setattr(group_commit, "ROUNDS_FROM_ALWAYS", 0)
+    monkeypatch.setattr(group_commit, "MIN_BATCH_ALWAYS", 2)
 
 
 @asynccontextmanager

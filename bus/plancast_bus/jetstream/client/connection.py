@@ -1,4 +1,4 @@
-"""The connection to NATS: opened once, kept for ever, checked for what plancast needs."""
+"""The connection to NATS: checks the server, and reconnects for ever."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ MINIMUM_VERSION = (2, 12)
 RECONNECT_WAIT = 0.2
 """Seconds between two attempts to reach the same server again."""
 PENDING_BYTES = 8 * 1024 * 1024
-"""Bytes that are kept to be sent while the connection is down or slow."""
+"""Bytes that are buffered while the connection is down or slow."""
 PING_INTERVAL = 10
-"""Seconds between pings; two unanswered ones end a connection that is only half open."""
+"""Seconds between pings; two without a pong end a half-open connection."""
 _Callback = TypeVar("_Callback", bound=Callable[..., None])
 _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
 
 
 class Connection:
-    """One connection. It reconnects for ever; who depends on it is told when it came back or ended."""
+    """One connection, with callbacks for its reconnects and its end."""
 
     def __init__(self, settings: NatsSettings, *, minimum_version: tuple[int, int] = MINIMUM_VERSION) -> None:
         self.client = GuardedClient()
@@ -45,7 +45,7 @@ class Connection:
         self._closed: list[Callable[[], None]] = []
         self._lost: list[Callable[[str], None]] = []
         self._refused = False
-        """Whether it was logged that the server does not take the credentials any more, or is another user's."""
+        """It is logged that the server now refuses the credentials, or belongs to another user."""
         self._denied: list[Callable[[str], None]] = []
         self._refusal: asyncio.Future[None] | None = None
         self._closing = False
@@ -57,42 +57,37 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        """Whether it stands at this moment."""
         return self.client.is_connected
 
     @property
     def in_cluster(self) -> bool:
-        """Whether the server is one of several, so that a stream may be electing its leader."""
+        """The server is part of a cluster, so that a stream may be electing its leader."""
         return self.client.in_cluster
 
     @property
     def ended(self) -> bool:
-        """Whether it is closed for good."""
         return self.client.is_closed
 
     def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have a callback called whenever it came back; what is returned takes that back."""
+        """Register a callback for each reconnect; return a function that unregisters it."""
         return _add(self._reconnected, callback)
 
     def on_closed(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have a callback called when it ended for good; what is returned takes that back."""
+        """Register a callback for the final close; return a function that unregisters it."""
         return _add(self._closed, callback)
 
     def on_lost(self, callback: Callable[[str], None]) -> None:
-        """Have a callback called with the reason when it ended for good, other than by :meth:`close`."""
+        """Register a callback, called with the reason when the connection is lost for good, not by :meth:`close`."""
         if self.ended and not self._closing:
             asyncio.get_running_loop().call_soon(callback, self._lost_because())
         self._lost.append(callback)
 
     def on_denied(self, callback: Callable[[str], None]) -> Callable[[], None]:
-        """Have a callback called with each subject that the server does not let this user use, in lower case.
-
-        What is returned takes that back.
-        """
+        """Register a callback for subjects denied to this user, in lower case; return a function to unregister it."""
         return _add(self._denied, callback)
 
     def unavailable(self, what: str) -> BusUnavailable:
-        """The error for something that could not be done for want of a connection or an answer."""
+        """Build the error of an operation that failed for lack of a connection or a reply."""
         state = "is closed" if self.ended else "answers too late" if self.alive else "is down"
         return BusUnavailable(f"{what}: the connection to NATS at {self.where} {state}")
 
@@ -104,7 +99,7 @@ class Connection:
             UnsupportedServer: the server is too old.
         """
         if not self.servers:
-            raise BusUnavailable("no NATS server is named: give its URL, such as nats://127.0.0.1:4222")
+            raise BusUnavailable("no NATS server is configured: give its URL, such as nats://127.0.0.1:4222")
         self._refusal = asyncio.get_running_loop().create_future()
         attempt = asyncio.ensure_future(self._connect())
         try:
@@ -125,10 +120,9 @@ class Connection:
             self._refusal = None
 
     async def close(self) -> None:
-        """Flush what is buffered and close the connection.
+        """Flush buffered messages and close the connection.
 
-        nats-py cancels its own reconnection while that waits for the old socket to close, and is then itself
-        told that the wait was cancelled; only a cancellation of the caller is passed on.
+        nats-py may raise the cancellation of its own reconnect; only a cancellation of the caller is propagated.
         """
         self._closing = True
         try:
@@ -212,7 +206,7 @@ class Connection:
         elif self._refusal is None and not self._refused:
             self._refused = True
             what = "is not ours" if isinstance(error, OtherOwner) else "does not take the credentials any more"
-            logger.warning("the nats-server %s, trying on: %s", what, _describe(error), extra={"server": self.where})
+            logger.warning("the nats-server %s, retrying: %s", what, _describe(error), extra={"server": self.where})
 
     async def _on_disconnected(self) -> None:
         if not (self._closing or self.ended):
@@ -267,7 +261,7 @@ def _tls_context(settings: NatsSettings, servers: list[str]) -> ssl.SSLContext |
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether trying again cannot help."""
+    """Return whether a retry cannot help."""
     text = str(error).lower()
     words = ("authorization", "authentication", "tls is asked for")
     return any(each in text for each in words) or isinstance(error, ssl.SSLCertVerificationError | OtherOwner)

@@ -1,4 +1,4 @@
-"""The client of NATS that all else goes through: what is read and written most goes a short way."""
+"""A client on top of nats-py, with a faster path for the messages that are sent and received most."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plancast_bus.jetstream.client import peer_owner
 from plancast_bus.jetstream.client.parser import TapParser
 
 CONGESTED = 4 << 20
-"""Bytes that wait to be written, beyond which a sender waits its turn."""
+"""Bytes of unsent data from which on senders wait."""
 _KNOWN_HEADERS = frozenset(
     {
         "Content-Type",
@@ -40,33 +40,32 @@ _KNOWN_HEADERS = frozenset(
         "tracestate",
     }
 )
-"""Those that messages of ours, and of streams that republish them, come with."""
+"""Headers of messages that plancast and its streams send."""
 CONTROL_LINE = 4096 - 64
-"""Bytes of subject and reply in a line that the server takes: it ends the connection over lines of more than 4,096."""
+"""Maximum bytes of subject and reply; the server closes the connection on protocol lines over 4,096 bytes."""
 _PLAIN_SUBJECT = re.compile(r"[!-)+-=?-~]{1,1024}").fullmatch
 _WILDCARD = re.compile(r"(^|\.)[*>](\.|$)").search
 _TRANSIENT = re.compile(
     "stale connection|authorization|authentication|maximum (account active )?connections|throttling|server shutdown"
 ).search
-"""What the server ends a connection over that another one may do without: it is to connect anew, with the credentials
-as they are by then."""
+"""Errors after which the server closes the connection, and a reconnect, with the credentials of then, may succeed."""
 _GOES_ON = re.compile("permissions violation|maximum subscriptions|invalid subject|invalid publish subject").search
-"""What it refuses without ending the connection."""
+"""Errors after which the connection stays open."""
 _ROOT = 0
 _ACCEPT_POLL = 0.01
 _BLANKS = " \t\n\r\x0b\x0c"
 
 
 class ForeignHeaders(dict[str, str]):
-    """Headers among which are some that messages of ours do not have, or one of them twice."""
+    """Headers with names that plancast does not send, or with a duplicate."""
 
 
 class OtherOwner(nats_errors.Error):
-    """Another user's process listens where the server of this user should."""
+    """Raised when a process of another user listens at the address of this user's server."""
 
 
 class GuardedClient(Client):
-    """A client that sends no login in clear where TLS is required, and none to a server of the wrong user."""
+    """A client that sends no login without the required TLS, and none to a server of the wrong user."""
 
     require_tls = False
     server_uid: int | None = None
@@ -75,7 +74,7 @@ class GuardedClient(Client):
         super().__init__()
         self._ps = TapParser(self)
         self._is_flush_due = False
-        """Whether what is pending is written with the next step of the event loop."""
+        """A flush is scheduled for the next iteration of the event loop."""
         self._ending: asyncio.Task[None] | None = None
 
     def _connect_command(self) -> bytes:
@@ -94,16 +93,16 @@ class GuardedClient(Client):
         try:
             async with asyncio.timeout(self.options["connect_timeout"]):
                 owner = await _owner_of_peer(transport)
-            # Before anything is read: what another user sends could end the connection, or name servers.
+            # Before anything is read: a foreign process could close the connection, or announce servers.
             if owner not in (self.server_uid, _ROOT):
-                raise OtherOwner(f"nats: a process of another user (uid {owner}) listens there, and gets no login")
+                raise OtherOwner(f"nats: a process of another user (uid {owner}) listens there; the login is not sent")
         except BaseException:
             transport.close()  # type: ignore[no-untyped-call]  # the client would leave it open
             raise
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
-        # The client looks at each letter of each name, which takes half of the time of receiving a message.
+        # nats-py checks each character of each name, which takes half of the time of receiving a message.
         headers: dict[str, str] = {}
         lines = raw.decode("utf-8", "replace").split("\r\n")
         for line in lines:
@@ -112,18 +111,18 @@ class GuardedClient(Client):
                 headers[name] = value.strip(_BLANKS)
             elif line:
                 return ForeignHeaders(Client._parse_header_lines(raw))
-        # The block ends with an empty line. Of a header that comes twice, the server reads another one than we do.
+        # The block ends with an empty line. Of a duplicate header, the server reads another one than we do.
         return headers if len(headers) == len(lines) - 2 else ForeignHeaders(headers)
 
     async def publish(
         self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None
     ) -> None:
-        """Publish a message, unless the server would end the connection over it, or take it for another one.
+        """Publish a message, unless the server would misread it or close the connection because of it.
 
         Raises:
             BadSubjectError: subject or reply is too long, or has blanks, line breaks or wildcards.
-            BadHeaderError: a header's value is no valid Unicode. Line breaks become blanks.
-            MaxPayloadError: payload and headers are over the server's limit.
+            BadHeaderError: a header is not valid Unicode. Line breaks become blanks.
+            MaxPayloadError: payload and headers exceed the server's limit.
         """
         _check_line(subject, reply)
         if headers and len(payload) + _size_of(headers) > self.max_payload:
@@ -131,21 +130,21 @@ class GuardedClient(Client):
         await super().publish(subject, payload, reply, headers)
 
     async def subscribe(self, subject: str, *arguments: Any, **options: Any) -> Subscription:
-        """Listen to a subject, unless the server would end the connection over its length.
+        """Subscribe to a subject.
 
         Raises:
-            BadSubjectError: it is too long, or no subject.
+            BadSubjectError: it is too long, or not a subject.
         """
         _check_length(subject)
         return await super().subscribe(subject, *arguments, **options)
 
     async def _process_err(self, err_msg: str) -> None:
-        # The client takes nearly every error for final, also those after which the server goes on or takes one back.
-        said = err_msg.strip("' ")
-        error = nats_errors.Error(f"nats: {said}")
-        if _GOES_ON(said.lower()):
+        # nats-py takes nearly every error as final, even if the connection stays open or a reconnect would succeed.
+        text = err_msg.strip("' ")
+        error = nats_errors.Error(f"nats: {text}")
+        if _GOES_ON(text.lower()):
             await self._error_cb(error)
-        elif _TRANSIENT(said.lower()):
+        elif _TRANSIENT(text.lower()):
             await self._error_cb(error)
             await self._process_op_err(error)
         else:
@@ -154,7 +153,7 @@ class GuardedClient(Client):
     async def _attempt_reconnect(self) -> None:
         try:
             await super()._attempt_reconnect()
-        except Exception as error:  # such as broken credentials: the client would try no more, and say nothing
+        except Exception as error:  # such as broken credentials: nats-py would stop silently
             self._end(error)
 
     def _end(self, error: Exception) -> None:
@@ -163,13 +162,13 @@ class GuardedClient(Client):
         self._ending = asyncio.get_running_loop().create_task(self._close(Client.CLOSED))
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes can be sent at once."""
+        """Return whether ``size`` bytes can be sent without waiting."""
         return self._status == Client.CONNECTED and self._pending_data_size + size <= CONGESTED
 
     def write(self, subject: str, reply: str, payload: bytes, headers: dict[str, str], lines: str) -> None:
-        """Publish at once: the connection stands, and there is room for it. ``lines`` are those of the headers.
+        """Publish without waiting, after :meth:`has_room`. ``lines`` are the rendered headers.
 
-        What needs no look at each letter is written as it is; anything else goes the way of :meth:`publish`.
+        Messages that need no check of each character are written directly, others by :meth:`publish`.
         """
         if (
             not _PLAIN_SUBJECT(subject)
@@ -195,12 +194,11 @@ class GuardedClient(Client):
 
     @property
     def in_cluster(self) -> bool:
-        """Whether the server that it was last connected to is one of several."""
         return bool(self._server_info.get("cluster"))
 
 
 async def _owner_of_peer(transport: TcpTransport) -> int:
-    """Wait until the connection is accepted, and return the uid of the process that has accepted it."""
+    """Wait until the connection is accepted, and return the uid of the accepting process."""
     reader, writer = transport._io_reader, transport._io_writer
     assert reader is not None
     assert writer is not None
@@ -232,7 +230,6 @@ def _check_length(subject: str, reply: str = "") -> None:
 
 
 def _size_of(headers: dict[str, str]) -> int:
-    """Bytes of headers as they are written."""
     try:
         return len(header_lines(headers).encode()) + len("NATS/1.0\r\n\r\n")
     except UnicodeEncodeError as error:
@@ -240,15 +237,15 @@ def _size_of(headers: dict[str, str]) -> int:
 
 
 def header_lines(headers: dict[str, str]) -> str:
-    """Headers as they are written."""
+    """Render headers as protocol lines."""
     return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
 
 
 def run_at_once(work: Coroutine[Any, Any, Any]) -> None:
-    """Run what has nothing to wait for."""
+    """Run a coroutine that never suspends."""
     try:
         work.send(None)
     except StopIteration:
         return
     work.close()
-    raise RuntimeError("what was to be sent at once waits")
+    raise RuntimeError("a coroutine that must not suspend did")

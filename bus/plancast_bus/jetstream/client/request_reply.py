@@ -1,7 +1,7 @@
-"""Requests and their replies: one inbox for all, a deadline for each.
+"""Requests and replies over one inbox, each with a deadline.
 
-Everything that is sent here may safely arrive twice (it carries a message id, an expected sequence, or
-says the same thing again), so what was not answered before a connection broke is sent again when it is back.
+All requests are idempotent (by a message id, an expected sequence, or their content), so requests without a reply are
+sent again after a reconnect.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from plancast_bus.jetstream.client.nats_client import header_lines
 from plancast_bus.jetstream.client.parser import Received, Tap
 
 NO_RESPONDERS_RETRIES = 2
-"""How often a request that nobody takes is sent again; in a cluster, where a stream may be electing its leader for
-seconds, until its time is over."""
+"""Retries of a request without responders. In a cluster, where a stream may be electing its leader, it is retried until
+its deadline."""
 NO_RESPONDERS_WAIT = 0.25
 ANSWER_PATIENCE = 2.0
-"""Seconds after which a request without an answer is sent again in a cluster, whose leader may have died with it."""
+"""Seconds after which a request without a reply is retried in a cluster, whose leader may have died with it."""
 
 IN_PROCESS = b'"err_code":10158'
-"""In what a cluster says of a message that came before, and that its servers have not agreed on yet."""
+"""Part of a cluster's reply to a duplicate message whose original is not yet committed."""
 
 Headers = dict[str, str]
 Reply = asyncio.Future[Msg]
@@ -45,10 +45,10 @@ _T = TypeVar("_T")
 
 
 class NoResponders(BusError):
-    """Raised when nobody takes a subject, in a cluster for as long as a request may take."""
+    """Raised when a subject has no responders, in a cluster until the deadline of the request."""
 
     def __init__(self, subject: str, in_cluster: bool) -> None:
-        super().__init__(f"nobody on the server takes {subject[:200]}")
+        super().__init__(f"{subject[:200]} has no responders")
         self.in_cluster = in_cluster
 
 
@@ -56,19 +56,19 @@ class NoResponders(BusError):
 class _Request:
     reply: asyncio.Future[Any]
     finish: Finish | None
-    """What becomes of the acknowledgement in the reply; None: the reply is handed on as it came."""
+    """Converts the acknowledgement to the result; None: the result is the reply itself."""
     deadline: float
     subject: str
     payload: bytes
     headers: Headers | None
     written: bool
-    """It was sent over a connection that stood; otherwise the client holds it until there is one."""
+    """It was sent while connected; otherwise the client buffers it until it is."""
     sent: float
     refusals: int = 0
 
 
 class Requester:
-    """Sends requests, each with a future for its reply."""
+    """Sends requests and matches their replies to futures."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -83,20 +83,19 @@ class Requester:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Listen for replies."""
         await self._client.subscribe(f"{self._inbox}*", future=Tap(self._receive))
         self._connection.on_reconnect(self._send_again)
         self._connection.on_closed(self._give_up)
         self._connection.on_denied(self._deny)
 
     async def send(self, subject: str, payload: bytes, headers: Headers | None = None) -> Reply:
-        """Send a request, as fast as the connection takes it, and return the future of its reply.
+        """Send a request, waiting for room in the buffer, and return the future of its reply.
 
         The future fails with `BusUnavailable` after ``publish_timeout``, with `AccessDenied`, or with `NoResponders`.
 
         Raises:
-            BusUnavailable: the connection is closed, or too much waits for it to come back.
-            PayloadTooLarge: payload and headers are over the server's limit.
+            BusUnavailable: the connection is closed, or the buffer is full while it is down.
+            PayloadTooLarge: payload and headers exceed the server's limit.
         """
         reply: Reply = self._loop.create_future()
         self._check_size(payload, header_lines(headers) if headers else "")
@@ -112,11 +111,11 @@ class Requester:
 
     @property
     def in_flight(self) -> int:
-        """Requests that have no reply yet."""
+        """Number of requests without a reply."""
         return len(self._requests)
 
     def has_room(self, size: int = 0) -> bool:
-        """Whether so many bytes can be sent at once."""
+        """Return whether ``size`` bytes can be sent without waiting."""
         return self._client.has_room(size)
 
     def begin(
@@ -127,11 +126,9 @@ class Requester:
         finish: Callable[[PubAck], _T],
         reply: asyncio.Future[_T] | None = None,
     ) -> asyncio.Future[_T]:
-        """Send a message at once where that is possible; returns the future of what ``finish`` makes of its
-        acknowledgement.
+        """Send a message, at once if possible; return the future of ``finish(acknowledgement)``.
 
-        The future (``reply``, when it is given) fails as that of :meth:`send` does, with what :meth:`send` raises, or
-        with the `BusError` that :func:`read_ack` or ``finish`` raises.
+        The future, which is ``reply`` if given, fails with the errors of :meth:`send`, :func:`read_ack` and ``finish``.
         """
         reply = reply or self._loop.create_future()
         if not self._client.has_room(0):
@@ -166,11 +163,8 @@ class Requester:
             if not reply.done():
                 reply.set_result(result)
 
-    def tell(self, subject: str, payload: bytes, headers: Headers) -> None:
-        """Send a message that has no reply, at once; :meth:`has_room` says whether that is possible.
-
-        One that cannot be sent is missed by whoever counts them: nobody hears of it here.
-        """
+    def send_one_way(self, subject: str, payload: bytes, headers: Headers) -> None:
+        """Send a message without a reply, after :meth:`has_room`; errors are ignored."""
         with suppress(nats_errors.Error, PayloadTooLarge, InvalidEnvelope):
             lines = header_lines(headers)
             self._check_size(payload, lines)
@@ -210,7 +204,7 @@ class Requester:
             return
         try:
             request.reply.set_result(request.finish(read_ack(data, request.subject)))
-        except Exception as error:  # whatever it is, it is for who waits, and not for the connection
+        except Exception as error:  # any error belongs to the caller, not to the connection
             _fail(request.reply, error)
 
     def _refused(self, token: str, request: _Request) -> None:
@@ -224,7 +218,7 @@ class Requester:
         self._loop.call_later(NO_RESPONDERS_WAIT, self._resend, token)
 
     def _send_again(self) -> None:
-        """What was written before the connection broke may be lost, or only its reply."""
+        """Retry requests of the broken connection: they, or their replies, may be lost."""
         for token, request in self._requests.items():
             if request.written:
                 self._resend(token)
@@ -280,19 +274,19 @@ class Requester:
             _fail(request.reply, self._late(request.subject))
 
     def _deny(self, subject: str) -> None:
-        """The server has refused a subject: what was sent there is answered by nobody."""
+        """Fail the requests to a subject that the server denies."""
         for token, request in list(self._requests.items()):
             if subject in (request.subject.lower(), f"{self._inbox}*".lower()):
                 del self._requests[token]
                 who = f"the nats-server at {self._connection.where} does not let this user"
-                what = "publish on" if subject == request.subject.lower() else "have an answer from"
+                what = "publish on" if subject == request.subject.lower() else "receive replies from"
                 _fail(request.reply, AccessDenied(f"{who} {what} {request.subject[:200]}"))
 
     def _late(self, subject: str) -> BusUnavailable:
-        return self._connection.unavailable(f"no answer for {subject[:200]} within {self._timeout:g} s")
+        return self._connection.unavailable(f"no reply to {subject[:200]} within {self._timeout:g} s")
 
     def _check_size(self, payload: bytes, lines: str) -> None:
-        # The server ends the connection of a client that sends more than it allows.
+        # The server closes the connection of a client that exceeds its limit.
         size = len(payload)
         if lines:
             try:
@@ -306,7 +300,7 @@ class Requester:
 
     def _explain(self, error: nats_errors.Error, subject: str) -> BusError:
         if isinstance(error, nats_errors.BadSubjectError):
-            return InvalidSubject(f"{subject[:200]!r} is no subject to publish on")
+            return InvalidSubject(f"{subject[:200]!r} is not a subject to publish on")
         if isinstance(error, nats_errors.BadHeaderError):
             return InvalidEnvelope(f"a header for {subject[:200]} cannot be sent: {error}")
         if isinstance(error, nats_errors.MaxPayloadError):
@@ -315,12 +309,11 @@ class Requester:
 
 
 def _is_unanswered(data: bytes, headers: dict[str, str] | None) -> bool:
-    """Whether the server says that nobody takes a subject. A stored message may have any header; the server adds its
-    sequence to it."""
+    """Return whether a reply says "no responders". Stored messages may have any header, but have a sequence too."""
     return not data and headers is not None and headers.get("Status") == "503" and "Nats-Sequence" not in headers
 
 
 def _fail(reply: asyncio.Future[Any], error: Exception) -> None:
     if not reply.done():
         reply.set_exception(error)
-        reply.exception()  # whoever waited may have gone; that is no reason for a warning
+        reply.exception()  # marks it as retrieved: the caller may be gone

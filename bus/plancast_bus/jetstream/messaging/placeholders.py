@@ -1,9 +1,9 @@
-"""Placeholders: a message of no meaning in each work queue, so that it is never empty.
+"""Placeholders: one empty message in each work queue, so that the queue never becomes empty.
 
-A stream keeps its messages in blocks, files of some megabytes, and removes a block with its last message. Where each
-message is acknowledged before the next one comes, as with a plan alone, every message would have the server remove a
-file and make another. With one that stays, what is acknowledged is only noted in the block. Blocks end once they are
-full, so keepers are placed anew from time to time, at the end of their streams, by whoever reads results.
+A stream stores messages in blocks, files of some megabytes, and removes a block with its last message. Where each
+message is acknowledged before the next one arrives, as with a single plan, the server would remove and create a file
+per message. With a placeholder in the block it only records the acknowledgement. Since blocks fill up, readers of
+results move the placeholders to the end of their streams from time to time.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from plancast_bus.topics import WORK_QUEUES
 logger = logging.getLogger(__name__)
 
 EVERY = 1000
-"""Messages read after which keepers are placed anew, before they fill a block of megabytes with what they lead to."""
+"""Messages read after which placeholders are moved, before the messages that they cause fill a block."""
 
 
 class Placeholders:
-    """The keepers of a deployment's work queues."""
+    """The placeholders of a deployment's work queues."""
 
     def __init__(self, api: JetStreamApi, publisher: Publisher, names: StreamNames, subjects: Subjects) -> None:
         self._api = api
@@ -35,14 +35,14 @@ class Placeholders:
         self._placing: asyncio.Task[None] | None = None
 
     async def place(self) -> None:
-        """Place a keeper at the end of each work queue, and remove the one before.
+        """Put a placeholder at the end of each work queue, and remove the previous one.
 
-        Where that fails, as with a stream that is full, its queue is slower, and nothing else.
+        A failure, as with a full stream, only makes the queue slower.
         """
         await asyncio.gather(*(self._place(stream, subject) for stream, subject in self._places))
 
     def note(self, count: int) -> None:
-        """Note that so many messages were read; now and then the keepers are placed anew for it, in passing."""
+        """Count messages read, and move the placeholders in the background from time to time."""
         self._read += count
         if self._read >= EVERY and (self._placing is None or self._placing.done()):
             self._read = 0
@@ -53,4 +53,4 @@ class Placeholders:
             await self._publisher.publish_acked(subject, b"", {})
             await self._api.call(f"STREAM.PURGE.{stream}", {"filter": subject, "keep": 1})
         except BusError as error:
-            logger.debug("a work queue has no new keeper: %s", error, extra={"stream": stream})
+            logger.debug("a work queue has no new placeholder: %s", error, extra={"stream": stream})

@@ -1,4 +1,4 @@
-"""Publishing into streams, acknowledged."""
+"""Acknowledged publishing to streams."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from plancast_bus.errors import BusError, BusUnavailable, PublishRefused
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.jetstream.client.acks import PubAck
 from plancast_bus.jetstream.client.request_reply import Headers, NoResponders, Requester
-from plancast_bus.jetstream.messaging.group_commit import Group
+from plancast_bus.jetstream.messaging.group_commit import BatchSender
 from plancast_bus.settings import GroupCommit
 from plancast_bus.subjects import Subjects
 
 _T = TypeVar("_T")
 
 TENANT = "Plancast-Tenant"
-"""Header of goals: whose they are."""
+"""Header of goals with their tenant."""
 
 
 class Publisher:
-    """Publishes messages and waits for what the streams say.
+    """Publishes messages and waits for their acknowledgements.
 
     Args:
-        requester: The connection's.
-        subjects: Of the deployment: those of which many messages may be stored together.
-        group_commit: Whether they are; see :class:`plancast_bus.settings.BusSettings`.
+        requester: The connection's requester.
+        subjects: Subjects of the deployment, which determine the streams with group commit.
+        group_commit: See :class:`plancast_bus.settings.BusSettings`.
     """
 
     def __init__(self, requester: Requester, subjects: Subjects, group_commit: GroupCommit = "auto") -> None:
@@ -36,14 +36,14 @@ class Publisher:
         roots = [f"{store}.checkpoints", f"{store}.responses", *(f"{subjects.prefix}.{topic}" for topic in topics)]
         if group_commit == "never":
             roots = []
-        self._groups = {root: Group(requester, always=group_commit == "always") for root in roots}
+        self._groups = {root: BatchSender(requester, always=group_commit == "always") for root in roots}
 
     def begin(
         self, subject: str, payload: bytes, headers: Headers, finish: Callable[[PubAck], _T]
     ) -> asyncio.Future[_T]:
-        """Publish a message at once where that is possible; returns the future of what ``finish`` makes of the reply.
+        """Publish a message, at once if possible; return the future of ``finish(acknowledgement)``.
 
-        The future fails as :meth:`settle` does, and with `NoResponders`. ``headers`` must not change afterwards.
+        The future fails with the errors of :meth:`settle` and `NoResponders`. ``headers`` must not change afterwards.
         """
         group = self._groups.get(subject[: subject.find(".", subject.find(".") + 1)])
         if group is not None:
@@ -51,11 +51,11 @@ class Publisher:
         return self._requester.begin(subject, payload, headers, finish)
 
     async def publish_acked(self, subject: str, payload: bytes, headers: Headers) -> PubAck:
-        """Publish a message and wait for its acknowledgement; errors as in :meth:`settle`."""
+        """Publish a message and wait for its acknowledgement; raises as :meth:`settle`."""
         return await self.settle(subject, self.begin(subject, payload, headers, unchanged))
 
     async def settle(self, subject: str, stored: asyncio.Future[_T]) -> _T:
-        """Wait for what :meth:`begin` began.
+        """Wait for the result of :meth:`begin`.
 
         Raises:
             PublishRefused, PayloadTooLarge, WrongLastSequence, SubjectTaken, BusUnavailable
@@ -67,12 +67,11 @@ class Publisher:
 
 
 def unchanged(ack: PubAck) -> PubAck:
-    """For :meth:`Publisher.begin`: the acknowledgement."""
+    """Return the acknowledgement itself, for :meth:`Publisher.begin`."""
     return ack
 
 
 def _untaken(subject: str, error: NoResponders) -> BusError:
-    """The error for a message that no stream takes."""
     if error.in_cluster:
         return BusUnavailable(
             f"no stream takes {subject[:200]} at the moment: its servers have no leader (is a majority of them "

@@ -42,8 +42,8 @@ async def bus(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[J
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is sent together goes as a batch."""
-    monkeypatch.setattr(group_commit, "CROWD_ALWAYS", 0)
-    monkeypatch.setattr(group_commit, "FEWEST_ALWAYS", 2)
+    monkeypatch.setattr(group_commit, "ROUNDS_FROM_ALWAYS", 0)
+    monkeypatch.setattr(group_commit, "MIN_BATCH_ALWAYS", 2)
 
 
 async def publish(
@@ -150,9 +150,9 @@ async def test_a_batch_waits_to_be_filled_after_the_one_before_and_goes_once_it_
     monkeypatch.setattr(group_commit, "PAUSE", 1e9)
     monkeypatch.setattr(group_commit, "LONGEST_PAUSE", 3600.0)
     if filling == "messages":
-        monkeypatch.setattr(group_commit, "MOST", 60)
+        monkeypatch.setattr(group_commit, "MAX_BATCH", 60)
     else:
-        monkeypatch.setattr(group_commit, "MOST_BYTES", len("".join(f"p{number}" for number in range(100, 160))))
+        monkeypatch.setattr(group_commit, "MAX_BYTES", len("".join(f"p{number}" for number in range(100, 160))))
     names = [f"p{number}" for number in range(100, 200)]
     assert all(isinstance(ack, PubAck) for ack in await publish(bus, REQUEST, names[:40]))
     waiting = asyncio.ensure_future(publish(bus, REQUEST, names[40:80]))
@@ -187,7 +187,7 @@ def test_a_round_that_is_filled_just_when_its_pause_ends_begins_once(
 ) -> None:
     monkeypatch.setattr(group_commit, "LONGEST_PAUSE", 0.05)
     monkeypatch.setattr(group_commit, "PAUSE", 1e9)
-    monkeypatch.setattr(group_commit, "MOST", 40)
+    monkeypatch.setattr(group_commit, "MAX_BATCH", 40)
     names = [f"p{number}" for number in range(130)]
 
     async def fill() -> None:
@@ -209,8 +209,8 @@ def test_whatever_comes_when_each_message_is_told_where_it_is_stored(
 ) -> None:
     monkeypatch.setattr(group_commit, "LONGEST_PAUSE", 0.02)
     monkeypatch.setattr(group_commit, "PAUSE", 1e9)
-    monkeypatch.setattr(group_commit, "MOST", 60)
-    monkeypatch.setattr(group_commit, "MOST_BYTES", 1000)
+    monkeypatch.setattr(group_commit, "MAX_BATCH", 60)
+    monkeypatch.setattr(group_commit, "MAX_BYTES", 1000)
     choose = random.Random(7)
 
     async def send() -> None:
