@@ -47,7 +47,7 @@ from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.jetstream.client.request_reply import Requester
 from plancast_bus.jetstream.messaging.consumer import PullConsumer
 from plancast_bus.jetstream.messaging.publisher import Publisher, unchanged
-from plancast_bus.jetstream.stores.checkpoints import EXPECTED, SUMMARY, TTL, ttl_header
+from plancast_bus.jetstream.stores.checkpoint_mac import EXPECTED, SUMMARY, TTL, ttl_header
 from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.ports.bus import ConsumerSpec, Delivery
 from plancast_bus.settings import BusSettings, NatsSettings

@@ -20,7 +20,7 @@ from plancast_bus.jetstream.client.api import JetStreamApi
 from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.jetstream.client.request_reply import Requester
 from plancast_bus.jetstream.messaging.stream_reader import StreamReader
-from plancast_bus.jetstream.stores.checkpoints import SUMMARY
+from plancast_bus.jetstream.stores.checkpoint_mac import SUMMARY
 from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.ports.bus import Bus
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary

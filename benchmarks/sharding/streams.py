@@ -28,7 +28,7 @@ from plancast_bus.jetstream import connect
 from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.jetstream.client.request_reply import Requester
 from plancast_bus.jetstream.messaging.publisher import Publisher
-from plancast_bus.jetstream.stores.checkpoints import EXPECTED, SUMMARY
+from plancast_bus.jetstream.stores.checkpoint_mac import EXPECTED, SUMMARY
 from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.ports.bus import Bus
 

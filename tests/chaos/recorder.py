@@ -16,7 +16,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import FetchTimeoutError
 from simulation.history import Entry, Fact
 
-from plancast_bus.jetstream.stores.checkpoints import SUMMARY
+from plancast_bus.jetstream.stores.checkpoint_mac import SUMMARY
 from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.subjects import Subjects, decode_token

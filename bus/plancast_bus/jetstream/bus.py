@@ -1,4 +1,4 @@
-"""The bus on JetStream, put together."""
+"""The JetStream adapter of the bus."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ logger = logging.getLogger(__name__)
 
 
 async def connect(nats: NatsSettings, bus: BusSettings) -> JetStreamBus:
-    """Connect to NATS; the streams are made by :meth:`JetStreamBus.ensure_streams`.
+    """Connect to NATS; :meth:`JetStreamBus.ensure_streams` creates the streams.
 
     Raises:
-        BusUnavailable: no connection in time, or refused credentials.
+        BusUnavailable: no connection in time, or the credentials are refused.
         UnsupportedServer: the server is too old, or has no JetStream.
     """
     connection = Connection(nats)
@@ -64,7 +64,7 @@ async def connect(nats: NatsSettings, bus: BusSettings) -> JetStreamBus:
 
 
 async def _has_jetstream(connection: Connection, api: JetStreamApi) -> bool:
-    """Whether the login's own account has JetStream; False where only the server has.
+    """Return whether the login's account has JetStream; False where only the server has it.
 
     Raises:
         UnsupportedServer: the server has none.
@@ -77,7 +77,7 @@ async def _has_jetstream(connection: Connection, api: JetStreamApi) -> bool:
     except (ApiError, BusUnavailable) as error:
         if isinstance(error, ApiError) and error.code == NO_JETSTREAM:
             return False
-        # A cluster that is electing its leader does not answer, or says so; that is no lack of JetStream.
+        # A cluster that is electing its leader does not respond, or reports it; it does not lack JetStream.
         electing = isinstance(error, BusUnavailable) and not isinstance(error.__cause__, NoResponders)
         if electing or not connection.alive:
             raise
@@ -88,14 +88,14 @@ async def _has_jetstream(connection: Connection, api: JetStreamApi) -> bool:
 
 
 class JetStreamBus:
-    """A connection to where events travel and checkpoints rest.
+    """A :class:`~plancast_bus.ports.bus.Bus` on JetStream.
 
     Args:
-        connection: To the server.
-        requester: The connection's.
-        settings: Of streams and events.
-        restricted: The login's account has no JetStream: what it may publish, read and hear is imported from the
-            account of the runtime, which owns the streams.
+        connection: The connection to the server.
+        requester: The connection's requester.
+        settings: Settings of streams and events.
+        restricted: The login's account has no JetStream; it imports subjects from the account of the runtime, which
+            owns the streams.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class JetStreamBus:
         self._api = JetStreamApi(requester)
         self._publisher = Publisher(requester, self.subjects, settings.group_commit)
         self._placeholders = Placeholders(self._api, self._publisher, self._names, self.subjects)
-        # A stream of another account does not tell how full it is. It refuses what is over its bound.
+        # The size of a stream of another account is not visible; the stream itself enforces its bound.
         self._admission = None if restricted else Admission(self._api, self._names.requests)
         reader = (DirectReader if restricted else StreamReader)(connection, self._api)
         self._emitter = Emitter(
@@ -136,11 +136,6 @@ class JetStreamBus:
         self.trees = JetStreamTrees(self._api, self._publisher, self.subjects)
 
     async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
-        """Publish an event and wait until it is durable; its id makes a repetition harmless.
-
-        Raises:
-            PublishRefused, PayloadTooLarge, BusUnavailable: see the contract.
-        """
         payload, content_type = self.encode(event)
         if len(payload) > self._settings.max_event_bytes:
             raise PayloadTooLarge(
@@ -160,26 +155,18 @@ class JetStreamBus:
         await self._publisher.publish_acked(subject, payload, headers)
 
     async def emit(self, effects: Sequence[Effect]) -> list[int]:
-        """Carry out effects, pipelined, wait until all are acknowledged, and return the events' sequences.
-
-        Raises:
-            PublishRefused, BusUnavailable: at least one was not acknowledged; emit all again.
-        """
         return await self._emitter.emit(effects)
 
     def begin_emit(self, effects: Sequence[Effect]) -> asyncio.Future[list[int]]:
-        """Begin to carry out effects; see the contract."""
         return self._emitter.begin(effects)
 
     def encode(self, event: EventEnvelope | WireEvent) -> tuple[bytes, str]:
-        """An event as bytes and their content type, in the configured wire format."""
         wire_format = self._settings.wire_format
         return encode(event, wire_format), CONTENT_TYPES[wire_format]
 
     async def stored_events(
         self, topic: str, correlation_id: str, *, after: int = 0, limit: int | None = None
     ) -> list[Delivery]:
-        """The events of a topic and a correlation id that their stream holds; see the contract."""
         stream = self._names.of_source(SOURCES[topic])
         subject = self.subjects.stored(topic, "*", encode_token(correlation_id))
         found: list[Delivery] = []
@@ -192,7 +179,7 @@ class JetStreamBus:
         return found
 
     def consume(self, spec: ConsumerSpec) -> PullConsumer:
-        """Read a durable consumer, created when it is not there; one of another account is waited for."""
+        """Read a durable consumer, which is created if missing; one of another account is waited for."""
         stream = self._names.of_source(spec.source)
         taken = self._placeholders.note if spec.source == "results" else None
         return PullConsumer(
@@ -200,19 +187,14 @@ class JetStreamBus:
         )
 
     async def ensure_consumer(self, spec: ConsumerSpec) -> None:
-        """Create a durable consumer, or update it, for readers that cannot."""
         await create_consumer(self._api, self._names.of_source(spec.source), spec)
 
     def consume_responses(self, name: str) -> PullConsumer:
-        """Read the final responses of plans, for a program that hands them on; created when it is not there.
-
-        Its subjects are those at rest; see :meth:`plancast_bus.subjects.Subjects.response`.
-        """
+        """Read the final responses of plans, on the subjects of :meth:`plancast_bus.subjects.Subjects.response`."""
         spec = ConsumerSpec(name, "results", (f"{self.subjects.store}.responses.>",))
         return PullConsumer(self._connection, self._api, self._names.responses, spec, self._names.responses)
 
     async def delete_consumer(self, source: Source, name: str) -> None:
-        """Remove a durable consumer; harmless when there is none."""
         try:
             await self._api.call(f"CONSUMER.DELETE.{self._names.of_source(source)}.{name}")
         except ApiError as error:
@@ -220,18 +202,15 @@ class JetStreamBus:
                 raise
 
     def new_inbox(self) -> str:
-        """A subject of one's own for notices."""
         return self._connection.client.new_inbox()
 
     async def subscribe(self, subject: str, notice: Notice) -> NoticeSubscription:
-        """Receive what is published on a subject from now on; nothing is kept, repeated or acknowledged."""
-
         async def receive(message: Msg) -> None:
             read = read_message(message.headers or {}, message.data)
             try:
                 await notice(message.subject, read.payload, read.content_type)
             except Exception:
-                logger.exception("a notice could not be handled", extra={"subject": message.subject})
+                logger.exception("the handler of a notice failed", extra={"subject": message.subject})
 
         try:
             subscription = await self._connection.client.subscribe(subject, cb=receive)
@@ -240,40 +219,38 @@ class JetStreamBus:
         return NoticeSubscription(subscription)
 
     async def ensure_streams(self) -> None:
-        """Create or update the streams, and the key of checkpoints; safe to call from many processes at once.
+        """Create or update the streams and the key of checkpoints; safe to call concurrently.
 
         Raises:
-            BusError: a stream that exists differs in what cannot be changed, such as the number of shards.
+            BusError: an existing stream differs in a fixed setting, such as the number of shards.
             AccessDenied: the login's account has no JetStream.
         """
-        self._require_jetstream("creates no streams")
+        self._require_jetstream("cannot create streams")
         await definitions.ensure_streams(self._api, self.subjects, self._settings)
         await asyncio.gather(self._keys.make(), self._placeholders.place())
 
     def on_reconnect(self, callback: Callable[[], None]) -> None:
-        """Have a callback called after each time that the connection came back."""
         self._connection.on_reconnect(callback)
 
     def on_lost(self, callback: Callable[[str], None]) -> None:
-        """Have a callback called with the reason when the connection ended for good, other than by :meth:`close`."""
         self._connection.on_lost(callback)
 
     async def health(self) -> dict[str, Any]:
-        """What the server and the streams are: for people and for doctors.
+        """Report the state of server and streams.
 
         Raises:
             AccessDenied: the login's account has no JetStream.
         """
-        self._require_jetstream("does not see streams and consumers")
+        self._require_jetstream("cannot see streams and consumers")
         wanted = definitions.definitions(self.subjects, self._settings)
         return await examine(self._connection, self._api, self._names, wanted)
 
     async def is_deployed(self) -> bool:
-        """Whether the streams were ever made, where this login can see it.
+        """Return whether the streams exist, as far as this login can see.
 
         Raises:
-            AccessDenied: the login may not look.
-            BusUnavailable: the server does not answer.
+            AccessDenied: the login may not read them.
+            BusUnavailable: the server does not respond.
         """
         try:
             if self.restricted:
@@ -291,10 +268,10 @@ class JetStreamBus:
         return True
 
     async def login(self) -> ConnectedUser:
-        """Who this connection is to the server, and what it may do.
+        """Return the user of this connection and its permissions.
 
         Raises:
-            BusUnavailable: the server does not say.
+            BusUnavailable: the server does not respond.
         """
         return await read_user(self._requester)
 
@@ -306,17 +283,15 @@ class JetStreamBus:
             )
 
     async def close(self) -> None:
-        """End the connection, after what waits to be sent."""
         await self._connection.close()
 
 
 class NoticeSubscription:
-    """A running subscription to notices."""
+    """An active subscription to notices."""
 
     def __init__(self, subscription: NatsSubscription) -> None:
         self._subscription = subscription
 
     async def close(self) -> None:
-        """Receive no more."""
         with suppress(nats_errors.Error):
             await self._subscription.unsubscribe()

@@ -1,4 +1,4 @@
-"""Plain NATS, for bridges: subjects of other systems, told once, with nothing kept and nothing acknowledged."""
+"""Core NATS for bridges to other systems: at-most-once messages, without streams."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from plancast_bus.settings import NatsSettings
 logger = logging.getLogger(__name__)
 
 Receive = Callable[[str, bytes, Mapping[str, str]], Awaitable[None]]
-"""Takes (subject, payload, headers) of a message; the next one waits until it has returned."""
+"""Handles a message: subject, payload, headers. Messages are handled one at a time."""
 MAX_PENDING = 100_000
-"""Messages of a subscription that wait here to be received; beyond it the client drops them, and says so."""
+"""Maximum buffered messages of a subscription; nats-py drops further ones with an error."""
 MAX_PENDING_BYTES = 256 * 1024 * 1024
 
 
 class CoreNats:
-    """A connection to NATS of any version, with or without JetStream. Made by :func:`connect_core`."""
+    """A connection to NATS of any version, with or without JetStream; see :func:`connect_core`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._subscriptions: list[Subscription] = []
 
     async def subscribe(self, subject: str, receive: Receive, *, queue: str = "") -> None:
-        """Receive what is published on a subject from now on; of those who name the same queue one receives it.
+        """Subscribe to messages published from now on; each is delivered to one subscriber of the same ``queue``.
 
         Raises:
             BusUnavailable: the connection is closed.
@@ -41,7 +41,7 @@ class CoreNats:
             try:
                 await receive(message.subject, message.data, message.headers or {})
             except Exception:
-                logger.exception("a message could not be received", extra={"subject": message.subject[:200]})
+                logger.exception("the handler of a message failed", extra={"subject": message.subject[:200]})
 
         try:
             subscription = await self._connection.client.subscribe(
@@ -57,11 +57,11 @@ class CoreNats:
         self._subscriptions.append(subscription)
 
     async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> None:
-        """Publish a message; it may be on its way still when this returns.
+        """Publish a message; it may still be in flight on return.
 
         Raises:
-            BusUnavailable: it was not sent. What is buffered while the connection is down may be sent later, or never.
-            PayloadTooLarge: it is over the server's limit.
+            BusUnavailable: it was not sent; a buffered message may be sent later, or never.
+            PayloadTooLarge: it exceeds the server's limit.
         """
         if not self._connection.alive:
             raise self._connection.unavailable(f"{subject[:200]} cannot be published")
@@ -75,37 +75,36 @@ class CoreNats:
             raise self._connection.unavailable(f"{subject[:200]} cannot be published") from error
 
     def on_lost(self, callback: Callable[[str], None]) -> None:
-        """Have a callback called with the reason when the connection ended for good, other than by :meth:`close`."""
+        """Register a callback, called with the reason when the connection is lost for good, not by :meth:`close`."""
         self._connection.on_lost(callback)
 
     async def flush(self) -> None:
-        """Wait until the server has taken what was published.
+        """Wait until the server has received all published messages.
 
         Raises:
-            BusUnavailable: it does not say so in time.
+            BusUnavailable: it does not confirm in time.
         """
         try:
             await self._connection.client.flush(max(1, round(self._connection.timeout)))
         except (nats_errors.Error, TimeoutError) as error:
-            raise self._connection.unavailable("what was published may not have arrived") from error
+            raise self._connection.unavailable("published messages may not have arrived") from error
 
     async def stop_listening(self) -> None:
-        """Receive no more."""
+        """End all subscriptions."""
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             with suppress(nats_errors.Error):
                 await subscription.unsubscribe()
 
     async def close(self) -> None:
-        """End the connection, after what waits to be sent."""
         await self._connection.close()
 
 
 async def connect_core(settings: NatsSettings) -> CoreNats:
-    """Connect to a nats-server that need not have what plancast itself needs.
+    """Connect to any nats-server, without plancast's requirements on version and JetStream.
 
     Raises:
-        BusUnavailable: no connection in time, or refused credentials.
+        BusUnavailable: no connection in time, or the credentials are refused.
     """
     connection = Connection(settings, minimum_version=(0, 0))
     await connection.open()

@@ -1,17 +1,14 @@
-"""Checkpoints in a stream: two messages for each plan, the newest stored by compare-and-set, each with a MAC.
-
-The MAC covers the subject, the headers that are written here, and the body. The expected sequence among them makes a
-stored checkpoint useless to be stored once more: with it the server refuses it, and without it its MAC is wrong.
-"""
+"""Checkpoints in a stream: two messages per plan, the newest stored by compare-and-set, each with a MAC."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+
+from cachetools import LRUCache
 
 from plancast_bus.errors import (
     BusError,
@@ -24,11 +21,21 @@ from plancast_bus.errors import (
 from plancast_bus.events.codec import unpack
 from plancast_bus.jetstream.client.acks import PubAck, WrongLastSequence
 from plancast_bus.jetstream.client.api import MESSAGE_GONE, ApiError, JetStreamApi, StoredMessage
-from plancast_bus.jetstream.client.nats_client import ForeignHeaders
 from plancast_bus.jetstream.client.request_reply import Headers
 from plancast_bus.jetstream.messaging.publisher import Publisher
 from plancast_bus.jetstream.messaging.stream_reader import StreamReader
-from plancast_bus.jetstream.stores.checkpoint_mac import CheckpointKeys
+from plancast_bus.jetstream.stores.checkpoint_mac import (
+    EXPECTED,
+    MAC,
+    ROLLUP,
+    SUMMARY,
+    TTL,
+    CheckpointKeys,
+    Forged,
+    covered_text,
+    ttl_header,
+    verified_summary,
+)
 from plancast_bus.jetstream.stores.dead_letters import JetStreamDeadLetters
 from plancast_bus.jetstream.stores.key_store import KeyStore
 from plancast_bus.jetstream.streams.definitions import StreamNames
@@ -39,19 +46,11 @@ from plancast_bus.subjects import Subjects, decode_token
 
 logger = logging.getLogger(__name__)
 
-SUMMARY = "Plancast-Plan"
-"""Header that carries the summary of a plan."""
-EXPECTED = "Nats-Expected-Last-Subject-Sequence"
-TTL = "Nats-TTL"
-ROLLUP = "Nats-Rollup"
-MAC = "Plancast-MAC"
-COVERED = (EXPECTED, SUMMARY, TTL, ROLLUP)
-"""Headers that the MAC covers."""
 FORGED = "forged-checkpoint"
-"""Why a message among the checkpoints becomes a dead letter."""
+"""Reason of the dead letter of a rejected checkpoint."""
 ANY = PlanFilter()
 MACHINES = 1024
-"""State machines that are remembered in the process."""
+"""State machines cached in the process."""
 
 
 class JetStreamCheckpoints:
@@ -71,20 +70,20 @@ class JetStreamCheckpoints:
         self._api = api
         self._keys = keys
         self._dead_letters = dead_letters
-        # A replica that is behind would show a plan as it was, and an event that moves it now as one that does not.
+        # A replica that lags would return an old checkpoint, and events would be handled against an old state.
         self._newest = api.last_from_leader if replicated else api.last
         self._publisher = publisher
         self._reader = reader
         self._subjects = subjects
         self._names = StreamNames.of(subjects.prefix)
-        self._machines: dict[str, bytes] = {}
+        self._machines: LRUCache[str, bytes] = LRUCache(MACHINES)
 
     async def load(self, correlation_id: str) -> Checkpoint | None:
-        """The newest checkpoint of the plan that is ours, or None; see the contract.
+        """Return the newest valid checkpoint of the plan, or None.
 
         Raises:
-            UnreadableCheckpoint: there are some, and none is ours.
-            InvalidEnvelope: it is ours, and of a format that this version does not read.
+            UnreadableCheckpoint: checkpoints are stored, and none is valid.
+            InvalidEnvelope: it is valid, but of a format that this version does not support.
         """
         while True:
             message = await self._newest(self._names.checkpoints, self._subjects.checkpoint(correlation_id))
@@ -93,18 +92,18 @@ class JetStreamCheckpoints:
             keys = await self._keys.read()
             try:
                 return _decode(correlation_id, message, keys)
-            except _NotOurs as refusal:
+            except Forged as refusal:
                 before = await self._before(correlation_id, message, keys, refusal)
             if before is not None:
                 return before
 
     async def _before(
-        self, correlation_id: str, refused: StoredMessage, keys: CheckpointKeys | None, refusal: _NotOurs
+        self, correlation_id: str, refused: StoredMessage, keys: CheckpointKeys | None, refusal: Forged
     ) -> Checkpoint | None:
-        """The checkpoint before a refused one, which is put aside; None when that is no longer the newest.
+        """Return the checkpoint before a rejected one; None when the rejected one is no longer the newest.
 
         Raises:
-            UnreadableCheckpoint: that one is not ours either.
+            UnreadableCheckpoint: the one before is not valid either.
         """
         kept = []
         async with aclosing(self._reader.read(self._names.checkpoints, refused.subject, "all")) as reading:
@@ -115,17 +114,17 @@ class JetStreamCheckpoints:
         faults = [f"sequence {refused.sequence}: {refusal}"]
         try:
             if len(kept) < 2:
-                raise _NotOurs("there is none before it")
+                raise Forged("there is none before it")
             checkpoint = _decode(correlation_id, kept[-2], keys)
-        except _NotOurs as second:
+        except Forged as second:
             faults += [f"sequence {each.sequence}: {second}" for each in kept[-2:-1]]
             raise UnreadableCheckpoint(
                 f"no checkpoint of plan {correlation_id} in {self._names.checkpoints} is one that this deployment has "
                 f"written ({'; '.join(faults)}). Nothing was removed. Does this process have all keys that the others "
-                "have (PLANCAST_BUS__CHECKPOINT_KEYS)? If so, somebody else writes into the stream"
+                "have (PLANCAST_BUS__CHECKPOINT_KEYS)? If so, another program writes into the stream"
             ) from refusal
         logger.error(
-            "a checkpoint of plan %s is refused (%s); the one before it, sequence %d, is used",
+            "a checkpoint of plan %s is rejected (%s); the one before it, sequence %d, is used",
             correlation_id,
             faults[0],
             checkpoint.version,
@@ -133,7 +132,7 @@ class JetStreamCheckpoints:
         )
         if keys is not None:
             await self._put_aside(correlation_id, refused, faults[0])
-            if checkpoint.expires_after:  # no commit will replace the refused one, and it would outlive the plan
+            if checkpoint.expires_after:  # no commit will replace the rejected one, which would outlive the plan
                 await self._drop(self._names.checkpoints, refused.sequence)
                 return checkpoint
         return replace(checkpoint, version=refused.sequence)
@@ -147,12 +146,6 @@ class JetStreamCheckpoints:
         await self._dead_letters.put(delivery, FORGED, f"no checkpoint of plan {correlation_id}: {fault}")
 
     async def commit(self, checkpoint: Checkpoint) -> int:
-        """Store a checkpoint over version ``checkpoint.version`` and return the new version.
-
-        Raises:
-            CommitConflict, BusUnavailable, PayloadTooLarge, PublishRefused: see the contract.
-            AccessDenied: this user may not read the key of checkpoints.
-        """
         subject, body, headers = self._message(checkpoint, await self._keys.require())
         try:
             ack = await self._publisher.publish_acked(subject, body, headers)
@@ -161,11 +154,6 @@ class JetStreamCheckpoints:
         return ack.sequence
 
     def begin_commit(self, checkpoint: Checkpoint) -> asyncio.Future[int]:
-        """Begin to store a checkpoint; see the contract.
-
-        Raises:
-            BusUnavailable: the key of checkpoints is not read yet; :meth:`commit` reads it.
-        """
         if self._keys.keys is None:
             raise BusUnavailable("the key of checkpoints is not read yet")
         subject, body, headers = self._message(checkpoint, self._keys.keys)
@@ -176,34 +164,33 @@ class JetStreamCheckpoints:
         headers = {EXPECTED: str(checkpoint.version), SUMMARY: checkpoint.summary.to_header()}
         if checkpoint.expires_after > 0:
             headers[TTL], headers[ROLLUP] = ttl_header(checkpoint.expires_after), "sub"
-        headers[MAC] = keys.mac(_beside(subject, headers), body)
+        headers[MAC] = keys.mac(covered_text(subject, headers), body)
         return subject, body, headers
 
     async def _read_back(
         self, checkpoint: Checkpoint, subject: str, body: bytes, headers: Headers, cause: BusError
     ) -> int:
-        """Find out whether a write that was refused or not answered is stored all the same."""
+        """Determine whether a write that was refused or not acknowledged is stored nevertheless."""
         plan = checkpoint.correlation_id
         try:
             stored = await self._api.last_from_leader(self._names.checkpoints, subject)
         except BusUnavailable as error:
             raise BusUnavailable(
-                f"whether revision {checkpoint.revision} of plan {plan} is committed is not known: {error}"
+                f"it is unknown whether revision {checkpoint.revision} of plan {plan} is committed: {error}"
             ) from cause
-        # All of it is compared: the same activation may have gone on with another turn after an unknown outcome.
+        # Everything is compared: the same activation may have started another turn after an unknown outcome.
         if stored is not None and stored.payload == body and stored.headers.items() >= headers.items():
             return stored.sequence
         version = stored.sequence if stored is not None else 0
         if isinstance(cause, BusUnavailable) and version == checkpoint.version:
-            raise cause  # nothing stored yet, but it may still be under way
+            raise cause  # not stored yet, but may still be in flight
         raise CommitConflict(
-            f"plan {plan} was committed, or forgotten, by someone else: version {version} is stored, and "
+            f"plan {plan} was committed or removed by another writer: version {version} is stored, and "
             f"revision {checkpoint.revision} was to follow version {checkpoint.version}"
         ) from cause
 
     async def history(self, correlation_id: str) -> list[bytes]:
-        """All timeline entries of the plan, oldest first; empty when unknown."""
-        # The checkpoint first: what is sealed afterwards is then found twice instead of not at all.
+        # The checkpoint first: a part that is sealed meanwhile is then read twice instead of not at all.
         checkpoint = await self.load(correlation_id)
         if checkpoint is None:
             return []
@@ -213,7 +200,7 @@ class JetStreamCheckpoints:
         async with aclosing(reading):
             async for message in reading:
                 parts[int(message.subject.rpartition(".")[2])] = message.payload
-        for effect in checkpoint.outbox:  # a part may be committed and not yet put away
+        for effect in checkpoint.outbox:  # a part may be committed and not yet stored
             if isinstance(effect, SealHistory) and effect.plan == correlation_id:
                 parts[effect.first_revision] = effect.payload
         entries: list[bytes] = []
@@ -230,7 +217,6 @@ class JetStreamCheckpoints:
         tenant_id: str | None = None,
         limit: int | None = None,
     ) -> AsyncGenerator[PlanSummary]:
-        """The plans that are stored, newest commit last, filtered."""
         shown: set[str] = set()
         wanted = PlanFilter(status, session_id, tenant_id)
         every = f"{self._subjects.store}.checkpoints.*"
@@ -246,7 +232,6 @@ class JetStreamCheckpoints:
                     yield committed.summary
 
     async def committed_after(self, version: int) -> AsyncGenerator[Committed]:
-        """The plans whose newest commit came after the one with this version, in the order of commits."""
         every = f"{self._subjects.store}.checkpoints.*"
         reading = self._reader.read(self._names.checkpoints, every, "all", headers_only=True, after=version)
         async with aclosing(reading):
@@ -255,7 +240,6 @@ class JetStreamCheckpoints:
                     yield committed
 
     async def follow(self, version: int = 0) -> AsyncGenerator[Committed]:
-        """The plans whose newest commit came after the one with this version, then each further commit."""
         every = f"{self._subjects.store}.checkpoints.*"
         async with aclosing(self._reader.follow(self._names.checkpoints, every, after=version)) as reading:
             async for message in reading:
@@ -263,7 +247,6 @@ class JetStreamCheckpoints:
                     yield committed
 
     async def newest(self, wanted: PlanFilter | None = None, *, before: int = 0) -> AsyncGenerator[Committed]:
-        """The plans that are stored, filtered, newest commit first."""
         every, newest = f"{self._subjects.store}.checkpoints.*", 0
         passed: set[str] = set()
         reading = self._reader.read_back(self._names.checkpoints, every, before=before)
@@ -285,7 +268,7 @@ class JetStreamCheckpoints:
                     yield committed
 
     async def _has_moved(self, message: StoredMessage) -> bool:
-        """Whether a checkpoint is the one before the newest of its plan; a finished plan has none before."""
+        """Return whether a checkpoint is not the newest of its plan; a finished plan has only one."""
         if TTL in message.headers:
             return False
         newest = await self._api.last(self._names.checkpoints, message.subject)
@@ -296,15 +279,14 @@ class JetStreamCheckpoints:
         return _committed(message, line, wanted) if line is not None else None
 
     async def _line(self, message: StoredMessage) -> str | None:
-        """The line with the summary of a plan at this message, of which only the headers were read.
+        """Return the summary line of a message read without its body; None when the plan has a newer message, or none.
 
-        Where they are not ours, it is of the checkpoint that :meth:`load` finds in its place; of a plan that has none,
-        it says only that the plan is there. None when the plan is at another message, or there is none.
+        For an invalid message it is the line of the checkpoint that :meth:`load` returns, or a minimal one.
         """
         keys = await self._keys.read()
         try:
-            return _verified(message, keys)
-        except _NotOurs:
+            return verified_summary(message, keys)
+        except Forged:
             pass
         try:
             correlation_id = decode_token(message.subject.rpartition(".")[2])
@@ -319,13 +301,12 @@ class JetStreamCheckpoints:
         return checkpoint.summary.to_header()
 
     async def watch(self, correlation_id: str) -> AsyncGenerator[Checkpoint]:
-        """The newest checkpoint of the plan, then each further one, until the caller stops."""
         watching = self._reader.watch(self._names.checkpoints, self._subjects.checkpoint(correlation_id))
         async with aclosing(watching):
             async for message in watching:
                 try:
                     checkpoint: Checkpoint | None = _decode(correlation_id, message, await self._keys.read())
-                except _NotOurs:
+                except Forged:
                     try:
                         checkpoint = await self.load(correlation_id)
                     except InvalidEnvelope as error:
@@ -335,30 +316,26 @@ class JetStreamCheckpoints:
                     yield checkpoint
 
     async def forget(self, correlation_id: str, aliases: Sequence[str] = ()) -> None:
-        """Remove the plan's checkpoint, its history, and what was noted of these further correlation ids."""
         await self._api.purge(self._names.checkpoints, self._subjects.checkpoint(correlation_id))
         await self._api.purge(self._names.history, self._subjects.history(correlation_id, "*"))
         for alias in aliases:
-            if await self.get_alias(alias) == correlation_id:  # it may be another plan's by now
+            if await self.get_alias(alias) == correlation_id:  # it may belong to another plan by now
                 await self._api.purge(self._names.meta, self._subjects.alias(alias))
 
     async def put_machine(self, digest: str, encoded: bytes) -> None:
-        """Keep a state machine under its content hash; repeating it only says that it is needed still."""
         await self._publisher.publish_acked(self._subjects.machine(digest), encoded, {})
-        self._remember(digest, encoded)
+        self._machines[digest] = encoded
 
     async def get_machine(self, digest: str) -> bytes | None:
-        """The state machine with this content hash, or None."""
-        if digest in self._machines:
-            return self._machines[digest]
+        if (known := self._machines.get(digest)) is not None:
+            return known
         message = await self._newest(self._names.meta, self._subjects.machine(digest))
         if message is None or message.is_marker:
             return None
-        self._remember(digest, message.payload)
+        self._machines[digest] = message.payload
         return message.payload
 
     async def machines(self, after: int = 0) -> AsyncGenerator[StoredMachine]:
-        """The state machines whose newest put came after the one with this version, in the order of puts."""
         every = self._subjects.machine("*")
         async with aclosing(self._reader.read(self._names.meta, every, "all", headers_only=True, after=after)) as kept:
             async for message in kept:
@@ -366,7 +343,6 @@ class JetStreamCheckpoints:
                     yield StoredMachine(message.subject.rpartition(".")[2], message.sequence, message.time)
 
     async def drop_machine(self, kept: StoredMachine) -> None:
-        """Remove a state machine, unless it was put again since."""
         self._machines.pop(kept.digest, None)
         await self._drop(self._names.meta, kept.version)
 
@@ -378,68 +354,20 @@ class JetStreamCheckpoints:
                 raise
 
     async def get_alias(self, correlation_id: str) -> str | None:
-        """The plan's own correlation id that a further one was noted for, or None."""
         message = await self._newest(self._names.meta, self._subjects.alias(correlation_id))
         return None if message is None or message.is_marker else message.payload.decode()
-
-    def _remember(self, digest: str, encoded: bytes) -> None:
-        if len(self._machines) >= MACHINES:
-            self._machines.pop(next(iter(self._machines)))
-        self._machines[digest] = encoded
 
 
 def _sequence(ack: PubAck) -> int:
     return ack.sequence
 
 
-def ttl_header(seconds: float) -> str:
-    """A time to live as the server takes it: whole seconds, at least one."""
-    return str(max(1, math.ceil(seconds)))
-
-
-class _NotOurs(InvalidEnvelope):
-    """Raised when a message among the checkpoints is none that this deployment has written; says why."""
-
-
-def _beside(subject: str, headers: Headers) -> str:
-    """What a MAC covers besides the body. No header holds a line break."""
-    return "\r\n".join([subject, *[headers.get(name, "") for name in COVERED]])
-
-
-def _verified(message: StoredMessage, keys: CheckpointKeys | None, content: bytes | None = None) -> str:
-    """The line with the summary of a checkpoint; verified, its content too where it is given, if there are keys.
-
-    Raises:
-        _NotOurs: it is not.
-    """
-    headers = message.headers
-    line = headers.get(SUMMARY)
-    if line is None:
-        raise _NotOurs(f"it has no header {SUMMARY}")
-    if keys is None:
-        try:
-            PlanSummary.from_header(line)
-        except InvalidEnvelope as error:
-            raise _NotOurs(str(error)) from error
-        return line
-    mac = headers.get(MAC)
-    if mac is None:
-        raise _NotOurs(f"it has no header {MAC}: plancast has not written it, or a version without MACs has")
-    if isinstance(headers, ForeignHeaders):
-        raise _NotOurs("it has headers that plancast does not write")
-    if not keys.verify(mac, _beside(message.subject, headers), content):
-        raise _NotOurs(f"its {MAC} is by no key of this deployment, or for something else")
-    return line
-
-
 def _unknown(correlation_id: str, time: float) -> PlanSummary:
-    """What is known of a plan of which no checkpoint is ours. It is not taken for finished, nor for one without a
-    state machine: who needs to know has to load it, and is refused."""
+    """Build the summary of a plan without a valid checkpoint: not finished, and with an unknown state machine."""
     return PlanSummary(correlation_id, "running", "", "", 0, created_at=time, updated_at=time)
 
 
 def _committed(message: StoredMessage, line: str, wanted: PlanFilter) -> Committed | None:
-    """A plan whose summary is in a line, at a message; None when it is not wanted."""
     summary = wanted.read(line)
     if summary is None:
         return None
@@ -449,13 +377,12 @@ def _committed(message: StoredMessage, line: str, wanted: PlanFilter) -> Committ
 
 
 def _decode(correlation_id: str, message: StoredMessage, keys: CheckpointKeys | None) -> Checkpoint:
-    """The checkpoint in a message; InvalidEnvelope says why it is not ours."""
-    summary = PlanSummary.from_header(_verified(message, keys, message.payload))
+    summary = PlanSummary.from_header(verified_summary(message, keys, message.payload))
     return Checkpoint.decode(correlation_id, message.payload, summary, message.sequence)
 
 
 def _append(entries: list[bytes], more: Iterable[bytes]) -> None:
-    """Append entries, some of which may be there already: where two parts overlap, they are equal."""
+    """Append entries that may overlap with the existing ones."""
     more = list(more)
     if not more:
         return

@@ -11,7 +11,7 @@ from plancast_bus.events.codec import pack, unpack
 from plancast_bus.jetstream.client.api import JetStreamApi
 from plancast_bus.jetstream.messaging.publisher import Publisher
 from plancast_bus.jetstream.messaging.stream_reader import StreamReader
-from plancast_bus.jetstream.stores.checkpoints import TTL, ttl_header
+from plancast_bus.jetstream.stores.checkpoint_mac import TTL, ttl_header
 from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.subjects import Subjects, decode_token
 

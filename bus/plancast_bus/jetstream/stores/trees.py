@@ -8,7 +8,7 @@ from collections import OrderedDict
 from plancast_bus.jetstream.client.acks import WrongLastSequence
 from plancast_bus.jetstream.client.api import JetStreamApi
 from plancast_bus.jetstream.messaging.publisher import Publisher
-from plancast_bus.jetstream.stores.checkpoints import EXPECTED, TTL, ttl_header
+from plancast_bus.jetstream.stores.checkpoint_mac import EXPECTED, TTL, ttl_header
 from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.ports.trees import KIND, MEMBER_BYTES, member
 from plancast_bus.subjects import Subjects

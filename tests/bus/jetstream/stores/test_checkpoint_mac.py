@@ -30,8 +30,7 @@ from plancast_bus.errors import (
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.jetstream.client.api import StoredMessage
-from plancast_bus.jetstream.stores.checkpoint_mac import CheckpointKeys
-from plancast_bus.jetstream.stores.checkpoints import COVERED, EXPECTED, MAC, SUMMARY, _beside
+from plancast_bus.jetstream.stores.checkpoint_mac import COVERED, EXPECTED, MAC, SUMMARY, CheckpointKeys, covered_text
 from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.ports.checkpoints import FORMAT, Checkpoint, Committed, PlanFilter, PlanSummary
 from plancast_bus.settings import BusSettings, NatsSettings
@@ -332,7 +331,7 @@ async def test_a_format_of_a_later_version_is_ours_and_nothing_takes_its_place(
     (first,) = await stored(bus)
     headers = {EXPECTED: str(first.sequence), SUMMARY: first.headers[SUMMARY]}
     body = pack([FORMAT + 1, *unpack(first.payload)[1:]])
-    headers[MAC] = (await bus._keys.require()).mac(_beside(first.subject, headers), body)
+    headers[MAC] = (await bus._keys.require()).mac(covered_text(first.subject, headers), body)
     await put(attacker, first.subject, body, headers)
     with pytest.raises(InvalidEnvelope, match=f"plan victim has format {FORMAT + 1}"):
         await bus.checkpoints.load("victim")
