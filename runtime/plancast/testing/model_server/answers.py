@@ -1,4 +1,4 @@
-"""What a model server is asked, and what it can be told to answer, well or badly."""
+"""Requests that a model server receives, and the answers and faults that it can be scripted with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 @dataclass(slots=True)
 class ModelRequest:
-    """One request that a model server got. A key is never kept, only whether there was one and how it ends."""
+    """A received request. Keys are not stored, only whether there was one and its last characters."""
 
     number: int
     """Counts from 1, in the order of arrival."""
@@ -28,20 +28,20 @@ class ModelRequest:
     received_at: float
     """Seconds of a monotonic clock."""
     finished_at: float | None = None
-    """When it was answered, or cut, or the client went away."""
+    """When it was answered or cut off, or the client disconnected."""
     status: int | None = None
     """The HTTP status it was answered with."""
     cancelled: bool = False
-    """Whether the client went away before it had the answer."""
+    """Whether the client disconnected before the answer."""
 
     @property
     def text(self) -> str:
-        """All that the messages say, in order."""
+        """The text of all messages, in order."""
         return "\n".join(_content(message.get("content")) for message in self.messages)
 
     @property
     def last(self) -> str:
-        """What the last message says."""
+        """The text of the last message."""
         return _content(self.messages[-1].get("content")) if self.messages else ""
 
 
@@ -53,7 +53,7 @@ def _content(content: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer. ``Answer("text")`` is a good one; the class methods make the others."""
+    """A scripted answer: ``Answer("text")`` is a completion; the class methods make errors and faults."""
 
     text: str | None = ""
     delay: float = 0.0
@@ -63,18 +63,18 @@ class Answer:
     finish_reason: str = "stop"
     refusal: str | None = None
     prompt_tokens: int | None = None
-    """Usage that is reported; None counts a token for each four characters."""
+    """Reported usage; None counts one token per four characters."""
     completion_tokens: int | None = None
     choices: bool = True
     """False leaves ``choices`` empty."""
     body: str | bytes | None = None
-    """Sent as it is, instead of a chat completion."""
+    """Sent unchanged in place of a chat completion."""
     content_type: str = "application/json"
     fault: Literal["", "hang", "cut"] = ""
 
     @classmethod
     def json(cls, value: object, *, delay: float = 0.0) -> Answer:
-        """A good answer whose text is this value as JSON; pydantic models too."""
+        """A completion whose text is this value, or pydantic model, as JSON."""
         text = value.model_dump_json() if isinstance(value, BaseModel) else json.dumps(value)
         return cls(text, delay=delay)
 
@@ -82,7 +82,7 @@ class Answer:
     def error(cls, status: int, message: str = "", *, param: str | None = None, delay: float = 0.0) -> Answer:
         """An error in OpenAI's shape: 400, 401, 403, 404, 500, 503 ..."""
         kind = "server_error" if status >= 500 else "invalid_request_error"
-        return cls(status=status, body=error_body(message or f"told to answer {status}", param, kind), delay=delay)
+        return cls(status=status, body=error_body(message or f"scripted error {status}", param, kind), delay=delay)
 
     @classmethod
     def rate_limited(cls, retry_after: float | str | None = None) -> Answer:
@@ -92,17 +92,17 @@ class Answer:
 
     @classmethod
     def hang(cls) -> Answer:
-        """Never answer, until the client goes away or the server is closed."""
+        """Never answer; ends when the client disconnects or the server closes."""
         return cls(fault="hang")
 
     @classmethod
-    def cut(cls, text: str = "never said in full", *, delay: float = 0.0) -> Answer:
-        """Begin the body, then cut the connection."""
+    def cut(cls, text: str = "never sent in full", *, delay: float = 0.0) -> Answer:
+        """Send half of the body, then close the connection."""
         return cls(text, fault="cut", delay=delay)
 
     @classmethod
     def raw(cls, body: str | bytes, content_type: str = "text/html", *, status: int = 200) -> Answer:
-        """Any body: no JSON, or JSON of another schema."""
+        """An arbitrary body: not JSON, or JSON of another schema."""
         return cls(body=body, content_type=content_type, status=status)
 
     @classmethod
@@ -116,11 +116,11 @@ class Answer:
         return cls(choices=False)
 
     def encode(self, request: ModelRequest) -> bytes:
-        """The body that answers this request."""
+        """Encode the response body for a request."""
         if self.body is not None:
             return self.body.encode() if isinstance(self.body, str) else self.body
         prompt = len(request.text) // 4 + 1 if self.prompt_tokens is None else self.prompt_tokens
-        said = len(self.text or "") // 4 + 1 if self.completion_tokens is None else self.completion_tokens
+        written = len(self.text or "") // 4 + 1 if self.completion_tokens is None else self.completion_tokens
         message = {"role": "assistant", "content": self.text, "refusal": self.refusal}
         choice = {"index": 0, "message": message, "finish_reason": self.finish_reason, "logprobs": None}
         completion = {
@@ -131,16 +131,16 @@ class Answer:
             "system_fingerprint": "fp_test",
             "model": request.model,
             "choices": [choice] if self.choices else [],
-            "usage": {"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said},
+            "usage": {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written},
         }
         return json.dumps(completion).encode()
 
 
 AnswerLike: TypeAlias = Answer | BaseModel | str | Mapping[str, Any] | Sequence[Any]
-"""What may be given as an answer: text, or any JSON value or pydantic model, which becomes the text."""
+"""Accepted forms of an answer: text, or a JSON value or pydantic model, which is serialized to text."""
 
 Rule: TypeAlias = Callable[[ModelRequest], AnswerLike | Awaitable[AnswerLike]]
-"""Decides the answer to a request; plain or async."""
+"""Answers a request; sync or async."""
 
 
 def as_answer(value: AnswerLike) -> Answer:

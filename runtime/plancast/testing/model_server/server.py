@@ -12,31 +12,36 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from plancast.testing.http_protocol import HttpProtocol, HttpRequest, HttpResponse
+from aiohttp import web
+
 from plancast.testing.model_server.answers import Answer, AnswerLike, ModelRequest, Rule, as_answer, error_body
 
 _KEY_HEADERS = frozenset({"authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie", "proxy-authorization"})
 _POST_PATHS = frozenset({"/v1/chat/completions", "/chat/completions"})
 _GET_PATHS = frozenset({"/v1/models", "/models"})
 _START_SECONDS = 10.0
+_END_SECONDS = 0.1
+_BACKLOG = 4096
+_MAX_BODY = 64 * 1024 * 1024
+_KEEP_ALIVE_SECONDS = 3600
 _POLL_SECONDS = 0.005
 
 
 class ModelServer:
-    """A model that says what it is told to.
+    """A model with scripted answers.
 
     Args:
-        answers: Given in order, one for each request. When they are used up, ``rule`` answers; without one the
-            server answers 400 and says so.
+        answers: Served in order, one per request. Once they are used up, ``rule`` answers; without a rule the server
+            answers with status 400.
         rule: Answers every request that ``answers`` does not.
-        models: Names that are known; others get 404. None knows every name.
-        api_keys: Keys that are accepted; others get 401. None accepts any, and none at all.
-        response_formats: Types of ``response_format`` that are supported; others get 400. None supports all.
-        latency: Seconds before any answer, on top of its own delay.
+        models: Known model names; others get 404. None accepts every name.
+        api_keys: Accepted keys; others get 401. None accepts any key, and requests without one.
+        response_formats: Supported types of ``response_format``; others get 400. None supports all.
+        latency: Seconds before every answer, added to the answer's own delay.
     """
 
     def __init__(
@@ -56,51 +61,54 @@ class ModelServer:
         self._api_keys = api_keys
         self._formats = response_formats
         self._latency = latency
-        self._server: asyncio.Server | None = None
-        self._connections: set[HttpProtocol] = set()
+        self._server: web.AppRunner | None = None
+        self._responding: set[asyncio.Task[Any]] = set()
         self._thread: threading.Thread | None = None
         self._thread_loop: asyncio.AbstractEventLoop | None = None
         self._port = 0
         self.requests: list[ModelRequest] = []
-        """Every request for a completion, in the order of arrival."""
-        self.in_flight = 0
-        """Requests that are being answered now."""
+        """Completion requests in the order of arrival."""
         self.high_water = 0
-        """The most requests that were ever being answered at once."""
+        """Highest number of requests in flight so far."""
         self.errors: list[Exception] = []
-        """What rules have raised; such a request is answered with status 500."""
+        """Exceptions that the rule raised; such a request is answered with status 500."""
 
     @property
     def url(self) -> str:
-        """What a client takes as ``api_base``."""
+        """Base URL, for a client's ``api_base``."""
         if not self._port:
             raise RuntimeError("the model server is not running: use it as a context manager")
         return f"http://127.0.0.1:{self._port}/v1"
 
     @property
     def count(self) -> int:
-        """How many requests there were."""
+        """Number of completion requests so far."""
         return len(self.requests)
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
-        return len(self._connections)
+        """Number of open connections."""
+        return len(self._server.server.connections) if self._server is not None and self._server.server else 0
+
+    @property
+    def in_flight(self) -> int:
+        """Number of requests being answered now."""
+        return len(self._responding)
 
     @property
     def cancelled(self) -> int:
-        """How many clients went away before they had their answer."""
+        """Number of requests whose client disconnected before the answer."""
         return sum(request.cancelled for request in self.requests)
 
     def add(self, *answers: AnswerLike) -> None:
-        """Give these answers next, after those that are not used up."""
+        """Append answers to the script."""
         self._answers.extend(as_answer(answer) for answer in answers)
 
     async def wait_for(self, *, count: int = 0, cancelled: int = 0, timeout: float = 10.0) -> None:
-        """Wait until there were so many requests, and so many cancelled ones.
+        """Wait until at least ``count`` requests have arrived and ``cancelled`` have been cancelled.
 
         Raises:
-            TimeoutError: there were not.
+            TimeoutError: they have not within ``timeout`` seconds.
         """
         async with asyncio.timeout(timeout):
             while self.count < count or self.cancelled < cancelled:  # noqa: ASYNC110 - it may run in another thread
@@ -135,51 +143,63 @@ class ModelServer:
         self._thread = self._thread_loop = None
 
     async def _start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: HttpProtocol(self._respond, self._connections), "127.0.0.1", 0, backlog=4096
+        app = web.Application(client_max_size=_MAX_BODY)
+        app.router.add_route("*", "/{path:.*}", self._respond)
+        server = web.AppRunner(
+            app,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            shutdown_timeout=_END_SECONDS,
         )
-        self._port = self._server.sockets[0].getsockname()[1]
+        await server.setup()
+        await web.TCPSite(server, "127.0.0.1", 0, backlog=_BACKLOG).start()
+        self._port = server.addresses[0][1]
+        self._server = server
 
     async def _stop(self) -> None:
         server, self._server, self._port = self._server, None, 0
         if server is None:
             return
-        server.close()
-        working = [task for connection in self._connections if (task := connection.abort()) is not None]
-        await asyncio.gather(*working, return_exceptions=True)
-        await server.wait_closed()
+        for task in self._responding:
+            task.cancel()
+        await asyncio.gather(*self._responding, return_exceptions=True)
+        await server.cleanup()
 
-    async def _respond(self, http: HttpRequest) -> HttpResponse:
-        if http.method == "GET" and http.path in _GET_PATHS:
+    async def _respond(self, http: web.Request) -> web.StreamResponse:
+        path = http.path
+        if http.method == "GET" and path in _GET_PATHS:
             data = [{"id": name, "object": "model", "created": 0, "owned_by": "test"} for name in self._models or ()]
-            return HttpResponse(json.dumps({"object": "list", "data": data}).encode())
-        if http.path not in _POST_PATHS:
-            return HttpResponse(error_body(f"Unknown request URL: {http.method} {http.path}").encode(), status=404)
+            return _json_response(json.dumps({"object": "list", "data": data}))
+        if path not in _POST_PATHS:
+            return _json_response(error_body(f"Unknown request URL: {http.method} {path}"), 404)
         if http.method != "POST":
-            return HttpResponse(error_body(f"{http.method} is not allowed here").encode(), status=405)
+            return _json_response(error_body(f"{http.method} is not allowed here"), 405)
         try:
-            body = json.loads(http.body)
+            body = await http.json()
         except ValueError:
             body = None
         if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
-            return HttpResponse(error_body("the body is no JSON object with messages").encode(), status=400)
+            return _json_response(error_body("the body is no JSON object with messages"), 400)
         return await self._complete(http, body)
 
-    async def _complete(self, http: HttpRequest, body: dict[str, Any]) -> HttpResponse:
-        key = _key(http.headers)
+    async def _complete(self, http: web.Request, fields: dict[str, Any]) -> web.StreamResponse:
+        headers = {name.lower(): value for name, value in http.headers.items()}
+        key = _key(headers)
         request = ModelRequest(
             number=len(self.requests) + 1,
-            model=str(body.get("model", "")),
-            messages=body["messages"],
-            parameters={name: value for name, value in body.items() if name not in ("model", "messages")},
-            headers={name: value for name, value in http.headers.items() if name not in _KEY_HEADERS},
+            model=str(fields.get("model", "")),
+            messages=fields["messages"],
+            parameters={name: value for name, value in fields.items() if name not in ("model", "messages")},
+            headers={name: value for name, value in headers.items() if name not in _KEY_HEADERS},
             key_given=bool(key),
             key_tail=key[-4:] if len(key) >= 8 else "",
             received_at=time.monotonic(),
         )
         self.requests.append(request)
-        self.in_flight += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._responding.add(task)
         self.high_water = max(self.high_water, self.in_flight)
         try:
             answer = self._refusal(request, key) or await self._answer(request)
@@ -187,19 +207,21 @@ class ModelServer:
             if answer.fault == "hang":
                 await asyncio.Event().wait()
             request.status = answer.status
-            return HttpResponse(
-                answer.encode(request), answer.status, answer.content_type, answer.headers, answer.fault == "cut"
-            )
+            headers = {**answer.headers, "Content-Type": answer.content_type}
+            body = answer.encode(request)
+            if answer.fault == "cut":
+                return await _cut(http, body, answer.status, headers)
+            return web.Response(body=body, status=answer.status, headers=headers)
         except asyncio.CancelledError:
-            # Closing the server ends what hangs, too; only a client that went away has cancelled.
+            # Closing the server cancels requests too; only a client that disconnects counts as cancelled.
             request.cancelled = self._server is not None
             raise
         finally:
-            self.in_flight -= 1
+            self._responding.discard(task)
             request.finished_at = time.monotonic()
 
     def _refusal(self, request: ModelRequest, key: str) -> Answer | None:
-        """The error that this request gets whatever the script says."""
+        """Error for a request that the configured models, keys or formats do not allow."""
         if self._api_keys is not None and key not in self._api_keys:
             return Answer.error(401, "Incorrect API key provided")
         if self._models is not None and request.model not in self._models:
@@ -219,11 +241,26 @@ class ModelServer:
         if self._rule is None:
             return self._default or Answer.error(400, "the model server's script has no answer left")
         try:
-            said = self._rule(request)
-            return as_answer(await said if inspect.isawaitable(said) else said)
+            answer = self._rule(request)
+            return as_answer(await answer if inspect.isawaitable(answer) else answer)
         except Exception as error:
             self.errors.append(error)
             return Answer.error(500, f"the rule failed: {error!r}")
+
+
+async def _cut(http: web.Request, body: bytes, status: int, headers: Mapping[str, str]) -> web.StreamResponse:
+    """Send half of the body, then close the connection."""
+    response = web.StreamResponse(status=status, headers=headers)
+    response.content_length = len(body)
+    await response.prepare(http)
+    await response.write(body[: len(body) // 2])
+    if http.transport is not None:
+        http.transport.close()
+    return response
+
+
+def _json_response(body: str, status: int = 200) -> web.Response:
+    return web.Response(text=body, status=status, content_type="application/json")
 
 
 def _key(headers: dict[str, str]) -> str:

@@ -166,7 +166,7 @@ async def test_what_is_no_request_gets_400_and_the_connection_is_closed(sent: by
     async with ModelServer() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[2].split("/")[0]))
         writer.write(sent)
-        assert (await reader.readline()).startswith(b"HTTP/1.1 400")
+        assert (await reader.readline()).split()[1] == b"400"
         await reader.read()
         writer.close()
         await writer.wait_closed()
@@ -176,7 +176,7 @@ async def test_requests_are_answered_at_once_and_a_client_that_goes_away_is_noti
     async with ModelServer(rule=lambda request: Answer.hang()) as server:
         port = int(server.url.split(":")[2].split("/")[0])
         body = b'{"messages": []}'
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         writers = []
         for _ in range(20):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
