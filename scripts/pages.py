@@ -196,7 +196,7 @@ def cli_pages() -> str:
     """Render each command with its arguments and options."""
     import typer
 
-    from plancast.cli import EPILOG, app
+    from plancast.cli.root import EPILOG, app
 
     root = typer.main.get_command(app)
     parts = [f"{html.escape(root.help or '')}\n\n{EPILOG}"]

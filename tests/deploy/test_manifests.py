@@ -30,7 +30,8 @@ from tests.deploy.manifests import (
 )
 from typer.main import get_command
 
-from plancast.cli import app, main
+from plancast.cli import main
+from plancast.cli.root import app
 from plancast.settings import Settings
 from plancast_bus.nats_server.process import find_binary
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import typer
 from tests.docs.blocks import ROOT, Block
 
-from plancast.cli import app
+from plancast.cli.root import app
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _SHELL = re.compile(r"[|&;<>$`*?(){}]|^\s*[A-Z_]+=")

@@ -14,7 +14,7 @@ from tests.docs.blocks import DATA, ROOT, SHELLS, Block, blocks_of, pages
 from tests.docs.commands import check_commands, missing_output
 from tests.docs.running import Reader, SharedRun, environment
 
-from plancast.cli import app
+from plancast.cli.root import app
 from plancast.settings import Settings
 
 pytestmark = pytest.mark.timeout(180)

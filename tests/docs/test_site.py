@@ -19,7 +19,7 @@ import plancast
 import plancast.errors
 import plancast.testing
 import plancast_bus.errors
-from plancast.cli import app
+from plancast.cli.root import app
 from plancast.settings import Settings
 
 pytestmark = pytest.mark.slow
