@@ -1,10 +1,10 @@
-"""What the demo shows: progress while plans run, then tables."""
+"""Shows the demos: live progress, then tables."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,34 +14,42 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from plancast.demo.driver import SUBMITTED, Cost, Journey, PlanDrive
-from plancast.demo.research_cases import Run
+from plancast.demo.decision_log import Account, Spent, Step
+from plancast.demo.driver import SUBMITTED, Journey, PlanDrive
+from plancast.demo.host_kill import Cost
 from plancast.terminal.output import cell, duration, plain, plural, table
 
-STATES = (SUBMITTED, "searching", "retry_search", "ask_user", "analyzing", "done", "failed")
 STYLES = {"done": "green", "failed": "red", "ask_user": "yellow", "retry_search": "magenta", SUBMITTED: "dim"}
-TOPIC_WIDTH, PATH_WIDTH, MAX_ANSWER_WIDTH = 24, 30, 100
-OTHER_WIDTH = 72
-"""What a row has beside the answer, in characters, gaps included; the answer is cut to what is left."""
+DECISION_STYLES = {"wait": "yellow", "delegate": "magenta", "complete": "green"}
 NOTES = 6
-"""Notes that stay on the screen."""
+"""Maximum number of notes on the screen."""
 PLAIN_STEPS = 4
-"""Lines of progress without a terminal, for a whole run."""
+"""Number of progress lines for a whole run when stdout is no terminal."""
 
 
 class Board:
-    """Live progress on a terminal; elsewhere a line now and then. ``quiet`` shows nothing."""
+    """Live progress on a terminal, else a few lines.
 
-    states: Sequence[str] = STATES
-    """Where plans may stand, in the order in which they are counted."""
+    Args:
+        console: Receives the output.
+        noun: Name of a plan: ``ticket``.
+        states: States of plans to count, in the order of their display; those that are not named follow.
+        styles: Styles of the states.
+        quiet: Show nothing.
+    """
 
-    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+    def __init__(
+        self, console: Console, noun: str, states: Sequence[str], styles: Mapping[str, str], *, quiet: bool = False
+    ) -> None:
+        self.noun = noun
+        self._states = states
+        self._styles = styles
         self._console = console
         self._quiet = quiet
         self._drive: PlanDrive[Any, Any] | None = None
         self._notes: deque[str] = deque(maxlen=NOTES)
         self._began = time.monotonic()
-        self._told = 0
+        self._steps = 0
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -57,69 +65,49 @@ class Board:
             self._live.stop()
 
     def follow(self, drive: PlanDrive[Any, Any]) -> None:
-        """Show the progress of these plans from now on."""
+        """Show the progress of these plans."""
         self._drive = drive
 
     def note(self, text: str) -> None:
-        """Show what has happened, with the time since the beginning."""
+        """Show a line with the seconds since the start."""
         line = f"{time.monotonic() - self._began:5.1f} s  {plain(text)}"
         self._notes.append(line)
         if self._live is None and not self._quiet:
             self._console.print(Text(line), soft_wrap=True)
 
     def plan_ended(self) -> None:
-        """Without a terminal, say from time to time how far the plans are."""
+        """Without a terminal, print progress a few times in a run."""
         drive = self._drive
         if drive is None or self._live is not None:
             return
         ended = sum(run.ended_at > 0 for run in drive.runs)
-        if ended * PLAIN_STEPS // drive.planned > self._told:
-            self._told = ended * PLAIN_STEPS // drive.planned
-            self.note(f"{ended} of {plural(drive.planned, 'plan')} ended")
+        if ended * PLAIN_STEPS // drive.planned > self._steps:
+            self._steps = ended * PLAIN_STEPS // drive.planned
+            self.note(f"{ended} of {plural(drive.planned, self.noun)} ended")
 
     def _draw(self) -> RenderableType:
         parts: list[RenderableType] = [Text(line, style="dim") for line in self._notes]
         if self._drive is not None:
-            parts += [_progress(self._drive), _counts(self._drive.runs, self.states)]
+            parts += [self._progress(self._drive), self._counts(self._drive.runs)]
         return Group(*parts)
 
+    def _progress(self, drive: PlanDrive[Any, Any]) -> RenderableType:
+        ended = sum(run.ended_at > 0 for run in drive.runs)
+        row = Table.grid(padding=(0, 1))
+        bar = ProgressBar(total=drive.planned, completed=ended, width=40)
+        row.add_row(bar, f"{ended}/{drive.planned} {self.noun}s")
+        return row
 
-def _progress(drive: PlanDrive[Any, Any]) -> RenderableType:
-    ended = sum(run.ended_at > 0 for run in drive.runs)
-    row = Table.grid(padding=(0, 1))
-    row.add_row(ProgressBar(total=drive.planned, completed=ended, width=40), f"{ended}/{drive.planned} plans")
-    return row
-
-
-def _counts(runs: Sequence[Journey[Any]], states: Sequence[str]) -> Text:
-    counts = Counter(run.state for run in runs)
-    text = Text()
-    for state in states:
-        text.append(f"{state} {counts[state]}  ", style=STYLES.get(state, "cyan") if counts[state] else "dim")
-    return text
-
-
-def print_runs(console: Console, runs: Sequence[Run]) -> None:
-    """A row for each plan: topic, path through the states, answer, time."""
-    shown = table("topic", "path", "answer", "time", "", right=("time",))
-    topic, path = shown.columns[:2]
-    topic.max_width, path.max_width = TOPIC_WIDTH, PATH_WIDTH
-    room = min(max(console.width - OTHER_WIDTH, 20), MAX_ANSWER_WIDTH)
-    for run in sorted(runs, key=lambda run: run.submitted_at):
-        good = not run.faults()
-        answer = run.error if run.error else run.analysis["answer"]
-        shown.add_row(
-            cell(run.case.topic),
-            _path(run.path or (run.state,)),
-            cell(_cut(answer, room), "red" if run.error else ""),
-            cell(duration(run.seconds) if run.ended_at else "–"),
-            cell("✓" if good else "✗", "green" if good else "bold red"),
-        )
-    console.print(shown)
+    def _counts(self, runs: Sequence[Journey[Any]]) -> Text:
+        counts = Counter(run.state for run in runs)
+        text = Text()
+        for state in dict.fromkeys([*self._states, *counts]):
+            text.append(f"{state} {counts[state]}  ", style=self._styles.get(state, "cyan") if counts[state] else "dim")
+        return text
 
 
 def print_timeline(console: Console, run: Journey[Any], killed_at: float | None) -> None:
-    """Every turn of one plan, and the moment of the kill in between."""
+    """Print the turns of a plan, with the kill among them."""
     console.print(Text(f"Timeline of plan {run.handle.plan_id}: {plain(run.title)}", style="bold"))
     shown = table("turn", "after", "event", "state", "sent", "notes", right=("turn", "after"))
     shown_kill = killed_at is None
@@ -131,7 +119,7 @@ def print_timeline(console: Console, run: Journey[Any], killed_at: float | None)
             str(entry["revision"]),
             cell(f"{entry['time'] - run.submitted_at:.3f} s"),
             cell(entry["event"]["type"]),
-            _path(entry["path"]) if entry["path"] else cell(entry["state"], "dim"),
+            path_text(entry["path"]) if entry["path"] else cell(entry["state"], "dim"),
             cell(", ".join(event_type for event_type, _ in entry["sent"])),
             cell("; ".join(entry.get("notes", ()))),
         )
@@ -139,8 +127,8 @@ def print_timeline(console: Console, run: Journey[Any], killed_at: float | None)
 
 
 def print_cost(console: Console, cost: Cost) -> None:
-    """What the kill has cost."""
-    console.print(Text(f"What kill -9 of {cost.host} cost", style="bold"))
+    """Print the cost of the kill."""
+    console.print(Text(f"Cost of kill -9 of {cost.host}", style="bold"))
     shown = table("", "")
     shown.show_header = False
     rows = {
@@ -149,8 +137,8 @@ def print_cost(console: Console, cost: Cost) -> None:
         "its process was back after": duration(cost.process_back),
         "first turn of a delayed plan after": duration(cost.first_turn) if cost.delayed else "–",
         "all delayed plans moved again after": duration(cost.all_moved) if cost.delayed else "–",
-        "taken up from their checkpoints": plural(cost.taken_up, "plan"),
-        "lost, doubled (by their final responses on NATS)": f"{cost.lost}, {cost.doubled}",
+        "restored from their checkpoints": plural(cost.taken_up, "plan"),
+        "lost, duplicated (by their final responses on NATS)": f"{cost.lost}, {cost.doubled}",
     }
     for name, value in rows.items():
         shown.add_row(cell(name, "dim"), cell(value))
@@ -158,27 +146,78 @@ def print_cost(console: Console, cost: Cost) -> None:
 
 
 def print_faults(console: Console, runs: Sequence[Journey[Any]]) -> None:
-    """What did not go as it should."""
+    """Print the faults of all plans."""
     for run in runs:
         for fault in run.faults():
             console.print(Text(plain(f"{run.title} (plan {run.handle.plan_id}) {fault}"), style="red"))
 
 
-def print_answer(console: Console, analysis: dict[str, Any]) -> None:
-    """An answer, each sentence with its source."""
-    for sentence in analysis["sentences"]:
-        console.print(Text(plain(sentence["text"])))
-        console.print(Text(f"    {plain(sentence['source'])}", style="dim"))
+def print_verdict(console: Console, good: int, all_: int, text: str) -> None:
+    """Print the last line: green when all plans are good."""
+    console.print(Text(f"{good} of {text}", style="bold green" if good == all_ else "bold red"))
 
 
-def _path(states: Sequence[str]) -> Text:
+def verdict_cells(run: Journey[Any]) -> tuple[Text, Text]:
+    """Duration and check mark, the last two cells of a plan's row."""
+    good = not run.faults()
+    seconds = cell(duration(run.seconds) if run.ended_at else "–")
+    return seconds, cell("✓" if good else "✗", "green" if good else "bold red")
+
+
+def print_decisions(console: Console, title: str, account: Account, since: float) -> None:
+    """Print every decision of a plan with its trigger and its reasoning."""
+    console.print(Text(plain(title), style="bold"))
+    shown = table("turn", "after", "event", "decision", "reasoning", right=("turn", "after"))
+    for step in account.steps:
+        shown.add_row(
+            str(step.revision),
+            cell(duration(step.time - since)),
+            cell(step.trigger, "cyan"),
+            cell(f"{step.kind} {step.object}".strip(), DECISION_STYLES.get(step.kind, "")),
+            cell(step.reasoning),
+        )
+    console.print(shown)
+
+
+def print_spent(console: Console, model: str, spent: Spent, *, stand_in: bool) -> None:
+    """Print the model and its usage."""
+    repairs = plural(spent.repairs, "repair") if spent.repairs else "no repairs"
+    each = duration(spent.seconds / spent.calls) if spent.calls else "–"
+    price = "(price unknown)" if spent.cost is None else f"for {dollars(spent.cost)}"
+    console.print(
+        Text(
+            f"{plural(spent.calls, 'call')} of {model}, {repairs}; {spent.prompt_tokens:,} prompt and "
+            f"{spent.completion_tokens:,} completion tokens {price}; {each} a call"
+        )
+    )
+    if stand_in:
+        console.print(
+            Text(
+                "No model made these decisions: a program that follows the example's rules stood in for one, called by "
+                "litellm over HTTP. It counts one token per four characters. For a real model: --model gpt-4o",
+                style="yellow",
+            )
+        )
+
+
+def dollars(cost: float | None) -> str:
+    """Format a price in US dollars."""
+    return "–" if cost is None else f"${cost:.4f}"
+
+
+def path_text(states: Sequence[str]) -> Text:
+    """The states of a path, with arrows between them."""
+    return _arrows([(state, STYLES.get(state, "")) for state in states])
+
+
+def steps_text(steps: Sequence[Step]) -> Text:
+    """The decisions of a plan, with arrows between them."""
+    return _arrows([(plain(step.word), DECISION_STYLES.get(step.kind, "")) for step in steps])
+
+
+def _arrows(parts: Sequence[tuple[str, str]]) -> Text:
     text = Text()
-    for index, state in enumerate(states):
+    for index, (word, style) in enumerate(parts):
         text.append(" → " if index else "", style="dim")
-        text.append(state, style=STYLES.get(state, ""))
+        text.append(word, style=style)
     return text
-
-
-def _cut(text: str, limit: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"

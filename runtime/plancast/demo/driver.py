@@ -1,46 +1,59 @@
-"""Driving plans through a demo: submitted, accompanied to their end, and judged, while a host is killed."""
+"""Drives the plans of a demo: submits them, plays the people who are asked, and collects how they ended."""
 
 from __future__ import annotations
 
 import abc
 import asyncio
+import itertools
+import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from plancast.client.client import Client
 from plancast.client.handle import PlanHandle
-from plancast.errors import PlanFailed
+from plancast.demo.decision_log import Account
+from plancast.errors import PlanCancelled, PlanFailed
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import Subscription
 
 SUBMITTED = "submitted"
 PACE = 0.15
-"""Seconds between two goals of the first half; the second half comes at once."""
+"""Seconds between two goals of the first half; the second half is submitted at once."""
 HUMAN_SECONDS = 1.0
-"""How long the person takes to answer."""
-STALL_SECONDS = 0.25
-"""A plan whose next turn came so late after the kill has waited for it; a turn takes milliseconds."""
+"""Seconds that a person takes to answer."""
 LATE_SECONDS = 0.5
-"""How long a second response is watched for, once every plan has ended."""
+"""Seconds to watch for duplicate responses once every plan has ended."""
 
 CaseT = TypeVar("CaseT")
 
 
+def mixed(*kinds: Sequence[CaseT]) -> tuple[CaseT, ...]:
+    """All cases, interleaved so that the first few are of every kind."""
+    return tuple(case for row in itertools.zip_longest(*kinds) for case in row if case is not None)
+
+
+def choose(cases: Sequence[CaseT], count: int, seed: int) -> list[CaseT]:
+    """The first ``count`` cases, repeated as needed, shuffled by the seed."""
+    chosen = list(itertools.islice(itertools.cycle(cases), count))
+    random.Random(seed).shuffle(chosen)
+    return chosen
+
+
 @dataclass
 class Journey(abc.ABC, Generic[CaseT]):
-    """One plan on its way."""
+    """A plan of the demo, from its submission to its judgement."""
 
     case: CaseT
     handle: PlanHandle
     submitted_at: float
     """Seconds since the epoch, as all times here."""
     asked_at: float = 0.0
-    """When a person was asked; 0 if nobody was."""
+    """When a person was asked; 0 for never."""
     answered_at: float = 0.0
-    """When the person answered."""
+    """When that person answered."""
     ended_at: float = 0.0
     state: str = SUBMITTED
     result: Any = None
@@ -51,11 +64,16 @@ class Journey(abc.ABC, Generic[CaseT]):
     @property
     @abc.abstractmethod
     def title(self) -> str:
-        """What people call it."""
+        """Name for people."""
 
     @abc.abstractmethod
     def faults(self) -> list[str]:
-        """In what the plan did not end as it should; empty when all is well."""
+        """Deviations from the expected end; empty when all is well."""
+
+    @property
+    def account(self) -> Account:
+        """Its decisions, if a planner took any, and their model usage."""
+        return Account.of(self.history)
 
     @property
     def seconds(self) -> float:
@@ -63,15 +81,15 @@ class Journey(abc.ABC, Generic[CaseT]):
         return self.ended_at - self.submitted_at
 
     def path_at(self, moment: float) -> tuple[str, ...]:
-        """The states entered until then."""
+        """The states entered until this time."""
         return tuple(state for entry in self.history if entry["time"] <= moment for state in entry["path"])
 
     def waited_at(self, moment: float) -> bool:
-        """Whether it waited for a person then."""
+        """True if the plan waited for a person at this time."""
         return 0 < self.asked_at <= moment and not 0 < self.answered_at <= moment
 
     def stall(self, killed_at: float) -> tuple[float, float]:
-        """How long after the kill the next turn came, and how long the plan had something to do by then.
+        """Seconds from the kill to the next turn, and the part of them in which the plan had work to do.
 
         (0, 0) for a plan that had ended before, or has not moved since.
         """
@@ -82,7 +100,7 @@ class Journey(abc.ABC, Generic[CaseT]):
         return after[0] - killed_at, after[0] - since
 
     def committed_faults(self) -> list[str]:
-        """What every plan has to keep to: one final response, and turns without a gap."""
+        """Violations of the rules for every plan: one final response, and turns without a gap."""
         faults = [] if self.responses == 1 else [f"gave {self.responses} final responses, not one"]
         revisions = [entry["revision"] for entry in self.history]
         return faults if revisions == list(range(1, len(revisions) + 1)) else [*faults, f"has the turns {revisions}"]
@@ -91,83 +109,32 @@ class Journey(abc.ABC, Generic[CaseT]):
 RunT = TypeVar("RunT", bound=Journey[Any])
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What killing a plan host has cost; durations in seconds from the kill."""
-
-    host: str
-    in_flight: int
-    """Plans on all hosts that were submitted and had not ended."""
-    delayed: int
-    """Plans that had something to do, and did not get to it at once."""
-    process_back: float
-    """Until Ray had started the host's process again."""
-    first_turn: float
-    """Until the first of the delayed plans took a turn."""
-    all_moved: float
-    """Until the last of them did."""
-    taken_up: int
-    """Plans that the new process took up from their checkpoints."""
-    lost: int
-    """Plans that did not end, or gave no final response."""
-    doubled: int
-    """Plans that gave more than one final response."""
-
-
-def cost_of(host: str, killed_at: float, restarted_at: float, taken_up: int, runs: Sequence[Journey[Any]]) -> Cost:
-    """What a kill has cost, out of the plans' timelines and responses."""
-    stalls = [run.stall(killed_at) for run in runs]
-    delayed = [after for after, waited in stalls if waited > STALL_SECONDS]
-    return Cost(
-        host=host,
-        in_flight=sum(run.submitted_at <= killed_at and not 0 < run.ended_at <= killed_at for run in runs),
-        delayed=len(delayed),
-        process_back=restarted_at - killed_at,
-        first_turn=min(delayed, default=0.0),
-        all_moved=max(delayed, default=0.0),
-        taken_up=taken_up,
-        lost=sum(not run.ended_at or not run.responses for run in runs),
-        doubled=sum(run.responses > 1 for run in runs),
-    )
-
-
-def most_telling(runs: Sequence[RunT], killed_at: float | None) -> RunT:
-    """The plan that the kill has held up longest, in the middle of its way; without a kill the one with most turns."""
-    moment = killed_at or 0.0
-
-    def told(run: RunT) -> tuple[float, int]:
-        begun = any(entry["time"] <= moment for entry in run.history)
-        return begun * run.stall(moment)[1], len(run.history)
-
-    return max(runs, key=told)
-
-
 class Audience(Protocol):
-    """Who watches the plans."""
+    """Receives progress."""
 
     def note(self, text: str) -> None:
-        """Something has happened beside the plans' own moves."""
+        """Report an event other than the moves of plans."""
         ...
 
     def plan_ended(self) -> None:
-        """One more plan has ended."""
+        """Report that another plan has ended."""
         ...
 
 
 class PlanDrive(abc.ABC, Generic[CaseT, RunT]):
-    """Runs all cases at once.
+    """Runs all cases concurrently.
 
     Args:
         client: Connected to the deployment.
         cases: One plan each.
-        audience: Is told what happens.
+        audience: Receives progress.
     """
 
     goal: ClassVar[str]
     response: ClassVar[str]
-    """Type of the final responses, of failed plans too."""
+    """Type of the final responses, those of failed plans included."""
     plan_seconds: ClassVar[float] = 45.0
-    """After so long a plan counts as lost."""
+    """Seconds after which a plan counts as lost."""
 
     def __init__(self, client: Client, cases: Sequence[CaseT], audience: Audience) -> None:
         self.runs: list[RunT] = []
@@ -180,7 +147,7 @@ class PlanDrive(abc.ABC, Generic[CaseT, RunT]):
         self._under_way = asyncio.Semaphore(0)
 
     async def run(self, kill: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Submit every case, call ``kill`` when some of the second half are under way, and wait for all."""
+        """Submit every case, call ``kill`` when some of the second half are in flight, and wait for all."""
         listening = await self._listen()
         half = self.planned // 2
         for case in self._cases[:half]:
@@ -199,25 +166,23 @@ class PlanDrive(abc.ABC, Generic[CaseT, RunT]):
         for run in self.runs:
             run.responses = self._responses[run.handle.plan_id]
 
-    # What an example adds.
-
     @abc.abstractmethod
     def _data(self, case: CaseT) -> dict[str, Any]:
-        """What the goal says."""
+        """Data of the goal event."""
 
     @abc.abstractmethod
     def _begin(self, case: CaseT, handle: PlanHandle, submitted_at: float) -> RunT:
-        """A plan that was just submitted."""
+        """Create the run of a plan that was just submitted."""
 
     @abc.abstractmethod
     async def _accompany(self, run: RunT) -> None:
-        """Watch a plan to its end, with :meth:`_moving`, and do what people do who are asked."""
+        """Watch a plan to its end, call :meth:`_moving`, and answer as the people who are asked."""
 
     def _ended(self, run: RunT) -> None:
-        """The plan has ended, and its history is known."""
+        """Complete the run of a plan that has ended, whose history is known."""
 
     async def _listen(self) -> list[Subscription]:
-        """Count what any observer on NATS sees of final responses."""
+        """Subscribe to what the demo observes on NATS: the final responses, which are counted."""
         subjects = self._client.bus.subjects
 
         async def count(subject: str, payload: bytes, content_type: str | None) -> None:
@@ -226,10 +191,8 @@ class PlanDrive(abc.ABC, Generic[CaseT, RunT]):
         every = f"{subjects.prefix}.{EventTopic.ACTION_RESULTS}.*.{self.response}"
         return [await self._client.bus.subscribe(every, count)]
 
-    # On the way.
-
     def _moving(self, run: RunT, state: str) -> None:
-        """A plan has moved."""
+        """Note the state that a plan has moved to."""
         if run.state == SUBMITTED:
             self._under_way.release()
         run.state = state
@@ -249,7 +212,9 @@ class PlanDrive(abc.ABC, Generic[CaseT, RunT]):
         except TimeoutError:
             return
         except PlanFailed as error:
-            run.error = error.error
+            run.error = error.error or str(error)
+        except PlanCancelled as error:
+            run.error = str(error)
         finally:
             if run.state == SUBMITTED:
                 self._under_way.release()
@@ -257,122 +222,3 @@ class PlanDrive(abc.ABC, Generic[CaseT, RunT]):
         run.history = await run.handle.history()
         self._ended(run)
         self._audience.plan_ended()
-
-
-@dataclass(frozen=True)
-class Step:
-    """One decision."""
-
-    revision: int
-    """The turn it was taken in."""
-    time: float
-    """When that turn was committed, seconds since the epoch."""
-    trigger: str
-    """Type of the event that it was taken after."""
-    action: Mapping[str, Any]
-    reasoning: str
-
-    @property
-    def kind(self) -> str:
-        """``publish``, ``wait`` ..."""
-        return str(self.action["action"])
-
-    @property
-    def object(self) -> str:
-        """The event that is published, delegated or waited for; nothing for others."""
-        events = (self.action.get(name) for name in ("event_type", "goal_event", "expected_event"))
-        return next((str(event) for event in events if event), "")
-
-    @property
-    def published(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """Types and data of what is published, in parallel too."""
-        branches = self.action["branches"] if self.kind == "parallel" else [self.action]
-        return [(each["event_type"], each.get("data") or {}) for each in branches if each.get("event_type")]
-
-    @property
-    def objects(self) -> list[str]:
-        """Every event that the decision names, those of its branches too."""
-        return [kind for kind, _ in self.published] or [self.object]
-
-    @property
-    def word(self) -> str:
-        """The decision, short."""
-        if self.kind == "publish":
-            return self.object.removesuffix(".requested")
-        return self.kind if self.kind != "parallel" else f"parallel x{len(self.action['branches'])}"
-
-
-@dataclass(frozen=True)
-class Spent:
-    """What asking a model has taken."""
-
-    calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    repairs: int = 0
-    seconds: float = 0.0
-    """Of waiting for the model, all calls together."""
-    cost: float | None = None
-    """US dollars; None where no price is known."""
-
-    @property
-    def tokens(self) -> int:
-        """Read and written."""
-        return self.prompt_tokens + self.completion_tokens
-
-    def __add__(self, other: Spent) -> Spent:
-        costs = [each for each in (self.cost, other.cost) if each is not None]
-        return Spent(
-            self.calls + other.calls,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.repairs + other.repairs,
-            self.seconds + other.seconds,
-            sum(costs) if costs else None,
-        )
-
-    @classmethod
-    def total(cls, each: Iterable[Spent]) -> Spent:
-        """All of it."""
-        total = Spent()
-        for one in each:
-            total = total + one
-        return total
-
-
-@dataclass(frozen=True)
-class Account:
-    """A plan's decisions, and what they took."""
-
-    steps: Sequence[Step] = field(default=())
-    spent: Spent = field(default_factory=Spent)
-
-    @classmethod
-    def of(cls, history: Sequence[Mapping[str, Any]]) -> Self:
-        """Read from a plan's timeline."""
-        steps: list[Step] = []
-        spent: list[Spent] = []
-        for entry in history:
-            for taken in entry.get("decisions", ()):
-                steps.append(_step(entry, taken["decision"]))
-                spent.append(_spent(taken))
-        return cls(steps, Spent.total(spent))
-
-
-def _step(entry: Mapping[str, Any], decision: Mapping[str, Any]) -> Step:
-    action = decision["next_action"]
-    reasoning = decision.get("reasoning") or action.get("reasoning") or ""
-    return Step(entry["revision"], entry["time"], entry["event"]["type"], action, reasoning)
-
-
-def _spent(taken: Mapping[str, Any]) -> Spent:
-    calls = taken.get("calls") or ()
-    costs = [call["cost"] for call in calls if call.get("cost") is not None]
-    return Spent(
-        calls=len(calls),
-        prompt_tokens=sum(call["prompt_tokens"] for call in calls),
-        completion_tokens=sum(call["completion_tokens"] for call in calls),
-        repairs=taken.get("repairs", 0),
-        seconds=sum(call["seconds"] for call in calls),
-        cost=sum(costs) if costs else None,
-    )

@@ -1,4 +1,4 @@
-"""The demo of the feedback: a report on each product, one decision a step by a model or the stand-in for one."""
+"""The feedback demo: a report on each product, whose steps are decided by a model or the stand-in for one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from plancast.client.client import Client
-from plancast.demo import orders_display, stub_model
-from plancast.demo.driver import Account, Spent
+from plancast.demo import display, stub_model
+from plancast.demo.decision_log import Account, Spent
 from plancast.demo.runner import deployed_with_model
 from plancast.errors import PlanCancelled, PlanFailed
 from plancast.terminal.output import err, out, plain, plural, print_json
@@ -22,12 +22,12 @@ from plancast.terminal.output import err, out, plain, plural, print_json
 GOAL = "feedback.goal"
 PRODUCTS = ("headphones", "kettle", "desk lamp")
 PLAN_SECONDS = 180.0
-"""After so long a plan counts as lost; a model may take seconds for each decision."""
+"""Seconds after which a plan counts as lost; a model may take seconds for each decision."""
 
 
 @dataclass
 class FeedbackRun:
-    """One plan, once it has ended."""
+    """A plan that has ended."""
 
     product: str
     plan_id: str
@@ -39,12 +39,12 @@ class FeedbackRun:
 
     @property
     def account(self) -> Account:
-        """Its decisions, and what they took."""
+        """Its decisions and their model usage."""
         return Account.of(self.history)
 
 
 async def report_feedback(plans: int, *, model: str | None, json_output: bool) -> int:
-    """Have so many reports written, and show them; 0 when all are there."""
+    """Run the plans, and show their reports; 0 when none is missing."""
     if plans < 1:
         raise ValueError("the demo needs at least one report")
     console, notes = out(), err()
@@ -82,13 +82,12 @@ def _show(console: Console, model: str | None, runs: Sequence[FeedbackRun]) -> N
     first = runs[0]
     console.print()
     title = f"Decisions of plan {first.plan_id}: {first.product}"
-    orders_display.print_decisions(console, title, first.account, first.submitted_at)
+    display.print_decisions(console, title, first.account, first.submitted_at)
     console.print()
     spent = Spent.total(run.account.spent for run in runs)
-    orders_display.print_spent(console, model or stub_model.MODEL, spent, stand_in=model is None)
+    display.print_spent(console, model or stub_model.MODEL, spent, stand_in=model is None)
     good = sum(bool(run.report) for run in runs)
-    style = "bold green" if good == len(runs) else "bold red"
-    console.print(Text(f"{good} of {plural(len(runs), 'report')} written", style=style))
+    display.print_verdict(console, good, len(runs), f"{plural(len(runs), 'report')} written")
 
 
 def _report(model: str | None, runs: Sequence[FeedbackRun], good: bool) -> dict[str, Any]:

@@ -1,10 +1,8 @@
-"""The demo of the tickets: the same ones, decided by a tree, a model or a state machine; a plan host is killed."""
+"""The triage demo: tickets decided by a decision tree, a model or a state machine; a plan host is killed halfway."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import random
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,17 +11,17 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rich.console import Console
-from rich.text import Text
 
-from plancast.client.client import Client
 from plancast.client.handle import PlanHandle
-from plancast.demo import PlannerKind, display, orders_display, stub_model
-from plancast.demo.driver import HUMAN_SECONDS, SUBMITTED, Account, Cost, Journey, PlanDrive, Spent, most_telling
-from plancast.demo.research import Executioner
+from plancast.demo import PlannerKind, display, stub_model
+from plancast.demo.decision_log import Spent
+from plancast.demo.driver import HUMAN_SECONDS, SUBMITTED, Journey, PlanDrive, choose, mixed
+from plancast.demo.host_kill import most_telling
 from plancast.demo.runner import deployed, deployed_with_model
+from plancast.demo.session import STAND_IN, Session, run_session, seed_of
 from plancast.errors import PlanFinished
 from plancast.plan.status import PlanStatus
-from plancast.terminal.output import cell, duration, out, plural, print_json, public_url, table
+from plancast.terminal.output import cell, duration, out, plural, print_json, table
 from plancast_bus.events.codec import decode
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import Subscription
@@ -36,50 +34,34 @@ WORDS: Final = {"tree": "a decision tree", "machine": "a state machine"}
 STYLES: Final = {ROUTED: "green", REJECTED: "magenta", FAILED: "bold red"}
 
 
-class TicketBoard(display.Board):
-    """A board that shows how tickets stand."""
-
-    states = (SUBMITTED, UNDER_WAY, ASKED, ROUTED, REJECTED)
-
-
 async def triage_tickets(
     plans: int, seed: int | None, *, planner: PlannerKind, model: str | None, kill: bool, json_output: bool
 ) -> int:
-    """Run so many tickets, kill a plan host halfway, and show how they ended; 0 when all is as it should be."""
-    if plans < 1:
-        raise ValueError("the demo needs at least one ticket")
-    seed = random.randrange(1_000_000) if seed is None else seed
+    """Run the tickets, kill a plan host halfway, and show how they ended; 0 when all ended as expected."""
+    seed = seed_of(plans, seed, "ticket")
     console = out()
-    with TicketBoard(console, quiet=json_output) as board:
-        who = (
-            WORDS.get(planner) or model or "a stand-in for a model, which knows the rules of this example and no more,"
+    states = (SUBMITTED, UNDER_WAY, ASKED, ROUTED, REJECTED)
+    with display.Board(console, "ticket", states, STYLES, quiet=json_output) as board:
+        decider = WORDS.get(planner) or model or STAND_IN
+        board.note(f"starting nats-server and Ray; {decider} decides (seed {seed})")
+        cases = choose_tickets(plans, seed)
+        session = await run_session(
+            board, _deployed(planner, model), lambda client: TriageDrive(client, cases, board), kill=kill
         )
-        board.note(f"starting nats-server and Ray; {who} decides (seed {seed})")
-        async with _deployed(planner, model) as runtime, Client.connect(runtime.nats_url) as client:
-            drive = TriageDrive(client, choose_tickets(plans, seed), board)
-            board.follow(drive)
-            board.note(f"NATS is at {public_url(runtime.nats_url)}; submitting {plural(plans, 'ticket')}")
-            executioner = Executioner(runtime, board)
-            begun = time.monotonic()
-            await drive.run(executioner.kill if kill else None)
-            seconds = time.monotonic() - begun
-            cost = await executioner.cost(drive.runs) if kill else None
-            board.note("every ticket has been heard of; stopping")
-    good = not any(run.faults() for run in drive.runs)
     stand_in = planner == "llm" and model is None
     model = (model or stub_model.MODEL) if planner == "llm" else None
     if json_output:
-        told = {"good": good, "seed": seed, "planner": planner, "model": model, "stand_in": stand_in}
-        print_json({**told, "seconds": round(seconds, 3), **_report(drive.runs, cost)})
+        head = {"good": session.good, "seed": seed, "planner": planner, "model": model, "stand_in": stand_in}
+        print_json({**head, "seconds": round(session.seconds, 3), **_report(session)})
     else:
-        _show(console, drive.runs, cost, executioner.killed_at)
+        _show(console, session)
         if model is not None:
             console.print()
-            orders_display.print_spent(console, model, _spent(drive.runs), stand_in=stand_in)
+            display.print_spent(console, model, _spent(session.runs), stand_in=stand_in)
         console.print()
-        display.print_faults(console, drive.runs)
-        console.print(_summary(drive.runs, who if planner in WORDS else model or "", seed, seconds))
-    return 0 if good else 1
+        display.print_faults(console, session.runs)
+        _print_summary(console, session, decider if planner in WORDS else model or "", seed)
+    return 0 if session.good else 1
 
 
 def _deployed(planner: PlannerKind, model: str | None) -> AbstractAsyncContextManager[LocalRuntime]:
@@ -88,22 +70,21 @@ def _deployed(planner: PlannerKind, model: str | None) -> AbstractAsyncContextMa
     return deployed(f"plancast.demo.apps.triage:{planner}_app")
 
 
-def _show(console: Console, runs: Sequence[TicketRun], cost: Cost | None, killed_at: float | None) -> None:
+def _show(console: Console, session: Session[TicketRun]) -> None:
     console.print()
-    _print_tickets(console, runs)
+    _print_tickets(console, session.runs)
     console.print()
-    display.print_timeline(console, most_telling(runs, killed_at), killed_at)
-    if cost is not None:
+    display.print_timeline(console, most_telling(session.runs, session.killed_at), session.killed_at)
+    if session.cost is not None:
         console.print()
-        display.print_cost(console, cost)
+        display.print_cost(console, session.cost)
 
 
 def _print_tickets(console: Console, runs: Sequence[TicketRun]) -> None:
-    """A row for each ticket: what was found out, who let it pass, its queue, and what it took."""
+    """Print findings, approval, queue and duration of each ticket."""
     right = ("turns", "time")
     shown = table("ticket", "subject", "category", "severity", "person", "end", "turns", "time", "", right=right)
     for run in sorted(runs, key=lambda run: run.case.ticket_id):
-        good = not run.faults()
         result = run.result if isinstance(run.result, dict) else {}
         shown.add_row(
             cell(run.case.ticket_id),
@@ -113,29 +94,27 @@ def _print_tickets(console: Console, runs: Sequence[TicketRun]) -> None:
             cell(run.case.person if run.asked_at else ""),
             cell(str(result.get("queue") or run.state), STYLES.get(run.state, "")),
             cell(str(len(run.history))),
-            cell(duration(run.seconds) if run.ended_at else "–"),
-            cell("✓" if good else "✗", "green" if good else "bold red"),
+            *display.verdict_cells(run),
         )
     console.print(shown)
 
 
-def _summary(runs: Sequence[TicketRun], who: str, seed: int, seconds: float) -> Text:
+def _print_summary(console: Console, session: Session[TicketRun], decider: str, seed: int) -> None:
+    runs = session.runs
     good = sum(not run.faults() for run in runs)
     routed = sum(len(run.committed) == 1 for run in runs)
-    return Text(
-        f"{good} of {plural(len(runs), 'ticket')} ended as they should in {duration(seconds)}, {routed} routed once "
-        f"each; {who} decided (seed {seed})",
-        style="bold green" if good == len(runs) else "bold red",
-    )
+    ended = f"{plural(len(runs), 'ticket')} ended as expected in {duration(session.seconds)}"
+    text = f"{ended}, {routed} routed once each; {decider} decided (seed {seed})"
+    display.print_verdict(console, good, len(runs), text)
 
 
 def _spent(runs: Sequence[TicketRun]) -> Spent:
     return Spent.total(run.account.spent for run in runs)
 
 
-def _report(runs: Sequence[TicketRun], cost: Cost | None) -> dict[str, Any]:
+def _report(session: Session[TicketRun]) -> dict[str, Any]:
     return {
-        "spent": asdict(_spent(runs)),
+        "spent": asdict(_spent(session.runs)),
         "tickets": [
             {
                 **run.case.goal,
@@ -149,21 +128,21 @@ def _report(runs: Sequence[TicketRun], cost: Cost | None) -> dict[str, Any]:
                 "routed": run.committed,
                 "faults": run.faults(),
             }
-            for run in runs
+            for run in session.runs
         ],
-        "kill": asdict(cost) if cost is not None else None,
+        "kill": asdict(session.cost) if session.cost is not None else None,
     }
 
 
 Person = Literal["", "approves", "rejects"]
 
 APPROVER = "Grace"
-"""Who lets critical tickets pass."""
+"""Approves critical tickets."""
 
 
 @dataclass(frozen=True)
 class TicketCase:
-    """A ticket, what the person makes of it who is asked, and how it has to be routed."""
+    """A ticket, the decision of the person who is asked, and its expected routing."""
 
     subject: str
     body: str
@@ -172,19 +151,19 @@ class TicketCase:
     severity: str = "normal"
     customer: str = "Ada"
     person: Person = ""
-    """Empty where nobody may be asked."""
+    """Empty where no person may be asked."""
     reproduced: bool | None = None
     """None where it is no bug."""
     ticket_id: str = ""
 
     @property
     def goal(self) -> dict[str, Any]:
-        """What the goal says."""
+        """Data of the goal event."""
         return {name: getattr(self, name) for name in ("ticket_id", "subject", "body", "customer")}
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """What the plan has to answer; None when it is to be rejected."""
+        """The expected result; None for a ticket to be rejected."""
         if self.person == "rejects":
             return None
         routed = {name: getattr(self, name) for name in ("ticket_id", "category", "severity", "queue", "reproduced")}
@@ -223,15 +202,12 @@ REJECTED_CASES = (
 
 KINDS = (BUGS, APPROVED_CASES, QUESTIONS, REJECTED_CASES, BILLING)
 
-TICKETS = tuple(case for row in itertools.zip_longest(*KINDS) for case in row if case is not None)
-"""Every ticket, in an order in which the first few are of every kind."""
+TICKETS = mixed(*KINDS)
 
 
 def choose_tickets(plans: int, seed: int) -> Sequence[TicketCase]:
-    """So many tickets, numbered, in an order that follows from the seed; beyond those there are they come again."""
-    chosen = list(itertools.islice(itertools.cycle(TICKETS), plans))
-    random.Random(seed).shuffle(chosen)
-    return [replace(case, ticket_id=f"T-{number:03}") for number, case in enumerate(chosen, 1)]
+    """Tickets in the order of the seed, numbered."""
+    return [replace(case, ticket_id=f"T-{number:03}") for number, case in enumerate(choose(TICKETS, plans, seed), 1)]
 
 
 APPROVED, ROUTE = "triage.approved", "ticket.route.requested"
@@ -239,15 +215,15 @@ APPROVED, ROUTE = "triage.approved", "ticket.route.requested"
 NOT_OURS = "this is not ours"
 
 APPROVALS = ("approval", "bug_approval")
-"""States of the machine that wait for a person; planners pause their plans."""
+"""States of the machine that wait for a person; planners pause the plan instead."""
 
 
 @dataclass
 class TicketRun(Journey[TicketCase]):
-    """One ticket on its way."""
+    """A plan of the triage demo."""
 
     routes: set[str] = field(default_factory=set)
-    """Ids of the requests to route it that were heard on NATS."""
+    """Ids of the routing requests observed on NATS."""
 
     @property
     def title(self) -> str:
@@ -255,17 +231,12 @@ class TicketRun(Journey[TicketCase]):
         return f"{self.case.ticket_id}, {self.case.subject}"
 
     @property
-    def account(self) -> Account:
-        """Its decisions, if a planner took any, and what they took."""
-        return Account.of(self.history)
-
-    @property
     def committed(self) -> list[str]:
-        """Ids of the requests to route it that its turns have committed."""
+        """Ids of the routing requests that its turns have committed."""
         return [request for entry in self.history for event, request in entry["sent"] if event == ROUTE]
 
     def faults(self) -> list[str]:
-        """In what the ticket did not go as it should; empty when all is well."""
+        """Deviations from the expected end; empty when all is well."""
         if not self.ended_at:
             return [f"did not end within {TriageDrive.plan_seconds:g} s, and is {self.state}"]
         faults = []
@@ -277,12 +248,12 @@ class TicketRun(Journey[TicketCase]):
         due = 0 if wanted is None else 1
         if len(self.committed) != due or self.routes != set(self.committed):
             heard = ", ".join(sorted(self.routes)) or "none"
-            faults.append(f"was routed {len(self.committed)} times, not {due}; requests heard: {heard}")
+            faults.append(f"was routed {len(self.committed)} times, not {due}; requests observed: {heard}")
         return faults + self.committed_faults()
 
 
 class TriageDrive(PlanDrive[TicketCase, TicketRun]):
-    """Runs all tickets at once, whoever decides them."""
+    """Runs all tickets concurrently, with any planner."""
 
     goal, response = "ticket.received", "ticket.triaged"
     plan_seconds = 180.0  # a model may take seconds for each decision
@@ -294,7 +265,7 @@ class TriageDrive(PlanDrive[TicketCase, TicketRun]):
         return TicketRun(case, handle, submitted_at, routes=self._routes[handle.plan_id])
 
     async def _listen(self) -> list[Subscription]:
-        """Hear the requests to route tickets, too, as any observer on NATS does."""
+        """Subscribe to the routing requests as well."""
         subjects = self._client.bus.subjects
         self._routes: defaultdict[str, set[str]] = defaultdict(set)
 
@@ -305,7 +276,7 @@ class TriageDrive(PlanDrive[TicketCase, TicketRun]):
         return [*await super()._listen(), await self._client.bus.subscribe(every, note)]
 
     async def _accompany(self, run: TicketRun) -> None:
-        """Watch a plan to its end, and decide as the person does who is asked."""
+        """Watch a plan to its end, and approve or reject when a person is asked."""
         async for change in run.handle.watch():
             asked = change.status is PlanStatus.PAUSED or change.current_state in APPROVALS
             if not asked or change.status.finished:
@@ -324,7 +295,7 @@ class TriageDrive(PlanDrive[TicketCase, TicketRun]):
         try:
             await (run.handle.reject(NOT_OURS) if rejects else run.handle.signal(APPROVED, {"by": APPROVER}))
         except PlanFinished:
-            return  # nobody had to be asked; its result tells
+            return  # nothing was to be approved, which the result shows
 
     def _ended(self, run: TicketRun) -> None:
         if run.error:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from plancast.demo.driver import cost_of
-from plancast.demo.research_cases import AT_ONCE, CLARIFIED, HOPELESS, Case, Run
+from plancast.demo.host_kill import cost_of
+from plancast.demo.research import AT_ONCE, CLARIFIED, HOPELESS, Case, ResearchRun
 
 KILLED_AT = 100.0
 OF_ANOTHER = {"searching": {"query": "slicing", "hits": [{}]}, "analyzing": {"answer": "A slice.", "sources": ["a"]}}
@@ -18,7 +18,7 @@ def entry(revision: int, at: float, *path: str) -> dict[str, Any]:
     return {"revision": revision, "time": at, "path": list(path)}
 
 
-def good_run(case: Case = AT_ONCE[0], *, times: tuple[float, ...] = (99.0, 99.1, 99.2)) -> Run:
+def good_run(case: Case = AT_ONCE[0], *, times: tuple[float, ...] = (99.0, 99.1, 99.2)) -> ResearchRun:
     """A run that went its way, a state at each time."""
     handle: Any = SimpleNamespace(plan_id="plan-1")
     history = [entry(number, at, state) for number, (at, state) in enumerate(zip(times, case.path, strict=True), 1)]
@@ -26,7 +26,7 @@ def good_run(case: Case = AT_ONCE[0], *, times: tuple[float, ...] = (99.0, 99.1,
         "searching": {"query": case.query, "hits": [{"source": "async: Coroutines", "text": "..."}]},
         "analyzing": {"answer": "An answer.", "sentences": [], "sources": ["async: Coroutines"]},
     }
-    return Run(
+    return ResearchRun(
         case, handle, submitted_at=times[0] - 0.1, ended_at=times[-1] + 0.1, state=case.ending, path=case.path,
         result=result, responses=1, history=history,
     )  # fmt: skip

@@ -15,8 +15,7 @@ import pytest
 from plancast import App, PlanFailed, PlanHandle
 from plancast.app import load_app
 from plancast.demo import stub_model
-from plancast.demo.orders_cases import KINDS, ORDERS, choose_orders
-from plancast.demo.orders_driver import OrderDrive
+from plancast.demo.orders import KINDS, ORDERS, OrderDrive, choose_orders
 from plancast.testing import ModelRequest, ModelServer, PlancastTest
 from plancast.testing.model_server.answers import Rule
 
@@ -202,8 +201,8 @@ async def test_every_kind_of_order_of_the_demo_ends_as_it_should(deployed: Deplo
     async with deployed("orders", approval_seconds="3") as (env, model):
         drive = OrderDrive(env.client, choose_orders(len(KINDS), seed=1), Quiet())
         await drive.run()
-        assert {run.case.order_id: run.faults for run in drive.runs if run.faults} == {}
-        assert {run.outcome for run in drive.runs} == {"shipped", "rejected", "expired"}
+        assert {run.case.order_id: run.faults() for run in drive.runs if run.faults()} == {}
+        assert {run.state for run in drive.runs} == {"shipped", "rejected", "expired"}
         assert sum(run.account.spent.calls for run in drive.runs) == model.count
         assert sum(run.account.spent.tokens for run in drive.runs) > 0
 
@@ -226,7 +225,7 @@ async def test_a_model_that_pays_whatever_the_rules_say_is_found_out(deployed: D
     async with deployed("orders", rule=hasty) as (env, _):
         drive = OrderDrive(env.client, choose_orders(len(KINDS), seed=1), Quiet())
         await drive.run()
-        faults = {(run.case.method, run.case.manager): " and ".join(run.faults) for run in drive.runs}
+        faults = {(run.case.method, run.case.manager): " and ".join(run.faults()) for run in drive.runs}
         assert faults.pop(("card", "")) == ""
         assert all(faults.values())
         assert "no manager was asked" in faults["card", "approves"]

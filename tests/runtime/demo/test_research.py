@@ -11,7 +11,8 @@ import pytest
 
 from plancast.app import load_app
 from plancast.demo.apps.research import PLAN, analyze, app, find
-from plancast.demo.research_cases import CASES, HOPELESS, KINDS, Case, choose
+from plancast.demo.driver import choose
+from plancast.demo.research import CASES, HOPELESS, KINDS, Case
 from plancast.plan.context import PlanContext
 from plancast.plan.requests import effect_id
 from plancast.plan.status import PlanStatus
@@ -240,7 +241,7 @@ def test_there_are_forty_different_cases_and_the_first_few_are_of_every_kind() -
 
 
 def test_the_order_of_the_cases_follows_from_the_seed() -> None:
-    assert choose(40, 7) == choose(40, 7)
-    assert choose(40, 7) != choose(40, 8)
-    assert sorted(map(hash, choose(40, 7))) == sorted(map(hash, CASES))
-    assert len(choose(95, 1)) == 95
+    assert choose(CASES, 40, 7) == choose(CASES, 40, 7)
+    assert choose(CASES, 40, 7) != choose(CASES, 40, 8)
+    assert sorted(map(hash, choose(CASES, 40, 7))) == sorted(map(hash, CASES))
+    assert len(choose(CASES, 95, 1)) == 95

@@ -218,7 +218,7 @@ def good_run(case: TicketCase) -> TicketRun:
         ({"responses": 2}, "2 final responses"),
         ({"result": {"queue": "lost"}}, "ended with"),
         ({"routes": {"r-1", "r-2"}}, "r-1, r-2"),
-        ({"routes": set()}, "requests heard: none"),
+        ({"routes": set()}, "requests observed: none"),
     ],
 )
 def test_a_ticket_that_went_wrong_is_found_out(change: dict[str, Any], fault: str) -> None:
