@@ -1,29 +1,24 @@
-"""A plan as a graph: its state machine, or its decisions, with the way that it took."""
+"""Draws a plan as a graph: its state machine or its decisions, with the path that it took."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from plancast.console.schemas.plans import Edge, Graph, Node
 from plancast.console.views.layout import place
-from plancast.plan import timeline
+from plancast.plan import machine_path
+from plancast.plan.machine_path import Link
 from plancast.plan.status import PlanStatus
 from plancast.state_machine.machine import START
 
 Kind = Literal["start", "state", "end", "decision", "tool", "wait", "fail"]
 MAX_DECISIONS = 200
-"""Newest decisions of a plan that are drawn."""
-
-
-class _Link(NamedTuple):
-    source: str
-    target: str
-    label: str
+"""Maximum number of decisions that are drawn; older ones are left out."""
 
 
 def graph_of(state: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> Graph:
-    """The graph of a plan; one without a state machine gets one of its decisions, or of its way."""
+    """Lay out the graph of a plan: of its state machine, else of its decisions, else of its path."""
     machine: Mapping[str, Any] = state.get("state_machine") or {}
     if machine or not (state.get("decider") or any(entry.get("decisions") for entry in history)):
         return _of_machine(machine, state, history)
@@ -31,16 +26,12 @@ def graph_of(state: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> 
 
 
 def _of_machine(machine: Mapping[str, Any], state: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> Graph:
-    way = timeline.steps(history)
-    visits = [step.state for step in way]
-    if START in machine and visits and visits[0] != START:
-        visits.insert(0, START)  # passed through when the plan began
-    names = list(dict.fromkeys([*_in_order(machine), *visits, str(state.get("current_state") or START)]))
-    taken: dict[_Link, tuple[int, int]] = {}
-    links = list(dict.fromkeys(_links(machine)))
-    events = [step.event for step in way][1 - len(visits) or None :] if len(visits) > 1 else []
-    for order, (source, target, event) in enumerate(zip(visits, visits[1:], events, strict=False), 1):
-        link = _taken(links, source, target, event)
+    visits, moves = machine_path.path(machine, history)
+    names = list(dict.fromkeys([*machine_path.state_order(machine), *visits, str(state.get("current_state") or START)]))
+    taken: dict[Link, tuple[int, int]] = {}
+    links = list(dict.fromkeys(machine_path.links(machine)))
+    for order, move in enumerate(moves, 1):
+        link = _link_of(links, move)
         times, first = taken.get(link, (0, order))
         taken[link] = (times + 1, first)
     links = list(dict.fromkeys([*links, *taken]))
@@ -64,31 +55,12 @@ def _of_machine(machine: Mapping[str, Any], state: Mapping[str, Any], history: S
     return Graph(kind="machine", nodes=nodes, edges=edges, width=width, height=height)
 
 
-def _in_order(machine: Mapping[str, Any]) -> list[str]:
-    """The states as one comes to them from the start, then those that nothing leads to."""
-    found, ahead = dict[str, None](), [START]
-    for name in ahead:
-        if name in machine and name not in found:
-            found[name] = None
-            ahead += [link.target for link in _links({name: machine[name]})]
-    return list(dict.fromkeys([*found, *machine]))
-
-
-def _links(machine: Mapping[str, Any]) -> Iterator[_Link]:
-    for name, state in machine.items():
-        for each in state.get("transitions") or ():
-            condition = f" [{each['condition']}]" if each.get("condition") else ""
-            yield _Link(name, each["to_state"], f"{each['on_event']}{condition}")
-        if state.get("default_next"):
-            yield _Link(name, state["default_next"], "")
-
-
-def _taken(links: Sequence[_Link], source: str, target: str, event: str) -> _Link:
-    """The link that a move went along; one of its own where the machine has none."""
-    between = [link for link in links if (link.source, link.target) == (source, target)]
-    by_event = [link for link in between if link.label == event or link.label.startswith(f"{event} [")]
-    passing = [link for link in between if not link.label]
-    return next(iter(by_event or passing or between), _Link(source, target, event))
+def _link_of(links: Sequence[Link], move: Link) -> Link:
+    """The machine's link that a move followed; the move itself when the machine has none."""
+    between = [link for link in links if link[:2] == move[:2]]
+    by_event = [link for link in between if link.event == move.event]
+    defaults = [link for link in between if not link.event]
+    return next(iter(by_event or defaults or between), move)
 
 
 def _kind_of_state(name: str, state: Mapping[str, Any]) -> Kind:
@@ -106,7 +78,7 @@ def _of_decisions(state: Mapping[str, Any], history: Sequence[Mapping[str, Any]]
     names: list[tuple[str, str, Kind]] = [("goal", str(state.get("goal_event") or "goal"), "start")]
     first = max(0, len(taken) - MAX_DECISIONS)
     for number, each in enumerate(taken[first:], first + 1):
-        names.append((f"decision-{number}", *_told(each["decision"]["next_action"])))
+        names.append((f"decision-{number}", *_label_of(each["decision"]["next_action"])))
     if status.finished and names[-1][2] not in ("end", "fail"):
         names.append(("end", str(status), "end" if status is PlanStatus.COMPLETED else "fail"))
     pairs = list(zip([name for name, _, _ in names], [name for name, _, _ in names[1:]], strict=False))
@@ -130,8 +102,8 @@ def _of_decisions(state: Mapping[str, Any], history: Sequence[Mapping[str, Any]]
     return Graph(kind="decisions", nodes=nodes, edges=edges, width=width, height=height)
 
 
-def _told(action: Mapping[str, Any]) -> tuple[str, Kind]:
-    """What a decision's node says, and which kind it is."""
+def _label_of(action: Mapping[str, Any]) -> tuple[str, Kind]:
+    """Label and kind of a decision's node."""
     kind = str(action["action"])
     what = action.get("event_type") or action.get("goal_event") or action.get("expected_event") or ""
     if kind == "complete":
