@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from typing import Annotated, Literal
 
+from cachetools import FIFOCache
 from fastapi import APIRouter, Query, Request
 
 from plancast.console.schemas.plans import Usage
@@ -30,7 +30,7 @@ class Ledger:
     """What plans have spent, remembered for as long as they do not move."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[int, Usage]] = OrderedDict()
+        self._kept: FIFOCache[str, tuple[int, Usage]] = FIFOCache(KEPT)
 
     async def of(self, backend: Backend, row: Row) -> Usage | None:
         """What a plan has spent; None when it is gone."""
@@ -45,8 +45,6 @@ class Ledger:
             entries = [unpack(entry) for entry in await backend.bus.checkpoints.history(row.key)]
         found = usage_of(unpack(checkpoint.state), entries)
         self._kept[row.key] = (checkpoint.version, found)
-        if len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
         return found
 
 

@@ -7,10 +7,10 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections import OrderedDict
 from typing import Annotated
 from urllib.parse import urlsplit
 
+from cachetools import FIFOCache
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import SecretStr
 from starlette.requests import HTTPConnection
@@ -42,7 +42,7 @@ class Keyring:
         known = {name: token.get_secret_value() for name, token in tokens.items()}
         known |= {f"local:{_os_user()}": self.own_token} if self.own_token else {}
         self._digests = {name: _digest(token) for name, token in known.items()}
-        self._sessions: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._sessions: FIFOCache[str, tuple[str, float]] = FIFOCache(MAX_SESSIONS)
 
     def owner(self, token: str) -> str | None:
         """Whose token it is. All are compared, and each in constant time."""
@@ -56,8 +56,6 @@ class Keyring:
         """A new session; returns its secret."""
         secret = secrets.token_urlsafe(32)
         self._sessions[secret] = (user, now + SESSION_SECONDS)
-        while len(self._sessions) > MAX_SESSIONS:
-            self._sessions.popitem(last=False)
         return secret
 
     def close(self, secret: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Annotated, Any
 
+from cachetools import FIFOCache, LRUCache
 from fastapi import Depends, Request
 
 from plancast.agents.registry import AgentRegistry
@@ -60,10 +61,10 @@ class Backend:
         most, users = settings.console.max_streams, len(settings.console.tokens)
         self.streams = Slots("streams and long polls", most, max(1, most // 2) if users > 1 else most)
         self.looks = Slots("looks through all plans", MOST_LOOKS, MOST_LOOKS // 2 if users > 1 else MOST_LOOKS)
-        self._counts: OrderedDict[Wanted, tuple[int, dict[str, int]]] = OrderedDict()
+        self._counts: LRUCache[Wanted, tuple[int, dict[str, int]]] = LRUCache(KEPT_COUNTS)
         self._counting = asyncio.Semaphore(1)
-        self._submitted: OrderedDict[str, None] = OrderedDict()
-        self._histories: OrderedDict[str, tuple[int, Entries]] = OrderedDict()
+        self._submitted: FIFOCache[str, None] = FIFOCache(KEPT_SUBMITTED)
+        self._histories: LRUCache[str, tuple[int, Entries]] = LRUCache(KEPT_HISTORIES)
 
     async def start(self) -> None:
         """Begin to keep the list of plans."""
@@ -108,9 +109,6 @@ class Backend:
                 changes = self.index.changes
                 found = await self.index.found(asked)
                 kept = self._counts[asked] = (changes, dict(Counter([row.summary.status for row in found])))
-            self._counts.move_to_end(asked)
-            while len(self._counts) > KEPT_COUNTS:
-                self._counts.popitem(last=False)
             return kept[1]
 
     def handle(self, plan_id: str) -> PlanHandle:
@@ -132,8 +130,6 @@ class Backend:
     def submitted(self, plan_id: str) -> None:
         """Remember a plan that was submitted here: until it has begun, it is pending, and not unknown."""
         self._submitted[plan_id] = None
-        while len(self._submitted) > KEPT_SUBMITTED:
-            self._submitted.popitem(last=False)
 
     async def begun(self, plan_id: str) -> Checkpoint | None:
         """The newest checkpoint of a plan; None while one that was submitted here has not begun.
@@ -163,9 +159,6 @@ class Backend:
             if checkpoint.sealed or not entries or entries[0]["revision"] != 1:
                 entries = [unpack(entry) for entry in await self.bus.checkpoints.history(key)]
             kept = self._histories[key] = (checkpoint.version, entries)
-        self._histories.move_to_end(key)
-        while len(self._histories) > KEPT_HISTORIES:
-            self._histories.popitem(last=False)
         return kept[1]
 
 
