@@ -125,11 +125,11 @@ async def test_the_command_line_finds_the_code_that_was_changed(
     assert [turn["outcome"] for turn in replayed["turns"]] == ["same", "differs", "unknown", "unknown"]
     code, told = await ran(runtime, "replay", old.plan_id, *app, "--machine", "now", json_wanted=False)
     assert code == 1
-    assert "the code of today differs from revision 2 on" in told
+    assert "the current code differs from revision 2 on" in told
     assert 'state: "two" → "one"' in told
     code, told = await ran(runtime, "replay", old.plan_id, *app, json_wanted=False)
     assert code == 0
-    assert "the code of today does the same in 4 turns" in told
+    assert "the current code does the same in 4 turns" in told
     code, told = await ran(runtime, "replay", old.plan_id, "--machine", "now", json_wanted=False)
     assert code == 2
     assert "--app" in told

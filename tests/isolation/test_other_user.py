@@ -323,7 +323,7 @@ def test_what_another_user_has_noted_is_not_followed(words: tuple[str, ...], run
         [PLANCAST, *words], cwd=tmp_path, env=others, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode != 0
-    assert "another user runs plancast on the data folder" in done.stderr
+    assert "another user runs plancast in the data folder" in done.stderr
 
 
 PLANT = """

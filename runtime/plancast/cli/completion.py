@@ -1,4 +1,4 @@
-"""What the shell completes: ids of plans, goals, apps. Quick, or not at all, and silent about what is wrong."""
+"""Shell completion of plan ids, goals, events and apps: within a second or not at all, and without error messages."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from plancast_bus.jetstream import JetStreamBus
 
 SECONDS = 1.0
-"""How long a person who has pressed Tab waits at most for a server."""
+"""Maximum wait for a server."""
 MAX_PLANS = 50
 MAX_FILES = 300
 MAX_BYTES = 200_000
-"""Longest file that is searched for apps."""
+"""Maximum size of a file that is searched for apps."""
 _APP = re.compile(r"^(\w+)(?:\s*:\s*[\w.]+)?\s*=\s*(?:plancast\.)?App\(", re.MULTILINE)
 _HIDDEN = frozenset({"node_modules", "venv", "site-packages", "__pycache__"})
 Completion = tuple[str, str]
-"""What is completed, and what is said about it."""
+"""A completion and its description."""
 Read = Callable[["JetStreamBus", list[Completion]], Awaitable[None]]
 
 
 def plan_ids(ctx: typer.Context, incomplete: str) -> list[Completion]:
-    """The plans that moved last."""
+    """Complete the ids of the plans that moved last."""
 
     async def read(bus: JetStreamBus, found: list[Completion]) -> None:
         from plancast_bus.ports.checkpoints import PlanFilter
@@ -44,21 +44,21 @@ def plan_ids(ctx: typer.Context, incomplete: str) -> list[Completion]:
                 if len(found) == MAX_PLANS:
                     break
 
-    return _asked(ctx, read)
+    return _read_from_bus(ctx, read)
 
 
 def goals(ctx: typer.Context, incomplete: str) -> list[Completion]:
-    """The goals of the deployed apps."""
+    """Complete the goals of the deployed apps."""
 
     async def read(bus: JetStreamBus, found: list[Completion]) -> None:
         apps = await bus.registry.list("app")
         found += sorted({(goal, f"of {name}") for name, app in apps.items() for goal in app.get("goals", ())})
 
-    return [each for each in _asked(ctx, read) if each[0].startswith(incomplete)]
+    return [each for each in _read_from_bus(ctx, read) if each[0].startswith(incomplete)]
 
 
 def awaited_events(ctx: typer.Context, incomplete: str) -> list[Completion]:
-    """What the plan that was named before waits for."""
+    """Complete the events that the plan named by an earlier argument waits for."""
     plan_id = str(ctx.params.get("plan") or "")
 
     async def read(bus: JetStreamBus, found: list[Completion]) -> None:
@@ -70,20 +70,20 @@ def awaited_events(ctx: typer.Context, incomplete: str) -> list[Completion]:
             return
         state = await plan_fields(bus.checkpoints, checkpoint)
         waited = state.get("results", {}).get("_waiting_for")
-        asked = [each.response_event for each in waits(state, ())]
-        events = dict.fromkeys([*listens_for(state), *asked, *([waited] if waited else [])])
+        responses = [each.response_event for each in waits(state, ())]
+        events = dict.fromkeys([*listens_for(state), *responses, *([waited] if waited else [])])
         found += [(event, f"{plan_id} waits for it") for event in events]
 
-    return [each for each in _asked(ctx, read) if each[0].startswith(incomplete)] if plan_id else []
+    return [each for each in _read_from_bus(ctx, read) if each[0].startswith(incomplete)] if plan_id else []
 
 
 def apps(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The apps of this folder."""
+    """Complete the apps of the working folder."""
     return [each for each in find_apps() if each.startswith(incomplete)]
 
 
 def find_apps() -> list[str]:
-    """The apps that modules of the working folder define, found by their text: nothing is imported."""
+    """Find the apps of the working folder by the text of its modules, without importing them."""
     found: list[str] = []
     for module, path in _modules():
         try:
@@ -95,7 +95,7 @@ def find_apps() -> list[str]:
 
 
 def _modules() -> Iterator[tuple[str, Path]]:
-    """Modules of the working folder, and of packages one and two levels below it."""
+    """Yield the modules of the working folder and of packages up to two levels below it."""
     left = MAX_FILES
     for pattern in ("*.py", "*/*.py", "*/*/*.py"):
         for path in sorted(Path().glob(pattern)):
@@ -108,8 +108,8 @@ def _modules() -> Iterator[tuple[str, Path]]:
                 return
 
 
-def _asked(ctx: typer.Context, read: Read) -> list[Completion]:
-    """What a deployed bus has said within a second; nothing when there is none."""
+def _read_from_bus(ctx: typer.Context, read: Read) -> list[Completion]:
+    """The completions that a deployed bus has given within a second."""
     found: list[Completion] = []
 
     async def ask() -> None:
@@ -127,7 +127,7 @@ def _asked(ctx: typer.Context, read: Read) -> list[Completion]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Have nothing written to the terminal that somebody types in."""
+    """Suppress log records and stderr: the user is typing in this terminal."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     stderr = sys.stderr

@@ -1,4 +1,4 @@
-"""From options to settings, and from settings to a connection."""
+"""Settings from options and environment, and connections from settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load_settings(
     address: str | None = None,
     data_dir: Path | None = None,
 ) -> Settings:
-    """The settings of an app and the environment, with what the command line says over them."""
+    """Settings of the app and the environment, overridden by options of the command line."""
     settings = Settings.load(base)
     if nats_url is not None:
         settings.nats.url = nats_url
@@ -41,7 +41,7 @@ def load_settings(
 
 
 def reachable_settings(nats_url: str | None, data_dir: Path | None = None) -> Settings:
-    """Settings that name a nats-server: the one given, that of the environment, or that of what runs here.
+    """Settings with a nats-server: from the option, the environment, or the `plancast run` in the data folder.
 
     Raises:
         CommandFailed: none of them names one.
@@ -52,18 +52,18 @@ def reachable_settings(nats_url: str | None, data_dir: Path | None = None) -> Se
 
 
 def lead_to_nats(settings: Settings) -> None:
-    """Have settings that name no nats-server name that of what runs on the data folder.
+    """Fill in the nats-server of the `plancast run` in the data folder, when the settings name none.
 
     Raises:
-        CommandFailed: nothing runs there.
+        CommandFailed: no `plancast run` uses the data folder.
     """
     if settings.nats.url:
         return
     running = find_running(settings.data_dir)
     if running is None:
         raise CommandFailed(
-            f"no nats-server is named, and nothing runs on the data folder {settings.data_dir}",
-            hint="Start something with `plancast run MODULE:APP`, or name a server with --nats-url or NATS_URL.",
+            f"no nats-server is given, and no `plancast run` uses the data folder {settings.data_dir}",
+            hint="Start an app with `plancast run MODULE:APP`, or give a server with --nats-url or NATS_URL.",
             code=NO_CONNECTION,
         )
     running.lead_to_nats(settings)
@@ -71,7 +71,7 @@ def lead_to_nats(settings: Settings) -> None:
 
 @asynccontextmanager
 async def open_bus(settings: Settings) -> AsyncIterator[JetStreamBus]:
-    """The bus at the settings' URL; its streams may be missing.
+    """Open the bus at the settings' URL; its streams may be missing.
 
     Raises:
         BusUnavailable, UnsupportedServer: it cannot be used.
@@ -87,26 +87,26 @@ async def open_bus(settings: Settings) -> AsyncIterator[JetStreamBus]:
 
 @asynccontextmanager
 async def open_deployed(nats_url: str | None) -> AsyncIterator[JetStreamBus]:
-    """The bus of the server that the options, the environment or the data folder name.
+    """Open the bus of a deployment, on the server of the options, the environment or the data folder.
 
     Raises:
         BusUnavailable, UnsupportedServer: it cannot be used.
-        CommandFailed: nothing was ever deployed there.
+        CommandFailed: the server has no streams of a deployment.
     """
     settings = reachable_settings(nats_url)
     async with open_bus(settings) as bus:
         if not await bus.is_deployed():
             raise CommandFailed(
-                f"nothing was ever deployed on {public_url(settings.nats.url)} under {settings.bus.prefix!r}: "
+                f"nothing is deployed on {public_url(settings.nats.url)} with the prefix {settings.bus.prefix!r}: "
                 "the streams are missing",
-                hint="`plancast run` and `plancast deploy` make them; PLANCAST_BUS__PREFIX names another prefix.",
+                hint="`plancast run` and `plancast deploy` create them; PLANCAST_BUS__PREFIX selects another prefix.",
             )
         yield bus
 
 
 @asynccontextmanager
 async def open_client(nats_url: str | None) -> AsyncIterator[Client]:
-    """A client over :func:`open_deployed`; raises the same."""
+    """Open a client over :func:`open_deployed`; raises the same."""
     from plancast.client.client import Client
     from plancast.telemetry.trace_export import open_tracing
 
@@ -116,10 +116,10 @@ async def open_client(nats_url: str | None) -> AsyncIterator[Client]:
 
 
 def read_json(text: str, option: str = "--data") -> Any:
-    """The value of a JSON option: JSON itself, ``@file``, or ``-`` for stdin.
+    """Read the value of a JSON option: JSON, ``@file``, or ``-`` for stdin.
 
     Raises:
-        CommandFailed: it cannot be read, or is no JSON.
+        CommandFailed: it cannot be read, or is not JSON.
     """
     source = option
     try:
@@ -128,24 +128,24 @@ def read_json(text: str, option: str = "--data") -> Any:
         elif text.startswith("@"):
             source, text = text[1:], Path(text[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise usage_error(f"{option}: cannot read {source}: {reason}") from error
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise usage_error(
-            f"{option}: {source if source != option else 'this'} is no JSON: {error}",
+            f"{option}: {source if source != option else 'the value'} is not valid JSON: {error}",
             """Quote it for the shell, as in --data '{"topic": "coroutines"}', or use @file or - (stdin).""",
         ) from error
 
 
 def read_object(text: str, option: str = "--data") -> dict[str, Any]:
-    """The value of a JSON option that must be an object."""
+    """Read the value of a JSON option that must be an object."""
     value = read_json(text, option)
     if not isinstance(value, dict):
-        raise usage_error(f"{option}: a JSON object is needed, not {type(value).__name__}")
+        raise usage_error(f"{option}: expected a JSON object, got {type(value).__name__}")
     return value
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not in JSON")
+    raise ValueError(f"{name} is not valid in JSON")

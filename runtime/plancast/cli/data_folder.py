@@ -1,4 +1,4 @@
-"""What runs on a data folder: a lock that says whether, and a note that says what and where."""
+"""The data folder of `plancast run`: a lock while one runs, and a note with its addresses."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ from plancast.terminal.output import note, public_url
 from plancast_bus import private_files
 
 NOTE, LOCK = "run.json", "run.lock"
-_LOCK_PATIENCE = 0.5  # somebody who only looks holds the lock for a moment
+_LOCK_PATIENCE = 0.5  # is_held() takes the lock for a moment
 _POLL = 0.1
 
 
 @dataclass(frozen=True)
 class Running:
-    """What `plancast run` notes of itself in its data folder, for its owner alone."""
+    """The note of a `plancast run`; only its owner can read it."""
 
     nats_url: str
-    """Where NATS is; with the token when it is the embedded server."""
+    """URL of NATS, including the token of an embedded server."""
     namespace: str
     pid: int
     app: str = ""
     ray_address: str = "auto"
     ray_auth_token_path: str = ""
-    """The file with Ray's token; empty when Ray has to find one itself."""
+    """File with Ray's token; empty when Ray finds its token itself."""
     started_at: float = 0.0
     """Seconds since the epoch, UTC."""
     console_url: str = ""
-    """The link to its console, which carries a token where none are configured; empty when it has none."""
+    """Link to its console, with a token when none is configured; empty without a console."""
     nats_embedded: bool = False
-    """Whether NATS is the embedded server, which runs as the user of this note."""
+    """True for an embedded server, which runs as the user of this note."""
 
     def is_on(self, settings: Settings) -> bool:
-        """Whether it runs on the nats-server that the settings name."""
+        """True if it runs on the settings' nats-server."""
         return public_url(self.nats_url) == public_url(settings.nats.url)
 
     def lead_to_nats(self, settings: Settings) -> None:
-        """Have settings that name no nats-server name the one that it runs on."""
+        """Fill in its nats-server, when the settings name none."""
         if not settings.nats.url:
             settings.nats.url = self.nats_url
             settings.nats.server_uid = os.geteuid() if self.nats_embedded else None
 
     def lead_to_ray(self, settings: Settings) -> None:
-        """Have the settings name the Ray that it runs on."""
+        """Point the settings to its Ray."""
         settings.ray.address, settings.ray.namespace = self.ray_address, self.namespace
         settings.ray.auth_token_path = Path(self.ray_auth_token_path) if self.ray_auth_token_path else None
 
 
 class DataFolder:
-    """A data folder, held by one `plancast run` at a time. Released when the process ends, however it does."""
+    """Locks a data folder for one `plancast run`; the lock is released whenever the process ends."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,11 +66,11 @@ class DataFolder:
 
     def __enter__(self) -> DataFolder:
         try:
-            # A folder that is there may be shared: what is put into it is private, and it is left as it is.
+            # An existing folder may be shared: its mode is kept, and the files in it are private.
             self.folder.mkdir(mode=private_files.FOLDER, parents=True, exist_ok=True)
             lock = open(self.folder / LOCK, "ab", opener=private_files.opener)
         except OSError as error:
-            raise CommandFailed(f"the data folder {self.folder} cannot be written: {error.strerror}") from error
+            raise CommandFailed(f"cannot write to the data folder {self.folder}: {error.strerror}") from error
         give_up = time.monotonic() + _LOCK_PATIENCE
         while not _try_lock(lock):
             if time.monotonic() > give_up:
@@ -79,12 +79,12 @@ class DataFolder:
             time.sleep(_POLL)
         self._lock = lock
         if self.folder.stat().st_mode & 0o022:
-            note(f"other users can write to the data folder {self.folder}: what they cannot read, they could remove")
+            note(f"other users can write to the data folder {self.folder}, and could delete plancast's files")
         (self.folder / NOTE).unlink(missing_ok=True)
         return self
 
     def write(self, running: Running) -> None:
-        """Note what runs; only the owner can read it, since the URLs hold tokens."""
+        """Write the note; only the owner can read it, since its URLs contain tokens."""
         private_files.write(self.folder / NOTE, json.dumps(asdict(running), indent=2) + "\n")
 
     def __exit__(self, *_: object) -> None:
@@ -95,10 +95,10 @@ class DataFolder:
 
 
 def find_running(folder: Path) -> Running | None:
-    """What runs on a data folder; None when nothing does, or it is not ready yet.
+    """The `plancast run` on a data folder; None when there is none, or it is not ready.
 
     Raises:
-        CommandFailed: another user has noted it, to whose NATS and Ray it would lead.
+        CommandFailed: the note belongs to another user, and would lead to that user's NATS and Ray.
     """
     if not is_held(folder):
         return None
@@ -106,7 +106,7 @@ def find_running(folder: Path) -> Running | None:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a `plancast run` holds the folder."""
+    """True while a `plancast run` holds the folder."""
     try:
         with open(folder / LOCK, "rb") as lock:
             return not _try_lock(lock)
@@ -115,7 +115,7 @@ def is_held(folder: Path) -> bool:
 
 
 async def wait_until_released(folder: Path, timeout: float) -> bool:
-    """Wait until nothing holds the folder; False when that takes longer than ``timeout`` seconds."""
+    """Wait until the folder is released; False after ``timeout`` seconds."""
     give_up = time.monotonic() + timeout
     while is_held(folder):
         if time.monotonic() > give_up:
@@ -129,11 +129,11 @@ def _read(folder: Path) -> Running | None:
         with open(folder / NOTE, "rb") as note:
             if not private_files.is_ours(note.fileno()):
                 raise CommandFailed(
-                    f"another user runs plancast on the data folder {folder}",
-                    hint="Take one of your own with --data-dir.",
+                    f"another user runs plancast in the data folder {folder}",
+                    hint="Use a folder of your own with --data-dir.",
                 )
-            said = json.load(note)
-        return Running(**{each.name: said[each.name] for each in fields(Running) if each.name in said})
+            values = json.load(note)
+        return Running(**{each.name: values[each.name] for each in fields(Running) if each.name in values})
     except (OSError, ValueError, TypeError):
         return None
 
@@ -148,8 +148,8 @@ def _try_lock(lock: BinaryIO) -> bool:
 
 def _taken(folder: Path) -> CommandFailed:
     running = _read(folder)
-    which = f" ({running.app}, process {running.pid})" if running is not None else ", and is starting or stopping"
+    which = f" ({running.app}, process {running.pid})" if running is not None else ", which is starting or stopping"
     return CommandFailed(
-        f"plancast runs on the data folder {folder} already{which}",
-        hint="Stop it with `plancast stop`, or take another folder with --data-dir.",
+        f"another plancast already uses the data folder {folder}{which}",
+        hint="Stop it with `plancast stop`, or use another folder with --data-dir.",
     )

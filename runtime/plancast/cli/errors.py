@@ -1,4 +1,4 @@
-"""Errors as a person should see them: one line, what to do next, and an exit code."""
+"""Error reports of the command line: a message, a hint and an exit code."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (PayloadTooLarge, USAGE),
 )
 _HINTS: tuple[tuple[type[BaseException], str], ...] = (
-    (PlanNotFound, "`plancast plans list` shows the plans that there are."),
-    (DeadLetterNotFound, "`plancast deadletters list` shows those that there are."),
+    (PlanNotFound, "`plancast plans list` shows all plans."),
+    (DeadLetterNotFound, "`plancast deadletters list` shows all dead letters."),
     (UnsupportedServer, ""),
     (NatsServerError, ""),
-    (BusUnavailable, "Start one with `plancast run MODULE:APP`, or name another with --nats-url."),
+    (BusUnavailable, "Start one with `plancast run MODULE:APP`, or give another with --nats-url."),
 )
-_RAY_HINT = "Is the address right? A cluster with token authentication needs RAY_AUTH_MODE=token here too."
+_RAY_HINT = "Check the address. A cluster with token authentication requires RAY_AUTH_MODE=token here too."
 _EXPECTED = (
     InvalidApp,
     InvalidStateMachine,
@@ -67,7 +67,7 @@ _EXPECTED = (
 
 
 class CommandFailed(Exception):
-    """Raised when a command cannot go on; says why, what to do, and how to exit."""
+    """Raised when a command cannot continue; carries message, hint and exit code."""
 
     def __init__(self, message: str, *, hint: str = "", code: int = FAILED) -> None:
         self.message = message
@@ -77,12 +77,12 @@ class CommandFailed(Exception):
 
 
 def usage_error(message: str, hint: str = "") -> CommandFailed:
-    """What to raise for arguments that cannot be meant."""
+    """The error for invalid arguments."""
     return CommandFailed(message, hint=hint, code=USAGE)
 
 
 def report(error: BaseException) -> int:
-    """Tell about an error on stderr and return the exit code for it."""
+    """Report an error on stderr and return its exit code."""
     message, hint, code = describe(error)
     if not message:  # a group without a command: typer has printed its help
         return code
@@ -99,21 +99,21 @@ def report(error: BaseException) -> int:
 
 
 def describe(error: BaseException) -> tuple[str, str, int]:
-    """What to say about an error: message, hint, exit code."""
+    """Message, hint and exit code of an error."""
     if isinstance(error, CommandFailed):
         return error.message, error.hint, error.code
     if isinstance(error, typer.TyperException):
         text = " ".join(error.format_message().replace("Value error, ", "").split())
         return text, _usage_hint(error), error.exit_code
     if isinstance(error, ValidationError):
-        return _settings_fault(error), "Settings are environment variables: see `plancast --help`.", USAGE
+        return _settings_fault(error), "Settings are environment variables; see `plancast --help`.", USAGE
     if not isinstance(error, _EXPECTED):
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return text, "Run it again with -v to see where this comes from.", FAILED
+        return text, "Run the command again with -v to see the traceback.", FAILED
     text = str(error) or type(error).__name__
     hint = _RAY_HINT if "Ray cluster" in text else _first(_HINTS, error, "")
     if isinstance(error, (PlanFailed, PlanCancelled)):
-        hint = f"`plancast plans history {error.plan_id}` shows how it came to that."
+        hint = f"`plancast plans history {error.plan_id}` shows what happened."
     return text, hint, _first(_CODES, error, FAILED)
 
 
@@ -123,13 +123,13 @@ def _first(choices: Sequence[tuple[type[BaseException], _T]], error: BaseExcepti
 
 def _usage_hint(error: typer.TyperException) -> str:
     context = getattr(error, "ctx", None)
-    return f"`{context.command_path} --help` shows how it is used." if context is not None else ""
+    return f"See `{context.command_path} --help`." if context is not None else ""
 
 
 def _settings_fault(error: ValidationError) -> str:
-    """Which settings are wrong and why, never their values: they may be secrets."""
+    """Names and faults of invalid settings; values are left out, since they may be secrets."""
     faults = (
         f"{'PLANCAST_' + '__'.join(str(part) for part in each['loc']).upper()}: {each['msg']}"
         for each in error.errors(include_input=False, include_url=False, include_context=False)
     )
-    return "wrong settings: " + "; ".join(faults)
+    return "invalid settings: " + "; ".join(faults)

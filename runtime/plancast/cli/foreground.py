@@ -1,4 +1,4 @@
-"""Commands that stay: until SIGINT or SIGTERM asks them to end in order, or their connection is closed for good."""
+"""Commands that run in the foreground until SIGINT, SIGTERM or the permanent loss of a connection."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Foreground:
-    """Hears the signals. The first one asks to end, a second Ctrl-C insists."""
+    """Handles signals: the first one requests a graceful shutdown, a second Ctrl-C ends at once."""
 
     def __init__(self) -> None:
         self._asked = asyncio.Event()
         self._task = asyncio.current_task()
         self._starting = True
         self._lost = ""
-        """Why a connection is closed for good; empty while all stand."""
+        """Reason of a permanently closed connection; empty while all are open."""
         self.arm()
 
     @property
     def asked_to_end(self) -> bool:
-        """Whether a signal has come."""
+        """True after a signal."""
         return self._asked.is_set()
 
     def arm(self) -> None:
-        """Take the signals; again after something that sets handlers of its own, such as Ray."""
+        """Install the handlers; repeat this after code that installs its own, such as Ray."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._hear)
 
     def depend_on(self, connection: Bus | CoreNats) -> None:
-        """End, with an error, when a connection is closed for good: a supervisor may start the command anew."""
+        """End with an error when a connection is closed permanently, so that a supervisor can restart the command."""
         connection.on_lost(self._lose)
 
     async def until_asked(self) -> None:
-        """What was started is up: wait for a signal.
+        """Wait for a signal, once everything is up.
 
         Raises:
-            BusUnavailable: a connection was closed for good.
+            BusUnavailable: a connection was closed permanently.
         """
         self._starting = False
         self.arm()
@@ -65,13 +65,13 @@ class Foreground:
         self._asked.set()
         asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        note("ending in order; Ctrl-C once more ends at once")
+        note("shutting down; press Ctrl-C again to end at once")
         if self._starting and self._task is not None:
             self._task.cancel()
 
 
 def run_in_foreground(work: Coroutine[Any, Any, int]) -> int:
-    """Run a command that stays, on the fastest event loop there is. A signal while it starts is no failure."""
+    """Run a foreground command, on uvloop where it is installed."""
     try:
         import uvloop
     except ImportError:

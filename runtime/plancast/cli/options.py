@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plancast.terminal import logging
 AppAddress = Annotated[
     str,
     typer.Argument(
-        metavar="MODULE:APP", help="Where the app is, such as examples.research:app.", autocompletion=completion.apps
+        metavar="MODULE:APP", help="The app, such as examples.research:app.", autocompletion=completion.apps
     ),
 ]
 
@@ -24,7 +24,7 @@ NatsUrl = Annotated[
     typer.Option(
         "--nats-url",
         metavar="URL",
-        help="nats-server to talk to.  \\[default: $NATS_URL, else what `plancast run` left in the data folder]",
+        help="nats-server to connect to.  \\[default: $NATS_URL, else that of the `plancast run` in the data folder]",
         show_default=False,
     ),
 ]
@@ -54,12 +54,12 @@ DataDir = Annotated[
     typer.Option(
         "--data-dir",
         metavar="FOLDER",
-        help="Where `plancast run` keeps its data.  \\[default: $PLANCAST_DATA_DIR, else ./.plancast]",
+        help="Data folder of `plancast run`.  \\[default: $PLANCAST_DATA_DIR, else ./.plancast]",
         show_default=False,
     ),
 ]
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 LogFormat = Annotated[
     Literal["text", "json"] | None,
@@ -67,7 +67,7 @@ LogFormat = Annotated[
         "--log-format",
         show_default=False,
         callback=logging.ask_format,
-        help="How log records are written to stderr.  \\[default: $PLANCAST_TELEMETRY__LOG_FORMAT, else text]",
+        help="Format of log records on stderr.  \\[default: $PLANCAST_TELEMETRY__LOG_FORMAT, else text]",
     ),
 ]
 
@@ -80,6 +80,6 @@ Verbose = Annotated[
         count=True,
         show_default=False,
         callback=logging.configure,
-        help="Log more to stderr, and show tracebacks; -vv for everything.",
+        help="Log more to stderr and show tracebacks; -vv logs everything.",
     ),
 ]

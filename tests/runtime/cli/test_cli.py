@@ -503,7 +503,7 @@ class TestPlans:
         assert ids("--limit", "1", "--all") == ["b", "a"]
         assert ids("--limit", "1") == ["b"]
         cut = invoke("plans", "list", "--limit", "1").err
-        assert "--limit 0 shows all" in cut
+        assert "--limit 0 all" in cut
         assert ids("--after", cut.partition("--after ")[2].split()[0]) == ["a"]
         assert "--limit 0" not in invoke("plans", "list", "--limit", "2").err
         assert invoke("plans", "list", "--after", "b").code == 2
@@ -638,7 +638,7 @@ class TestPlans:
     def test_a_redirect_to_no_object_is_wrong_usage(self, invoke: Invoke, data: str, got: str) -> None:
         result = invoke("plans", "redirect", "p", "--data", data)
         assert (result.code, result.out) == (2, "")
-        assert result.err == f"error: --data: a JSON object is needed, not {got}\n"
+        assert result.err == f"error: --data: expected a JSON object, got {got}\n"
 
     def test_show_and_history_tell_how_a_plan_was_steered(self, invoke: Invoke, deployed: Deployed) -> None:
         deployed.plan(
@@ -661,17 +661,17 @@ class TestPlans:
         ]
         assert said[0]["time"].startswith("20")
         shown = invoke("plans", "show", "steered").out
-        assert "steered by\n  plan.pause     lunch" in shown
+        assert "control events\n  plan.pause     lunch" in shown
         assert '  plan.redirect  {"to": "Bo"}' in shown
         table = " ".join(invoke("plans", "history", "steered").out.split())
         assert 'resumed with {"ok": true}' in table
         assert 'redirected to {"to": "Bo"}' in table
-        assert 'given the context "xxx' in table
+        assert 'received the context "xxx' in table
         assert "x" * 120 not in table
 
     def test_a_plan_that_nobody_steered_says_nothing_of_it(self, invoke: Invoke, deployed: Deployed) -> None:
         deployed.plan("p", [("name.given", {"name": "Bo"})])
-        assert "steered by" not in invoke("plans", "show", "p").out
+        assert "control events" not in invoke("plans", "show", "p").out
         assert invoke("plans", "show", "p", "--json").json["steered_by"] == []
 
     @pytest.mark.parametrize(
@@ -690,7 +690,7 @@ class TestPlans:
         monkeypatch.setenv("PLANCAST_BUS__PREFIX", "never-deployed")
         result = invoke("plans", "show", "p")
         assert result.code == 1
-        assert "nothing was ever deployed" in result.err
+        assert "nothing is deployed" in result.err
 
 
 class TestSubmit:
@@ -806,7 +806,7 @@ class TestDoctor:
         invoke("submit", "greet.goal")
         result = invoke("doctor")
         assert result.code == 1
-        assert "nobody reads 1 message" in result.out
+        assert "no consumer reads 1 message" in result.out
 
     def test_no_connection_exits_3(self, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PLANCAST_NATS__CONNECT_TIMEOUT", "0.3")
@@ -840,7 +840,7 @@ class TestDoctor:
         assert "PLANCAST_REQUESTS" in found["consumers", "fault"]
         assert "d (10,000)" in found["consumers", "warning"]
         assert "2 messages" in found["dead letters", "warning"]
-        assert found["stuck plans", "warning"] == "7 plans waiting for nothing: a, b, c, d, e and 2 more"
+        assert found["stuck plans", "warning"] == "7 plans stalled: a, b, c, d, e and 2 more"
         assert "memory" in found["streams", "warning"]
         assert found["apps", "warning"]
 
@@ -869,16 +869,16 @@ class TestDoctor:
         findings = doctor.examine(evidence)
         found = {(each.check, each.level): each for each in findings}
         told = [each.detail for each in findings if (each.check, each.level) == ("jetstream", "warning")]
-        assert "may have 100 B" in told[0]
-        assert "9 streams, and has 9" in told[1]
-        assert "max_age is 5, asked for 7" in next(each.detail for each in findings if "max_age" in each.detail)
+        assert "is limited to 100 B" in told[0]
+        assert "has 9 of at most 9 streams" in told[1]
+        assert "max_age is 5, configured as 7" in next(each.detail for each in findings if "max_age" in each.detail)
         assert "partition(4,2)" in found["streams", "fault"].detail
         assert any("n2" in each.detail for each in findings)
-        assert "nobody has read for 1 min 00 s: d (3)" in found["consumers", "fault"].detail
+        assert "pending messages have not been read for 1 min 00 s: d (3)" in found["consumers", "fault"].detail
         assert "d (500)" in found["consumers", "warning"].detail
         assert "host-0" in found["actors", "fault"].detail
         assert "1 of 8 CPUs free" in found["ray", "ok"].detail
-        assert "1 node of the cluster ended" in found["ray", "warning"].detail
+        assert "1 node of the cluster died" in found["ray", "warning"].detail
         assert "20 B free" in found["disk", "warning"].detail
         assert "3 replicas, every write synced" in found["storage", "ok"].detail
         assert "no dispatcher has reported" in found["stuck plans", "warning"].detail
@@ -895,7 +895,7 @@ class TestDoctor:
         monkeypatch.setenv("PLANCAST_BUS__SHARDS", "3")
         result = invoke("doctor")
         assert result.code == 1
-        assert f"{deployed.bus.prefix.upper()}_FACTS is not as the settings" in result.out
+        assert f"{deployed.bus.prefix.upper()}_FACTS differs from the settings" in result.out
         assert "partition(3,2)" in result.out
 
     def test_ray_that_cannot_be_joined_is_a_fault(self, invoke: Invoke, deployed: Deployed) -> None:
@@ -913,7 +913,7 @@ class TestDoctor:
         deployed.run(lambda bus: _strand(bus, "stuck"))
         monkeypatch.setenv("PLANCAST_PLANS__STALLED_SECONDS", "10")
         found = [each for each in invoke("doctor", "--json").json["findings"] if each["check"] == "stuck plans"]
-        assert [each["detail"] for each in found] == ["1 plan waiting for nothing: stuck"]
+        assert [each["detail"] for each in found] == ["1 plan stalled: stuck"]
         assert found[0]["level"] == "warning"
 
 
@@ -933,7 +933,7 @@ class TestDataFolder:
             folder.write(Running("nats://h:1", "plancast", os.getpid(), "cli_good:app"))
             result = invoke("run", "cli_good:app", "--data-dir", str(tmp_path / "data"))
         assert result.code == 1
-        assert "already (cli_good:app" in result.err
+        assert "/data (cli_good:app" in result.err
         assert "plancast stop" in result.err
 
     def test_the_note_is_there_while_it_runs_and_private(self, tmp_path: Path) -> None:
@@ -988,7 +988,7 @@ class TestDataFolder:
     def test_nothing_runs(self, invoke: Invoke, command: str) -> None:
         result = invoke(command)
         assert result.code == 1
-        assert "nothing runs" in result.err
+        assert "no plancast runs" in result.err
 
 
 class TestWorker:

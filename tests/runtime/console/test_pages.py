@@ -231,7 +231,7 @@ async def test_rows_stay_where_they_are_while_somebody_is_in_the_list(page: Page
 
     second = await deployed.plan(6, session_id="still")
 
-    more = page.get_by_role("button", name="1 more plan has moved")
+    more = page.get_by_role("button", name="1 more plan has changed")
     await expect(more).to_be_visible()
     await expect(row(page, second)).to_have_count(0)
     await more.click()
@@ -254,7 +254,7 @@ async def test_plans_are_found_by_text_and_status_and_the_address_keeps_it(page:
     await expect(page.locator(".plans tbody tr")).to_have_count(1)
 
     await page.get_by_label("Search plans").fill("nothing is called so")
-    await expect(page.get_by_text("No plan is like that")).to_be_visible()
+    await expect(page.get_by_text("No matching plans")).to_be_visible()
     await page.get_by_role("button", name="Filter").click()
     await page.get_by_role("button", name="Clear").click()
     await page.get_by_label("Tenant").fill("acme")
@@ -317,12 +317,12 @@ async def test_what_is_approved_here_goes_on_in_the_name_of_who_approved(page: P
 async def test_a_plan_is_cancelled_with_a_reason_and_ends_before_ones_eyes(page: Page, deployed: Deployed) -> None:
     plan_id = await deployed.plan(901)
     await show(page, plan_id)
-    await page.get_by_role("group", name="What can be done").get_by_role("button", name="Cancel").click()
+    await page.get_by_role("group", name="Actions").get_by_role("button", name="Cancel").click()
     dialog = page.get_by_role("dialog")
 
     await dialog.get_by_role("button", name="Cancel the plan").click()
-    await expect(dialog.get_by_role("alert")).to_have_text("Say why.")
-    await dialog.get_by_label("Why").fill("ordered twice")
+    await expect(dialog.get_by_role("alert")).to_have_text("Give a reason.")
+    await dialog.get_by_label("Reason").fill("ordered twice")
     await dialog.get_by_role("button", name="Cancel the plan").click()
 
     await expect(page.locator(".plan-title .badge")).to_have_text("cancelled")
@@ -334,7 +334,7 @@ async def test_a_plan_is_cancelled_with_a_reason_and_ends_before_ones_eyes(page:
 async def test_a_plan_is_held_signalled_and_tried_again(page: Page, deployed: Deployed) -> None:
     plan_id = await deployed.plan(902)
     await show(page, plan_id)
-    can = page.get_by_role("group", name="What can be done")
+    can = page.get_by_role("group", name="Actions")
     dialog = page.get_by_role("dialog")
 
     await can.get_by_role("button", name="Pause").click()
@@ -370,7 +370,7 @@ async def test_data_stands_side_by_side_between_turns(page: Page, deployed: Depl
     await expect(page.locator(".diff-head")).to_contain_text("After turn 2")
     came = page.locator(".diff-row.added .right, .diff-row.changed .right")
     await expect(came.filter(has_text='"known": true')).not_to_have_count(0)
-    await page.get_by_role("button", name="The turn before").click()
+    await page.get_by_role("button", name="Previous turn").click()
     await expect(page.locator(".diff-head")).to_contain_text("Before the first turn")
     await expect(came.filter(has_text='"customer": "Grace"')).not_to_have_count(0)
 
@@ -425,12 +425,12 @@ async def test_a_history_is_run_again_and_a_plan_begun_where_one_stood(page: Pag
     dialog = page.get_by_role("dialog")
     await page.get_by_role("button", name="Replay").click()
     await dialog.get_by_role("button", name="Replay").click()
-    await expect(dialog).to_contain_text("All of 2 turns came out the same")
+    await expect(dialog).to_contain_text("All of 2 turns gave the same result")
     await dialog.get_by_role("button", name="Close").click()
 
     await page.locator(".turn").first.get_by_text("Details").click()
     await page.get_by_role("button", name="Fork from here").click()
-    await dialog.get_by_label("Other data for the goal").fill('{"amount": 910}')
+    await dialog.get_by_label("Changes to the goal's data").fill('{"amount": 910}')
     await dialog.get_by_role("button", name="Fork").click()
     await expect(page.locator(".plan-id")).not_to_contain_text(plan_id)
     await expect(page.locator(".plan-title")).to_contain_text("refund.goal")
@@ -494,7 +494,7 @@ async def test_everything_can_be_reached_by_keys(page: Page, deployed: Deployed)
             await page.keyboard.press(key)
         await expect(page.get_by_role("heading", level=1)).to_have_text(title)
     await page.keyboard.press("?")
-    await expect(page.get_by_role("dialog", name="Keys")).to_contain_text("Next in the list")
+    await expect(page.get_by_role("dialog", name="Keys")).to_contain_text("Next item")
     await page.keyboard.press("Escape")
     await expect(page.get_by_role("dialog")).to_have_count(0)
 
@@ -530,7 +530,7 @@ async def test_dead_letters_can_be_read_and_sent_again(page: Page, deployed: Dep
     await put_raw(deployed, subject, b"{this is no JSON")
     await page.get_by_role("link", name="Dead letters").click()
     card = page.locator(".card", has_text=subject).first
-    await card.get_by_role("button", name="What it says").click()
+    await card.get_by_role("button", name="Show payload").click()
     await expect(page.get_by_role("dialog")).to_contain_text("{this is no JSON")
     await page.get_by_role("button", name="Close").click()
     await card.get_by_role("button", name="Send again").click()
@@ -566,7 +566,7 @@ async def test_a_page_outlives_its_server_and_shows_what_it_missed(context: Brow
         await expect(page.get_by_role("heading", name="Plans")).to_be_visible()
         await page.goto(f"{console.url}/#/plans?session_id=missed")
         await expect(page.locator("#liveness")).to_have_text("Live")
-        await expect(page.get_by_text("No plan is like that")).to_be_visible()
+        await expect(page.get_by_text("No matching plans")).to_be_visible()
         settings.console.port = urlsplit(console.url).port or 0
     await expect(page.locator("#liveness")).to_have_text("Reconnecting")
     plan_id = await deployed.plan(8, session_id="missed")
@@ -590,7 +590,7 @@ async def test_with_tokens_one_logs_in_and_acts_in_ones_own_name(context: Browse
         await page.goto(f"{console.url}/#/plans/{plan_id}")
         await page.get_by_label("Your token").fill("not the token of anybody")
         await page.get_by_role("button", name="Sign in").click()
-        await expect(page.get_by_role("alert")).to_have_text("This token is not known here.")
+        await expect(page.get_by_role("alert")).to_have_text("This token is not valid.")
         await page.get_by_label("Your token").fill(TOKEN)
         await page.get_by_role("button", name="Sign in").click()
 

@@ -1,1 +1,1 @@
-"""Commands on an app's code: new, validate."""
+"""Commands on the code of an app: new, validate."""

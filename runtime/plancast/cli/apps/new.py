@@ -1,4 +1,4 @@
-"""`plancast new`: a project that runs."""
+"""`plancast new`: creates a project."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from plancast.terminal.output import cell, out, print_json, report_line
 MAX_NAME = 50
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*")
 _TAKEN = frozenset({"app", "plancast", "tests"})
-"""Names that would be mixed up with the project's own modules, or ours."""
+"""Names that would shadow modules of the project or of plancast."""
 _SUFFIX = ".tmpl"
 
 
 class ProjectTemplate(StrEnum):
-    """What a new project begins as."""
+    """Templates of a new project."""
 
     MACHINE = "machine"
     AGENT = "agent"
@@ -35,49 +35,49 @@ class ProjectTemplate(StrEnum):
 _WORDS = {
     ProjectTemplate.MACHINE: (
         '{"topic": "tides"}',
-        "Plans whose steps are a state machine: an outline, then a text.",
-        "`app.py` has the state machine and the worker that does its steps; `tests/test_app.py` runs them in memory.",
+        "Plans that follow a state machine: an outline, then a text.",
+        "`app.py` has the state machine and the worker for its tasks; `tests/test_app.py` runs them in memory.",
     ),
     ProjectTemplate.AGENT: (
         '{"question": "What makes the tides?"}',
-        "Plans whose next step a model decides: it searches notes, and answers from them.",
+        "Plans whose next step a model decides: it searches notes and answers from them.",
         "Without a model a decision tree takes the same steps. Set `${variable}` to a litellm model, such as `gpt-4o`, "
         "and its provider's key (`OPENAI_API_KEY`), before `plancast run` to have that model decide.",
     ),
     ProjectTemplate.WORKER: (
         '{"text": "two words"}',
-        "A worker that joins a deployment: `plancast worker app:app`, with `NATS_URL` naming its server.",
-        "`app.py` has a plan of one step, too, so that it can be tried by itself.",
+        "A worker that joins a deployment: `plancast worker app:app`, with its server in `NATS_URL`.",
+        "`app.py` also has a plan with one step, so that the worker can be tried on its own.",
     ),
 }
 
 
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The project's name, such as my-agents.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the project, such as my-agents.")],
     template: Annotated[
         ProjectTemplate,
         typer.Option(
-            help="machine: a plan by a state machine. agent: one that a model decides; it runs without a key, too. "
-            "worker: tasks for plans of others."
+            help="machine: plans that follow a state machine. agent: plans decided by a model; they also run without "
+            "a key. worker: tasks for the plans of other apps."
         ),
     ] = ProjectTemplate.MACHINE,
     directory: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where to make it.  \\[default: ./NAME]", show_default=False),
+        typer.Option(metavar="FOLDER", help="Folder of the project.  \\[default: ./NAME]", show_default=False),
     ] = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Make a project that runs: an app with a worker, its tests, and a README. Overwrites nothing."""
+    """Create a working project: an app with a worker, tests and a README. Existing files are not overwritten."""
     _check(name)
     folder = Path(name) if directory is None else directory
     made = make(name, template, folder)
     if as_json:
         print_json({"name": name, "template": template, "directory": str(folder), "files": made, "goal": _goal(name)})
         return DONE
-    report_line(f"made {name} in {folder}: {', '.join(made)}", good=True)
+    report_line(f"created {name} in {folder}: {', '.join(made)}", good=True)
     data, *_ = _WORDS[template]
-    out().print(cell("What to do next:", "bold"))
+    out().print(cell("Next steps:", "bold"))
     for line in (
         f"cd {folder}",
         "pytest",
@@ -89,16 +89,16 @@ def new(
 
 
 def make(name: str, template: ProjectTemplate, folder: Path) -> list[str]:
-    """Write a project into a folder that is empty or not there; returns its files.
+    """Write a project into a new or empty folder, and return its files.
 
     Raises:
-        CommandFailed: there is something in the folder, or it cannot be written.
+        CommandFailed: the folder is not empty, or cannot be written.
     """
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise usage_error(
-                f"there is something in {folder} already, and nothing is overwritten",
-                "Take another NAME, or another folder with --directory.",
+                f"{folder} is not empty, and existing files are not overwritten",
+                "Use another NAME, or another folder with --directory.",
             )
         texts = {
             path: text
@@ -114,17 +114,17 @@ def make(name: str, template: ProjectTemplate, folder: Path) -> list[str]:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(Template(text).safe_substitute(words), encoding="utf-8")
     except OSError as error:
-        raise CommandFailed(f"{error.filename or folder} cannot be written: {error.strerror}") from error
+        raise CommandFailed(f"cannot write {error.filename or folder}: {error.strerror}") from error
     return sorted(texts)
 
 
 def _check(name: str) -> None:
-    hint = "Use letters, digits, and single - or _ between them, such as my-agents."
+    hint = "Use letters and digits, with single - or _ between them, as in my-agents."
     if not _NAME.fullmatch(name) or len(name) > MAX_NAME:
-        long = f"longer than {MAX_NAME} characters" if len(name) > MAX_NAME else "no name for a project"
-        raise usage_error(f"{name[:80]!r} is {long}", hint)
+        fault = f"longer than {MAX_NAME} characters" if len(name) > MAX_NAME else "not a valid project name"
+        raise usage_error(f"{name[:80]!r} is {fault}", hint)
     if name.lower() in _TAKEN:
-        raise usage_error(f"a project named {name!r} would hide a module of that name", hint)
+        raise usage_error(f"a project named {name!r} would shadow a module of that name", hint)
 
 
 def _goal(name: str) -> str:
@@ -138,7 +138,7 @@ def _read(folder: Traversable, path: str) -> list[tuple[str, str]]:
             found += _read(each, f"{path}{each.name}/")
         elif each.name.endswith(_SUFFIX):
             name = each.name.removesuffix(_SUFFIX)
-            if name in ("gitignore", "dockerignore"):  # a package's own would hide files from its wheel
+            if name in ("gitignore", "dockerignore"):  # a real .gitignore here would exclude files from the wheel
                 name = f".{name}"
             found.append((f"{path}{name}", each.read_text(encoding="utf-8")))
     return found

@@ -1,4 +1,4 @@
-"""`plancast validate`, and how the other commands load an app."""
+"""`plancast validate`, and the loading of apps for the other commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMED = 5
 
 
 def validate(app: AppAddress, as_json: AsJson = False, verbose: Verbose = 0) -> int:
-    """Check an app: its planners, workers and state machines. Needs no server."""
+    """Check an app's planners, workers and state machines, without a server."""
     try:
         loaded = load(app)
         faults = faults_of(loaded)
@@ -33,11 +33,11 @@ def validate(app: AppAddress, as_json: AsJson = False, verbose: Verbose = 0) -> 
 
 
 def load(address: str) -> App:
-    """The app at an address.
+    """Load the app at an address.
 
     Raises:
-        CommandFailed: there is none, or its module cannot be imported.
-        InvalidApp, InvalidStateMachine: its module declares it wrongly.
+        CommandFailed: there is no app, or its module cannot be imported.
+        InvalidApp, InvalidStateMachine: its module declares an invalid app.
     """
     from plancast.app import load_app
 
@@ -51,17 +51,17 @@ def load(address: str) -> App:
         raise
     except Exception as error:
         raise CommandFailed(
-            f"the module of {address} cannot be imported: {_where(error)}{type(error).__name__}: {error}",
-            hint="Run it again with -v to see the traceback.",
+            f"cannot import the module of {address}: {_where(error)}{type(error).__name__}: {error}",
+            hint="Run the command again with -v to see the traceback.",
         ) from error
 
 
 def load_valid(address: str) -> App:
-    """The app at an address, checked.
+    """Load and validate the app at an address.
 
     Raises:
         CommandFailed: as :func:`load`.
-        InvalidApp: it has faults; names every one.
+        InvalidApp: it has faults; lists all of them.
     """
     app = load(address)
     app.validate()
@@ -69,7 +69,7 @@ def load_valid(address: str) -> App:
 
 
 def faults_of(app: App) -> list[str]:
-    """Everything that is wrong with an app."""
+    """All faults of an app."""
     try:
         app.validate()
     except InvalidApp as error:
@@ -84,10 +84,10 @@ def _lines(error: InvalidApp | InvalidStateMachine) -> list[str]:
 
 
 def _apps_here() -> str:
-    """Where there are apps instead, by the text of the modules in the working folder."""
+    """A hint that lists the apps of the working folder."""
     found = completion.find_apps()
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return f"In this folder there is {', '.join(found[:_NAMED])}{more}." if found else ""
+    return f"Apps in this folder: {', '.join(found[:_NAMED])}{more}." if found else ""
 
 
 def _raised_by(error: BaseException, function: str) -> bool:
@@ -96,7 +96,7 @@ def _raised_by(error: BaseException, function: str) -> bool:
 
 
 def _where(error: BaseException) -> str:
-    """File and line of the user's code that failed."""
+    """File and line of the failure in the user's code."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: "
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
@@ -104,16 +104,18 @@ def _where(error: BaseException) -> str:
 
 
 def _warnings(app: App) -> list[str]:
-    """What is no fault, but may be an oversight: requests that nobody in the app answers."""
+    """Possible oversights: requests that no worker or planner of the app handles."""
     known = set(app.tasks) | set(app.goals)
-    asked: dict[str, str] = {}
+    requested: dict[str, str] = {}
     for planner in app.planners:
         for goal in sorted(planner.goals):
             machine = planner.machine(goal)
             for name, state in machine.states.items() if machine is not None else ():
                 if state.action is not None and state.action.event_type not in known:
-                    asked.setdefault(state.action.event_type, f"planner {planner.name!r}, state {name!r}")
-    return [f"{request} is asked for ({where}), and nobody in this app does it" for request, where in asked.items()]
+                    requested.setdefault(state.action.event_type, f"planner {planner.name!r}, state {name!r}")
+    return [
+        f"{request} is requested ({where}), but nothing in this app handles it" for request, where in requested.items()
+    ]
 
 
 def _document(address: str, app: App | None, faults: list[str], warnings: list[str]) -> dict[str, Any]:

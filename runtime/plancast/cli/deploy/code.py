@@ -1,4 +1,4 @@
-"""Which of the user's files go to the cluster, and as what."""
+"""Packs the user's code for a Ray cluster."""
 
 from __future__ import annotations
 
@@ -26,35 +26,37 @@ WorkingDir = Annotated[
     typer.Option(
         "--working-dir",
         metavar="FOLDER",
-        help="Folder to ship.  \\[default: the one from which the app's module is imported]",
+        help="Folder to ship.  \\[default: the folder that the app's module is imported from]",
         show_default=False,
     ),
 ]
 Exclude = Annotated[
     list[str] | None,
-    typer.Option("--exclude", metavar="PATTERN", help="Leave out files and folders such as `data` or `*.csv`."),
+    typer.Option(
+        "--exclude", metavar="PATTERN", help="Files and folders to leave out, such as `data` or `*.csv`. Repeatable."
+    ),
 ]
 Pip = Annotated[
-    list[str] | None, typer.Option("--pip", metavar="PACKAGE", help="Have a package installed on each node.")
+    list[str] | None, typer.Option("--pip", metavar="PACKAGE", help="Package to install on each node. Repeatable.")
 ]
 Requirements = Annotated[
     Path | None,
-    typer.Option("--requirements", metavar="FILE", help="Have the packages of a requirements file installed."),
+    typer.Option("--requirements", metavar="FILE", help="Requirements file with packages to install on each node."),
 ]
 NoShip = Annotated[
-    bool, typer.Option("--no-ship", help="Ship nothing: the app is on every node already, as in an image.")
+    bool, typer.Option("--no-ship", help="Ship nothing: every node already has the app, as in an image.")
 ]
 
 
 @dataclass(frozen=True)
 class Code:
-    """What of the user's code a cluster is to run."""
+    """The user's code for a cluster."""
 
     digest: str
     runtime_env: dict[str, Any] | None
-    """Ray's, with a local archive; None when nothing is shipped."""
+    """Ray's runtime environment with a local archive; None when nothing is shipped."""
     import_paths: tuple[str, ...]
-    """Where nodes find the app when nothing is shipped."""
+    """Import paths of the app on the nodes when nothing is shipped."""
 
 
 @contextlib.contextmanager
@@ -67,32 +69,32 @@ def shipped_code(
     requirements: Path | None = None,
     no_ship: bool = False,
 ) -> Iterator[Code]:
-    """The code of an app that this process has loaded, packed for as long as the context lasts.
+    """Pack the code of a loaded app; the archive exists while the context is open.
 
     Raises:
-        CommandFailed: the options cannot be meant together, or the files cannot be shipped.
+        CommandFailed: the options exclude each other, or the files cannot be shipped.
     """
     from plancast_actors.deployment.code_archive import CannotShip, CodeArchive
 
-    asked = [*pip, *_packages(requirements)]
+    packages = [*pip, *_packages(requirements)]
     folder = working_dir or folder_of(app_address)
-    if no_ship and (working_dir or asked):
-        raise usage_error("--no-ship leaves nothing to do for --working-dir, --pip and --requirements")
+    if no_ship and (working_dir or packages):
+        raise usage_error("--no-ship excludes --working-dir, --pip and --requirements")
     try:
-        shipment = CodeArchive.of(folder, exclude=exclude, requirements=asked) if folder is not None else None
+        shipment = CodeArchive.of(folder, exclude=exclude, requirements=packages) if folder is not None else None
     except CannotShip as error:
-        raise CommandFailed(str(error), hint="--exclude PATTERN leaves files out; --working-dir names a folder.") from (
-            error
-        )
-    if inside_job():  # the job's own code is what its actors get
+        raise CommandFailed(
+            str(error), hint="--exclude PATTERN leaves files out; --working-dir selects a folder."
+        ) from (error)
+    if inside_job():  # actors of a job run the job's own code
         yield Code(shipment.digest if shipment is not None else "", None, ())
         return
     if no_ship or shipment is None:
         digest = shipment.digest if shipment is not None else _of_package(app_address)
-        env = {"pip": asked} if asked else None
+        env = {"pip": packages} if packages else None
         yield Code(digest, env, (str(Path.cwd()),))
         return
-    _tell(shipment)
+    _note_files(shipment)
     with tempfile.TemporaryDirectory(prefix="plancast-ship-") as scratch:
         archive = Path(scratch) / f"{shipment.digest}.zip"
         shipment.write(archive)
@@ -100,16 +102,16 @@ def shipped_code(
 
 
 def inside_job() -> bool:
-    """Whether Ray's Jobs API has started this process, with code that was submitted with it."""
+    """True if Ray's Jobs API started this process with submitted code."""
     try:
-        said = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
+        config = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
     except ValueError:
         return False
-    return bool((said.get("runtime_env") or {}).get("working_dir"))
+    return bool((config.get("runtime_env") or {}).get("working_dir"))
 
 
 def folder_of(app_address: str) -> Path | None:
-    """The folder from which the app's module was imported; None when it is an installed package."""
+    """The folder that the app's module was imported from; None for an installed package."""
     name = app_address.partition(":")[0]
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None:
@@ -122,7 +124,7 @@ def folder_of(app_address: str) -> Path | None:
 
 
 def _of_package(app_address: str) -> str:
-    """What names the code of an installed package: its version."""
+    """Name and version of an installed package, in place of a digest."""
     from importlib.metadata import packages_distributions, version
 
     top = app_address.partition(":")[0].split(".")[0]
@@ -140,10 +142,10 @@ def _packages(requirements: Path | None) -> list[str]:
     return [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
 
 
-def _tell(shipment: CodeArchive) -> None:
+def _note_files(shipment: CodeArchive) -> None:
     bytes_in_all = sum((shipment.folder / name).stat().st_size for name in shipment.files)
     note(f"shipping {len(shipment.files)} files ({size(bytes_in_all)}) of {shipment.folder}")
     if shipment.too_large:
         shown = ", ".join(shipment.too_large[:3])
         more = f" and {len(shipment.too_large) - 3} more" if len(shipment.too_large) > 3 else ""
-        note(f"left out, since they are too large to be code: {shown}{more}")
+        note(f"left out, because too large for code: {shown}{more}")

@@ -1,4 +1,4 @@
-"""`plancast deploy`, `upgrade` and `drain`: an app on a Ray cluster that is there."""
+"""`plancast deploy`, `upgrade` and `drain`: an app on an existing Ray cluster."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from plancast_actors.deployment.deployment import Deployment
     from plancast_actors.ray.process import Blueprint
 
-NoWorkers = Annotated[bool, typer.Option("--no-workers", help="Leave the app's workers to `plancast worker`.")]
-CodeName = Annotated[str, typer.Option("--code", hidden=True)]  # that of what was submitted with this job
-Timeout = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long what is in hand may take to end.")]
+NoWorkers = Annotated[
+    bool, typer.Option("--no-workers", help="Do not start the app's workers; `plancast worker` runs them.")
+]
+CodeName = Annotated[str, typer.Option("--code", hidden=True)]  # digest of the code that was submitted with this job
+Timeout = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Maximum time for work in flight to finish.")]
 
 
 def deploy(
@@ -47,9 +49,9 @@ def deploy(
     verbose: Verbose = 0,
     log_format: LogFormat = None,
 ) -> int:
-    """Deploy an app onto a Ray cluster and return; it goes on until `plancast stop --address`.
+    """Deploy an app on a Ray cluster and return; the app runs until `plancast stop --address`.
 
-    The code is shipped to all nodes. An address such as http://head:8265 has a job inside the cluster do it.
+    The code is shipped to all nodes. With an address such as http://head:8265, a job in the cluster deploys it.
     """
     loaded, settings = _load(app, working_dir, address, nats_url, no_ship)
     options = {"working_dir": working_dir, "exclude": exclude or (), "pip": pip or (), "requirements": requirements}
@@ -67,9 +69,9 @@ def deploy(
 
 
 async def _deploy(app: App, address: str, settings: Settings, code: Code, workers: bool) -> dict[str, Any]:
-    async with open_bus(settings) as bus:  # says at once, and here, when NATS cannot be used
+    async with open_bus(settings) as bus:  # fails early, and here, when NATS cannot be used
         await bus.ensure_streams()
-    note(f"deploying {app.name} onto {settings.ray.address} …")
+    note(f"deploying {app.name} on {settings.ray.address} …")
     from plancast_actors.deployment import preflight
     from plancast_actors.deployment.deployment import Deployment
 
@@ -92,7 +94,7 @@ async def _deploy(app: App, address: str, settings: Settings, code: Code, worker
 
 
 async def _refuse_other_code(settings: Settings, blueprint: Blueprint) -> None:
-    """Hosts that run keep their code, so that one has to say that it is to be replaced."""
+    """Refuse to deploy over other code: running hosts would keep it, `upgrade` replaces it."""
     from plancast_actors.deployment.deployment import Deployment
 
     running = await Deployment.find(settings)
@@ -100,9 +102,9 @@ async def _refuse_other_code(settings: Settings, blueprint: Blueprint) -> None:
     other = {each.get("code") or "unknown" for each in hosts if each["alive"]} - {blueprint.release.code}
     if other:
         raise CommandFailed(
-            f"other code runs in the namespace {settings.ray.namespace!r} already: {', '.join(sorted(other))}, and "
+            f"the namespace {settings.ray.namespace!r} already runs other code: {', '.join(sorted(other))}; "
             f"this is {blueprint.release.code}",
-            hint="Replace it with `plancast upgrade`, under plans that go on.",
+            hint="`plancast upgrade` replaces it while plans continue.",
         )
 
 
@@ -117,15 +119,15 @@ def upgrade(
     requirements: Requirements = None,
     no_ship: NoShip = False,
     code_name: CodeName = "",
-    force: Annotated[bool, typer.Option("--force", help="Upgrade although plans under way will fail by it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Upgrade even if running plans will fail.")] = False,
     timeout: Timeout = 60.0,
     as_json: AsJson = False,
     verbose: Verbose = 0,
     log_format: LogFormat = None,
 ) -> int:
-    """Replace the code of a deployment. Plans under way go on; when the new code does not come up, the old one is back.
+    """Replace the code of a deployment while its plans continue; if the new code does not start, restore the old one.
 
-    Refused when the new app lacks a planner or goal that plans under way need.
+    Refused when the new app lacks a planner or goal that running plans need.
     """
     loaded, settings = _load(app, working_dir, address, nats_url, no_ship)
     options = {"working_dir": working_dir, "exclude": exclude or (), "pip": pip or (), "requirements": requirements}
@@ -159,7 +161,7 @@ async def _upgrade(
         done = await Upgrade(deployment, app, blueprint, bus, **options).run()
         found = await deployment.status()
     if not done.drained:
-        note(f"not everything in hand ended within {timeout:g} s; what did not was begun anew")
+        note(f"not all work in flight finished within {timeout:g} s; the rest was started again")
     counts = {kind: len(found.get(kind, ())) for kind in ("dispatchers", "hosts", "workers", "reasoners")}
     stamps = {key: {"code": each.code, "plancast": each.plancast} for key, each in _stamps(done)}
     about = {"app": app.name, "namespace": settings.ray.namespace, "mode": done.mode, "drained": done.drained}
@@ -171,10 +173,10 @@ def _stamps(done: Any) -> list[tuple[str, Any]]:
 
 
 def drain(address: RayAddress = None, timeout: Timeout = 60.0, as_json: AsJson = False, verbose: Verbose = 0) -> int:
-    """Have a deployment take nothing more and finish what is in hand. Plans wait in NATS; `plancast deploy` goes on."""
+    """Stop accepting work and finish what is in flight. Plans wait in NATS until the next `plancast deploy`."""
     settings = load_settings(address=address)
     if not settings.ray.address:
-        raise usage_error("draining needs the Ray cluster's address", "Name it with --address or RAY_ADDRESS.")
+        raise usage_error("draining requires the Ray cluster's address", "Give it with --address or RAY_ADDRESS.")
     if is_dashboard(settings.ray.address):
         document = run_in_cluster(["drain", "--timeout", f"{timeout:g}"], settings)
     else:
@@ -182,9 +184,9 @@ def drain(address: RayAddress = None, timeout: Timeout = 60.0, as_json: AsJson =
     if as_json:
         print_json(document)
     elif document["drained"]:
-        print_line(f"drained {document['namespace']}: it takes nothing more, until it is deployed again")
+        print_line(f"drained {document['namespace']}: it accepts no work until it is deployed again")
     else:
-        note(f"not everything ended within {timeout:g} s; what did not is begun anew when the app is deployed again")
+        note(f"not all work finished within {timeout:g} s; the rest starts again when the app is deployed again")
     return DONE if document["drained"] else FAILED
 
 
@@ -195,10 +197,10 @@ async def _drain(settings: Settings, timeout: float) -> dict[str, Any]:
 
 
 async def found_deployment(settings: Settings) -> Deployment:
-    """What is deployed in the settings' namespace.
+    """Find the deployment in the settings' namespace.
 
     Raises:
-        CommandFailed: nothing is.
+        CommandFailed: there is none.
     """
     from plancast_actors.deployment.deployment import Deployment
 
@@ -206,18 +208,18 @@ async def found_deployment(settings: Settings) -> Deployment:
     if deployment is None:
         raise CommandFailed(
             f"nothing is deployed in the namespace {settings.ray.namespace!r} of {settings.ray.address}",
-            hint="`plancast deploy MODULE:APP` deploys an app; PLANCAST_RAY__NAMESPACE names another namespace.",
+            hint="`plancast deploy MODULE:APP` deploys an app; PLANCAST_RAY__NAMESPACE selects another namespace.",
         )
     return deployment
 
 
 @contextlib.asynccontextmanager
 async def joined(settings: Settings, code: Code | None = None) -> AsyncIterator[None]:
-    """This process as a member of the settings' Ray cluster, with code for its actors."""
+    """Join the settings' Ray cluster, with the code for its actors."""
     from plancast_actors.ray import connection
 
     env = code.runtime_env if code is not None else None
-    # In this thread: Ray's client and its uploads set up signal handlers and loops of their own.
+    # In a thread: Ray's client and its uploads set up signal handlers and loops of their own.
     await asyncio.to_thread(connection.connect, settings.ray, runtime_env=env)
     try:
         yield
@@ -244,12 +246,12 @@ def _load(
     settings = load_settings(base=loaded.settings, nats_url=nats_url, address=address)
     if not settings.nats.url:
         raise usage_error(
-            "a deployment needs a nats-server that stays", "Name it with --nats-url or NATS_URL, for all nodes."
+            "a deployment requires a nats-server", "Give its URL, as seen from all nodes, with --nats-url or NATS_URL."
         )
     if not settings.ray.address:
         raise usage_error(
-            "a deployment needs a Ray cluster that stays",
-            "Name it with --address or RAY_ADDRESS; `auto` is the one that `ray start --head` started here.",
+            "a deployment requires a Ray cluster",
+            "Give it with --address or RAY_ADDRESS; `auto` is the one that `ray start --head` started here.",
         )
     return loaded, settings
 

@@ -1,4 +1,4 @@
-"""`plancast nats-config`: accounts and keys for a nats-server that a deployment shares with others."""
+"""`plancast nats-config`: writes accounts and keys for a nats-server."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 SEEDS = "seeds"
 ACCOUNTS, SERVER = "accounts.conf", "nats-server.conf"
 HELM_ACCOUNTS, HELM_SECRETS = "nats-accounts.yaml", "nats-secrets.yaml"
-_MADE = "# Written by `plancast nats-config`, which writes it anew; what is changed here is lost.\n"
+_MADE = "# Written by `plancast nats-config`, which overwrites it; changes are lost.\n"
 
 
 @dataclass(frozen=True)
 class Seat:
-    """A login of a tenant's deployment, or of the only one."""
+    """A login, of a tenant's deployment or of the only one."""
 
     login: Login
     tenant: str
     seed: Path
-    """The file with the seed of its nkey."""
+    """File with the seed of its nkey."""
 
     @property
     def secret(self) -> str:
@@ -47,32 +47,34 @@ class Seat:
 
 def nats_config(
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where to write; what is there is kept.")
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to write to; existing keys are kept.")
     ],
     app: Annotated[
         str | None,
         typer.Argument(
             metavar="[MODULE:APP]",
-            help="An app, each of whose workers gets a login for its tasks.",
+            help="An app; each of its workers gets a login for its tasks.",
             autocompletion=completion.apps,
             show_default=False,
         ),
     ] = None,
     clients: Annotated[
-        list[str] | None, typer.Option("--client", metavar="NAME", help="Submits goals.  \\[default: client]")
+        list[str] | None,
+        typer.Option("--client", metavar="NAME", help="Login that submits goals.  \\[default: client]"),
     ] = None,
     observers: Annotated[
-        list[str] | None, typer.Option("--observer", metavar="NAME", help="Reads plans.  \\[default: observer]")
+        list[str] | None,
+        typer.Option("--observer", metavar="NAME", help="Login that reads plans.  \\[default: observer]"),
     ] = None,
     operators: Annotated[
-        list[str] | None, typer.Option("--operator", metavar="NAME", help="Does both, as `plancast plans` needs it.")
+        list[str] | None, typer.Option("--operator", metavar="NAME", help="Login that does both, for `plancast plans`.")
     ] = None,
     workers: Annotated[
-        list[str] | None, typer.Option("--worker", metavar="NAME=TASK,TASK", help="Does these tasks, and no others.")
+        list[str] | None, typer.Option("--worker", metavar="NAME=TASK,TASK", help="Login that runs these tasks only.")
     ] = None,
     tenants: Annotated[
         list[str] | None,
-        typer.Option("--tenant", metavar="NAME", help="Make all of it for this tenant, apart from other tenants."),
+        typer.Option("--tenant", metavar="NAME", help="Tenant that gets accounts and keys of its own. Repeatable."),
     ] = None,
     prefix: Annotated[
         str | None,
@@ -87,9 +89,9 @@ def nats_config(
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Write a nats-server's accounts and the keys of all logins: an account for each login that is not the runtime's.
+    """Write a nats-server's accounts and the keys of all logins; each login but the runtime's has its own account.
 
-    A login reaches nothing but what its account imports. Run it again after changes: keys that are there are kept.
+    A login reaches only what its account imports. Run it again after changes: existing keys are kept.
     """
     from plancast_bus.errors import InvalidSubject
     from plancast_bus.jetstream.accounts import check_name
@@ -112,7 +114,7 @@ def nats_config(
     try:
         written, made = _write(output, form, seats, subjects)
     except OSError as error:
-        raise CommandFailed(f"{error.filename or output} cannot be written: {error.strerror}") from error
+        raise CommandFailed(f"cannot write {error.filename or output}: {error.strerror}") from error
     if as_json:
         print_json(
             {"output": str(output), "files": written, "logins": [_document(seat, seat in made) for seat in seats]}
@@ -120,9 +122,6 @@ def nats_config(
     else:
         _show(output, written, seats, made)
     return DONE
-
-
-# Who logs in.
 
 
 def _logins(
@@ -137,12 +136,12 @@ def _logins(
 
     tasks = {_login_name(worker.name): tuple(sorted(worker.tasks)) for worker in app.workers} if app is not None else {}
     if app is not None and len(tasks) < len(app.workers):
-        raise ValueError(f"two workers of {app.name} would have the same login; rename one")
-    asked = [_worker(each) for each in workers or ()]
-    _refuse_repeated("worker", [name for name, _ in asked])
+        raise ValueError(f"two workers of {app.name} would get the same login; rename one")
+    named_workers = [_worker(each) for each in workers or ()]
+    _refuse_repeated("worker", [name for name, _ in named_workers])
     if app is not None:
-        _refuse_unknown_tasks(app, asked, {*app.tasks, *further_tasks})
-    tasks |= dict(asked)
+        _refuse_unknown_tasks(app, named_workers, {*app.tasks, *further_tasks})
+    tasks |= dict(named_workers)
     named: list[tuple[Role, Sequence[str]]] = [
         (Role.RUNTIME, ("runtime", "console")),
         (Role.CLIENT, clients or ("client",)),
@@ -156,7 +155,7 @@ def _logins(
 
 
 def _login_name(worker: str) -> str:
-    """The login of an app's worker, whose own name may be any text."""
+    """Login name of an app's worker, whose own name may be any text."""
     return re.sub(r"[^a-z0-9]+", "-", worker.lower()).strip("-") or "worker"
 
 
@@ -164,19 +163,21 @@ def _worker(text: str) -> tuple[str, tuple[str, ...]]:
     name, equals, tasks = text.partition("=")
     found = tuple(dict.fromkeys(each.strip() for each in tasks.split(",") if each.strip()))
     if not (equals and found):
-        raise ValueError(f"--worker {text[:80]!r}: name the worker and its tasks, as in --worker painter=image.render")
+        raise ValueError(
+            f"--worker {text[:80]!r}: expected a worker and its tasks, as in --worker painter=image.render"
+        )
     return name.strip(), found
 
 
-def _refuse_unknown_tasks(app: App, asked: Iterable[tuple[str, tuple[str, ...]]], known: set[str]) -> None:
-    for name, tasks in asked:
+def _refuse_unknown_tasks(app: App, workers: Iterable[tuple[str, tuple[str, ...]]], known: set[str]) -> None:
+    for name, tasks in workers:
         for task in tasks:
             if task not in known:
                 close = get_close_matches(task, known, 1)
                 raise usage_error(
                     f"--worker {name}: the app {app.name!r} has no task {task!r}",
                     (f"Did you mean {close[0]!r}? " if close else "")
-                    + "Name tasks of workers elsewhere in PLANCAST_WORKERS__TASKS, here and where the app is deployed.",
+                    + "List tasks of other workers in PLANCAST_WORKERS__TASKS, here and where the app is deployed.",
                 )
 
 
@@ -186,15 +187,12 @@ def _refuse_repeated(what: str, names: Sequence[str]) -> None:
             raise usage_error(f"there is more than one {what} named {name!r}")
 
 
-# What is written.
-
-
 def _write(output: Path, form: str, seats: Sequence[Seat], subjects: Any) -> tuple[list[str], list[Seat]]:
-    """Write everything; returns the files in the folder, and the logins that have a new key."""
+    """Write everything; return the files, and the logins that got a new key."""
     from plancast_bus.jetstream import accounts
 
     if output.exists() and not output.is_dir():
-        raise usage_error(f"{output} is a file, and --output names a folder")
+        raise usage_error(f"{output} is a file, but --output takes a folder")
     output.mkdir(parents=True, exist_ok=True)
     made = [seat for seat in seats if _make_seed(output, seat)]
     config: dict[str, Any] = {}
@@ -211,12 +209,12 @@ def _write(output: Path, form: str, seats: Sequence[Seat], subjects: Any) -> tup
     if not server.exists():
         _replace(server, accounts.SERVER)
     elif server.read_text(encoding="utf-8") != accounts.SERVER:
-        note(f'{server} is kept as it is; it needs the line: include "{ACCOUNTS}"')
+        note(f'{server} was changed and is kept; it needs the line: include "{ACCOUNTS}"')
     return [ACCOUNTS, SERVER], made
 
 
 def _make_seed(output: Path, seat: Seat) -> bool:
-    """Make the key of a login, unless it has one; returns whether it is new."""
+    """Create the key of a login unless it has one; return True for a new key."""
     import nkeys
 
     for folder in (output / SEEDS, seat.seed.parent):
@@ -227,8 +225,8 @@ def _make_seed(output: Path, seat: Seat) -> bool:
     except FileExistsError:
         if seat.seed.stat().st_mode & 0o077:
             raise CommandFailed(
-                f"others on this machine may read {seat.seed}, so the key may be known to them",
-                hint="Remove it and run this again for a new key; or, if nobody else has seen it, chmod 600.",
+                f"other users of this machine can read {seat.seed}, so the key may be compromised",
+                hint="Remove it and run this again for a new key; or chmod 600 if no other user has read it.",
             ) from None
         return False
     with open(descriptor, "wb") as file:
@@ -241,9 +239,9 @@ def _public_key(seed: Path) -> str:
 
     try:
         public: bytes = nkeys.from_seed(bytearray(seed.read_bytes().strip())).public_key
-    except Exception as error:  # the library raises all kinds; its message could show what it has read
+    except Exception as error:  # of any type; its message could contain the seed
         raise CommandFailed(
-            f"{seed} holds no seed of an nkey ({type(error).__name__})",
+            f"{seed} does not contain the seed of an nkey ({type(error).__name__})",
             hint="Remove it and run this again for a new key.",
         ) from None
     return public.decode()
@@ -263,15 +261,12 @@ def _text(value: Any) -> str:
 
 
 def _replace(file: Path, text: str, mode: int = 0o644) -> None:
-    """Write a file as a whole; a reader sees the old one or the new one."""
+    """Replace a file atomically."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as open_file:
         open_file.write(text)
     draft.replace(file)
-
-
-# What is said.
 
 
 def _document(seat: Seat, is_new: bool) -> dict[str, Any]:
@@ -295,10 +290,8 @@ def _show(output: Path, written: Sequence[str], seats: Sequence[Seat], made: Seq
         about = f" ({', '.join(login.tasks)})" if login.tasks else ""
         print_line(f"{login.role}{about}: PLANCAST_NATS__NKEY={seat.seed} PLANCAST_NATS__INBOX_PREFIX={login.inbox}")
     if 0 < len(made) < len(seats):
-        note("a nats-server that runs needs two reloads: it sets up the imports of new accounts with the second")
+        note("a running nats-server needs two reloads: the second one sets up the imports of new accounts")
     known = {seat.seed for seat in seats}
     for seed in sorted((output / SEEDS).rglob("*.nk")):
         if seed not in known:
-            note(
-                f"{seed} is the key of no login any more: its account is not written. Name it again, or remove the file"
-            )
+            note(f"{seed} belongs to no login any more, and its account is not written: add the login, or remove it")

@@ -1,4 +1,4 @@
-"""Commands that are run inside a Ray cluster, as a job, when its dashboard is what is named."""
+"""Runs commands as a job inside the Ray cluster, when the address is that of its dashboard."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ if TYPE_CHECKING:
     from plancast.settings import Settings
 
 _OWN = ("PLANCAST_RAY__ADDRESS", "PLANCAST_RAY__AUTH_TOKEN_PATH", "PLANCAST_DATA_DIR")
-"""What means this machine alone."""
+"""Variables that are valid on this machine alone."""
 _NOISE = ("Running entrypoint for job", "INFO job_manager", "INFO worker.py", "INFO packaging.py")
 
 
 def is_dashboard(address: str) -> bool:
-    """Whether an address is that of Ray's dashboard, which runs jobs, and not one to join."""
+    """True for the address of Ray's dashboard, which runs jobs but cannot be joined."""
     return address.startswith(("http://", "https://"))
 
 
 def run_in_cluster(arguments: Sequence[str], settings: Settings, code: Code | None = None) -> dict[str, Any]:
-    """Run ``plancast <arguments> --json`` on the cluster's head, and return what it has printed.
+    """Run ``plancast <arguments> --json`` on the cluster's head, and return the JSON that it prints.
 
-    Settings of this environment go with it, those that are secret do not: the cluster has its own.
+    Settings of this environment are passed along, except secrets: the cluster needs its own.
 
     Raises:
-        CommandFailed: the command has failed there; says the same, with the same exit code.
+        CommandFailed: the command failed there; carries its message and exit code.
         BusUnavailable: the dashboard does not answer.
     """
     from plancast_actors.ray import jobs
 
     env = dict(code.runtime_env) if code is not None and code.runtime_env else {}
     env["env_vars"] = _environment(settings)
-    said: list[str] = []
+    printed: list[str] = []
 
     def follow(line: str) -> None:
-        if line == "{" or said:
-            said.append(line)
+        if line == "{" or printed:
+            printed.append(line)
         elif line.strip() and not line.startswith(("error: ", "hint: ")) and not any(each in line for each in _NOISE):
             note(f"  {line}")
 
@@ -56,18 +56,18 @@ def run_in_cluster(arguments: Sequence[str], settings: Settings, code: Code | No
         settings.ray.auth_token_path,
     )
     lines = outcome.output.splitlines()
-    document = _document(said)
+    document = _document(printed)
     if document is None or not (outcome.succeeded or outcome.exit_code == FAILED):
         raise CommandFailed(
-            _after("error: ", lines) or f"the job {outcome.job_id} has failed: {outcome.message[-500:]}",
-            hint=_after("hint: ", lines) or f"`ray job logs {outcome.job_id}` shows all that it has written.",
+            _after("error: ", lines) or f"the job {outcome.job_id} failed: {outcome.message[-500:]}",
+            hint=_after("hint: ", lines) or f"`ray job logs {outcome.job_id}` shows its output.",
             code=outcome.exit_code or FAILED,
         )
     return document
 
 
 def _document(lines: Sequence[str]) -> dict[str, Any] | None:
-    """The JSON at the end of what was printed; Ray may have its say before and after."""
+    """The JSON document in the output; Ray may print other lines around it."""
     for end in range(len(lines), 0, -1):
         if lines[end - 1] == "}":
             try:
@@ -84,19 +84,19 @@ def _after(prefix: str, lines: Sequence[str]) -> str:
 
 def _environment(settings: Settings) -> dict[str, str]:
     secret = _secrets(type(settings), "PLANCAST_")
-    said = {name: value for name, value in os.environ.items() if name.upper().startswith("PLANCAST_")}
-    kept_back = sorted(name for name in said if f"{name.upper()}__".startswith(tuple(f"{each}__" for each in secret)))
+    found = {name: value for name, value in os.environ.items() if name.upper().startswith("PLANCAST_")}
+    kept_back = sorted(name for name in found if f"{name.upper()}__".startswith(tuple(f"{each}__" for each in secret)))
     if kept_back:
-        note(f"not sent, since jobs can be read by others: {', '.join(kept_back)}; the cluster needs its own")
-    sent = {name: value for name, value in said.items() if name not in kept_back and name.upper() not in _OWN}
+        note(f"not sent, because others can read jobs: {', '.join(kept_back)}; the cluster needs its own")
+    sent = {name: value for name, value in found.items() if name not in kept_back and name.upper() not in _OWN}
     sent["PLANCAST_RAY__NAMESPACE"] = settings.ray.namespace
     if settings.nats.url:
-        sent["PLANCAST_NATS__URL"] = settings.nats.url  # a login in it was taken out when it was read
+        sent["PLANCAST_NATS__URL"] = settings.nats.url  # reading the settings has removed a login from it
     return sent
 
 
 def _secrets(model: type[BaseModel], prefix: str) -> set[str]:
-    """Names of the variables of all settings that are secret."""
+    """Names of the variables of all secret settings."""
     found = set()
     for name, field in model.model_fields.items():
         kind: Any = field.annotation

@@ -1,4 +1,4 @@
-"""`plancast status` and `stop`: what runs, here or on a Ray cluster."""
+"""`plancast status` and `stop`, for a local app or a deployment on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def status(
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Show what runs: the actors, and the plans by status. Exits 1 when nothing runs."""
+    """Show the running actors and the plans by status. Exits 1 when nothing runs."""
     settings = load_settings(nats_url=nats_url, address=address, data_dir=data_dir)
     running = None if address else find_running(settings.data_dir)
     if running is not None:
@@ -79,7 +79,7 @@ async def _actors(settings: Settings) -> dict[str, Any] | None:
 
 
 async def _stored(settings: Settings) -> tuple[dict[str, int], dict[str, Any] | None]:
-    """Plans by status, and what is known of the release that was deployed last."""
+    """Number of plans by status, and the record of the last release."""
     from plancast_actors.release import RECORD
 
     counts: dict[str, int] = {}
@@ -95,11 +95,11 @@ async def _stored(settings: Settings) -> tuple[dict[str, int], dict[str, Any] | 
 def stop(
     address: RayAddress = None,
     data_dir: DataDir = None,
-    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long draining may take.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Maximum time for draining.")] = 60.0,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Drain and stop what runs here, or the deployment on --address. Plans go on when the app runs again."""
+    """Drain and stop the local app, or the deployment on --address. Plans continue when the app runs again."""
     settings = load_settings(address=address, data_dir=data_dir)
     if not address and is_held(settings.data_dir):
         return asyncio.run(_stop_here(settings.data_dir, timeout, as_json))
@@ -115,14 +115,14 @@ async def _stop_here(folder: Path, timeout: float, as_json: bool) -> int:
     running = find_running(folder)
     if running is None:
         raise CommandFailed(
-            f"plancast is starting or stopping on the data folder {folder}", hint="Try again in a moment."
+            f"plancast is starting or stopping in the data folder {folder}", hint="Try again in a moment."
         )
     with contextlib.suppress(ProcessLookupError):
         os.kill(running.pid, signal.SIGTERM)
     if not await wait_until_released(folder, timeout):
         raise CommandFailed(
             f"process {running.pid} has not ended after {timeout:g} s",
-            hint=f"It may still be draining. Look again with `plancast status`, or end it with `kill {running.pid}`.",
+            hint=f"It may still be draining. Check with `plancast status`, or end it with `kill {running.pid}`.",
         )
     return _stopped(f"stopped {running.app or 'plancast'} (process {running.pid})", as_json)
 
@@ -135,7 +135,7 @@ async def _stop_deployment(settings: Settings, timeout: float, as_json: bool) ->
 
 async def _take_down(deployment: Deployment, timeout: float) -> None:
     if not await deployment.drain(timeout):
-        note(f"not everything was drained in {timeout:g} s; events in hand come again at the next start")
+        note(f"draining did not finish in {timeout:g} s; events in flight are redelivered at the next start")
     await deployment.down()
 
 
@@ -149,6 +149,6 @@ def _stopped(text: str, as_json: bool) -> int:
 
 def _nothing_runs(folder: Path) -> CommandFailed:
     return CommandFailed(
-        f"nothing runs on the data folder {folder}",
-        hint="Start something with `plancast run MODULE:APP`, or name a Ray cluster with --address.",
+        f"no plancast runs in the data folder {folder}",
+        hint="Start an app with `plancast run MODULE:APP`, or give a Ray cluster with --address.",
     )

@@ -1,4 +1,4 @@
-"""How `plancast status` looks."""
+"""Output of `plancast status`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plancast.plan.status import PlanStatus
 from plancast.terminal.output import cell, duration, fields, out, status_text, table
 
 _NOT_COLUMNS = frozenset({"name", "alive", "error"})
-_SELDOM = frozenset(
+_MOSTLY_ZERO = frozenset(
     {
         "activations",
         "crashed",
@@ -28,7 +28,7 @@ _SELDOM = frozenset(
 
 
 def show_status(document: dict[str, Any], now: float) -> None:
-    """Show what runs: where, its actors, and plans by status."""
+    """Print addresses, plans by status, and actors."""
     console = out()
     about = fields()
     if document["pid"] is not None:
@@ -37,14 +37,14 @@ def show_status(document: dict[str, Any], now: float) -> None:
     elif document["actors"] is not None:
         about.add_row("running", cell(f"deployed on {document['ray']}"))
     else:
-        about.add_row("running", cell("nothing that can be seen from here", "yellow"))
+        about.add_row("running", cell("nothing visible from here", "yellow"))
     about.add_row("namespace", cell(document["namespace"]))
     release = document.get("release")
     if release is not None and release.get("code"):
         age = duration(now - release["deployed_at"])
         about.add_row("release", cell(f"{release['code']}, deployed {age} ago by plancast {release['plancast']}"))
     if document["actors"] is not None and not document["actors"].get("dispatchers"):
-        about.add_row("drained", cell("it takes nothing, until it is deployed again", "yellow"))
+        about.add_row("drained", cell("accepts no work until it is deployed again", "yellow"))
     about.add_row("nats", cell(document["nats"] or "–"))
     if document.get("console"):
         about.add_row("console", cell(document["console"]))
@@ -76,11 +76,11 @@ def _show_actors(kind: str, actors: list[dict[str, Any]]) -> None:
 
 
 def _worth_showing(key: str, actors: list[dict[str, Any]]) -> bool:
-    """Lists are for the JSON, and so is what is seldom anything but zero."""
+    """Exclude lists, and counters that are mostly zero; the JSON has them."""
     values = [actor.get(key) for actor in actors]
     if key in _NOT_COLUMNS or any(isinstance(value, (list, dict)) for value in values):
         return False
-    return key not in _SELDOM or any(values)
+    return key not in _MOSTLY_ZERO or any(values)
 
 
 def _value(key: str, value: Any) -> Text:

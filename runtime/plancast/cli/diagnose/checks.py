@@ -1,4 +1,4 @@
-"""What `plancast doctor` makes of the evidence. No I/O."""
+"""The checks of `plancast doctor`: pure functions from evidence to findings."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from plancast.cli.diagnose.evidence import Evidence
 from plancast.terminal.output import duration, plural, size
 
 FULL = 0.8
-"""Share of a stream's bound from which on it counts as nearly full."""
+"""Fill level from which a stream counts as nearly full."""
 CHECKPOINT_EVENTS = 4
-"""Events of the largest size that a checkpoint should have room for: the goal, in the state and in the timeline, an
-answer in both."""
+"""Events of the maximum size that a checkpoint must hold: the goal and a response, each in the state and in the
+timeline."""
 LAG = 10_000
-"""Messages that wait for one consumer from which on it counts as behind."""
+"""Pending messages from which a consumer counts as behind."""
 CLOCK_SKEW = 1.0
-"""Seconds between the clocks of this machine and the server that are too many: timers would be off."""
+"""Seconds of clock skew to the server from which timers would be off."""
 REDELIVERED = 100
-"""Messages that one consumer was given again and has not acknowledged, from which on something seems to fail."""
+"""Redelivered and unacknowledged messages of a consumer from which its reader seems to fail."""
 SILENT_SECONDS = 60.0
-"""Seconds since a consumer was given a message, while some wait, from which on nobody seems to read."""
+"""Seconds without a delivery, while messages are pending, from which a consumer seems to have no reader."""
 LOW_DISK = 0.1
-"""Share of a disk that should be free."""
+"""Minimum free share of a disk."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check has found."""
+    """The result of a check."""
 
     check: str
     level: Literal["ok", "warning", "fault"]
     detail: str
     advice: str = ""
-    """What to do about it."""
+    """Remedy."""
     meaning: str = ""
-    """What it means for plans."""
+    """Effect on plans."""
 
 
 def examine(evidence: Evidence) -> list[Finding]:
-    """All findings, in the order in which one would look."""
+    """All findings, in a fixed order from server to plans."""
     return [finding for check in _CHECKS for finding in check(evidence)]
 
 
@@ -64,9 +64,9 @@ def _jetstream(server: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(
                 "jetstream",
                 "warning",
-                f"JetStream holds {size(used)} {where}, has {size(reserved)} reserved, and may have {size(bound)}",
+                f"JetStream uses {size(used)} {where}, has {size(reserved)} reserved, and is limited to {size(bound)}",
                 "Raise the account's limit, or lower PLANCAST_BUS__MAX_STREAM_BYTES and PLANCAST_BUS__FACTS_MAX_AGE.",
-                "At the limit nothing is stored: publishers are refused, and plans wait.",
+                "At the limit nothing is stored: publishers get errors, and plans wait.",
             )
     for kind in ("streams", "consumers"):
         have, most = server.get(kind, 0), limits.get(f"max_{kind}", -1)
@@ -75,32 +75,32 @@ def _jetstream(server: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(
                 "jetstream",
                 "warning",
-                f"the account may have {most:,} {kind}, and has {have:,}",
+                f"the account has {have:,} of at most {most:,} {kind}",
                 f"Raise max_{kind} of the account before the next app is deployed.",
-                f"What needs another of the {kind} cannot start.",
+                f"No more {kind} can be created, so that other apps cannot start.",
             )
     if not full:
         bound = limits.get("max_storage", -1)
-        of = f" of {size(bound)}" if bound > 0 else ", without a limit for the account"
-        yield Finding("jetstream", "ok", f"JetStream is on and holds {size(server['storage_bytes'])} on disk{of}")
+        of = f" of {size(bound)}" if bound > 0 else "; the account has no limit"
+        yield Finding("jetstream", "ok", f"JetStream is enabled and uses {size(server['storage_bytes'])} on disk{of}")
 
 
 def _clock(evidence: Evidence) -> Iterator[Finding]:
     if evidence.clock_skew is None:
         return
     skew, precision = evidence.clock_skew
-    told = f"known to {duration(max(precision, 0.0001))}"
+    measured = f"measured to {duration(max(precision, 0.0001))}"
     if abs(skew) - precision < CLOCK_SKEW:
         within = duration(max(abs(skew) + precision, 0.0001))
-        yield Finding("clock", "ok", f"the clocks here and at the server agree within {within}, {told}")
+        yield Finding("clock", "ok", f"this machine's and the server's clocks agree within {within}, {measured}")
         return
     side = "ahead of" if skew > 0 else "behind"
     yield Finding(
         "clock",
         "fault",
-        f"the server's clock is {duration(abs(skew))} {side} the one here, {told}",
-        "Synchronise both with NTP.",
-        "Timeouts, retries and the ages of plans are off by as much.",
+        f"the server's clock is {duration(abs(skew))} {side} this machine's, {measured}",
+        "Synchronize both with NTP.",
+        "Timeouts, retries and plan ages are off by this amount.",
     )
 
 
@@ -112,18 +112,18 @@ def _streams(evidence: Evidence) -> Iterator[Finding]:
             "streams",
             "fault",
             f"{plural(len(missing), 'stream')} missing: {', '.join(missing)}",
-            "`plancast run` or `plancast deploy` makes them; PLANCAST_BUS__PREFIX names another prefix.",
+            "`plancast run` or `plancast deploy` creates them; PLANCAST_BUS__PREFIX selects another prefix.",
         )
         return
     held = sum(stream["bytes"] for stream in streams.values())
-    yield Finding("streams", "ok", f"all {len(streams)} streams are there, {size(held)} in all")
+    yield Finding("streams", "ok", f"all {len(streams)} streams exist and hold {size(held)}")
     yield from _drift(streams)
     in_memory = [name for name, stream in streams.items() if stream["storage"] == "memory"]
     if in_memory:
         yield Finding(
             "streams",
             "warning",
-            f"{plural(len(in_memory), 'stream')} in memory: a restart of the server loses all plans",
+            f"{plural(len(in_memory), 'stream')} in memory: all plans are lost when the server restarts",
             "Set PLANCAST_BUS__STORAGE=file and use another prefix.",
         )
 
@@ -131,26 +131,26 @@ def _streams(evidence: Evidence) -> Iterator[Finding]:
 def _drift(streams: dict[str, Any]) -> Iterator[Finding]:
     for name, stream in streams.items():
         if differs := stream.get("differs"):
-            told = "; ".join(
-                f"{key} is {_short(has)}, asked for {_short(asked)}" for key, (has, asked) in differs.items()
+            differences = "; ".join(
+                f"{key} is {_short(has)}, configured as {_short(asked)}" for key, (has, asked) in differs.items()
             )
             fixed = differs.keys() & {"storage", "retention"} or _shards_differ(differs)
             yield Finding(
                 "streams",
                 "fault" if fixed else "warning",
-                f"{name} is not as the settings of this shell ask: {told}",
-                "That cannot be changed once it exists: set it as it is, or use another PLANCAST_BUS__PREFIX."
+                f"{name} differs from the settings of this shell: {differences}",
+                "It cannot be changed once the stream exists: adapt the settings, or use another PLANCAST_BUS__PREFIX."
                 if fixed
-                else "The next `plancast run`, `deploy` or `worker` with these settings changes it. Give all processes "
-                "the same settings.",
+                else "The next `plancast run`, `deploy` or `worker` with these settings changes it. Use them for "
+                "all processes.",
                 "`plancast run` and `deploy` refuse to start with these settings." if fixed else "",
             )
         if lagging := stream.get("lagging_replicas"):
             yield Finding(
                 "streams",
                 "warning",
-                f"{name} has replicas that are away or behind: {', '.join(lagging)}",
-                "See that all servers of the cluster run and reach each other.",
+                f"{name} has replicas that are offline or behind: {', '.join(lagging)}",
+                "Check that all servers of the cluster run and reach each other.",
                 "Losing another server could lose its newest messages, or stop it.",
             )
 
@@ -170,7 +170,7 @@ def _limits(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "limits",
             "fault",
-            f"the server takes messages of {size(largest)}, and events may have {size(asked)}",
+            f"the server accepts messages of {size(largest)}, but events may have {size(asked)}",
             "Raise max_payload of the server, or lower PLANCAST_BUS__MAX_EVENT_BYTES.",
         )
     full = [
@@ -182,20 +182,20 @@ def _limits(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "limits",
             "fault",
-            f"nearly full: {', '.join(full)}; a full stream refuses publishers",
-            "See that its consumers run, or raise PLANCAST_BUS__MAX_STREAM_BYTES.",
+            f"nearly full: {', '.join(full)}; a full stream rejects messages",
+            "Check that its consumers run, or raise PLANCAST_BUS__MAX_STREAM_BYTES.",
         )
     if asked <= largest < CHECKPOINT_EVENTS * asked:
         yield Finding(
             "limits",
             "warning",
-            f"the server takes messages of {size(largest)}; a plan whose events come near their limit of {size(asked)} "
+            f"the server accepts messages of {size(largest)}; a plan with events close to their limit of {size(asked)} "
             "fails, since its checkpoint holds several of them",
             f"Raise max_payload of the server to {size(CHECKPOINT_EVENTS * asked)}, or lower "
             "PLANCAST_BUS__MAX_EVENT_BYTES.",
         )
     elif largest >= asked and not full:
-        yield Finding("limits", "ok", "no stream is near its bound")
+        yield Finding("limits", "ok", "no stream is nearly full")
 
 
 def _storage(evidence: Evidence) -> Iterator[Finding]:
@@ -203,11 +203,11 @@ def _storage(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "storage",
             "fault",
-            f"the server stores nothing, and plans wait: {evidence.refusal}",
-            "Free disk space, raise max_file_store of the server, or purge facts: plans go on by themselves.",
+            f"the server rejects writes, and plans wait: {evidence.refusal}",
+            "Free disk space, raise max_file_store of the server, or purge facts; plans then continue by themselves.",
         )
     elif evidence.health["streams"]:
-        yield Finding("storage", "ok", f"the server stores what is written; {_durability(evidence)}")
+        yield Finding("storage", "ok", f"the server accepts writes; {_durability(evidence)}")
     if evidence.disk is not None:
         total, free = evidence.disk
         low = total > 0 and free < LOW_DISK * total
@@ -215,8 +215,8 @@ def _storage(evidence: Evidence) -> Iterator[Finding]:
             "disk",
             "warning" if low else "ok",
             f"the disk of the embedded server has {size(free)} free of {size(total)}",
-            "Free some, or move the data folder (--data-dir)." if low else "",
-            "Once it is full nothing is stored, and plans wait." if low else "",
+            "Free some space, or move the data folder (--data-dir)." if low else "",
+            "When the disk is full nothing is stored, and plans wait." if low else "",
         )
 
 
@@ -225,8 +225,8 @@ def _durability(evidence: Evidence) -> str:
     copies = f"{replicas} replicas" if replicas > 1 else "one copy"
     if evidence.sync_interval == "always":
         return f"{copies}, every write synced to disk"
-    how = f"every {evidence.sync_interval}" if evidence.sync_interval else "as its sync_interval says (2m by default)"
-    return f"{copies}, synced to disk {how}: a loss of power may cost what came since"
+    how = f"every {evidence.sync_interval}" if evidence.sync_interval else "at its sync_interval (2m by default)"
+    return f"{copies}, synced to disk {how}: a power loss may lose the writes since"
 
 
 def _consumers(evidence: Evidence) -> Iterator[Finding]:
@@ -249,39 +249,39 @@ def _consumers(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "consumers",
             "fault",
-            f"nobody reads {' and '.join(unread)}",
-            "Run the app that takes them: `plancast run` or `plancast deploy`, `plancast worker` for tasks.",
-            "Their plans wait until somebody does. Nothing is lost.",
+            f"no consumer reads {' and '.join(unread)}",
+            "Run the app that processes them: `plancast run` or `plancast deploy`, `plancast worker` for tasks.",
+            "Their plans wait until they are read. Nothing is lost.",
         )
     if silent:
         yield Finding(
             "consumers",
             "fault",
-            f"messages wait, and nobody has read for {duration(SILENT_SECONDS)}: {', '.join(silent)}",
-            "`plancast status` shows whether all actors live; tasks need a worker that takes them.",
-            "Their plans wait until somebody does. Nothing is lost.",
+            f"pending messages have not been read for {duration(SILENT_SECONDS)}: {', '.join(silent)}",
+            "`plancast status` shows whether all actors are alive; tasks need a worker that accepts them.",
+            "Their plans wait until they are read. Nothing is lost.",
         )
     if behind:
         yield Finding(
             "consumers",
             "warning",
             f"behind: {', '.join(behind)}",
-            "`plancast status` shows whether all actors live; more --hosts or workers catch up sooner.",
+            "`plancast status` shows whether all actors are alive; more --hosts or workers catch up faster.",
         )
     if again:
         yield Finding(
             "consumers",
             "warning",
-            f"given out again, and not done yet: {', '.join(again)}",
-            "See the logs of workers and hosts: processes that end, handlers that raise RetryableError.",
-            "Somebody takes these messages, and does not get to their end.",
+            f"redelivered and not acknowledged: {', '.join(again)}",
+            "Check the logs of workers and hosts for crashes and for handlers that raise RetryableError.",
+            "A process receives these messages but does not complete them.",
         )
     if total and not (unread or behind or silent or again):
         yield Finding("consumers", "ok", f"{plural(total, 'consumer')} keep up" if total > 1 else "1 consumer keeps up")
 
 
 def _silent(consumer: dict[str, Any]) -> bool:
-    """Messages wait, nobody asks for them, and nobody has been given one for a while."""
+    """True if messages are pending, no reader pulls, and none has been delivered for a while."""
     if not consumer["pending"] or consumer.get("waiting_pulls", 1) or consumer.get("ack_pending"):
         return False
     idle = consumer.get("idle_seconds")
@@ -292,7 +292,7 @@ def _ray(evidence: Evidence) -> Iterator[Finding]:
     ray = evidence.ray
     if not ray.address:
         yield Finding(
-            "ray", "ok", "Ray was not looked at: no cluster is named (--address, RAY_ADDRESS), none runs here"
+            "ray", "ok", "Ray was not checked: no cluster is given (--address, RAY_ADDRESS), and none runs here"
         )
         return
     if ray.error:
@@ -300,9 +300,9 @@ def _ray(evidence: Evidence) -> Iterator[Finding]:
             "ray",
             "fault",
             ray.error,
-            "Is the address right, and Ray the same version there as here? A cluster with token authentication needs "
+            "Check the address, and that both sides run one Ray version. A cluster with token authentication needs "
             "RAY_AUTH_MODE=token here too.",
-            "Nothing moves plans where Ray is gone; they go on from NATS once the app is deployed again.",
+            "Without Ray no plan makes progress; plans continue from NATS once the app is deployed again.",
         )
         return
     found = ray.cluster
@@ -314,8 +314,8 @@ def _ray(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "ray",
             "warning",
-            f"{plural(found['dead_nodes'], 'node')} of the cluster ended since it began",
-            "Nothing, if that was meant: what lived there was started elsewhere.",
+            f"{plural(found['dead_nodes'], 'node')} of the cluster died since it started",
+            "None if that was intended: actors of these nodes were restarted elsewhere.",
         )
     yield from _actors(ray.actors)
 
@@ -326,23 +326,23 @@ def _actors(actors: dict[str, Any] | None) -> Iterator[Finding]:
             "actors",
             "warning",
             "nothing is deployed on this Ray cluster, in this namespace",
-            "`plancast deploy MODULE:APP`; PLANCAST_RAY__NAMESPACE names another namespace.",
-            "Plans wait until an app that takes them is deployed.",
+            "`plancast deploy MODULE:APP` deploys an app; PLANCAST_RAY__NAMESPACE selects another namespace.",
+            "Plans wait until their app is deployed.",
         )
         return
-    said = {kind: reports for kind, reports in actors.items() if isinstance(reports, list) and reports}
-    gone = [str(each.get("name")) for reports in said.values() for each in reports if not each.get("alive", True)]
+    found = {kind: reports for kind, reports in actors.items() if isinstance(reports, list) and reports}
+    gone = [str(each.get("name")) for reports in found.values() for each in reports if not each.get("alive", True)]
     if gone:
         yield Finding(
             "actors",
             "fault",
-            f"{plural(len(gone), 'actor')} without an answer: {', '.join(gone[:5])}",
-            "Ray restarts them; where they do not come back, `ray list actors` and the logs of their node say why.",
-            "What they had in hand is given to others, or waits for them.",
+            f"{plural(len(gone), 'actor')} not responding: {', '.join(gone[:5])}",
+            "Ray restarts them; if they do not return, check `ray list actors` and the logs of their node.",
+            "Their work in flight moves to other actors, or waits for them.",
         )
     else:
-        counts = ", ".join(plural(len(reports), kind.removesuffix("s")) for kind, reports in said.items())
-        yield Finding("actors", "ok", f"all actors answer: {counts}")
+        counts = ", ".join(plural(len(reports), kind.removesuffix("s")) for kind, reports in found.items())
+        yield Finding("actors", "ok", f"all actors respond: {counts}")
 
 
 def _apps(evidence: Evidence) -> Iterator[Finding]:
@@ -358,14 +358,14 @@ def _dead_letters(evidence: Evidence) -> Iterator[Finding]:
             "dead letters",
             "warning",
             f"{plural(evidence.dead_letters, 'message')} could not be processed",
-            "`plancast deadletters list` tells why; `plancast deadletters replay N` tries again.",
+            "`plancast deadletters list` shows why; `plancast deadletters replay N` publishes one again.",
         )
     else:
         yield Finding("dead letters", "ok", "no dead letters")
 
 
 def _youth(evidence: Evidence) -> float | None:
-    """Seconds that the dispatcher has been there, when it is too young to have reported; None otherwise."""
+    """Age of the dispatcher in seconds while it is too young to have reported; None afterwards."""
     dispatchers = (evidence.ray.actors or {}).get("dispatchers") or ()
     up = max((float(each["up_seconds"]) for each in dispatchers if each.get("up_seconds") is not None), default=None)
     sweep = evidence.settings.plans.sweep_seconds
@@ -381,29 +381,28 @@ def _stuck_plans(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "stuck plans",
             "ok",
-            f"the dispatcher is {duration(young)} old, and has not looked for plans that stand still; they were looked "
-            "at from here",
+            f"the dispatcher is {duration(young)} old and has not looked for stalled plans yet; this command did",
         )
     elif evidence.seen_here and evidence.apps:
         yield Finding(
             "stuck plans",
             "warning",
-            "no dispatcher has reported on plans that stand still; a part of them was looked at from here",
-            "`plancast status` shows whether a dispatcher lives; PLANCAST_PLANS__SWEEP_SECONDS=0 turns reports off.",
-            "Plans that stand still are not found, and not got going again.",
+            "no dispatcher has reported on stalled plans; this command has checked a part of the plans",
+            "`plancast status` shows whether a dispatcher is alive; PLANCAST_PLANS__SWEEP_SECONDS=0 disables reports.",
+            "Stalled plans are neither found nor restarted.",
         )
     if not report["stalled"]:
-        yield Finding("stuck plans", "ok", "no plan stands still")
+        yield Finding("stuck plans", "ok", "no plan is stalled")
         return
     names, count = ", ".join(report["names"]), report["stalled"]
     more = f" and {count - len(report['names']):,} more" if count > len(report["names"]) else ""
     yield Finding(
         "stuck plans",
         "warning",
-        f"{plural(count, 'plan')} waiting for nothing: {names}{more}",
-        "`plancast plans history PLAN` shows how it came to that; send the event that it needs, or `plancast plans "
+        f"{plural(count, 'plan')} stalled: {names}{more}",
+        "`plancast plans history PLAN` shows what happened; send the event that the plan needs, or `plancast plans "
         "cancel PLAN`.",
-        "They run, with nothing under way, no timer due and no model asked: nothing but an event will move them.",
+        "They are running without an open request, timer or model call: only a new event can move them.",
     )
 
 

@@ -1,4 +1,4 @@
-"""`plancast deadletters`: the messages that could not be processed."""
+"""`plancast deadletters`: lists and replays messages that could not be processed."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from plancast_bus.ports.bus import DeadLetter
 
 deadletters = typer.Typer(
-    rich_markup_mode="markdown", no_args_is_help=True, help="Messages that could not be processed: look, and replay."
+    rich_markup_mode="markdown", no_args_is_help=True, help="Inspect and replay messages that could not be processed."
 )
 
-Number = Annotated[int, typer.Argument(metavar="N", min=1, help="The dead letter's number.")]
+Number = Annotated[int, typer.Argument(metavar="N", min=1, help="Number of the dead letter.")]
 
 
 @deadletters.command("list")
 def list_letters(
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="At most so many; 0 for all.")] = 100,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Maximum number of dead letters; 0 for all.")] = 100,
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
@@ -81,7 +81,7 @@ async def _letters(nats_url: str | None, limit: int | None) -> tuple[list[DeadLe
 
 @deadletters.command()
 def show(number: Number, nats_url: NatsUrl = None, as_json: AsJson = False, verbose: Verbose = 0) -> int:
-    """Show a dead letter, its payload included."""
+    """Show a dead letter with its payload."""
     letter = asyncio.run(_letter(nats_url, number))
     if as_json:
         print_json(_document(letter, with_payload=True))
@@ -93,12 +93,12 @@ def show(number: Number, nats_url: NatsUrl = None, as_json: AsJson = False, verb
     about.add_row("subject", cell(letter.subject))
     about.add_row("message id", cell(letter.message_id or "–"))
     about.add_row("content type", cell(letter.content_type or "– (read as JSON)"))
-    about.add_row("put aside", cell(f"{timestamp(letter.time)} UTC"))
+    about.add_row("stored", cell(f"{timestamp(letter.time)} UTC"))
     about.add_row("size", size(len(letter.payload) if letter.cut_from is None else letter.cut_from))
     if letter.more:
-        about.add_row("more", f"{letter.more:,} messages put aside with it, which are replayed with it")
+        about.add_row("more", f"{letter.more:,} messages stored with it, which are replayed with it")
     if letter.cut_from is not None:
-        about.add_row("cut", f"only the first {size(len(letter.payload))} were kept; it cannot be replayed")
+        about.add_row("cut", f"only the first {size(len(letter.payload))} were stored; it cannot be replayed")
     console = out()
     console.print(about)
     console.print()
@@ -113,18 +113,18 @@ async def _letter(nats_url: str | None, number: int) -> DeadLetter:
 
 @deadletters.command()
 def replay(
-    number: Annotated[int | None, typer.Argument(metavar="N", min=1, help="The dead letter's number.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Replay all that there are now.")] = False,
+    number: Annotated[int | None, typer.Argument(metavar="N", min=1, help="Number of the dead letter.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Replay all current dead letters.")] = False,
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Publish a dead letter again as it came, and forget it here. It comes back if it fails again.
+    """Publish a dead letter again and remove it. It returns if it fails again.
 
-    One that was too large to be kept whole cannot be replayed, and stays.
+    One that was too large to be stored whole cannot be replayed, and stays.
     """
     if (number is None) is not everything:
-        raise usage_error("say which one to replay: its number, or --all")
+        raise usage_error("give the number of a dead letter, or --all")
     with working("replaying"):
         replayed, failed = asyncio.run(_replay(nats_url, number))
     if as_json:
@@ -178,7 +178,7 @@ def _document(letter: DeadLetter, *, with_payload: bool = False) -> dict[str, An
 
 
 def _decoded(letter: DeadLetter) -> Any:
-    """The payload as a value, or as text; None when it is neither."""
+    """The payload as a value or text; None when it is neither."""
     from plancast_bus.errors import InvalidEnvelope
     from plancast_bus.events.codec import load
 

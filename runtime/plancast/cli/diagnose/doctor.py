@@ -1,4 +1,4 @@
-"""`plancast doctor`: whether everything that plans need is there and well, and what to do if not."""
+"""`plancast doctor`: checks everything that plans depend on, and advises on faults."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def doctor(
     nats_url: NatsUrl = None,
     address: RayAddress = None,
     data_dir: DataDir = None,
-    no_ray: Annotated[bool, typer.Option("--no-ray", help="Do not look at Ray: joining it takes seconds.")] = False,
+    no_ray: Annotated[bool, typer.Option("--no-ray", help="Skip Ray: joining it takes seconds.")] = False,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Check server, clock, streams, consumers, Ray and plans: what is wrong, what that means, and what to do.
+    """Check server, clock, streams, consumers, Ray and plans; print each fault with its effect and a remedy.
 
-    Exits 1 when something is at fault, 3 when the nats-server cannot be reached. Warnings are no faults.
+    Exits 1 on faults, 3 when the nats-server cannot be reached, and 0 on warnings alone.
     """
     settings = reachable_settings(nats_url, data_dir)
     running = find_running(settings.data_dir)
@@ -46,11 +46,11 @@ def doctor(
     elif not settings.ray.address and running is not None and running.is_on(settings):
         running.lead_to_ray(settings)
     try:
-        with working("looking"):
+        with working("checking"):
             findings = asyncio.run(_look(settings, with_ray=not no_ray))
         code = FAILED if any(each.level == "fault" for each in findings) else DONE
     except (BusUnavailable, UnsupportedServer) as error:
-        advice = "Start one with `plancast run MODULE:APP`, or name another with --nats-url."
+        advice = "Start one with `plancast run MODULE:APP`, or give another with --nats-url."
         findings, code = [Finding("server", "fault", str(error), advice)], NO_CONNECTION
     if as_json:
         print_json({"healthy": code == DONE, "findings": [asdict(each) for each in findings]})
@@ -67,17 +67,17 @@ async def _look(settings: Settings, *, with_ray: bool) -> list[Finding]:
 
 
 async def _restricted(bus: JetStreamBus) -> list[Finding]:
-    """What can be known through a login whose account has no JetStream."""
+    """Findings for a login whose account has no JetStream."""
     login = await bus.login()
     publishes = ", ".join(each for each in login.publishes if not each.startswith("$SYS."))
-    detail = f"this login has the account {login.account!r}, without JetStream; it may publish on {publishes}"
-    advice = "Streams, consumers, Ray and plans are examined with the runtime's login."
+    detail = f"this login's account {login.account!r} has no JetStream; it may publish on {publishes}"
+    advice = "Use the runtime's login to check streams, consumers, Ray and plans."
     findings = [Finding("login", "ok", detail, advice)]
     if await bus.is_deployed():
-        findings.append(Finding("streams", "ok", "the account is joined to that of a deployment"))
+        findings.append(Finding("streams", "ok", "the account imports the streams of a deployment"))
     else:
-        advice = "`plancast deploy` makes them; PLANCAST_BUS__PREFIX names another prefix."
-        findings.append(Finding("streams", "fault", "nothing answers for the streams of a deployment", advice))
+        advice = "`plancast deploy` creates them; PLANCAST_BUS__PREFIX selects another prefix."
+        findings.append(Finding("streams", "fault", "the account reaches no streams of a deployment", advice))
     return findings
 
 

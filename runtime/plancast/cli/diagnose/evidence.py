@@ -1,4 +1,4 @@
-"""What `plancast doctor` judges, and how it is gathered."""
+"""Gathers the evidence that `plancast doctor` checks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 Health = dict[str, Any]
 MAX_LOOKS = 500
-"""Plans that are looked at here, when no dispatcher has reported on plans that stand still."""
+"""Maximum number of plans to check for stalls when no dispatcher has reported."""
 MAX_READ = 20_000
-"""Summaries that are read for it."""
+"""Maximum number of summaries to read for this."""
 NAMED = 5
 _SAMPLES = 5
 _RAY_PATIENCE = 3.0
@@ -33,56 +33,56 @@ _FINISHED = frozenset({"completed", "failed", "cancelled"})
 
 
 class Skew(NamedTuple):
-    """How the clocks differ."""
+    """Difference of the clocks."""
 
     seconds: float
-    """That the server's clock is ahead."""
+    """By how much the server's clock is ahead."""
     precision: float
-    """How far off that may be, in seconds: half of the time that the answer took."""
+    """Maximum error in seconds: half of the round trip."""
 
 
 @dataclass(frozen=True)
 class RayEvidence:
-    """What is known of Ray."""
+    """State of Ray."""
 
     address: str = ""
-    """Where it was looked for; empty: none is named, and it was not looked for."""
+    """Address that was checked; empty when none is given."""
     error: str = ""
-    """Why it cannot be used."""
+    """Reason why it cannot be used."""
     cluster: dict[str, Any] = field(default_factory=dict)
     """Version, nodes and resources; see :func:`plancast_actors.ray.connection.look`."""
     actors: dict[str, Any] | None = None
-    """What the deployment's actors say of themselves; None: nothing is deployed there."""
+    """Reports of the deployment's actors; None when nothing is deployed."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the checks judge."""
+    """Input of the checks."""
 
     settings: Settings
     health: Health
     apps: tuple[str, ...]
     dead_letters: int
     stalled: dict[str, Any] | None
-    """The newest report on plans that stand still (``stalled``, ``names``); None when nobody looks for them."""
+    """The newest report on stalled plans (``stalled``, ``names``); None when there is none."""
     clock_skew: Skew | None
-    """None when the server could not be asked."""
+    """None when it could not be measured."""
     refusal: str = ""
-    """Why the server stores nothing; empty when it does."""
+    """Reason why the server rejects writes; empty when it accepts them."""
     ray: RayEvidence = RayEvidence()
     disk: tuple[int, int] | None = None
-    """Bytes in all and free where an embedded server keeps its data; None when that is not here."""
+    """Total and free bytes of an embedded server's disk; None when it is not local."""
     sync_interval: str = ""
-    """How often the server syncs to disk; empty when that is not known from here."""
+    """Interval at which the server syncs to disk; empty when unknown."""
     seen_here: bool = False
-    """The report on plans that stand still is of a look from here, and of a part of them."""
+    """True if the report on stalled plans was made here, of a part of the plans."""
 
 
 async def gather(settings: Settings, *, with_ray: bool = True) -> Evidence:
-    """Ask the server, and Ray where one is named.
+    """Query the server, and Ray where an address is given.
 
     Raises:
-        BusUnavailable, UnsupportedServer: the server cannot be asked.
+        BusUnavailable, UnsupportedServer: the server cannot be used.
     """
     async with open_bus(settings) as bus:
         health = await bus.health()
@@ -107,8 +107,7 @@ async def gather(settings: Settings, *, with_ray: bool = True) -> Evidence:
 
 
 async def _refusal(bus: Bus) -> str:
-    """Why a registration that lasts a second is refused; what the limits of disk and account say of themselves is
-    not the whole of it."""
+    """Write a registration with a TTL of a second, and return the server's error: limits alone do not tell."""
     try:
         await bus.registry.put("doctor", "probe", {}, ttl=1.0)
     except AccessDenied:
@@ -119,7 +118,7 @@ async def _refusal(bus: Bus) -> str:
 
 
 async def _clock_skew(settings: Settings, stream: str) -> Skew:
-    """The look that was answered soonest: the server says the time when it is asked about a stream."""
+    """Measure the skew by the time in stream infos; the sample with the shortest round trip counts."""
     from plancast_bus.jetstream.client.api import JetStreamApi
     from plancast_bus.jetstream.client.connection import Connection
     from plancast_bus.jetstream.client.request_reply import Requester
@@ -129,20 +128,20 @@ async def _clock_skew(settings: Settings, stream: str) -> Skew:
     try:
         requester = Requester(connection)
         await requester.open()
-        api, looks = JetStreamApi(requester), []
+        api, samples = JetStreamApi(requester), []
         for _ in range(_SAMPLES):
             began = time.time()
-            said = await api.call(f"STREAM.INFO.{stream}")
+            info = await api.call(f"STREAM.INFO.{stream}")
             ended = time.time()
-            there = datetime.fromisoformat(said["ts"]).timestamp()
-            looks.append(Skew(there - (began + ended) / 2, abs(ended - began) / 2))
-        return min(looks, key=lambda look: look.precision)
+            there = datetime.fromisoformat(info["ts"]).timestamp()
+            samples.append(Skew(there - (began + ended) / 2, abs(ended - began) / 2))
+        return min(samples, key=lambda sample: sample.precision)
     finally:
         await connection.close()
 
 
 async def _stalled(bus: Bus, settings: Settings) -> dict[str, Any] | None:
-    """The plans that stand still, among those that moved last longest ago: what a dispatcher would report of them."""
+    """Find stalled plans among the least recently updated ones, as a dispatcher would report them."""
     from plancast.plan.context import PlanContext
     from plancast.plan.store import plan_fields
     from plancast.turn.stall import find_stall
@@ -162,16 +161,16 @@ async def _stalled(bus: Bus, settings: Settings) -> dict[str, Any] | None:
                 if checkpoint is None or checkpoint.version != committed.version:
                     continue
                 plan = PlanContext.from_dict(await plan_fields(bus.checkpoints, checkpoint))
-                stands = find_stall(plan, now, patience) is not None
+                stalled = find_stall(plan, now, patience) is not None
             except InvalidEnvelope:
-                stands = True
-            if stands:
+                stalled = True
+            if stalled:
                 found.append(committed.summary.plan_id)
     return {"stalled": len(found), "names": found[:NAMED], "time": now}
 
 
 async def _ray(settings: Settings) -> RayEvidence:
-    """Join the cluster and look. Importing Ray takes a second; nothing of it is loaded where none is named."""
+    """Join the cluster and query it. Ray is imported only when an address is given, since that takes a second."""
     address = settings.ray.address
     if not address:
         return RayEvidence()
@@ -195,7 +194,7 @@ async def _ray(settings: Settings) -> RayEvidence:
 
 
 def _unreachable(address: str) -> str:
-    """Why nothing can be at an address; Ray itself would look for minutes. Empty when something does."""
+    """The error of connecting to an address, which Ray would retry for minutes; empty when it answers."""
     host, colon, port = address.rpartition("://")[2].rpartition(":")
     if not colon or not port.isdecimal():
         return ""  # such as `auto`
@@ -207,14 +206,14 @@ def _unreachable(address: str) -> str:
 
 
 def embedded_data(settings: Settings) -> Path | None:
-    """Where the server keeps its data when it is the one that `plancast run` has started in the data folder."""
+    """Data folder of the embedded server of a local `plancast run`."""
     running = find_running(settings.data_dir)
     folder = settings.data_dir / "nats"
     return folder if running is not None and running.is_on(settings) and folder.is_dir() else None
 
 
 def _sync_interval(data: Path) -> str:
-    """As the embedded server's configuration says; NATS itself tells nobody but its system account."""
+    """Read it from the embedded server's configuration; NATS shows it to its system account only."""
     try:
         config = json.loads((data / "nats-server.conf").read_text(encoding="utf-8"))
         return str(config["jetstream"].get("sync_interval") or "2m")

@@ -1,4 +1,4 @@
-"""`plancast probe`: what Kubernetes asks. Quick to start: neither Ray nor an app is loaded."""
+"""`plancast probe`: liveness and readiness for Kubernetes. Starts fast, since it loads neither Ray nor an app."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def probe(
         Asked,
         typer.Argument(
             metavar="live|ready",
-            help="live: the event loops of plancast's processes on this machine turn. ready: NATS answers, the "
-            "streams are there, and the processes of the deployment report.",
+            help="live: the event loops of plancast's processes on this machine run. ready: NATS answers, the "
+            "streams exist, and the processes of the deployment report.",
         ),
     ],
     role: Annotated[
-        AskedRole, typer.Option("--role", metavar="ROLE", help="Of ready: all, nats, dispatchers, hosts or workers.")
+        AskedRole, typer.Option("--role", metavar="ROLE", help="With ready: all, nats, dispatchers, hosts or workers.")
     ] = "all",
-    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long it may take to become so.")] = 0.0,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Maximum wait until the check passes.")] = 0.0,
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Tell whether what runs is live, or ready to work. Exits 1 when it is not, for probes of Kubernetes."""
+    """Check that plancast is live, or ready for work, as a Kubernetes probe. Exits 1 when it is not."""
     settings = load_settings(nats_url=nats_url) if asked == "live" else reachable_settings(nats_url)
     give_up = time.monotonic() + wait
     while True:

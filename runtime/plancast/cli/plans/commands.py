@@ -1,4 +1,4 @@
-"""`plancast plans`: look at plans, and move them."""
+"""`plancast plans`: inspects and controls plans."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-plans = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help="Look at plans, and move them.")
+plans = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help="Inspect and control plans.")
 plans.command("replay")(replay.replay)
 plans.command("fork")(replay.fork)
 
 
 @plans.command("list")
 def list_plans(
-    status: Annotated[PlanStatus | None, typer.Option(help="Only plans of this status.")] = None,
+    status: Annotated[PlanStatus | None, typer.Option(help="Only plans with this status.")] = None,
     session_id: Annotated[str | None, typer.Option(metavar="ID", help="Only plans of this session.")] = None,
     tenant_id: Annotated[str | None, typer.Option(metavar="ID", help="Only plans of this tenant.")] = None,
     goal: Annotated[
         str | None,
-        typer.Option(metavar="EVENT", help="Only plans of this goal.", autocompletion=completion.goals),
+        typer.Option(metavar="EVENT", help="Only plans with this goal.", autocompletion=completion.goals),
     ] = None,
     text: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Only plans with this text in an id, their goal, state or planner."),
+        typer.Option(metavar="TEXT", help="Only plans with this text in their ids, goal, state or planner."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="At most so many; 0 for all.")] = 50,
-    everything: Annotated[bool, typer.Option("--all", help="All of them, as --limit 0.")] = False,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Maximum number of plans; 0 for all.")] = 50,
+    everything: Annotated[bool, typer.Option("--all", help="List all plans, as --limit 0 does.")] = False,
     after: Annotated[
-        str | None, typer.Option(metavar="PLACE", help="Go on behind a list that was cut off, where it said.")
+        str | None, typer.Option(metavar="PLACE", help="Continue a truncated list; it ends with the value to use.")
     ] = None,
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """List plans, the one that moved last first."""
+    """List plans, the most recently updated first."""
 
     async def read() -> PlanPage:
         async with open_client(nats_url) as client:
@@ -67,7 +67,7 @@ def list_plans(
             )
 
     if after is not None and not after.isdecimal():
-        raise usage_error("--after takes the number that a list has ended with")
+        raise usage_error("--after needs the number that a truncated list ended with")
     with working("reading plans"):
         page = asyncio.run(read())
     if as_json:
@@ -85,7 +85,7 @@ def show(
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Show a plan: where it stands, what it waits for, what it has learned, and the way it took."""
+    """Show a plan: its state, open requests, results and path."""
 
     async def look(handle: PlanHandle) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         return await handle.state(), await handle.history()
@@ -107,12 +107,12 @@ def show(
 @plans.command()
 def history(
     plan: PlanId,
-    full: Annotated[bool, typer.Option("--full", help="With the data of each event, and all that was sent.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Include the data of each event and all sent events.")] = False,
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Show a plan's timeline: one turn a line, oldest first."""
+    """Show a plan's timeline, one turn per line, oldest first."""
 
     async def look(handle: PlanHandle) -> list[dict[str, Any]]:
         return await handle.history()
@@ -129,7 +129,7 @@ def history(
 
 @plans.command()
 def watch(plan: PlanId, nats_url: NatsUrl = None, as_json: AsJson = False, verbose: Verbose = 0) -> int:
-    """Follow a plan until it ends; exits 1 when it fails. With --json one line of JSON for each change."""
+    """Follow a plan until it ends. Exits 1 when it fails. --json prints one line of JSON per change."""
 
     async def follow(handle: PlanHandle) -> PlanStatus:
         status = PlanStatus.PENDING
@@ -151,98 +151,100 @@ def signal(
     event: Annotated[
         str,
         typer.Argument(
-            metavar="EVENT", help="The event type that the plan waits for.", autocompletion=completion.awaited_events
+            metavar="EVENT", help="Event type that the plan waits for.", autocompletion=completion.awaited_events
         ),
     ],
     data: Annotated[
-        str, typer.Option("--data", "-d", metavar="JSON", help="The event's data: JSON, @file, or -.")
+        str, typer.Option("--data", "-d", metavar="JSON", help="Data of the event: JSON, @file, or -.")
     ] = "{}",
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Send an event to a plan; one that comes early is kept until the plan waits for it."""
-    said = read_json(data)
-    return _move(nats_url, plan, lambda handle: handle.signal(event, said), f"sent {event}", as_json)
+    """Send an event to a plan; an early event is stored until the plan waits for it."""
+    value = read_json(data)
+    return _move(nats_url, plan, lambda handle: handle.signal(event, value), f"sent {event}", as_json)
 
 
 @plans.command()
 def resume(
     plan: PlanId,
-    data: Annotated[str, typer.Option("--data", "-d", metavar="JSON", help="The input: JSON, @file, or -.")] = "{}",
+    data: Annotated[
+        str, typer.Option("--data", "-d", metavar="JSON", help="Input of the plan: JSON, @file, or -.")
+    ] = "{}",
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Let a paused plan go on, with what it was waiting for."""
-    said = read_json(data)
-    return _move(nats_url, plan, lambda handle: handle.resume(said), "asked to resume", as_json)
+    """Resume a paused plan with the input that it waits for."""
+    value = read_json(data)
+    return _move(nats_url, plan, lambda handle: handle.resume(value), "sent the request to resume", as_json)
 
 
 @plans.command()
 def cancel(
     plan: PlanId,
     reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Why; the requester and the history are told.")
+        str, typer.Option(metavar="TEXT", help="Reason for the requester and the history.")
     ] = "cancelled",
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
     """Cancel a plan and its children."""
-    return _move(nats_url, plan, lambda handle: handle.cancel(reason), "asked to cancel", as_json)
+    return _move(nats_url, plan, lambda handle: handle.cancel(reason), "sent the request to cancel", as_json)
 
 
 @plans.command()
 def pause(
     plan: PlanId,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; `plans show` tells.")] = "paused",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, shown by `plans show`.")] = "paused",
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Hold a plan until it is resumed."""
-    return _move(nats_url, plan, lambda handle: handle.pause(reason), "asked to pause", as_json)
+    """Pause a plan until it is resumed."""
+    return _move(nats_url, plan, lambda handle: handle.pause(reason), "sent the request to pause", as_json)
 
 
 @plans.command()
 def reject(
     plan: PlanId,
-    reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Why; the requester and the history are told.")
-    ] = "rejected",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason for the requester and the history.")] = "rejected",
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """End a plan as failed, because it may not go on like this."""
-    return _move(nats_url, plan, lambda handle: handle.reject(reason), "asked to fail", as_json)
+    """Reject what a plan asks for, and end it as failed."""
+    return _move(nats_url, plan, lambda handle: handle.reject(reason), "sent the rejection", as_json)
 
 
 @plans.command()
 def redirect(
     plan: PlanId,
     data: Annotated[
-        str, typer.Option("--data", "-d", metavar="JSON", help="All of the new data: a JSON object, @file, or -.")
+        str, typer.Option("--data", "-d", metavar="JSON", help="The complete new data: a JSON object, @file, or -.")
     ],
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Give a plan's goal new data, which its planner is shown the next time it is asked."""
+    """Replace the data of a plan's goal; its planner sees the new data with its next decision."""
     goal_data = read_object(data)
-    return _move(nats_url, plan, lambda handle: handle.redirect(goal_data), "asked to redirect", as_json)
+    return _move(nats_url, plan, lambda handle: handle.redirect(goal_data), "sent the new goal data", as_json)
 
 
 @plans.command()
 def inject(
     plan: PlanId,
-    data: Annotated[str, typer.Option("--data", "-d", metavar="JSON", help="The context: JSON, @file, or -.")],
+    data: Annotated[
+        str, typer.Option("--data", "-d", metavar="JSON", help="Context for the planner: JSON, @file, or -.")
+    ],
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Hand a plan's planner context, which it is shown the next time it is asked."""
+    """Give a plan's planner context, which it sees with its next decision."""
     context = read_json(data)
     return _move(nats_url, plan, lambda handle: handle.inject(context), "sent context", as_json)
 
@@ -254,7 +256,7 @@ def _move(
     done: str,
     as_json: bool,
 ) -> int:
-    """Send something to a plan; the handle refuses one that is unknown or has ended."""
+    """Send a control event to a plan; an unknown or finished plan is refused by its handle."""
     asyncio.run(_with_plan(nats_url, plan, send))
     if as_json:
         print_json({"plan_id": plan, "sent": True})
@@ -265,6 +267,6 @@ def _move(
 
 async def _with_plan(nats_url: str | None, plan: str, look: Callable[[PlanHandle], Awaitable[_T]]) -> _T:
     if not plan:
-        raise usage_error("a plan's id may not be empty")
+        raise usage_error("the plan id is empty")
     async with open_client(nats_url) as client:
         return await look(client.plan(plan))

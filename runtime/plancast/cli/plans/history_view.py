@@ -1,4 +1,4 @@
-"""How `plancast plans history` and `plans watch` look."""
+"""Output of `plancast plans history` and `plans watch`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from plancast.client.handle import PlanChange
 
 SAID_WIDTH = 120
-"""Characters that a line of the table has for what a control event says."""
+"""Maximum number of characters of a control event's data in the table."""
 _STEERED = {
     RESUME: "resumed with",
     REDIRECT: "redirected to",
-    INJECT: "given the context",
+    INJECT: "received the context",
 }
-"""How a line tells of a control event; of the others the plan's error or its pause tells."""
+"""Text for a control event; those that are missing show in the plan's error or pause reason."""
 
 
 def show_table(entries: Sequence[Mapping[str, Any]]) -> None:
-    """One turn a line."""
+    """Print a line for each turn."""
     if not entries:
         note("no turns")
         return
@@ -51,7 +51,7 @@ def show_table(entries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def show_full(entries: Sequence[Mapping[str, Any]]) -> None:
-    """A paragraph for each turn: its event with its data, and the ids of all that it sent."""
+    """Print a paragraph for each turn: its event with data, and the ids of the sent events."""
     console = out()
     for index, entry in enumerate(entries):
         if index:
@@ -75,7 +75,7 @@ def show_full(entries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def show_change(change: PlanChange) -> None:
-    """A change of a plan that is watched."""
+    """Print a change of a watched plan."""
     line = Text.assemble(
         (f"{timestamp(change.time, fraction=True)}  ", "dim"),
         (f"#{change.revision}  ", "dim"),
@@ -89,7 +89,7 @@ def show_change(change: PlanChange) -> None:
 
 
 def change_document(change: PlanChange) -> dict[str, Any]:
-    """A change in the JSON of `plans watch`."""
+    """The JSON of a change in `plans watch`."""
     return asdict(change) | {"time": iso(change.time)}
 
 
@@ -119,23 +119,23 @@ def _notes(entry: Mapping[str, Any]) -> Text:
 
 
 def _decision(taken: Mapping[str, Any]) -> str:
-    """A planner's decision in a line: what, how sure, by which model, at what cost, and why."""
+    """A planner's decision on one line: action, confidence, model, usage and reasoning."""
     decision = taken["decision"]
     action = decision["next_action"]
     what = action.get("event_type") or action.get("goal_event") or action.get("expected_event") or ""
-    facts = [f"{decision.get('confidence', 1.0):.0%} sure"]
+    facts = [f"{decision.get('confidence', 1.0):.0%} confidence"]
     calls = taken.get("calls") or ()
     if calls:
         tokens = sum(call["prompt_tokens"] + call["completion_tokens"] for call in calls)
         facts += [str(calls[-1]["model"]), f"{tokens} tokens", duration(float(taken.get("seconds", 0)))]
     if taken.get("repairs"):
-        facts.append(f"{taken['repairs']} repaired")
+        facts.append(f"{taken['repairs']} repairs")
     why = decision.get("reasoning") or action.get("reasoning") or action.get("reason") or ""
     return plain(f"decided to {action['action']} {what}".rstrip() + f" ({', '.join(facts)}): {why}")
 
 
 def _steered(entry: Mapping[str, Any]) -> str:
-    """What a control event gave the plan; empty when it gave nothing."""
+    """The data of a control event as text; empty when there is none."""
     control = timeline.control(entry)
     if control is None or control.event not in _STEERED or control.said is None:
         return ""

@@ -1,4 +1,4 @@
-"""How `plancast plans list` and `plans show` look, and their JSON."""
+"""Output of `plancast plans list` and `plans show`, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from plancast_bus.ports.checkpoints import PlanSummary
 
 RESULT_WIDTH = 240
-"""Characters of one result that are shown."""
+"""Maximum number of characters of a result."""
 
 _History = Sequence[Mapping[str, Any]]
 
 
 def summary_document(summary: PlanSummary) -> dict[str, Any]:
-    """A plan in the JSON of `plans list`."""
+    """The JSON of a plan in `plans list`."""
     return asdict(summary) | {"created_at": iso(summary.created_at), "updated_at": iso(summary.updated_at)}
 
 
 def show_list(found: Sequence[PlanSummary], now: float, *, following: str | None = None) -> None:
-    """One line for each plan."""
+    """Print a line for each plan."""
     if not found:
         note("no plans")
         return
@@ -66,11 +66,11 @@ def show_list(found: Sequence[PlanSummary], now: float, *, following: str | None
         )
     out().print(made)
     if following is not None:
-        note(f"the {len(found):,} that moved last; --after {following} shows what follows, --limit 0 shows all")
+        note(f"the {len(found):,} most recently updated plans; --after {following} shows the next ones, --limit 0 all")
 
 
 def plan_document(state: Mapping[str, Any], history: _History) -> dict[str, Any]:
-    """A plan in the JSON of `plans show`: its fields, what it waits for, how it was steered, and its way."""
+    """The JSON of `plans show`: the plan's fields, open requests, control events and path."""
     return {
         **state,
         "revision": history[-1]["revision"] if history else 0,
@@ -87,7 +87,7 @@ def _waiting_document(waiting: Waiting) -> dict[str, Any]:
 
 
 def show_plan(state: Mapping[str, Any], history: _History, now: float) -> None:
-    """A plan, for people."""
+    """Print a plan."""
     console = out()
     console.print(_facts(state, history, now))
     waiting = timeline.waits(state, history)
@@ -95,21 +95,21 @@ def show_plan(state: Mapping[str, Any], history: _History, now: float) -> None:
         _heading("waits for")
         console.print(_waiting_table(waiting, now))
     if listened := _listened(state):
-        _heading("can be moved by")
+        _heading("accepts events")
         console.print(cell("  " + ", ".join(listened)))
     if state.get("results"):
         _heading("results")
         console.print(_results(state["results"]))
     if (tasks := state.get("tasks") or {}).get("groups"):
-        _heading("groups of tasks")
+        _heading("task groups")
         console.print(_groups(TaskRegistry.from_state(tasks)))
     controls = timeline.controls(history)
     if controls:
-        _heading("steered by")
+        _heading("control events")
         console.print(_steered(controls))
     way = timeline.steps(history)
     if way:
-        _heading("way")
+        _heading("path")
         console.print(_way(way, state))
 
 
@@ -131,7 +131,7 @@ def _facts(state: Mapping[str, Any], history: _History, now: float) -> Table:
     made.add_row("goal", cell(state.get("goal_event", "")))
     made.add_row("data", cell(shorten(state.get("goal_data") or {}, RESULT_WIDTH)))
     for name, key in (
-        ("why paused", "pause_reason"),
+        ("pause reason", "pause_reason"),
         ("error", "error"),
         ("planner", "planner"),
         ("decided by", "decider"),
@@ -140,7 +140,7 @@ def _facts(state: Mapping[str, Any], history: _History, now: float) -> Table:
         ("tenant", "tenant_id"),
         ("user", "user_id"),
         ("parent", "parent_plan_id"),
-        ("answers with", "response_event"),
+        ("response event", "response_event"),
     ):
         if state.get(key):
             made.add_row(name, cell(state[key], "red" if key == "error" else ""))
@@ -150,7 +150,7 @@ def _facts(state: Mapping[str, Any], history: _History, now: float) -> Table:
         made.add_row("result", cell(shorten(state["result"], RESULT_WIDTH)))
     if state.get("kept"):
         kept = ", ".join(str(event.get("type")) for event in state["kept"])
-        made.add_row("came early", cell(kept))
+        made.add_row("early events", cell(kept))
     made.add_row("time", _times(state, history, now))
     return made
 
@@ -161,14 +161,14 @@ def _times(state: Mapping[str, Any], history: _History, now: float) -> Text:
     if not first:
         return cell("–", "dim")
     if PlanStatus(state["status"]).finished:
-        told = f"took {duration(last - first)}, {plural(len(history), 'turn')}"
+        text = f"took {duration(last - first)}, {plural(len(history), 'turn')}"
     else:
-        told = f"for {duration(now - first)}, {plural(len(history), 'turn')}, the last one {duration(now - last)} ago"
-    return Text.assemble(told, (f"  since {timestamp(first)} UTC", "dim"))
+        text = f"for {duration(now - first)}, {plural(len(history), 'turn')}, the last one {duration(now - last)} ago"
+    return Text.assemble(text, (f"  since {timestamp(first)} UTC", "dim"))
 
 
 def _waiting_table(waiting: Sequence[Waiting], now: float) -> Table:
-    made = table("  answer", "asked with", "in state", "age", "due", "try", right=["age", "try"])
+    made = table("  response", "request", "state", "age", "due", "attempt", right=["age", "attempt"])
     for each in waiting:
         age = _since(each.asked_at or 0, now)
         child = f" (child plan {each.request_id})" if each.child else ""
@@ -186,7 +186,7 @@ def _waiting_table(waiting: Sequence[Waiting], now: float) -> Table:
 def _due(waiting: Waiting, now: float) -> Text:
     if waiting.due is None:
         return cell("never", "dim")
-    what = "asked again" if waiting.asking_again else "times out"
+    what = "retried" if waiting.asking_again else "times out"
     left = waiting.due - now
     return cell(f"{what} in {duration(left)}") if left >= 0 else cell(f"overdue by {duration(-left)}", "red")
 
@@ -202,9 +202,9 @@ def _groups(tasks: TaskRegistry) -> Table:
     made = fields()
     for group in tasks.groups:
         members = [tasks.task(each) for each in group.members]
-        told = ", ".join(f"{_event_of(each)} {each.state}" for each in members)
+        states = ", ".join(f"{_event_of(each)} {each.state}" for each in members)
         reason = f"  {group.reason}" if group.reason else ""
-        made.add_row(cell(f"  {group.group_id}", "cyan"), Text.assemble(f"{group.state}: ", told, (reason, "dim")))
+        made.add_row(cell(f"  {group.group_id}", "cyan"), Text.assemble(f"{group.state}: ", states, (reason, "dim")))
     return made
 
 

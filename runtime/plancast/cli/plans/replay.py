@@ -1,4 +1,4 @@
-"""`plancast plans replay` and `plans fork`: a plan's history run again, and gone on from."""
+"""`plancast plans replay` and `plans fork`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ AppOption = Annotated[
     typer.Option(
         "--app",
         metavar="MODULE:APP",
-        help="The code of today. Without it only the plan's own machine and its recorded decisions count.",
+        help="App with the current code. Without it, the plan's own machine and recorded decisions are used.",
         show_default=False,
     ),
 ]
 
 
 class MachineChoice(StrEnum):
-    """Which state machine a replay begins with."""
+    """The state machine that a replay starts with."""
 
     THEN = "then"
     NOW = "now"
@@ -40,20 +40,21 @@ def replay(
     plan: PlanId,
     app: AppOption = None,
     machine: Annotated[
-        MachineChoice, typer.Option(help="The state machine that the plan began with, or the one its goal has today.")
+        MachineChoice,
+        typer.Option(help="then: the state machine that the plan started with. now: its goal's current one."),
     ] = MachineChoice.THEN,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 also when it cannot be told of a turn.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Also exit 1 when a turn cannot be replayed.")] = False,
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Re-run a plan's history and show where the code of today differs; exits 1 when it does.
+    """Re-run a plan's history and show where the current code differs. Exits 1 when it does.
 
-    No model or worker is asked, and nothing is sent; handlers are run.
+    Models and workers are not called, and nothing is sent; handlers run.
     """
     code = _app(app)
     if code is None and machine is MachineChoice.NOW:
-        raise usage_error("--machine now takes the app whose machine it is: --app MODULE:APP")
+        raise usage_error("--machine now requires the app that has the machine: --app MODULE:APP")
 
     async def run() -> Replay:
         async with open_client(nats_url) as client:
@@ -73,20 +74,20 @@ def replay(
 
 def fork(
     plan: PlanId,
-    at: Annotated[int, typer.Option("--at", metavar="REV", help="The revision: the number of a turn, from 1.")],
+    at: Annotated[int, typer.Option("--at", metavar="REV", help="Revision to fork at: the number of a turn, from 1.")],
     data: Annotated[
         str | None,
-        typer.Option("--data", "-d", metavar="JSON", help="Fields of the goal's data to change: JSON, @file, or -."),
+        typer.Option("--data", "-d", metavar="JSON", help="Changed fields of the goal's data: JSON, @file, or -."),
     ] = None,
     correlation_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="Becomes the new plan's id; forking under it twice makes one plan.")
+        str | None, typer.Option(metavar="ID", help="Id of the new plan; forking twice with it creates one plan.")
     ] = None,
     app: AppOption = None,
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Start a new plan from an old revision; prints its id. What the plan waited for then is asked for again."""
+    """Start a new plan from an earlier revision and print its id. Requests that were open then are sent again."""
     changed = read_object(data) if data is not None else None
     code = _app(app)
 
@@ -99,7 +100,7 @@ def fork(
     if as_json:
         print_json({"plan_id": fork_id, "forked_from": plan, "revision": at})
     else:
-        report_line(f"plan {fork_id}: goes on from revision {at} of plan {plan}", good=True)
+        report_line(f"plan {fork_id}: continues from revision {at} of plan {plan}", good=True)
     return DONE
 
 
@@ -109,5 +110,5 @@ def _app(address: str | None) -> App | None:
 
 def _named(plan: str) -> str:
     if not plan:
-        raise usage_error("a plan's id may not be empty")
+        raise usage_error("the plan id is empty")
     return plan

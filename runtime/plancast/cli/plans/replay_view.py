@@ -1,4 +1,4 @@
-"""How `plancast plans replay` looks."""
+"""Output of `plancast plans replay`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from plancast.replay.report import Outcome, Replay, ReplayedTurn
 from plancast.terminal.output import cell, out, plural, report_line, shorten, table, timestamp
 
 VALUE_WIDTH = 80
-"""Characters that a line has for a value of then or of now."""
+"""Maximum number of characters of a value."""
 SHOWN = 12
-"""Differences of a turn that are shown; the JSON has all."""
+"""Maximum number of differences per turn; the JSON has all of them."""
 _STYLES = {Outcome.SAME: "green", Outcome.DIFFERS: "bold red", Outcome.UNKNOWN: "yellow"}
 
 
 def show_replay(replayed: Replay) -> None:
-    """One turn a line, below it what differs; and the verdict."""
-    made = table("#", "time (UTC)", "event", "code of today", "what", right=["#"])
+    """Print the turns with their differences, and the verdict."""
+    made = table("#", "time (UTC)", "event", "current code", "difference", right=["#"])
     for column in made.columns[:2]:
         column.no_wrap = True
     for turn in replayed.turns:
@@ -28,25 +28,25 @@ def show_replay(replayed: Replay) -> None:
             cell(timestamp(turn.time, fraction=True), "dim"),
             cell(turn.event_type, "cyan"),
             cell(turn.outcome, _STYLES[turn.outcome]),
-            _what(turn),
+            _differences(turn),
         )
     out().print(made)
     report_line(verdict(replayed), good=replayed.outcome is Outcome.SAME)
 
 
 def verdict(replayed: Replay) -> str:
-    """What a replay has found, in a line."""
+    """The result of a replay on one line."""
     turns, first = len(replayed.turns), replayed.first
     if first is None:
-        return f"plan {replayed.plan_id}: the code of today does the same in {plural(turns, 'turn')}"
+        return f"plan {replayed.plan_id}: the current code does the same in {plural(turns, 'turn')}"
     differs = next((each for each in replayed.turns if each.outcome is Outcome.DIFFERS), None)
     if differs is not None:
-        return f"plan {replayed.plan_id}: the code of today differs from revision {differs.revision} on"
+        return f"plan {replayed.plan_id}: the current code differs from revision {differs.revision} on"
     unknown = sum(each.outcome is Outcome.UNKNOWN for each in replayed.turns)
-    return f"plan {replayed.plan_id}: nothing differs, but of {unknown} of {plural(turns, 'turn')} it cannot be told"
+    return f"plan {replayed.plan_id}: nothing differs, but {unknown} of {plural(turns, 'turn')} could not be replayed"
 
 
-def _what(turn: ReplayedTurn) -> Text:
+def _differences(turn: ReplayedTurn) -> Text:
     lines = [cell(turn.why, "yellow")] if turn.why else []
     for each in turn.differences[:SHOWN]:
         then, now = _side(each.then), _side(each.now)

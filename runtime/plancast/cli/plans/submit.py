@@ -1,4 +1,4 @@
-"""`plancast submit`: start a plan, and wait for its answer if asked."""
+"""`plancast submit`: starts a plan, and optionally waits for its result."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ def submit(
     event: Annotated[
         str,
         typer.Argument(
-            metavar="EVENT", help="The goal's event type, such as research.goal.", autocompletion=completion.goals
+            metavar="EVENT", help="Event type of the goal, such as research.goal.", autocompletion=completion.goals
         ),
     ],
     data: Annotated[
-        str, typer.Option("--data", "-d", metavar="JSON", help="The goal's data: a JSON object, @file, or - for stdin.")
+        str,
+        typer.Option("--data", "-d", metavar="JSON", help="Data of the goal: a JSON object, @file, or - for stdin."),
     ] = "{}",
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the plan ends, and print its result.")] = False,
-    timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="With --wait: give up after so long.")
-    ] = None,
+    timeout: Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="With --wait: maximum wait.")] = None,
     response_event: Annotated[
         str | None, typer.Option(metavar="EVENT", help="Event type of the final response.")
     ] = None,
     correlation_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="Becomes the plan's id; submitting it twice starts one plan.")
+        str | None,
+        typer.Option(metavar="ID", help="Id of the plan; a goal that is submitted twice with it starts one plan."),
     ] = None,
-    session_id: Annotated[str | None, typer.Option(metavar="ID", help="The session that the plan belongs to.")] = None,
-    tenant_id: Annotated[str, typer.Option(metavar="ID", show_default=False, help="On whose behalf.")] = "",
-    user_id: Annotated[str, typer.Option(metavar="ID", show_default=False, help="On whose behalf.")] = "",
+    session_id: Annotated[str | None, typer.Option(metavar="ID", help="Session of the plan.")] = None,
+    tenant_id: Annotated[str, typer.Option(metavar="ID", show_default=False, help="Tenant of the plan.")] = "",
+    user_id: Annotated[str, typer.Option(metavar="ID", show_default=False, help="User of the plan.")] = "",
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Submit a goal; prints the plan's id, with --wait its result. Exits 1 when the plan failed."""
+    """Submit a goal and print the plan's id, or with --wait its result. Exits 1 when the plan fails."""
     options = {
         "response_event": response_event,
         "correlation_id": correlation_id,
@@ -87,8 +87,8 @@ async def _submit(
             answer["result"] = await _result(handle, timeout)
         except TimeoutError:
             raise CommandFailed(
-                f"plan {handle.plan_id} has not ended after {timeout:g} s; it goes on",
-                hint=f"See where it stands: plancast plans show {handle.plan_id}",
+                f"plan {handle.plan_id} has not ended after {timeout:g} s; it continues",
+                hint=f"`plancast plans show {handle.plan_id}` shows its state.",
             ) from None
         except (PlanFailed, PlanCancelled) as error:
             if not as_json:
@@ -101,8 +101,8 @@ async def _submit(
 
 
 async def _result(handle: PlanHandle, timeout: float | None) -> Any:
-    """The plan's result; on a terminal, with where the plan stands meanwhile."""
-    with working(f"plan {handle.plan_id} begins") as tell:
+    """Wait for the plan's result; a terminal shows its progress."""
+    with working(f"plan {handle.plan_id} starts") as tell:
         following = asyncio.create_task(_follow(handle, tell)) if tell is not None else None
         try:
             return await handle.result(timeout=timeout)

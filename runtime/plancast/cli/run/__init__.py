@@ -1,1 +1,1 @@
-"""Commands that run in the foreground: run, worker, console, bridge, demo."""
+"""Foreground commands: run, worker, console, bridge, demo."""

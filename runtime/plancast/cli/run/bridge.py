@@ -1,4 +1,4 @@
-"""`plancast bridge`: connect plancast with what is there already."""
+"""`plancast bridge`: connects plancast with other systems."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from plancast.integrations.soorma.bridge import SoormaOptions
     from plancast.settings import Settings
 
-bridge = typer.Typer(
-    rich_markup_mode="markdown", no_args_is_help=True, help="Connect plancast with what is there already."
-)
+bridge = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help="Connect plancast with other systems.")
 
 
 @bridge.command()
@@ -30,22 +28,22 @@ def soorma(
         str | None,
         typer.Option(
             metavar="URL",
-            help="nats-server of Soorma, of any version; a login goes into the URL, best in the environment.  "
-            "\\[default: $SOORMA_NATS_URL, else that of plancast]",
+            help="Soorma's nats-server, of any version; put a login into the URL, preferably in the environment.  "
+            "\\[default: $SOORMA_NATS_URL, else plancast's own server]",
             envvar="SOORMA_NATS_URL",
             show_envvar=False,
             show_default=False,
         ),
     ] = None,
     from_subject: Annotated[
-        str, typer.Option(metavar="SUBJECT", help="Where its events are; the last token is the topic.")
+        str, typer.Option(metavar="SUBJECT", help="Subjects of Soorma's events; the last token is the topic.")
     ] = "soorma.events.>",
     goal: Annotated[
         list[str] | None,
         typer.Option(
             metavar="EVENT",
-            help="A goal to take also while no app is deployed that takes it; those of deployed apps always are. "
-            "May be given several times.",
+            help="Accept this goal even while no deployed app has it; goals of deployed apps are always accepted. "
+            "Repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -53,29 +51,34 @@ def soorma(
         list[str] | None,
         typer.Option(
             metavar="EVENT",
-            help="A task of plancast's that Soorma's workers are to do. May be given several times.",
+            help="A task of plancast that Soorma's workers do. Repeatable.",
             show_default=False,
         ),
     ] = None,
     task_seconds: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="With --task: ask again after so long without an answer.")
+        float,
+        typer.Option(
+            min=0.1,
+            metavar="SECONDS",
+            help="With --task: seconds without a response after which the task is requested again.",
+        ),
     ] = 300.0,
-    facts: Annotated[bool, typer.Option("--facts/--no-facts", help="Hand business facts over, too.")] = True,
+    facts: Annotated[bool, typer.Option("--facts/--no-facts", help="Also forward business facts.")] = True,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Let a Soorma publisher drive plans and receive their responses. Stays in the foreground.
+    """Let Soorma publishers start plans and receive their responses. Runs in the foreground.
 
-    Its requests that are goals of deployed apps become plans; answers, signals and facts reach them; final responses
-    go back on its own subjects, under the response_event and correlation_id that it asked for. Several bridges share
-    the work. What Soorma publishes while no bridge runs is lost: core NATS delivers at most once.
+    Requests for goals of deployed apps become plans, which receive responses, signals and facts. Final responses are
+    published on Soorma's subjects with the requested response_event and correlation_id. Several bridges share the
+    work. Events that are published while no bridge runs are lost: core NATS delivers at most once.
     """
     from plancast.integrations.soorma.bridge import SoormaOptions
     from plancast_bus.subjects import check_event_type
 
     root = from_subject.removesuffix(".>").removesuffix(".*")
     if root == from_subject or not root or "*" in root or ">" in root or any(c.isspace() for c in root):
-        raise usage_error("--from-subject must end with .> and have no other wildcard", "Such as soorma.events.>")
+        raise usage_error("--from-subject must end with .> and contain no other wildcard", "Example: soorma.events.>")
     goals, tasks = (tuple(map(check_event_type, each or ())) for each in (goal, task))
     settings = reachable_settings(nats_url)
     options = SoormaOptions(root, goals, facts)
@@ -95,7 +98,7 @@ async def _soorma(
     from plancast_bus.jetstream.core_nats import connect_core
     from plancast_bus.settings import NatsSettings
 
-    foreground, told = Foreground(), ""
+    foreground, counts = Foreground(), ""
     there = NatsSettings(url=soorma_url) if soorma_url else settings.nats
     nats, prefix = public_url(settings.nats.url), settings.bus.prefix
     note(f"bridging {options.root}.> on {public_url(there.url)} and {prefix} on {nats} …")
@@ -124,13 +127,13 @@ async def _soorma(
             else:
                 print_line(f"ready nats={nats} from={options.root}.>")
             await foreground.until_asked()
-            told = _told(running.status())
+            counts = _counts_text(running.status())
     except asyncio.CancelledError:
         if not foreground.asked_to_end:
             raise
-    note("ended" + told)
+    note("ended" + counts)
     return DONE
 
 
-def _told(counts: dict[str, int]) -> str:
+def _counts_text(counts: dict[str, int]) -> str:
     return "".join(f", {count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)

@@ -1,4 +1,4 @@
-"""`plancast console`: the console, and the HTTP API that it uses, over a deployment that is there."""
+"""`plancast console`: serves the console and its HTTP API for an existing deployment."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def console(
     host: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS", help="Where it listens; off the loopback only with tokens.", show_default=False
+            metavar="ADDRESS", help="Address to listen on; other than loopback only with tokens.", show_default=False
         ),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Its port; 0 takes a free one.", show_default="7878")
+        int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0 selects a free one.", show_default="7878")
     ] = None,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the console in a browser.")] = False,
     as_json: AsJson = False,
     log_format: LogFormat = None,
     verbose: Verbose = 0,
 ) -> int:
-    """Serve the console and the HTTP API in the foreground. SIGINT and SIGTERM end it.
+    """Serve the console and the HTTP API in the foreground, until SIGINT or SIGTERM.
 
-    Tokens: PLANCAST_CONSOLE__TOKENS='{"ada": "..."}'. Without any, the printed link carries one.
+    Set tokens with PLANCAST_CONSOLE__TOKENS='{"ada": "..."}'. Without them, the printed link contains one.
     """
     settings = reachable_settings(nats_url, data_dir)
     settings.console.host = host if host is not None else settings.console.host
@@ -86,7 +86,7 @@ async def _serve(settings: Settings, open_browser: bool, as_json: bool) -> int:
 
 @contextlib.contextmanager
 def page_that_leads_to(link: str) -> Iterator[Path]:
-    """A file for the browser to open: a link on its command line could be read by other users of the machine."""
+    """A page that redirects to a link with a token, which other users could read on the browser's command line."""
     with tempfile.TemporaryDirectory(prefix="plancast-console-") as folder:  # no other user can enter it
         page = Path(folder) / "open.html"
         page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(link)}">', encoding="utf-8")
@@ -95,7 +95,7 @@ def page_that_leads_to(link: str) -> Iterator[Path]:
 
 @contextlib.asynccontextmanager
 async def serving(bus: Bus, settings: Settings, actors: Any) -> AsyncIterator[ConsoleServer]:
-    """The console while the context is open; a port that is taken is told as such."""
+    """Serve the console while the context is open; an unavailable port is a CommandFailed."""
     from plancast.console.server import ConsoleServer
 
     try:
@@ -103,7 +103,8 @@ async def serving(bus: Bus, settings: Settings, actors: Any) -> AsyncIterator[Co
     except OSError as error:
         where = f"{settings.console.host}:{settings.console.port}"
         raise CommandFailed(
-            f"the console cannot listen on {where}: {error.strerror}", hint="Name another port with --port, or 0."
+            f"the console cannot listen on {where}: {error.strerror}",
+            hint="Select another port with --port, or 0 for a free one.",
         ) from error
     try:
         yield server
@@ -113,7 +114,7 @@ async def serving(bus: Bus, settings: Settings, actors: Any) -> AsyncIterator[Co
 
 @contextlib.asynccontextmanager
 async def asking_actors(settings: Settings) -> AsyncIterator[Any]:
-    """Asks the actors of the settings' Ray cluster; None where there is none, or it cannot be joined."""
+    """A function that queries the actors on Ray; None when no cluster is configured, or it cannot be joined."""
     if not settings.ray.address:
         yield None
         return
@@ -124,7 +125,7 @@ async def asking_actors(settings: Settings) -> AsyncIterator[Any]:
     try:
         await asyncio.to_thread(connection.connect, settings.ray)
     except BusUnavailable as error:
-        note(f"going on without Ray: {error}")
+        note(f"continuing without Ray: {error}")
         yield None
         return
 

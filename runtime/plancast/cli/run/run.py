@@ -1,4 +1,4 @@
-"""`plancast run` and `plancast worker`: the commands that stay in the foreground."""
+"""`plancast run` and `plancast worker`."""
 
 from __future__ import annotations
 
@@ -41,37 +41,37 @@ def run(
         typer.Option(
             min=0,
             max=65535,
-            help="Port of the embedded nats-server; 0 takes the one it had last on this data, or a free one.",
+            help="Port of the embedded nats-server; 0 selects its last port in this data folder, or a free one.",
         ),
     ] = 0,
     sync_always: Annotated[
         bool,
         typer.Option(
-            "--sync-always", help="Have the embedded nats-server sync every write to disk: survives power loss."
+            "--sync-always", help="Sync every write of the embedded nats-server to disk, to survive a power loss."
         ),
     ] = False,
     no_workers: Annotated[bool, typer.Option("--no-workers", help="Run planners only.")] = False,
-    hosts: Annotated[int | None, typer.Option(min=1, metavar="N", help="Shared plan hosts.")] = None,
-    dispatchers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Dispatchers.")] = None,
+    hosts: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of shared plan hosts.")] = None,
+    dispatchers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of dispatchers.")] = None,
     with_console: Annotated[
-        bool, typer.Option("--console/--no-console", help="Serve the console and the HTTP API too.")
+        bool, typer.Option("--console/--no-console", help="Also serve the console and the HTTP API.")
     ] = True,
     as_json: AsJson = False,
     verbose: Verbose = 0,
     log_format: LogFormat = None,
 ) -> int:
-    """Run an app in the foreground: embedded NATS and local Ray, unless told otherwise.
+    """Run an app in the foreground, by default on an embedded nats-server and a local Ray.
 
-    Prints one line when everything is up. SIGINT and SIGTERM drain and end it.
+    Prints one line when everything is up. SIGINT and SIGTERM drain and stop it.
     """
     loaded = load_valid(app)
     settings = load_settings(base=loaded.settings, nats_url=nats_url, address=address, data_dir=data_dir)
     if port and settings.nats.url:
-        raise usage_error("--port is for the embedded nats-server, and a nats-server is named (--nats-url or NATS_URL)")
+        raise usage_error("--port applies to the embedded nats-server, but --nats-url or NATS_URL gives another one")
     if sync_always and settings.nats.url:
         raise usage_error(
-            "--sync-always is for the embedded nats-server, and a nats-server is named (--nats-url or NATS_URL); "
-            "there, jetstream's sync_interval says when it syncs"
+            "--sync-always applies to the embedded nats-server, but --nats-url or NATS_URL gives another one, "
+            "which syncs according to its own jetstream.sync_interval"
         )
     settings.hosts.count = hosts or settings.hosts.count
     settings.dispatchers.count = dispatchers or settings.dispatchers.count
@@ -129,7 +129,7 @@ async def _run(
 
 @contextlib.asynccontextmanager
 async def _console(runtime: LocalRuntime, wanted: bool, foreground: Foreground) -> AsyncIterator[str]:
-    """The console beside what runs; the link to it, empty when it is not wanted."""
+    """Serve the console beside the app, and yield its link; empty when it is not wanted."""
     if not wanted:
         yield ""
         return
@@ -138,7 +138,7 @@ async def _console(runtime: LocalRuntime, wanted: bool, foreground: Foreground) 
     async with open_bus(runtime.settings) as bus:
         foreground.depend_on(bus)
         settings, status = runtime.settings, runtime.deployment.status
-        # Kept with the data: pages that are open go on when the app is run again.
+        # Stored with the data, so that open pages keep working when the app is restarted.
         token = "" if settings.console.tokens else private_files.load_token(settings.data_dir / CONSOLE_TOKEN)
         async with ConsoleServer(bus, settings, actors=status, any_port=True, own_token=token) as server:
             yield server.link
@@ -146,8 +146,8 @@ async def _console(runtime: LocalRuntime, wanted: bool, foreground: Foreground) 
 
 def _announce_run(nats_url: str, namespace: str, console_url: str, as_json: bool) -> None:
     if as_json:
-        said = {"ready": True, "nats": nats_url, "namespace": namespace, "console": console_url or None}
-        print_json(said, compact=True)
+        ready = {"ready": True, "nats": nats_url, "namespace": namespace, "console": console_url or None}
+        print_json(ready, compact=True)
     else:
         if console_url:
             note_link("console at", console_url)
@@ -159,19 +159,19 @@ def worker(
     nats_url: NatsUrl = None,
     data_dir: DataDir = None,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="WORKER", help="Only this of the app's workers.")
+        list[str] | None, typer.Option("--only", metavar="WORKER", help="Run only this worker of the app. Repeatable.")
     ] = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
     log_format: LogFormat = None,
 ) -> int:
-    """Do an app's tasks in the foreground, without Ray.
+    """Run an app's workers in the foreground, without Ray.
 
-    Prints one line when it takes tasks. It outlives the loss of NATS; SIGINT and SIGTERM drain and end it.
+    Prints one line when it accepts tasks. It reconnects when NATS is lost; SIGINT and SIGTERM drain and stop it.
     """
     loaded = load_valid(app)
     if not loaded.workers:
-        raise usage_error(f"the app {loaded.name!r} has no workers", "Give it some: App(..., workers=[...]).")
+        raise usage_error(f"the app {loaded.name!r} has no workers", "Add them with App(..., workers=[...]).")
     workers = _chosen(loaded, only)
     settings = load_settings(base=loaded.settings, nats_url=nats_url, data_dir=data_dir)
     lead_to_nats(settings)
@@ -179,11 +179,13 @@ def worker(
 
 
 def _chosen(app: App, only: list[str] | None) -> tuple[Worker, ...]:
-    """The app's workers, or those that are named."""
+    """The app's workers, or the selected ones."""
     names = [each.name for each in app.workers]
     for name in only or ():
         if name not in names:
-            raise usage_error(f"the app {app.name!r} has no worker {name!r}", f"It has {', '.join(sorted(names))}.")
+            raise usage_error(
+                f"the app {app.name!r} has no worker {name!r}", f"Its workers: {', '.join(sorted(names))}."
+            )
     return tuple(each for each in app.workers if only is None or each.name in only)
 
 

@@ -103,7 +103,7 @@ def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]
     (folder / "mine").mkdir()
     (folder / "mine" / "app.py").write_text("precious")
     assert main(["new", "mine"]) == 2
-    assert "nothing is overwritten" in capsys.readouterr().err
+    assert "existing files are not overwritten" in capsys.readouterr().err
     assert [each.name for each in (folder / "mine").iterdir()] == ["app.py"]
     assert main(["new", "mine", "--directory", "elsewhere/deep", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["goal"] == "mine.goal"
@@ -118,14 +118,14 @@ def test_a_folder_that_is_empty_is_taken(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("9lives", "no name"),
-        ("a b", "no name"),
-        ("../up", "no name"),
-        ("trailing-", "no name"),
-        ("", "no name"),
+        ("9lives", "not a valid project name"),
+        ("a b", "not a valid project name"),
+        ("../up", "not a valid project name"),
+        ("trailing-", "not a valid project name"),
+        ("", "not a valid project name"),
         ("x" * 51, "longer than 50"),
-        ("plancast", "hide"),
-        ("Tests", "hide"),
+        ("plancast", "shadow"),
+        ("Tests", "shadow"),
     ],
 )
 def test_a_name_that_cannot_be_is_refused(

@@ -80,7 +80,7 @@ def test_it_keeps_keys_adds_what_is_new_and_says_what_is_left(run: Run, tmp_path
 
     assert {file.name: file.read_text() for file in seeds.iterdir()}.items() >= before.items()
     assert "1 new key" in said
-    assert "old.nk is the key of no login any more" in said
+    assert "old.nk belongs to no login any more" in said
     assert "old" not in config_in(tmp_path / "out")
     assert "task-b-task" in json.dumps(config_in(tmp_path / "out")["w"])
 
@@ -134,8 +134,8 @@ def test_secrets_of_kubernetes_are_the_owners_alone(run: Run, tmp_path: Path) ->
         (("--tenant", "a.b"), "is no name for a login or tenant"),
         (("--tenant", "a", "--tenant", "a"), "more than one tenant named 'a'"),
         (("--client", "runtime"), "more than one login named 'runtime'"),
-        (("--worker", "painter"), "name the worker and its tasks"),
-        (("--worker", "painter="), "name the worker and its tasks"),
+        (("--worker", "painter"), "expected a worker and its tasks"),
+        (("--worker", "painter="), "expected a worker and its tasks"),
         (("--worker", "p=not a task"), "is no event type"),
         (("--worker", "p=*"), "is no event type"),
         (("--worker", "p=a", "--worker", "p=b"), "more than one worker named 'p'"),
@@ -162,15 +162,15 @@ def test_a_task_of_a_worker_elsewhere_is_named_in_the_settings(run: Run, monkeyp
 def test_a_folder_that_cannot_be_one_and_a_seed_that_others_may_read_are_refused(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.write_text("a file")
-    assert "names a folder" in run(code=2)
+    assert "takes a folder" in run(code=2)
     out.unlink()
     run()
     (out / "seeds" / "client.nk").chmod(0o644)
-    assert "may be known to them" in run(code=1)
+    assert "may be compromised" in run(code=1)
     (out / "seeds" / "client.nk").chmod(0o600)
     (out / "seeds" / "client.nk").write_text("SUNOSEED")
     said = run(code=1)
-    assert "holds no seed" in said
+    assert "does not contain the seed" in said
     assert "SUNOSEED" not in said
 
 

@@ -1,4 +1,4 @@
-// What a person can do to a plan. Each is asked for with what it needs, and done in that person's name.
+// Actions on a plan: a form for each, and the request that is sent in the user's name.
 
 import * as api from "./api.js";
 import { ask, show } from "./dialog.js";
@@ -26,7 +26,7 @@ export const approve = ({ plan_id: id, expected_event: event, reason }) =>
     text: reason,
     fields: [
       { name: "comment", label: "Comment", kind: "long" },
-      { name: "data", label: "Data", kind: "json", rows: 3, hint: event ? `Goes to the plan with ${event}` : "Goes to the plan" },
+      { name: "data", label: "Data", kind: "json", rows: 3, hint: event ? `Sent to the plan with ${event}` : "Sent to the plan" },
     ],
     label: "Approve",
     act: (values, key) => write(id, "approve", values, key, `Plan ${shorter(id)} was approved.`),
@@ -35,8 +35,8 @@ export const approve = ({ plan_id: id, expected_event: event, reason }) =>
 export const reject = ({ plan_id: id, reason }) =>
   ask({
     title: "Reject",
-    text: reason ? `${reason}. A plan that is rejected ends.` : "A plan that is rejected ends.",
-    fields: [{ name: "reason", label: "Why", kind: "long", required: true, missing: "Say why.", hint: "Whoever asked is told, and the plan's timeline keeps it" }],
+    text: reason ? `${reason}. A rejected plan ends.` : "A rejected plan ends.",
+    fields: [{ name: "reason", label: "Reason", kind: "long", required: true, missing: "Give a reason.", hint: "Sent to the requester and stored in the plan's timeline" }],
     label: "Reject",
     danger: true,
     act: (values, key) => write(id, "reject", values, key, `Plan ${shorter(id)} was rejected.`),
@@ -45,7 +45,7 @@ export const reject = ({ plan_id: id, reason }) =>
 export const cancel = ({ plan_id: id }) =>
   ask({
     title: "Cancel this plan",
-    text: "It ends where it is. What it has done already is not undone. Its children are cancelled with it.",
+    text: "The plan and its children end in their current states. Completed work is not undone.",
     fields: [{ name: "reason", label: "Why", kind: "long", required: true, missing: "Say why." }],
     label: "Cancel the plan",
     danger: true,
@@ -55,7 +55,7 @@ export const cancel = ({ plan_id: id }) =>
 export const pause = ({ plan_id: id }) =>
   ask({
     title: "Pause this plan",
-    text: "It stays where it is. What it waits for is kept until it is resumed.",
+    text: "The plan stays in its state. Responses are stored until it is resumed.",
     fields: [{ name: "reason", label: "Why", kind: "text" }],
     label: "Pause",
     act: (values, key) => write(id, "pause", values, key, `Plan ${shorter(id)} is being paused.`),
@@ -64,9 +64,9 @@ export const pause = ({ plan_id: id }) =>
 export const resume = ({ plan_id: id }) =>
   ask({
     title: "Resume this plan",
-    fields: [{ name: "data", label: "Data", kind: "json", rows: 4, hint: "What the plan goes on with" }],
+    fields: [{ name: "data", label: "Data", kind: "json", rows: 4, hint: "Input for the plan" }],
     label: "Resume",
-    act: (values, key) => write(id, "resume", values, key, `Plan ${shorter(id)} is going on.`),
+    act: (values, key) => write(id, "resume", values, key, `Plan ${shorter(id)} is being resumed.`),
   });
 
 export const signal = ({ plan_id: id, listens_for: heard = [], waiting_for: waits = [] }) => {
@@ -76,7 +76,7 @@ export const signal = ({ plan_id: id, listens_for: heard = [], waiting_for: wait
     title: "Signal",
     text: "Sends an event to this plan.",
     fields: [
-      { name: "event_type", label: "Event", kind: "text", required: true, value: outside[0] ?? "", options, hint: options.length ? `It listens for ${options.join(", ")}` : "" },
+      { name: "event_type", label: "Event", kind: "text", required: true, value: outside[0] ?? "", options, hint: options.length ? `The plan accepts ${options.join(", ")}` : "" },
       { name: "data", label: "Data", kind: "json", value: "{}", rows: 5 },
     ],
     label: "Send",
@@ -87,7 +87,7 @@ export const signal = ({ plan_id: id, listens_for: heard = [], waiting_for: wait
 export const redirect = ({ plan_id: id, goal }) =>
   ask({
     title: "Redirect this plan",
-    text: "Its planner sees new data for the goal, and decides anew from there.",
+    text: "Replaces the data of the goal. The planner sees it with its next decision.",
     fields: [{ name: "goal_data", label: "New data", kind: "json", required: true, value: pretty(goal?.data ?? {}) }],
     label: "Redirect",
     act: (values, key) => write(id, "redirect", values, key, "The plan was redirected."),
@@ -95,17 +95,17 @@ export const redirect = ({ plan_id: id, goal }) =>
 
 export const inject = ({ plan_id: id }) =>
   ask({
-    title: "Tell the planner something",
-    text: "It sees this the next time it is asked.",
-    fields: [{ name: "context", label: "What it should know", kind: "long", required: true }],
-    label: "Tell it",
-    act: (values, key) => write(id, "inject", values, key, "The planner will see it."),
+    title: "Add context",
+    text: "The planner sees this text with its next decision.",
+    fields: [{ name: "context", label: "Context", kind: "long", required: true }],
+    label: "Add context",
+    act: (values, key) => write(id, "inject", values, key, "The context was sent to the plan."),
   });
 
 export const retry = ({ plan_id: id }) =>
   ask({
     title: "Try again",
-    text: "A new plan begins with the same goal. This one stays as it is.",
+    text: "Starts a new plan with the same goal. This plan does not change.",
     label: "Try again",
     act: (values, key) => begun(api.post(`${api.plan(id)}/retry`, {}, { key })),
   });
@@ -113,21 +113,21 @@ export const retry = ({ plan_id: id }) =>
 export const fork = (id, revision) =>
   ask({
     title: `Fork after turn ${revision}`,
-    text: "A new plan begins with the data that this one had then, and goes its own way.",
-    fields: [{ name: "data", label: "Other data for the goal", kind: "json", rows: 4, hint: "The fields that are to be others, as a JSON object" }],
+    text: "Starts a new plan from this plan's data after that turn. This plan does not change.",
+    fields: [{ name: "data", label: "Changes to the goal's data", kind: "json", rows: 4, hint: "Fields to replace, as a JSON object" }],
     label: "Fork",
     act: (values, key) => begun(api.post(`${api.plan(id)}/fork`, { revision, ...values }, { key })),
   });
 
 const OUTCOMES = { same: "the same", differs: "differs", unknown: "not known" };
 
-/** Runs a plan's history again, which moves nothing, and tells where it leads elsewhere. */
+/** Replays a plan's history without side effects and shows the first difference. */
 export const replay = async ({ plan_id: id, machine }) => {
-  const options = [{ value: "then", label: "the one it began with" }, { value: "now", label: "the one its goal has today" }];
+  const options = [{ value: "then", label: "the one the plan started with" }, { value: "now", label: "the current one of its goal" }];
   const found = await ask({
     title: "Replay",
-    text: "Runs its history again, and tells whether it leads where it led. Nothing is sent, nobody is asked, and the plan stays as it is.",
-    fields: machine ? [{ name: "machine", label: "With the state machine", kind: "choice", options }] : [],
+    text: "Runs the plan's history again and compares the results. Nothing is sent, no model or worker is called, and the plan does not change.",
+    fields: machine ? [{ name: "machine", label: "State machine", kind: "choice", options }] : [],
     label: "Replay",
     act: (values) => api.post(`${api.plan(id)}/replay`, values),
   });
@@ -135,7 +135,7 @@ export const replay = async ({ plan_id: id, machine }) => {
   const others = found.turns.filter((turn) => turn.outcome !== "same");
   show(
     `Replay: ${OUTCOMES[found.outcome] ?? found.outcome}`,
-    h("p", { class: "dialog-text" }, others.length ? `${others.length} of ${plural(found.turns.length, "turn")} did not come out the same.` : `All of ${plural(found.turns.length, "turn")} came out the same.`),
+    h("p", { class: "dialog-text" }, others.length ? `${others.length} of ${plural(found.turns.length, "turn")} gave another result.` : `All of ${plural(found.turns.length, "turn")} gave the same result.`),
     h("ol", { class: "replayed" }, others.slice(0, 100).map(({ revision, event, outcome, why, differences }) =>
       h("li", {}, h("strong", {}, `#${revision} ${event}`), ` ${OUTCOMES[outcome]}`, why && `: ${why}`,
         differences.length > 0 && h("pre", { class: "code" }, differences.map((each) => `${each.path}: ${JSON.stringify(each.then)} → ${JSON.stringify(each.now)}`).join("\n")))),
@@ -145,7 +145,7 @@ export const replay = async ({ plan_id: id, machine }) => {
 
 async function begun(answer) {
   const { plan_id: id } = await answer;
-  wrote("A new plan has begun.");
+  wrote("The new plan was started.");
   router.go(router.planLink(id, { new: "1" }));
   return id;
 }

@@ -1,25 +1,25 @@
-// The HTTP API: one way to read, one way to write, and errors that can be shown as they are.
+// Client of the HTTP API; its errors carry texts for the user.
 
 const BASE = "api/v1";
 
-/** The server refused: what RFC 9457 says of it. */
+/** An error response, as problem details of RFC 9457. */
 export class Problem extends Error {
   constructor(status, body) {
-    super(body.detail || body.title || `The server answered ${status}.`);
+    super(body.detail || body.title || `The server responded with status ${status}.`);
     this.status = status;
     this.title = body.title || "";
     this.errors = Array.isArray(body.errors) ? body.errors : [];
   }
 }
 
-/** No answer came: the server or the network is away. */
+/** No response: the server or the network is down. */
 export class Offline extends Error {
   constructor() {
     super("The server cannot be reached.");
   }
 }
 
-/** `signedout`: a token is asked for. `reached` and `unreached`: whether the last call got an answer. */
+/** Events: `signedout` when a token is required; `reached` and `unreached` for the outcome of the last call. */
 export const calls = new EventTarget();
 
 export function address(path, query) {
@@ -33,7 +33,7 @@ export function address(path, query) {
 
 export const get = (path, { query, signal } = {}) => call("GET", address(path, query), { signal });
 
-/** `key`: the same one for the same intent, so that a repeated press does it once. */
+/** `key`: idempotency key; a repeated press sends the same one. */
 export const post = (path, body, { key } = {}) => call("POST", address(path), { body: body ?? {}, key });
 
 export const remove = (path) => call("DELETE", address(path), {});
@@ -70,11 +70,11 @@ function parsed(text) {
   try {
     return text ? JSON.parse(text) : null;
   } catch {
-    return null; // a proxy's page, say: the status tells enough
+    return null; // such as a proxy's page: the status is enough
   }
 }
 
-/** A key for one intent. (`crypto.randomUUID` is missing on plain HTTP away from loopback.) */
+/** A new idempotency key. (`crypto.randomUUID` is missing on plain HTTP other than loopback.) */
 export function intent() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (each) => each.toString(16).padStart(2, "0")).join("");
@@ -82,7 +82,7 @@ export function intent() {
 
 let described = null;
 
-/** Whether this server has a route, such as `/plans/{plan_id}/fork`. */
+/** True if this server has a route, such as `/plans/{plan_id}/fork`. */
 export async function offers(path) {
   described ??= get("openapi.json").then(({ paths }) => new Set(Object.keys(paths)));
   try {

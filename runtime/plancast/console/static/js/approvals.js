@@ -1,4 +1,4 @@
-// Plans that wait for a person, the newest first.
+// Plans that wait for an approval, newest first.
 
 import * as actions from "./actions.js";
 import * as api from "./api.js";
@@ -25,10 +25,10 @@ export function showApprovals({ main, query, signal }) {
   const again = poll(EVERY, () => api.get("approvals", { query: { tenant_id: tenant, limit: MOST }, signal }), {
     signal,
     shown: ({ items, next }) => {
-      put(notice, next && h("p", { class: "stale" }, `These are the newest ${items.length}. When they are answered, the others follow.`));
+      put(notice, next && h("p", { class: "stale" }, `These are the newest ${items.length}. Older ones appear as these are answered.`));
       const n = items.length;
       count.textContent = n ? `${plural(n, "plan")}${next ? " or more" : ""} ${n === 1 ? "waits" : "wait"} for a person` : "";
-      if (!items.length) return put(place, empty("Nobody is waited for", "Plans that need a person's decision show up here by themselves."));
+      if (!items.length) return put(place, empty("No approvals pending", "Plans that need an approval appear here automatically."));
       if (!list.isConnected) put(place, list);
       const focused = document.activeElement?.closest?.(".card");
       const index = focused ? [...list.children].indexOf(focused) : -1;
@@ -44,9 +44,9 @@ export function showApprovals({ main, query, signal }) {
     const item = document.activeElement?.closest?.(".card")?.item;
     if (item && session.writable) answer(name, item);
   };
-  onKey("y", "Approve the chosen one", chosen("approve"), { signal });
-  onKey("x", "Reject the chosen one", chosen("reject"), { signal });
-  onKey("Enter", "Open the chosen one", () => document.activeElement?.matches?.(".card") && document.activeElement.querySelector("a").click(), { signal, group: "Lists" });
+  onKey("y", "Approve the selected plan", chosen("approve"), { signal });
+  onKey("x", "Reject the selected plan", chosen("reject"), { signal });
+  onKey("Enter", "Open the selected plan", () => document.activeElement?.matches?.(".card") && document.activeElement.querySelector("a").click(), { signal, group: "Lists" });
 }
 
 const answer = (name, { plan, ...asked }) => actions[name]({ plan_id: plan.plan_id, ...asked });
@@ -55,14 +55,14 @@ function card(item) {
   const { plan, reason, since } = item;
   const made = h(
     "li",
-    { class: "card", tabindex: "0", "aria-label": `${plan.goal_event}: ${reason || "waits for a person"}`, dataset: { item: "" } },
+    { class: "card", tabindex: "0", "aria-label": `${plan.goal_event}: ${reason || "waits for approval"}`, dataset: { item: "" } },
     h(
       "header",
       { class: "card-head" },
       h("h2", {}, h("a", { href: router.planLink(plan.plan_id) }, plan.goal_event)),
-      h("span", { class: "dim" }, since && when(since, { words: "asked " })),
+      h("span", { class: "dim" }, since && when(since, { words: "requested " })),
     ),
-    h("p", { class: "card-why" }, reason || "The plan goes on when somebody approves."),
+    h("p", { class: "card-why" }, reason || "The plan continues when it is approved."),
     payload(item.payload, reason),
     h(
       "p",

@@ -1,4 +1,4 @@
-// A plan's status: a shape and a word, so that it can be told without colours.
+// A plan's status as a shape and a word, readable without colours.
 
 import { h } from "./dom.js";
 
@@ -10,7 +10,7 @@ export function badge(status) {
   return h("span", { class: `badge is-${known}` }, h("span", { class: "dot", "aria-hidden": "true" }), status);
 }
 
-/** Whether something that should be alive is. */
+/** Badge for an actor that is alive or not. */
 export function alive(yes, words = ["alive", "gone"]) {
   return h(
     "span",

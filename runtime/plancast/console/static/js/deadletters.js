@@ -1,4 +1,4 @@
-// Events that could not be processed: why, what they say, and sending them again.
+// Dead letters: reason, payload and replay.
 
 import * as api from "./api.js";
 import { ask, show } from "./dialog.js";
@@ -20,7 +20,7 @@ export function showDeadLetters({ main, signal }) {
   const more = h("button", { class: "button", type: "button", hidden: true }, "Show more");
   let pages = 1;
   const done = h("section", {});
-  main.append(h("header", { class: "page-head" }, h("h1", {}, "Dead letters"), count), h("p", { class: "page-text" }, "Events that could not be processed were put aside here, and nothing of them is lost."), notice, place, more, done);
+  main.append(h("header", { class: "page-head" }, h("h1", {}, "Dead letters"), count), h("p", { class: "page-text" }, "Events that could not be processed are stored here and can be sent again."), notice, place, more, done);
 
   const ask = async () => {
     const items = [];
@@ -42,7 +42,7 @@ export function showDeadLetters({ main, signal }) {
       put(done, writes.length > 0 && written(writes));
       more.hidden = !next;
       count.textContent = total ? plural(total, "event") : "";
-      if (!items.length) return put(place, empty("No dead letters", "Every event was processed, or is on its way."));
+      if (!items.length) return put(place, empty("No dead letters", "Every event was processed or is in flight."));
       if (!list.isConnected) put(place, list);
       reconcile(list, items, ({ id }) => id, letter);
       return undefined;
@@ -56,12 +56,12 @@ export function showDeadLetters({ main, signal }) {
   addEventListener("plancast:wrote", soon(250, () => again(), signal), { signal });
 }
 
-/** Who sent what again, and who forked what: no plan's timeline tells of it. */
+/** Audit log of replays and forks, which no plan's timeline records. */
 function written(writes) {
   return h(
     "section",
     { class: "panel writes" },
-    h("header", { class: "panel-head" }, h("h2", {}, "What was done"), h("span", { class: "dim" }, "in the last 30 days, besides what plans' timelines tell")),
+    h("header", { class: "panel-head" }, h("h2", {}, "Audit log"), h("span", { class: "dim" }, "of the last 30 days, for actions that no plan's timeline records")),
     h("ul", {}, writes.slice(0, 50).map(({ by, what, subject, at }) => h("li", {}, h("strong", {}, by), ` ${what} `, h("span", { class: "mono" }, subject), " ", h("span", { class: "dim" }, when(at))))),
   );
 }
@@ -72,11 +72,11 @@ function letter(item) {
     { class: "card", dataset: { item: "" } },
     h("header", { class: "card-head" }, h("h2", {}, String(item.reason).replaceAll("_", " ")), h("span", { class: "dim" }, when(item.at))),
     item.detail && h("p", { class: "card-why said" }, item.detail),
-    h("p", { class: "dim card-of" }, h("span", { class: "mono" }, item.subject), ` · ${bytes(item.bytes)}`, item.cut_from && ` of ${bytes(item.cut_from)}: only the first part was kept`, item.more && ` · and ${number(item.more)} more like it`, ` · number ${number(item.id)}`),
+    h("p", { class: "dim card-of" }, h("span", { class: "mono" }, item.subject), ` · ${bytes(item.bytes)}`, item.cut_from && ` of ${bytes(item.cut_from)}: only the first part was stored`, item.more && ` · and ${number(item.more)} more like it`, ` · number ${number(item.id)}`),
     h(
       "div",
       { class: "row" },
-      h("button", { class: "button", type: "button", onclick: () => open(item) }, "What it says"),
+      h("button", { class: "button", type: "button", onclick: () => open(item) }, "Show payload"),
       session.writable && !item.cut_from && h("button", { class: "button", type: "button", onclick: () => replay(item) }, "Send again"),
     ),
   );
@@ -88,8 +88,8 @@ async function open({ id }) {
     const readable = full.payload !== null && full.payload !== undefined;
     show(
       `Dead letter ${id}`,
-      h("dl", { class: "pairs" }, pair("Why", full.reason), pair("Detail", full.detail), pair("Subject", full.subject), pair("Content type", full.content_type), pair("Message id", full.message_id)),
-      !readable && h("p", { class: "dim" }, "It cannot be read as JSON or msgpack. In base64:"),
+      h("dl", { class: "pairs" }, pair("Reason", full.reason), pair("Detail", full.detail), pair("Subject", full.subject), pair("Content type", full.content_type), pair("Message id", full.message_id)),
+      !readable && h("p", { class: "dim" }, "The payload is neither JSON nor msgpack. In base64:"),
       h("pre", { class: "code" }, readable ? pretty(full.payload) : full.payload_base64),
     );
   } catch (error) {
@@ -103,8 +103,8 @@ function pair(name, value) {
 
 function replay({ id, subject }) {
   return ask({
-    title: "Send it again",
-    text: `The event goes to ${subject} once more. If what stood in its way is still there, it comes back here.`,
+    title: "Send the event again",
+    text: `Publishes the event on ${subject} again. It returns here if it fails again.`,
     label: "Send again",
     act: async (values, key) => {
       await api.post(`dead-letters/${encodeURIComponent(id)}/replay`, {}, { key });

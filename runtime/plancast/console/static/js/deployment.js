@@ -1,4 +1,4 @@
-// What runs: dispatchers, hosts, reasoners and workers with their load, and NATS with its streams.
+// The deployment: dispatchers, hosts, reasoners and workers with their load, and NATS with its streams.
 
 import * as api from "./api.js";
 import { alive } from "./badges.js";
@@ -19,7 +19,7 @@ export function showDeployment({ main, signal }) {
     signal,
     shown: (now) => {
       there = true;
-      put(notice, now.source === "nats" && h("p", { class: "stale" }, "The console has no way to ask Ray here: of the actors it knows what NATS has of them."));
+      put(notice, now.source === "nats" && h("p", { class: "stale" }, "The console is not connected to Ray: it shows only what NATS records about the actors."));
       const text = JSON.stringify(now);
       if (text === print) return;
       print = text;
@@ -35,7 +35,7 @@ function panel(title, text, ...content) {
   return h("section", { class: "panel" }, h("header", { class: "panel-head" }, h("h2", {}, title), text && h("span", { class: "dim" }, text)), content);
 }
 
-/** `columns`: `[label, cell(item), "num"?]`. A column that says nothing for anyone is left out. */
+/** `columns`: `[label, cell(item), "num"?]`. Empty columns are left out. */
 function table(name, items, columns) {
   const shown = columns.filter(([, cell]) => items.some((item) => ![null, undefined, ""].includes(cell(item))));
   return h(
@@ -50,7 +50,7 @@ function table(name, items, columns) {
   );
 }
 
-/** A bar for how much of what there is is taken; without a known limit, of the most that one has. */
+/** A bar of the used share of a limit; without a limit, relative to the highest value. */
 function load(value, most, text, limited = false) {
   if (value === null || value === undefined) return null;
   const share = most > 0 ? Math.min(1, value / most) : 0;
@@ -61,7 +61,7 @@ function load(value, most, text, limited = false) {
 
 const largest = (items, name) => Math.max(1, ...items.map((each) => each[name] ?? 0));
 const n = (name) => (item) => (item[name] === null || item[name] === undefined ? null : number(item[name]));
-/** A count that is worth a column only where it is not nought everywhere. */
+/** A counter; its column is left out when it is zero everywhere. */
 const trouble = (name) => (item) => (item[name] ? h("span", { class: "count-bad" }, number(item[name])) : null);
 const up = ["Up", (item) => (item.up_seconds === null || item.up_seconds === undefined ? null : duration(item.up_seconds)), "num"];
 const restarts = ["Restarts", trouble("restarts"), "num"];
@@ -70,11 +70,11 @@ const state = ["", (item) => (item.alive === null || item.alive === undefined ? 
 const named = ["Name", (item) => h("span", { class: "mono" }, item.name)];
 
 function dispatchers(items) {
-  if (!items.length) return panel("Dispatchers", "", empty("None runs", "Events wait in their streams until one does."));
+  if (!items.length) return panel("Dispatchers", "", empty("No dispatcher is running", "Events wait in their streams until one starts."));
   const most = largest(items, "outstanding");
   return panel(
     "Dispatchers",
-    "read events and hand them to hosts",
+    "read events and dispatch them to hosts",
     table("Dispatchers", items, [
       named,
       state,
@@ -93,11 +93,11 @@ function dispatchers(items) {
 }
 
 function hosts(items) {
-  if (!items.length) return panel("Hosts", "", empty("None runs", "Plans take no turns until one does."));
+  if (!items.length) return panel("Hosts", "", empty("No host is running", "Plans make no progress until one starts."));
   const most = largest(items, "plans");
   return panel(
     "Hosts",
-    "plans take their turns there",
+    "run the turns of plans",
     table("Hosts", items, [
       named,
       state,
@@ -114,10 +114,10 @@ function hosts(items) {
 }
 
 function reasoners(items) {
-  if (!items.length) return panel("Reasoners", "", empty("None runs", "No planner of this deployment asks a model."));
+  if (!items.length) return panel("Reasoners", "", empty("No reasoner is running", "No planner of this deployment calls a model."));
   return panel(
     "Reasoners",
-    "ask the models",
+    "call the models",
     table("Reasoners", items, [
       named,
       state,
@@ -136,13 +136,13 @@ function workers(items) {
   if (!items.length) return null;
   return panel(
     "Workers",
-    "do what plans ask for",
+    "run the tasks of plans",
     table("Workers", items, [named, state, ["Tasks", (item) => h("span", { class: "tasks" }, (item.tasks ?? []).map((each) => h("code", {}, each)))], restarts, up, fault]),
   );
 }
 
 function nats(info) {
-  const about = [info.version && `version ${info.version}`, info.address, info.round_trip ? `answers in ${duration(info.round_trip)}` : "", info.storage_bytes ? `${bytes(info.storage_bytes)} stored` : ""].filter(Boolean);
+  const about = [info.version && `version ${info.version}`, info.address, info.round_trip ? `responds in ${duration(info.round_trip)}` : "", info.storage_bytes ? `${bytes(info.storage_bytes)} stored` : ""].filter(Boolean);
   const rows = info.streams.flatMap((stream) => [{ stream }, ...stream.consumers.map((consumer) => ({ stream, consumer }))]);
   const full = (stream) => (stream.max_bytes > 0 ? load(stream.bytes, stream.max_bytes, `${bytes(stream.bytes)} of ${bytes(stream.max_bytes)}`, true) : bytes(stream.bytes));
   return panel(
@@ -154,7 +154,7 @@ function nats(info) {
       ["Size", ({ stream, consumer }) => (consumer ? null : full(stream))],
       ["To come", ({ consumer }) => consumer && number(consumer.pending), "num"],
       ["In hand", ({ consumer }) => consumer && number(consumer.ack_pending), "num"],
-      ["Delivered again", ({ consumer }) => consumer && number(consumer.redelivered), "num"],
+      ["Redelivered", ({ consumer }) => consumer && number(consumer.redelivered), "num"],
     ]),
   );
 }

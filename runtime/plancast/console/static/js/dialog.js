@@ -1,13 +1,13 @@
-// Questions before a write: what is needed, a reason where it matters, and in whose name it is done.
+// Dialogs that precede a write: their fields, and the user in whose name it is done.
 
 import { Problem, intent } from "./api.js";
 import { h, put } from "./dom.js";
 import { session } from "./session.js";
 
 /**
- * Asks with a form, and does. `fields`: `{name, label, kind: "text"|"long"|"json"|"choice", value, hint, required,
- * missing, options, rows, changed}`. `act(values, key)` does it; what it throws is shown, and the form stays as it was filled in.
- * Returns what `act` returned, or undefined when the person turned back.
+ * Shows a form and performs its action. `fields`: `{name, label, kind: "text"|"long"|"json"|"choice", value, hint, required,
+ * missing, options, rows, changed}`. `act(values, key)` performs the action; an error is shown and the form keeps its values.
+ * Returns the result of `act`, or undefined when the dialog is dismissed.
  */
 export function ask({ title, text, fields = [], label, danger = false, act }) {
   return new Promise((resolve) => {
@@ -67,7 +67,7 @@ export function ask({ title, text, fields = [], label, danger = false, act }) {
   });
 }
 
-/** Something to read in front of the page. */
+/** A dialog with content to read. */
 export function show(title, ...content) {
   const close = () => {
     dialog.close();
@@ -91,7 +91,7 @@ export function show(title, ...content) {
   return close;
 }
 
-/** In whose name a write is done. */
+/** The user in whose name a write is done. */
 export function by() {
   return h("span", { class: "as" }, "as ", h("strong", {}, session.user));
 }

@@ -1,4 +1,4 @@
-// A plan's data after one turn beside its data after another.
+// Compares a plan's data after two turns, side by side.
 
 import * as api from "./api.js";
 import { h, put } from "./dom.js";
@@ -24,11 +24,11 @@ export function diffIn(place, { id, signal }) {
     h(
       "form",
       { class: "diff-bar", onsubmit: (event) => (event.preventDefault(), compare()) },
-      h("button", { class: "button", type: "button", "aria-label": "The turn before", title: "The turn before", onclick: step(-1) }, "‹"),
+      h("button", { class: "button", type: "button", "aria-label": "Previous turn", title: "Previous turn", onclick: step(-1) }, "‹"),
       left.element,
       right.element,
-      h("button", { class: "button", type: "button", "aria-label": "The next turn", title: "The next turn", onclick: step(1) }, "›"),
-      h("label", { class: "check" }, both, " what is the same too"),
+      h("button", { class: "button", type: "button", "aria-label": "Next turn", title: "Next turn", onclick: step(1) }, "›"),
+      h("label", { class: "check" }, both, " unchanged lines"),
       h("label", { class: "check" }, fields, " all fields of the plan"),
     ),
     result,
@@ -56,9 +56,9 @@ export function diffIn(place, { id, signal }) {
     }
   }
 
-  /** `{text, why}`: the data, and why it is only what the timeline tells, if so. */
+  /** `{text, why}`: the data, and the reason if it is reconstructed from the timeline. */
   async function dataOf(turn) {
-    if (turn === 0) return { text: "", why: "" }; // before the goal came there was nothing
+    if (turn === 0) return { text: "", why: "" }; // before the first turn there is no data
     const found = await api.get(`${api.plan(id)}/data`, { query: { revision: turn }, signal });
     if (!found.known) return { text: pretty(await told(turn)), why: found.why };
     const { status, current_state, goal_data, results, state } = found;
@@ -66,7 +66,7 @@ export function diffIn(place, { id, signal }) {
     return { text: pretty({ status, current_state, goal_data, results, ...(fields.checked ? more : {}) }), why: "" };
   }
 
-  /** What the timeline tells of the data as of a turn: the goal, and what each event has brought. */
+  /** Reconstructs the data of a turn from the timeline: the goal, and the data of each event. */
   async function told(turn) {
     const data = { status: "", current_state: "", goal_data: null, events: {} };
     for (let after = 0; after !== null && after < turn; ) {
@@ -99,7 +99,7 @@ export function diffIn(place, { id, signal }) {
 
 function unknown(...sides) {
   const why = sides.map((each) => each.why).find(Boolean);
-  return why && h("p", { class: "stale" }, `The data as of then is not known: ${why}. This is what the timeline tells.`);
+  return why && h("p", { class: "stale" }, `The data of that turn is unknown: ${why}. This is reconstructed from the timeline.`);
 }
 
 function side(a, before, b, after, all) {
@@ -111,7 +111,7 @@ function side(a, before, b, after, all) {
     h("div", { class: "diff-head", role: "row" }, h("span", { role: "columnheader" }, a ? `After turn ${a}` : "Before the first turn"), h("span", { role: "columnheader" }, `After turn ${b}`)),
   );
   for (const row of all ? rows : folded(rows)) table.append(row.kind === "fold" ? fold(row) : line(row));
-  return [same && h("p", { class: "dim diff-same" }, a === b ? "This is one and the same turn." : "Between these turns nothing changed in the data."), table];
+  return [same && h("p", { class: "dim diff-same" }, a === b ? "Both sides show the same turn." : "The data did not change between these turns."), table];
 }
 
 function line({ kind, left, right }) {

@@ -1,4 +1,4 @@
-// Elements are made here and only here. What a plan says is text, always: nothing in the console parses HTML.
+// Creates all elements of the console. Data is always inserted as text; nothing parses HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 const PROPERTIES = new Set(["value", "checked", "disabled", "selected", "open", "indeterminate"]);
@@ -8,7 +8,7 @@ export function h(tag, props, ...children) {
   return fill(document.createElement(tag), props, children);
 }
 
-/** The same for SVG. */
+/** An SVG element. */
 export function svg(tag, props, ...children) {
   return fill(document.createElementNS(SVG, tag), props, children);
 }
@@ -25,18 +25,18 @@ function fill(element, props, children) {
   return element;
 }
 
-/** Children without what is absent. */
+/** Children without null and false. */
 export function present(children) {
   return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 }
 
-/** Replaces what an element shows. */
+/** Replaces the children of an element. */
 export function put(element, ...children) {
   element.replaceChildren(...present(children));
   return element;
 }
 
-/** Makes `parent` show `items` in order. An element whose item has not changed stays: with its focus and its scroll. */
+/** Renders `items` in order. Elements of unchanged items are kept, with their focus and scroll position. */
 export function reconcile(parent, items, key, make) {
   const before = new Map();
   for (const child of parent.children) before.set(child.dataset.key, child);

@@ -1,4 +1,4 @@
-// How the lines of a graph run: from border to border, round what stands between, with labels that leave room for each other.
+// Routes the edges of a graph from border to border, around the nodes between, and places their labels apart.
 
 const HEIGHT = 32;
 const WIDEST = 260;
@@ -34,7 +34,7 @@ function shortened(text, room, font) {
   return `${said}…`;
 }
 
-/** Lines as paths, and where their labels stand. */
+/** Edges as SVG paths, with the positions of their labels. */
 export function route(edges, placed) {
   const known = edges.filter((edge) => placed.has(edge.source) && placed.has(edge.target));
   const down = flowsDown(known, placed);
@@ -51,7 +51,7 @@ export function route(edges, placed) {
   return { lines, labels: label(lines, all) };
 }
 
-/** Where on a border each line begins and ends, as `[from, to]` off the middle: side by side in the order of their other ends. */
+/** Offsets of each edge's ends from the middle of the border, as `[from, to]`, ordered by their other ends. */
 function spread(edges, placed, down) {
   const across = down ? "x" : "y";
   const ports = new Map(edges.map((edge) => [edge, [0, 0]]));
@@ -111,7 +111,7 @@ function curve(a, b, { down, nth, all, ports }) {
   return points();
 }
 
-/** Back, or to a neighbour in the same row: out at one side and in at the same side. */
+/** An edge back, or within a row: leaves and enters on the same side. */
 function backwards(a, b, { down, nth, all }) {
   const others = all.filter((box) => box !== a && box !== b);
   const make = (out) => {

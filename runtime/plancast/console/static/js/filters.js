@@ -1,4 +1,4 @@
-// Which plans a list shows: a status with its number, and tenant, session, goal and parent.
+// Filters of the list of plans: status with counts, tenant, session, goal and parent.
 
 import { STATUSES } from "./badges.js";
 import { h, put } from "./dom.js";
@@ -11,7 +11,7 @@ const FIELDS = [
   ["parent", "Parent plan"],
 ];
 
-/** The filters beside status and text. `set(change)` is called with what is typed, `clear()` for none at all. */
+/** The filters beside status and text. `set(change)` is called on input, `clear()` to remove all. */
 export function filterPanel(filter, { set, clear }) {
   const made = h("form", { class: "filters", id: "filters", "aria-label": "Filters", onsubmit: (event) => event.preventDefault() });
   for (const [name, label] of FIELDS) {

@@ -1,4 +1,4 @@
-// How times, amounts and ids read. Pure, apart from the clock's tick at the end.
+// Formats times, amounts and ids. Pure, except for the clock at the end.
 
 import { h } from "./dom.js";
 
@@ -11,7 +11,7 @@ export const number = (value) => (value === null || value === undefined ? "–" 
 export const compact = (value) =>
   value === null || value === undefined ? "–" : Math.abs(value) < 10000 ? count.format(value) : short.format(value);
 
-/** Dollars, with as many digits as it takes to see something. */
+/** US dollars, with enough digits to be nonzero. */
 export function cost(value) {
   if (value === null || value === undefined) return "–";
   if (value === 0) return "$0";
@@ -31,7 +31,7 @@ export function bytes(value) {
   return `${rest < 10 && unit ? rest.toFixed(1) : Math.round(rest)} ${units[unit]}`;
 }
 
-/** Seconds, as people say them. */
+/** Seconds as a duration. */
 export function duration(seconds) {
   const s = Math.abs(seconds);
   if (s < 1) return `${Math.round(s * 1000)} ms`;
@@ -59,7 +59,7 @@ function coarse(s) {
 
 export const absolute = (iso) => full.format(new Date(iso));
 
-/** A time as `3 min ago`, which goes on counting; the time itself is under the pointer. */
+/** A time as `3 min ago`, updated as time passes; the tooltip has the exact time. */
 export function when(iso, { words = "" } = {}) {
   if (!iso) return h("span", { class: "dim" }, "–");
   const at = Date.parse(iso);
@@ -68,7 +68,7 @@ export function when(iso, { words = "" } = {}) {
   return made;
 }
 
-/** Changes a time that is shown. */
+/** Replaces the time of an element. */
 export function setWhen(element, iso) {
   const time = element.querySelector("time");
   if (!time || time.getAttribute("datetime") === iso) return;
@@ -84,7 +84,7 @@ setInterval(() => {
   }
 }, 1000);
 
-/** JSON as people read it; a text stays a text. */
+/** Indented JSON; text is unchanged. */
 export const pretty = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
 
 export const plural = (n, word) => `${number(n)} ${n === 1 ? word : `${word}s`}`;

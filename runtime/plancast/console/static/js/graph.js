@@ -1,4 +1,4 @@
-// A plan's states or decisions as a graph: the server says where things stand, this draws it, with the way that was taken.
+// Draws a plan's states or decisions as a graph, in the server's layout, with the path that the plan took.
 
 import { h, put, svg } from "./dom.js";
 import { boxes, route } from "./edges.js";
@@ -9,7 +9,7 @@ const SMALLEST = 0.5;
 const CHAIN = 0.62;
 let drawn = 0;
 
-/** Draws into `place`, again and again. `chosen(node)` is called when one is picked. */
+/** Draws into `place` and updates it. `chosen(node)` is called when a node is selected. */
 export function graphIn(place, { chosen }) {
   let scale = 0; // 0: as large as fits
   let last = null;
@@ -24,7 +24,7 @@ export function graphIn(place, { chosen }) {
     "div",
     { class: "graph-tools", role: "group", "aria-label": "Size of the graph" },
     h("button", { class: "tool", type: "button", title: "Smaller", "aria-label": "Smaller", onclick: zoom(1 / 1.25) }, "−"),
-    h("button", { class: "tool", type: "button", title: "As large as fits", "aria-label": "As large as fits", onclick: zoom(0) }, icon("fit", 14)),
+    h("button", { class: "tool", type: "button", title: "Fit to view", "aria-label": "Fit to view", onclick: zoom(0) }, icon("fit", 14)),
     h("button", { class: "tool", type: "button", title: "Larger", "aria-label": "Larger", onclick: zoom(1.25) }, "+"),
   );
   put(place, canvas, tools, legend());
@@ -41,7 +41,7 @@ export function graphIn(place, { chosen }) {
     last.element.setAttribute("height", String(Math.round(last.height * used)));
   }
 
-  /** Where the plan has moved to comes into view, within the picture: the page itself stays where it is. */
+  /** Scrolls the current node into view within the graph, without scrolling the page. */
   function follow(id) {
     if (id === current) return;
     current = id;
@@ -65,7 +65,7 @@ export function graphIn(place, { chosen }) {
 function picture(graph, chosen) {
   drawn += 1;
   const name = `g${drawn}`;
-  // A chain has nothing to say between its steps, so they may stand closer than states do.
+  // The edges of a chain have no labels, so its nodes are closer together than states.
   const closer = graph.kind === "decisions" ? CHAIN : 1;
   const placed = boxes(graph.nodes.map((node) => ({ ...node, y: node.y * closer })));
   const { lines, labels } = route(graph.edges, placed);
@@ -74,7 +74,7 @@ function picture(graph, chosen) {
     "svg",
     { class: "graph", viewBox: `${bounds.x} ${bounds.y} ${bounds.width} ${bounds.height}`, role: "group", "aria-label": told(graph) },
     svg("defs", {}, arrow(`${name}-taken`, "taken"), arrow(`${name}-open`, "open")),
-    // The way that was taken lies over the ways that were not.
+    // Taken edges are drawn on top of the others.
     [...lines].sort((a, b) => (a.edge.taken > 0) - (b.edge.taken > 0)).map((line) => drawLine(line, name)),
     labels.map(drawLabel),
     [...placed.values()].map((box) => drawNode(box, chosen)),
@@ -101,7 +101,7 @@ function drawLine({ edge, d }, name) {
 
 function said(edge) {
   const times = edge.taken > 1 ? `, taken ${edge.taken} times` : edge.taken ? ", taken" : ", not taken";
-  return `${edge.label || "goes on by itself"}${times}`;
+  return `${edge.label || "automatic"}${times}`;
 }
 
 function drawLabel({ edge, x, y, texts, full }) {

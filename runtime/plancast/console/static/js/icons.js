@@ -1,4 +1,4 @@
-// A few strokes on a 16 by 16 grid.
+// Icons on a 16 by 16 grid.
 
 import { svg } from "./dom.js";
 

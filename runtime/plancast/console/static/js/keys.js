@@ -1,4 +1,4 @@
-// The keyboard: single keys while nothing is being typed, and `g` and a letter to go somewhere.
+// Keyboard shortcuts: single keys outside of text fields, and `g` with a letter to navigate.
 
 import { show } from "./dialog.js";
 import { h } from "./dom.js";
@@ -8,7 +8,7 @@ const known = new Map();
 const GO_WITHIN = 1500;
 let afterG = 0;
 
-/** `key` is as in `KeyboardEvent.key`, or `g p` for two in a row. It holds until `signal` is aborted. */
+/** `key` is as in `KeyboardEvent.key`, or `g p` for two in a row. Active until `signal` is aborted. */
 export function onKey(key, what, act, { signal, group = "This page" } = {}) {
   const entry = { key, what, act, group };
   known.set(key, entry);
@@ -16,10 +16,10 @@ export function onKey(key, what, act, { signal, group = "This page" } = {}) {
 }
 
 export function listenForKeys() {
-  onKey("?", "Show the keys", help, { group: "Everywhere" });
-  onKey("j", "Next in the list", () => step(1), { group: "Lists" });
-  onKey("k", "The one before", () => step(-1), { group: "Lists" });
-  known.set("Enter", { key: "Enter", what: "Open it", group: "Lists", act: null }); // links do that by themselves
+  onKey("?", "Show keyboard shortcuts", help, { group: "Everywhere" });
+  onKey("j", "Next item", () => step(1), { group: "Lists" });
+  onKey("k", "Previous item", () => step(-1), { group: "Lists" });
+  known.set("Enter", { key: "Enter", what: "Open the item", group: "Lists", act: null }); // links do this natively
   addEventListener("keydown", pressed);
 }
 
@@ -40,7 +40,7 @@ function pressed(event) {
   } else if (event.key === "g") afterG = event.timeStamp;
 }
 
-/** Moves the focus among the items of a list (`data-item`), to the link or button that stands for each. */
+/** Moves the focus between the items of a list (`data-item`), to the main link or button of each. */
 function step(by) {
   const items = [...document.querySelectorAll("#main [data-item]")].filter((each) => each.offsetParent !== null);
   if (!items.length) return;
@@ -76,7 +76,7 @@ function help() {
         ),
       ),
     ),
-    h("label", { class: "check" }, on, " Single keys are on. (",
-      h("kbd", {}, "Ctrl"), " ", h("kbd", {}, "Enter"), " in a form always sends it.)"),
+    h("label", { class: "check" }, on, " Enable single-key shortcuts. (",
+      h("kbd", {}, "Ctrl"), " ", h("kbd", {}, "Enter"), " always submits a form.)"),
   );
 }

@@ -1,4 +1,4 @@
-// Which lines of two texts differ. Pure.
+// Line diff of two texts. Pure.
 
 const MOST = 4_000_000;
 const AROUND = 3;
@@ -21,7 +21,7 @@ export function changes(left, right) {
   ];
 }
 
-/** Steps of a longest common subsequence; of texts too long for that, all of one and then all of the other. */
+/** Steps of a longest common subsequence; for texts that are too long, all lines of one, then of the other. */
 function between(left, right) {
   const steps = [];
   if (left.length * right.length > MOST) {
@@ -55,7 +55,7 @@ function between(left, right) {
   return steps;
 }
 
-/** Lines that went and lines that came at the same place stand side by side. */
+/** Pairs removed and added lines at the same position. */
 function paired(steps) {
   const rows = [];
   let gone = [];
@@ -81,7 +81,7 @@ function paired(steps) {
   return rows;
 }
 
-/** The same with long stretches of equal lines as `{kind: "fold", rows}`. Where nothing differs, nothing is folded. */
+/** Folds long runs of equal lines into `{kind: "fold", rows}`, unless the texts are equal. */
 export function folded(rows) {
   if (rows.every((row) => row.kind === "same")) return rows;
   const near = new Set();

@@ -1,10 +1,10 @@
-// What keeps a view fresh: a stream of server-sent events, or a question asked again and again.
+// Live updates by server-sent events or polling.
 
 import { Offline, Problem, calls } from "./api.js";
 
 const FIRST_WAIT = 500;
 const LONGEST_WAIT = 15000;
-/** Hidden pages let go of their stream: a browser has six connections for a server, and tabs share them. */
+/** Hidden pages close their stream: tabs share a browser's limit of six connections per server. */
 const HIDDEN_FOR = 20000;
 
 /**
@@ -33,7 +33,7 @@ export function listen(url, on, { signal, caughtUp = () => {} }) {
       opened = true;
     };
     source.onerror = () => {
-      // The browser tries again by itself after some failures and not after others. This does after all, ever later.
+      // Browsers reconnect after some failures only. This reconnects after all of them, with backoff.
       close();
       if (signal.aborted) return;
       say("waiting");
@@ -68,7 +68,7 @@ export function listen(url, on, { signal, caughtUp = () => {} }) {
   return close;
 }
 
-/** Asks now and every `seconds`, not while the page is hidden. `shown` gets each answer, `failed` each error. */
+/** Polls now and every `seconds`, except while the page is hidden. `shown` gets each response, `failed` each error. */
 export function poll(seconds, ask, { signal, shown, failed }) {
   let timer = 0;
   let asking = false;
@@ -96,7 +96,7 @@ export function poll(seconds, ask, { signal, shown, failed }) {
   return turn;
 }
 
-/** Runs `work` soon, once for any number of calls meanwhile, and not again before `milliseconds` have passed. */
+/** Debounces `work`: one run for any number of calls, at most one per `milliseconds`. */
 export function soon(milliseconds, work, signal) {
   let timer = 0;
   signal?.addEventListener("abort", () => clearTimeout(timer));

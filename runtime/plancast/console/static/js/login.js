@@ -1,4 +1,4 @@
-// The one view for those who are not known yet.
+// Sign-in.
 
 import { Offline } from "./api.js";
 import { h, put } from "./dom.js";
@@ -25,7 +25,7 @@ export function showLogin(place, done) {
       put(place);
       done();
     } catch (error) {
-      fault.textContent = error instanceof Offline ? error.message : error.status === 401 ? "This token is not known here." : error.message;
+      fault.textContent = error instanceof Offline ? error.message : error.status === 401 ? "This token is not valid." : error.message;
       fault.hidden = false;
       token.select();
     } finally {
@@ -44,7 +44,7 @@ export function showLogin(place, done) {
         { onsubmit: send },
         h("label", { for: "token" }, "Your token"),
         token,
-        h("p", { class: "hint", id: "token-hint" }, "Whoever runs this deployment has given you one, or the link printed at its start carries it. It stands for your name in all that you do here."),
+        h("p", { class: "hint", id: "token-hint" }, "Issued by the operator of this deployment, or part of the link that is printed at its start. Your actions are recorded under the token's name."),
         fault,
         button,
       ),

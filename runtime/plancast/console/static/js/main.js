@@ -1,4 +1,4 @@
-// Puts the console together: who is here, the pages, the keys, and whether the server is heard.
+// Entry point: session, pages, keyboard shortcuts and the connection state.
 
 import * as api from "./api.js";
 import { showApprovals } from "./approvals.js";
@@ -78,7 +78,7 @@ function drawNav() {
 
 function drawTools() {
   const { current, next } = window.plancastTheme;
-  const words = (choice) => `Theme: ${choice === "auto" ? "as the system has it" : choice}. Change it.`;
+  const words = (choice) => `Theme: ${choice === "auto" ? "system" : choice}. Change theme.`;
   const theme = h("button", { class: "tool", type: "button", "aria-label": words(current()), title: words(current()) }, icon(current()));
   theme.addEventListener("click", () => {
     const choice = next();
@@ -92,7 +92,7 @@ function drawTools() {
     document.getElementById("tools"),
     keys,
     theme,
-    h("span", { class: "who", title: "What you do here is done in this name" }, icon("user"), h("span", {}, session.user)),
+    h("span", { class: "who", title: "Your actions are recorded under this name" }, icon("user"), h("span", {}, session.user)),
     session.auth === "token" && h("button", { class: "tool", type: "button", "aria-label": "Sign out", title: "Sign out", onclick: leave }, icon("leave")),
   );
 }
@@ -120,7 +120,7 @@ function signedOutForGood() {
   if (!alone.hasChildNodes()) showLogin(alone, begin);
 }
 
-/** How many things wait for a person, at their pages' links. */
+/** Shows the numbers of open approvals and dead letters at their links. */
 async function badges() {
   clearTimeout(counting);
   if (!document.hidden && !app.hidden) {
@@ -129,11 +129,11 @@ async function badges() {
       asked.map(async ([page, path, query]) => {
         try {
           const { items, total, next } = await api.get(path, { query });
-          // Of plans that may wait for a person, the total is a guess.
+          // The total of plans that may wait for approval is an estimate.
           if (page === "approvals") count(page, items.length, Boolean(next));
           else count(page, total ?? items.length, false);
         } catch {
-          // The page itself says what is wrong.
+          // The page itself shows the error.
         }
       }),
     );
@@ -150,7 +150,7 @@ function count(page, n, andMore) {
 
 function heard() {
   const place = document.getElementById("liveness");
-  const states = { live: ["Live", "What you see changes as it happens"], waiting: ["Reconnecting", "The server cannot be heard; trying again"] };
+  const states = { live: ["Live", "This page is updated live"], waiting: ["Reconnecting", "The connection to the server is lost; reconnecting"] };
   let stream = "";
   let reached = true;
   const draw = () => {

@@ -1,4 +1,4 @@
-// One plan: what it is, what it waits for, the way it took, its turns, its data and its family.
+// The page of a plan: facts, open requests, path, turns, data, children and groups.
 
 import * as actions from "./actions.js";
 import * as api from "./api.js";
@@ -26,7 +26,7 @@ export async function showPlan({ main, parts: [id], query, signal }) {
     plan = await (query.get("new") ? begun(main, id, signal) : api.get(api.plan(id), { signal }));
   } catch (error) {
     if (error.name === "AbortError" || signal.aborted) return;
-    if (error.status === 404) put(main, h("h1", {}, "No such plan"), empty("No such plan", "It was never here, or it has ended and was forgotten after its retention."), back());
+    if (error.status === 404) put(main, h("h1", {}, "No such plan"), empty("No such plan", "It does not exist, or it has ended and was deleted after its retention."), back());
     else put(main, failed(error, () => showPlan({ main, parts: [id], query, signal })));
     return;
   }
@@ -137,7 +137,7 @@ export async function showPlan({ main, parts: [id], query, signal }) {
 
   function findTurn(node) {
     const found = timeline.mark((entry) => turnOf(entry, node));
-    if (!found) toast(node.visited ? "The turns of this step are further back." : "The plan has not been there.");
+    if (!found) toast(node.visited ? "The turns of this step are not loaded yet." : "The plan has not visited this node.");
   }
 
   function compareTurn(revision) {
@@ -156,7 +156,7 @@ export async function showPlan({ main, parts: [id], query, signal }) {
   }
 }
 
-/** A plan that was submitted a moment ago: it is there once its first turn is. */
+/** Waits for a plan that was just submitted: it exists once its first turn is committed. */
 async function begun(main, id, signal) {
   for (let tries = 0; ; tries += 1) {
     try {
@@ -165,13 +165,13 @@ async function begun(main, id, signal) {
       return plan;
     } catch (error) {
       if (error.status !== 404 || signal.aborted) throw error;
-      if (tries === 5) put(main, h("h1", {}, "On its way"), empty("On its way", `The goal of ${id} is stored. It is shown here when a host has taken its first turn.`), back());
+      if (tries === 5) put(main, h("h1", {}, "Starting"), empty("Starting", `The goal of ${id} is stored. The plan appears here after its first turn.`), back());
       await new Promise((resolve) => setTimeout(resolve, tries < 20 ? 200 : 1000));
     }
   }
 }
 
-/** Draws again if what is shown has changed; a button that had the focus keeps it. */
+/** Redraws if the content has changed; a focused button keeps the focus. */
 function redraw(place, shown, content) {
   const print = JSON.stringify(shown);
   if (place.dataset.print === print) return;
@@ -181,7 +181,7 @@ function redraw(place, shown, content) {
   if (focused !== null) [...place.querySelectorAll("a, button")].find((each) => each.textContent === focused)?.focus({ preventScroll: true });
 }
 
-/** Whether a turn led to a node: into the state, or by the decision. */
+/** True if a turn led to a node: it entered the state, or made the decision. */
 function turnOf(entry, node) {
   const way = entry.move?.path?.length ? entry.move.path : [entry.move?.to];
   if (way.includes(node.label) || way.includes(node.id)) return true;

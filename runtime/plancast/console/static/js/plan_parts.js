@@ -1,4 +1,4 @@
-// What stands on a plan's page beside its turns: its name and what can be done, what it waits for, its facts, its data.
+// Parts of a plan's page: heading, actions, open requests, facts and data.
 
 import { FINISHED, badge } from "./badges.js";
 import { h } from "./dom.js";
@@ -8,7 +8,7 @@ import * as router from "./router.js";
 import { session } from "./session.js";
 import { toast } from "./toast.js";
 
-/** What can be done to a plan now, by the names of actions. */
+/** Names of the actions that are possible now. */
 export function possible(plan) {
   if (FINISHED.has(plan.status)) return plan.status === "completed" ? ["replay"] : ["retry", "replay"];
   const steps = plan.approval ? ["approve", "reject"] : [];
@@ -22,11 +22,11 @@ const BUTTONS = {
   cancel: ["Cancel", "cancel"],
   retry: ["Try again", "retry"],
   redirect: ["Redirect", "fork"],
-  inject: ["Tell it", "add"],
+  inject: ["Add context", "add"],
   replay: ["Replay", "rerun"],
 };
 
-/** `press(name)` is called for what is to be done. */
+/** `press(name)` is called with the name of an action. */
 export function heading(plan, press) {
   const names = session.writable ? possible(plan).filter((name) => BUTTONS[name]) : [];
   return h(
@@ -47,7 +47,7 @@ export function heading(plan, press) {
     names.length > 0 &&
       h(
         "div",
-        { class: "actions", role: "group", "aria-label": "What can be done" },
+        { class: "actions", role: "group", "aria-label": "Actions" },
         names.map((name) => h("button", { class: `button${name === "cancel" ? " danger-quiet" : ""}`, type: "button", onclick: () => press(name) }, icon(BUTTONS[name][1], 14), BUTTONS[name][0])),
       ),
   );
@@ -59,10 +59,10 @@ function copy(text) {
       await navigator.clipboard.writeText(text);
       toast("Copied.");
     } catch {
-      toast("The browser does not let this page copy.", { bad: true });
+      toast("The browser does not allow this page to copy.", { bad: true });
     }
   };
-  return h("button", { class: "tool", type: "button", title: "Copy the plan's id", "aria-label": "Copy the plan's id", onclick: act }, icon("copy", 14));
+  return h("button", { class: "tool", type: "button", title: "Copy the plan id", "aria-label": "Copy the plan id", onclick: act }, icon("copy", 14));
 }
 
 export function bannersOf(plan, press) {
@@ -71,9 +71,9 @@ export function bannersOf(plan, press) {
     made.push(
       h(
         "section",
-        { class: "banner ask", "aria-label": "Waits for a person" },
-        h("h2", {}, "Waits for a person"),
-        h("p", {}, plan.approval.reason || "The plan goes on when somebody approves.", " ", plan.approval.since && h("span", { class: "dim" }, when(plan.approval.since, { words: "asked " }))),
+        { class: "banner ask", "aria-label": "Waits for approval" },
+        h("h2", {}, "Waits for approval"),
+        h("p", {}, plan.approval.reason || "The plan continues when it is approved.", " ", plan.approval.since && h("span", { class: "dim" }, when(plan.approval.since, { words: "requested " }))),
         payload(plan.approval.payload, plan.approval.reason),
         session.writable
           ? h(
@@ -83,18 +83,18 @@ export function bannersOf(plan, press) {
               h("button", { class: "button danger-quiet", type: "button", onclick: () => press("reject") }, "Reject"),
               h("span", { class: "as" }, "as ", h("strong", {}, session.user)),
             )
-          : h("p", { class: "dim" }, "Your token lets you look, not answer."),
+          : h("p", { class: "dim" }, "Your token allows reading only."),
       ),
     );
   } else if (plan.status === "paused") {
-    made.push(h("section", { class: "banner" }, h("h2", {}, "Paused"), h("p", {}, plan.pause_reason || "Nobody said why.")));
+    made.push(h("section", { class: "banner" }, h("h2", {}, "Paused"), h("p", {}, plan.pause_reason || "No reason was given.")));
   }
   if (plan.error) made.push(h("section", { class: "banner bad" }, h("h2", {}, plan.status === "cancelled" ? "Cancelled" : "Failed"), h("p", { class: "said" }, plan.error)));
   if (plan.waiting_for.length && !plan.approval && !FINISHED.has(plan.status)) made.push(waits(plan.waiting_for));
   return made;
 }
 
-/** What is to be decided, as pairs where it is flat, and as JSON where it is not. */
+/** The payload of an approval, as pairs where it is flat, else as JSON. */
 export function payload(value, reason) {
   if (value === null || value === undefined) return null;
   const flat = typeof value === "object" && !Array.isArray(value) && Object.values(value).every((each) => each === null || typeof each !== "object");
@@ -121,7 +121,7 @@ function waits(list) {
           each.event_type && [": ", h("code", {}, each.event_type)],
           each.plan_id && [" ", h("a", { href: router.planLink(each.plan_id), class: "mono" }, each.plan_id)],
           each.attempt > 1 && ` · try ${each.attempt}`,
-          each.since && [" · ", when(each.since, { words: "asked " })],
+          each.since && [" · ", when(each.since, { words: "requested " })],
           each.timeout_at && [" · ", when(each.timeout_at, { words: "times out " })],
         ),
       ),
@@ -137,8 +137,8 @@ export function factsOf(plan) {
   const rows = [
     ["State", plan.current_state],
     ["Turns", number(plan.revision)],
-    ["Begun", when(plan.created_at)],
-    ["Moved", when(plan.updated_at)],
+    ["Created", when(plan.created_at)],
+    ["Updated", when(plan.updated_at)],
     FINISHED.has(plan.status) && ["Took", duration(took)],
     plan.planner && ["Planner", plan.planner],
     plan.decider && plan.decider !== plan.planner && ["Decided by", plan.decider],

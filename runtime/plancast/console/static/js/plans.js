@@ -1,4 +1,4 @@
-// All plans: found by status, text, session, tenant and goal; a page at a time, patched in place as they move.
+// The list of plans: filtered, paged, and patched in place as plans change.
 
 import * as api from "./api.js";
 import { h, put } from "./dom.js";
@@ -90,12 +90,12 @@ export function showPlans({ main, query, signal }) {
   router.rememberList(router.link(["plans"], Object.fromEntries(query)));
   const arrived = new Map();
   const patch = soon(120, patchAll, signal);
-  // More has changed than was told one by one.
+  // More has changed than the stream listed.
   const reload = soon(1000, () => (calm() ? load({}) : ((view.many = true), tellFresh())), signal);
   load({});
   follow();
 
-  // What is asked for.
+  // Query.
 
   function set(change) {
     Object.assign(filter, change);
@@ -139,7 +139,7 @@ export function showPlans({ main, query, signal }) {
       if (view.cursors.length < 2) return;
       view.cursors.pop();
     } else {
-      if (view.trimmed) await load({}); // rows that came in on top have pushed others out: where do the next ones begin?
+      if (view.trimmed) await load({}); // new rows at the top have pushed others off the page, so the next page starts elsewhere
       if (!view.next) return;
       view.cursors.push(view.next);
     }
@@ -148,7 +148,7 @@ export function showPlans({ main, query, signal }) {
     body.querySelector("a")?.focus({ preventScroll: true });
   }
 
-  // What is shown.
+  // Display.
 
   function draw({ items, next, total, counts }) {
     view.next = next;
@@ -172,9 +172,9 @@ export function showPlans({ main, query, signal }) {
     const narrowed = FILTERS.some((name) => filter[name]);
     if (narrowed) {
       const all = h("button", { class: "link", type: "button", onclick: clear }, "Show all plans");
-      return empty("No plan is like that", "Nothing matches these filters. ", all);
+      return empty("No matching plans", "No plan matches these filters. ", all);
     }
-    return empty("No plans yet", "Submit a goal with ", h("code", {}, "plancast submit EVENT --data '{…}'"), ", or from here. It shows up by itself.");
+    return empty("No plans yet", "Submit a goal with ", h("code", {}, "plancast submit EVENT --data '{…}'"), ", or from here. The plan appears automatically.");
   }
 
   function row(plan) {
@@ -198,7 +198,7 @@ export function showPlans({ main, query, signal }) {
     const pages = view.cursors.length;
     const from = (pages - 1) * view.limit;
     const range = shown ? `${number(from + 1)}–${number(from + shown)}${view.total === null ? "" : ` of ${number(view.total)}`}` : "";
-    const size = h("select", { "aria-label": "Plans on a page", onchange: () => resize(size.value) }, PAGE_SIZES.map((each) => h("option", { value: each, selected: Number(each) === view.limit }, `${each} on a page`)));
+    const size = h("select", { "aria-label": "Plans per page", onchange: () => resize(size.value) }, PAGE_SIZES.map((each) => h("option", { value: each, selected: Number(each) === view.limit }, `${each} per page`)));
     put(
       pager,
       shown > 0 && size,
@@ -216,7 +216,7 @@ export function showPlans({ main, query, signal }) {
     load({ top: true });
   }
 
-  // What changes meanwhile.
+  // Live changes.
 
   function follow() {
     view.stop?.();
@@ -246,7 +246,7 @@ export function showPlans({ main, query, signal }) {
     columns();
   }
 
-  /** Whether rows may come in on top without moving what somebody reads or points at. */
+  /** True if rows can be inserted at the top without moving rows that the user reads or points at. */
   function calm() {
     return (
       view.cursors.length === 1 &&
@@ -270,15 +270,15 @@ export function showPlans({ main, query, signal }) {
       view.trimmed = true;
     }
     if (!table.isConnected) put(place, table);
-    if (view.trimmed && !view.next) view.next = "later"; // `turn` asks anew before it goes there
+    if (view.trimmed && !view.next) view.next = "later"; // `turn` reloads first
     drawPager(body.rows.length);
   }
 
   function tellFresh() {
     const n = view.waiting.size;
     fresh.hidden = n === 0 && !view.many;
-    if (view.many) fresh.textContent = "Many plans have moved. Show them";
-    else fresh.textContent = n ? `${number(n)} more ${n === 1 ? "plan has" : "plans have"} moved. Show ${n === 1 ? "it" : "them"}` : "";
+    if (view.many) fresh.textContent = "Many plans have changed. Show them";
+    else fresh.textContent = n ? `${number(n)} more ${n === 1 ? "plan has" : "plans have"} changed. Show ${n === 1 ? "it" : "them"}` : "";
   }
 
   function openPanel() {
@@ -295,7 +295,7 @@ export function showPlans({ main, query, signal }) {
   }
 
   function sorting() {
-    const made = h("select", { "aria-label": "Order", class: "sort" }, h("option", { value: "updated" }, "Moved last"), h("option", { value: "created" }, "Created last"));
+    const made = h("select", { "aria-label": "Order", class: "sort" }, h("option", { value: "updated" }, "Last updated"), h("option", { value: "created" }, "Last created"));
     made.value = view.sort;
     made.addEventListener("change", () => {
       view.sort = made.value;

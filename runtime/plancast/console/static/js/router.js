@@ -1,6 +1,6 @@
-// Addresses are `#/plans/ID?tab=data`: the server has one page to serve, and every view can be linked to and gone back to.
+// Routes such as `#/plans/ID?tab=data`, so that every view can be linked and is in the browser's history.
 
-/** The view that is shown: its path as decoded parts, and its query. */
+/** The current view: decoded parts of its path, and its query. */
 export function here() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   return { parts: path.split("/").filter(Boolean).map(decode), query: new URLSearchParams(query) };
@@ -25,7 +25,7 @@ export const planLink = (id, query) => link(["plans", id], query);
 
 let list = link(["plans"]);
 
-/** The list of plans as it was last looked at, with its filters. */
+/** The last view of the list of plans, with its filters. */
 export const listLink = () => list;
 export const rememberList = (address) => {
   list = address;
@@ -33,13 +33,13 @@ export const rememberList = (address) => {
 
 let from = "";
 
-/** Back to the list, to the row of the plan that one comes from. */
+/** Returns to the list, to the row of the plan. */
 export function backToList(id) {
   from = id;
   go(list);
 }
 
-/** The plan that one comes from by the keyboard, told once. */
+/** Returns, once, the plan that was left by the keyboard. */
 export function cameFrom() {
   const id = from;
   from = "";
@@ -50,14 +50,14 @@ export function go(address) {
   location.hash = address;
 }
 
-/** Changes the address without showing anything anew: what is typed into a filter is no step to go back to. */
+/** Replaces the address without a new history entry or view, as for filter input. */
 export function note(address) {
   history.replaceState(null, "", address);
 }
 
 /**
  * Shows `page({main, parts, query, signal})` for each address. `signal` is aborted when the view is left: requests,
- * listeners, streams and timers hang on it.
+ * listeners, streams and timers are bound to it.
  */
 export function start(pages, main) {
   let leaving = new AbortController();
@@ -72,7 +72,7 @@ export function start(pages, main) {
     window.scrollTo(0, 0);
     dispatchEvent(new CustomEvent("plancast:page", { detail: pages[name] ? name : "plans" }));
     page({ main, parts: rest, query, signal: leaving.signal });
-    if (!first) main.focus({ preventScroll: true }); // a screen reader goes on where the new view begins
+    if (!first) main.focus({ preventScroll: true }); // screen readers continue at the new view
     first = false;
   };
   const stop = new AbortController();

@@ -15,7 +15,7 @@ const COLUMNS = [
   ["user", "User"],
   ["turns num", "Turns"],
   ["created", "Created"],
-  ["updated", "Moved"],
+  ["updated", "Updated"],
 ];
 
 export function head() {
@@ -23,7 +23,7 @@ export function head() {
   return h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, cells));
 }
 
-/** A row of the list; it opens its plan. */
+/** A row that opens its plan. */
 export function rowOf(plan) {
   const made = h(
     "tr",
@@ -41,7 +41,7 @@ export function rowOf(plan) {
   return made;
 }
 
-/** Changes the cells that differ. */
+/** Updates the cells that differ. */
 export function write(element, plan, before) {
   const cell = (name) => element.querySelector(`.c-${name}`);
   if (plan.status !== before?.status) put(cell("status"), badge(plan.status));
@@ -57,13 +57,13 @@ export function write(element, plan, before) {
   setWhen(cell("updated"), plan.updated_at);
 }
 
-/** A row is as good as its link, but not while text in it is being selected. */
+/** A click on a row follows its link, unless text is being selected. */
 function openRow(event) {
   if (event.target.closest("a") || event.button !== 0 || String(getSelection())) return;
   event.currentTarget.querySelector("a").click();
 }
 
-/** Shows for a moment that a row has changed. */
+/** Highlights a changed row briefly. */
 export function flash(element) {
   element.classList.remove("moved");
   requestAnimationFrame(() => element.classList.add("moved"));

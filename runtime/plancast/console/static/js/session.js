@@ -1,4 +1,4 @@
-// Who is here, as the server knows them.
+// The session of the user.
 
 import * as api from "./api.js";
 
@@ -22,15 +22,15 @@ export async function signOut() {
   await api.remove("session");
 }
 
-/** Whether the address is the link that is printed at the start. */
+/** True if the address is the link printed at the start of the console. */
 export const isLink = () => LINK.test(location.hash);
 
-/** Whether this tab was opened by such a link. */
+/** True if this tab was opened by such a link. */
 export const keepsToken = () => sessionStorage.getItem(KEPT) !== null;
 
 /**
- * Opens the session again that there is, or one with the token of the link. It is taken out of the address at once, and
- * kept for as long as the tab is: a server that is started again has the same token, and other sessions.
+ * Resumes a session, or opens one with the token of the link. The token is removed from the address at once, and
+ * kept while the tab is open: a restarted server has the same token but no sessions.
  */
 export async function signInByLink() {
   const [, given] = LINK.exec(location.hash) ?? [];

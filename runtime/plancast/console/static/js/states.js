@@ -1,9 +1,9 @@
-// What a view shows when it has nothing to show: not yet, nothing there, or an error.
+// Placeholders of views: loading, empty, or an error.
 
 import { Offline } from "./api.js";
 import { h } from "./dom.js";
 
-/** Grey lines in the place of what comes; they appear late, so that a quick answer does not flicker. */
+/** A skeleton; it appears with a delay, so that fast responses do not flicker. */
 export function loading(lines = 6) {
   return h(
     "div",
@@ -22,17 +22,17 @@ export function failed(error, again) {
   return h(
     "div",
     { class: "empty error-state", role: "alert" },
-    h("p", { class: "empty-title" }, away ? "The server cannot be reached" : error.title || "This could not be shown"),
-    h("p", {}, away ? "It may be restarting. What you see here comes back by itself." : error.message),
+    h("p", { class: "empty-title" }, away ? "The server cannot be reached" : error.title || "This page cannot be shown"),
+    h("p", {}, away ? "It may be restarting. This page reconnects automatically." : error.message),
     again && h("button", { class: "button", type: "button", onclick: again }, "Try again"),
   );
 }
 
-/** A line over what is shown already: it is old, or part of it is missing. */
+/** A notice above content that is stale or incomplete. */
 export function stale(error) {
   return h(
     "p",
     { class: "stale", role: "status" },
-    error instanceof Offline ? "The server cannot be reached. This is the last that was heard." : error.message,
+    error instanceof Offline ? "The server cannot be reached. This is the last known state." : error.message,
   );
 }

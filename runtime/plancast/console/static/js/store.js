@@ -1,4 +1,4 @@
-// What a person chose, kept in the browser. Storage may be forbidden or full: then it lasts as long as the page.
+// User preferences in the browser's storage; in memory when that is forbidden or full.
 
 const memory = new Map();
 
@@ -15,6 +15,6 @@ export function keep(name, value) {
   try {
     localStorage.setItem(`plancast.${name}`, value);
   } catch {
-    // In `memory`, then.
+    // Kept in `memory`.
   }
 }

@@ -1,4 +1,4 @@
-// A new plan: which goal, and its data, prefilled from the goal's schema.
+// The form for a new plan: its goal, and data that is prefilled from the goal's schema.
 
 import * as api from "./api.js";
 import { ask } from "./dialog.js";
@@ -11,7 +11,7 @@ export async function newPlan() {
     const { items } = await api.get("apps");
     goals = items.flatMap((app) => app.goals);
   } catch {
-    // The name of the goal can be typed, then.
+    // The goal can be typed instead.
   }
   let data = null;
   const choose = (name) => {
@@ -20,7 +20,7 @@ export async function newPlan() {
   };
   const goal = goals.length
     ? { name: "event_type", label: "Goal", kind: "choice", options: goals.map((each) => each.event_type), changed: choose }
-    : { name: "event_type", label: "Goal", kind: "text", required: true, hint: "The event that begins a plan, such as order.received" };
+    : { name: "event_type", label: "Goal", kind: "text", required: true, hint: "The event that starts a plan, such as order.received" };
   const answered = ask({
     title: "New plan",
     fields: [
@@ -40,7 +40,7 @@ export async function newPlan() {
   router.go(router.planLink(made.plan_id, { new: "1" }));
 }
 
-/** A value that a JSON Schema describes, to be filled in. */
+/** A sample value for a JSON Schema. */
 function example(schema, root = schema, depth = 0) {
   if (!schema || depth > 4) return {};
   if (schema.$ref) return example(named(root, schema.$ref), root, depth + 1);

@@ -1,8 +1,8 @@
-// Views of which one is shown, as the ARIA practices have it: arrow keys go from tab to tab.
+// Tabs after the ARIA authoring practices: arrow keys move between them.
 
 import { h } from "./dom.js";
 
-/** `views`: `{name, label, content, opened?}`. `changed(name)` is called when a person picks one. */
+/** `views`: `{name, label, content, opened?}`. `changed(name)` is called when the user selects one. */
 export function tabs(views, first, changed) {
   let current = "";
   const bar = h("div", { class: "tabs", role: "tablist", "aria-label": "Views of the plan" });

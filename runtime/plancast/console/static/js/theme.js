@@ -1,4 +1,4 @@
-// Runs before the page is painted, so that nobody who reads in the dark is shown a white page first.
+// Runs before the first paint, so that the dark theme does not flash white.
 (() => {
   const KEY = "plancast.theme";
   const CHOICES = ["auto", "light", "dark"];
@@ -21,7 +21,7 @@
       try {
         localStorage.setItem(KEY, choice);
       } catch {
-        // It lasts as long as the page, then.
+        // The choice lasts as long as the page.
       }
       apply(choice);
       return choice;

@@ -1,4 +1,4 @@
-// A plan's turns: what came, where it moved, what was decided and why, what went out, and who did it.
+// The turns of a plan: event, move, decisions with reasons, sent events and user.
 
 import * as api from "./api.js";
 import { h, put } from "./dom.js";
@@ -8,7 +8,7 @@ import { keep, kept } from "./store.js";
 
 const PAGE = 100;
 
-/** The timeline in `place`; the newest page first, what came before at a press. */
+/** The timeline in `place`: the newest page, and earlier turns on request. */
 export function timelineIn(place, { id, signal, compare, actions }) {
   const entries = new Map();
   let newestFirst = kept("timeline", "oldest") === "newest";
@@ -31,7 +31,7 @@ export function timelineIn(place, { id, signal, compare, actions }) {
     return { items, next };
   }
 
-  /** The newest turns, up to `revision`. */
+  /** Loads the newest turns, up to `revision`. */
   async function begin(revision) {
     try {
       earliest = Math.max(0, revision - PAGE);
@@ -56,7 +56,7 @@ export function timelineIn(place, { id, signal, compare, actions }) {
     }
   }
 
-  /** What came while nobody listened. */
+  /** Loads the turns that the stream missed. */
   async function catchUp() {
     let last = Math.max(0, ...entries.keys());
     for (;;) {
@@ -89,13 +89,13 @@ export function timelineIn(place, { id, signal, compare, actions }) {
       if (entry.revision === fresh) element.classList.add("moved");
       return element;
     });
-    // What stays is not touched, so that what is open stays open and nothing jumps.
+    // Existing elements are kept, so that open details stay open and nothing jumps.
     made.forEach((element, index) => list.children[index] !== element && list.insertBefore(element, list.children[index] ?? null));
     while (list.children.length > made.length) list.lastElementChild.remove();
     earlier.hidden = earliest <= 0;
     earlier.textContent = `Show earlier turns (${number(Math.max(0, earliest))})`;
     order.textContent = newestFirst ? "Newest first" : "Oldest first";
-    order.title = "Turn it round";
+    order.title = "Reverse the order";
     count.textContent = plural(Math.max(0, ...entries.keys()), "turn");
     const bar = h("div", { class: "turns-bar" }, count, order);
     const parts = newestFirst ? [bar, list, earlier] : [bar, earlier, list];
@@ -103,7 +103,7 @@ export function timelineIn(place, { id, signal, compare, actions }) {
     else place.firstElementChild.replaceWith(bar);
   }
 
-  /** Marks the turns that `wanted` is true for, and shows the first of them. */
+  /** Marks the turns for which `wanted` is true, and scrolls to the first of them. */
   function mark(wanted) {
     let first = null;
     for (const each of list.children) {
@@ -127,8 +127,8 @@ function turn(entry, before, { compare, actions }) {
     { class: "turn-head" },
     h("a", { class: "turn-number", href: `#turn-${entry.revision}`, title: `Turn ${entry.revision}`, onclick: (e) => e.preventDefault(), tabindex: "-1" }, `#${entry.revision}`),
     h("span", { class: "turn-event" }, event?.type ?? "–"),
-    who && h("span", { class: "who-did", title: "Who did it" }, "by ", h("strong", {}, who)),
-    h("span", { class: "turn-time" }, took !== null && took >= 0.001 && h("span", { class: "dim", title: "After the turn before" }, `+${duration(took)} `), when(entry.at)),
+    who && h("span", { class: "who-did", title: "User" }, "by ", h("strong", {}, who)),
+    h("span", { class: "turn-time" }, took !== null && took >= 0.001 && h("span", { class: "dim", title: "Time since the previous turn" }, `+${duration(took)} `), when(entry.at)),
   );
   return h(
     "li",
@@ -182,7 +182,7 @@ function effects(list) {
   if (!list?.length) return null;
   return h(
     "ul",
-    { class: "effects", "aria-label": "Went out" },
+    { class: "effects", "aria-label": "Sent events" },
     list.map((effect) => {
       const name = effect.event_type ?? effect.subject ?? effect.name ?? "";
       const kind = effect.kind === "event" ? "" : String(effect.kind ?? "").replaceAll("_", " ");
@@ -197,12 +197,12 @@ function more(entry, { compare, actions }) {
   details.addEventListener("toggle", () => {
     if (!details.open || content.hasChildNodes()) return;
     const { event } = entry;
-    const row = h("div", { class: "row" }, h("button", { class: "button small", type: "button", onclick: () => compare(entry.revision) }, "What it changed"));
+    const row = h("div", { class: "row" }, h("button", { class: "button small", type: "button", onclick: () => compare(entry.revision) }, "Show changes"));
     put(
       content,
       h("dl", { class: "pairs" }, pair("At", absolute(entry.at)), pair("Event", event?.id), pair("From", event?.source), pair("User", event?.user_id)),
-      event?.data !== undefined && [h("h4", {}, "What it said"), h("pre", { class: "code" }, pretty(event.data))],
-      entry.effects?.length > 0 && [h("h4", {}, "What went out"), h("pre", { class: "code" }, pretty(entry.effects))],
+      event?.data !== undefined && [h("h4", {}, "Event data"), h("pre", { class: "code" }, pretty(event.data))],
+      entry.effects?.length > 0 && [h("h4", {}, "Sent events"), h("pre", { class: "code" }, pretty(entry.effects))],
       row,
     );
     actions(entry).then((more) => row.append(...more));

@@ -1,4 +1,4 @@
-// Short words on what was done, or why it was not. They are read out by screen readers.
+// Short messages on the outcome of actions, announced by screen readers.
 
 import { h } from "./dom.js";
 

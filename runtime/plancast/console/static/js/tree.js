@@ -1,4 +1,4 @@
-// A plan's children and groups of tasks, as deep as they go.
+// The tree of a plan's children and task groups.
 
 import * as api from "./api.js";
 import { badge } from "./badges.js";
@@ -23,7 +23,7 @@ export function treeIn(place, { id, signal }) {
 
   function draw(tree) {
     if (!tree.children?.length && !tree.groups?.length) {
-      return empty("On its own", "This plan has started no plans and no groups of tasks.");
+      return empty("No children", "This plan has started no child plans and no task groups.");
     }
     return h("ul", { class: "tree" }, branch(tree, 0));
   }

@@ -1,4 +1,4 @@
-// What deciding took: decisions, tokens and cost, by model, tenant or planner.
+// Usage of models: decisions, tokens and cost by model, tenant or planner.
 
 import * as api from "./api.js";
 import { h, put } from "./dom.js";
@@ -17,7 +17,7 @@ export function showUsage({ main, query, signal }) {
   const notice = h("div", {});
   const place = h("div", {}, loading(5));
   const groups = choice("By", GROUPS, () => by, (value) => change({ group: value }));
-  const spans = choice("Of the last", SPANS, () => hours, (value) => change({ span: value }));
+  const spans = choice("Period", SPANS, () => hours, (value) => change({ span: value }));
   main.append(h("header", { class: "page-head" }, h("h1", {}, "Usage and cost")), h("div", { class: "bar" }, groups, spans), notice, place);
   let there = false;
   const again = poll(EVERY, () => api.get("usage", { query: { group_by: by, hours }, signal }), {
@@ -25,7 +25,7 @@ export function showUsage({ main, query, signal }) {
     shown: (report) => {
       there = true;
       put(notice, report.left_out > 0 && h("p", { class: "stale" }, `${number(report.left_out)} plans of this time are too many to count: these figures are of ${number(report.plans)}.`));
-      put(place, report.items.length ? draw(report, by) : empty("Nothing was spent", "No plan that is kept has asked a model in this time."));
+      put(place, report.items.length ? draw(report, by) : empty("No usage", "No stored plan has called a model in this period."));
     },
     failed: (error) => (there ? put(notice, stale(error)) : put(place, failed(error, () => again()))),
   });
@@ -93,7 +93,7 @@ function draw({ items, total, plans }, by) {
         ),
       ),
     ),
-    h("p", { class: "dim page-text" }, `Of ${plural(plans ?? 0, "plan")} that ${plans === 1 ? "is" : "are"} kept. Plans that were forgotten after their retention are not counted.`),
+    h("p", { class: "dim page-text" }, `Based on ${plural(plans ?? 0, "stored plan")}. Plans that were deleted after their retention are not counted.`),
   ];
 }
 
