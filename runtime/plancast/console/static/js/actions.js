@@ -46,7 +46,7 @@ export const cancel = ({ plan_id: id }) =>
   ask({
     title: "Cancel this plan",
     text: "The plan and its children end in their current states. Completed work is not undone.",
-    fields: [{ name: "reason", label: "Why", kind: "long", required: true, missing: "Say why." }],
+    fields: [{ name: "reason", label: "Reason", kind: "long", required: true, missing: "Give a reason." }],
     label: "Cancel the plan",
     danger: true,
     act: (values, key) => write(id, "cancel", values, key, `Plan ${shorter(id)} is being cancelled.`),
@@ -56,7 +56,7 @@ export const pause = ({ plan_id: id }) =>
   ask({
     title: "Pause this plan",
     text: "The plan stays in its state. Responses are stored until it is resumed.",
-    fields: [{ name: "reason", label: "Why", kind: "text" }],
+    fields: [{ name: "reason", label: "Reason", kind: "text" }],
     label: "Pause",
     act: (values, key) => write(id, "pause", values, key, `Plan ${shorter(id)} is being paused.`),
   });

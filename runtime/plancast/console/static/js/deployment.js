@@ -78,11 +78,11 @@ function dispatchers(items) {
     table("Dispatchers", items, [
       named,
       state,
-      ["In hand", (item) => load(item.outstanding, most)],
+      ["In flight", (item) => load(item.outstanding, most)],
       ["Waiting", n("waiting"), "num"],
       ["Parked", n("parked"), "num"],
       ["Dispatched", n("dispatched"), "num"],
-      ["Put off", trouble("put_off"), "num"],
+      ["Deferred", trouble("put_off"), "num"],
       ["Hosts lost", trouble("hosts_lost"), "num"],
       ["Stalled plans", trouble("stalled"), "num"],
       restarts,
@@ -121,7 +121,7 @@ function reasoners(items) {
     table("Reasoners", items, [
       named,
       state,
-      ["Asking", (item) => load(item.outstanding, item.slots, item.slots ? `${number(item.outstanding)} of ${number(item.slots)}` : undefined, true)],
+      ["In flight", (item) => load(item.outstanding, item.slots, item.slots ? `${number(item.outstanding)} of ${number(item.slots)}` : undefined, true)],
       ["Waiting", n("waiting"), "num"],
       ["Answered", n("answered"), "num"],
       ["Failed", trouble("failed"), "num"],
@@ -152,8 +152,8 @@ function nats(info) {
       ["Stream and consumers", ({ stream, consumer }) => h("span", { class: `mono${consumer ? " below" : ""}` }, consumer ? consumer.name : stream.name)],
       ["Messages", ({ stream, consumer }) => (consumer ? null : number(stream.messages)), "num"],
       ["Size", ({ stream, consumer }) => (consumer ? null : full(stream))],
-      ["To come", ({ consumer }) => consumer && number(consumer.pending), "num"],
-      ["In hand", ({ consumer }) => consumer && number(consumer.ack_pending), "num"],
+      ["Pending", ({ consumer }) => consumer && number(consumer.pending), "num"],
+      ["Unacknowledged", ({ consumer }) => consumer && number(consumer.ack_pending), "num"],
       ["Redelivered", ({ consumer }) => consumer && number(consumer.redelivered), "num"],
     ]),
   );
