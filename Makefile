@@ -78,8 +78,8 @@ test-all: setup $(BENCH_INSTALLED) $(DOCS_INSTALLED) browser ## Run the tests th
 
 # A busy loop for each processor, all of which end with this command.
 test-loaded: setup $(BENCH_INSTALLED) ## Run `make test` three times in a row while all processors are busy
-	@trap 'kill $$loops' EXIT; loops=; \
-	for processor in $$(seq $$(nproc)); do $(BIN)/python -c 'while True: pass' & loops="$$loops $$!"; done; \
+	@trap 'kill $$loops 2>/dev/null' EXIT; trap 'exit 130' INT TERM; loops=; \
+	for processor in $$(seq $$(getconf _NPROCESSORS_ONLN)); do $(BIN)/python -c 'while True: pass' & loops="$$loops $$!"; done; \
 	for round in 1 2 3; do $(MAKE) test || exit; done
 
 check: setup ## Check format, lint, types (those of the public names twice), who imports whom, and the locks
