@@ -106,7 +106,7 @@ async def test_an_agent_that_takes_too_long_is_stopped_and_the_plan_hears_it(
         return ""
 
     agents.does(hang)
-    monkeypatch.setattr(agents.example, "SECONDS", 0.05)
+    monkeypatch.setattr(agents.example, "SECONDS", 1.0)
     async with agents.deployed() as env:
         with pytest.raises(PlanFailed, match="TimeoutError"):
             await (await agents.ask(env)).result(timeout=SECONDS)

@@ -40,7 +40,7 @@ class Desk:
     async def deployed(cls, settings: Settings) -> AsyncIterator[Desk]:
         bus = await connect(settings.nats, settings.bus)
         await bus.ensure_streams()
-        await register_app(bus.registry, app, TTL_SECONDS)
+        await register_app(bus.registry, app, ttl=86_400)  # for as long as the tests may take
         desk = cls(bus, settings)
         desk.host.start()
         runner = TaskRunner(app, bus, settings.workers, max_event_bytes=settings.bus.max_event_bytes)
