@@ -96,6 +96,12 @@ def machine() -> dict[str, Any]:
     }
 
 
+def stamped(rows: Sequence[Row]) -> list[Row]:
+    """Return rows with date and machine."""
+    stamp = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
+    return [{**row, **stamp} for row in rows]
+
+
 def load(path: Path) -> list[Row]:
     """Read the rows of a file; none when it does not exist."""
     rows: list[Row] = json.loads(path.read_text()) if path.exists() else []
@@ -104,8 +110,7 @@ def load(path: Path) -> list[Row]:
 
 def save(rows: Sequence[Row], path: Path) -> None:
     """Write rows, with date and machine, in place of those of the same measurements; other rows of the file stay."""
-    stamp = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
-    renewed = {key(row): {**row, **stamp} for row in rows}
+    renewed = {key(row): row for row in stamped(rows)}
     kept = {key(row): row for row in load(path)}
     listed = sorted({**kept, **renewed}.values(), key=_order)
     path.parent.mkdir(parents=True, exist_ok=True)

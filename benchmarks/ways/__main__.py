@@ -17,7 +17,7 @@ from rich.console import Console
 
 from benchmarks.ending import supervised
 from benchmarks.rounds import Job, run
-from benchmarks.rows import RESULTS, Row, Say, Sync, load, save
+from benchmarks.rows import RESULTS, Row, Say, Sync, load, save, stamped
 from benchmarks.scratch import ROOT
 from benchmarks.sharding.tables import show, write
 from benchmarks.ways import pairs, report
@@ -73,11 +73,12 @@ def main(given: Sequence[str] | None = None) -> int:
         saved = not (options.no_save or options.quick)
         keep = partial(save, path=STORED) if saved else _keep_nothing
         found = uvloop.run(run(jobs(options), options.rounds, progress, keep))
-        rows, failures = found.rows, found.failures
+        rows, failures = stamped(found.rows), found.failures
     if options.json:
         print(json.dumps(rows, indent=2))
     else:
-        show([report.document([])] if options.lines and not rows else [report.terminal(rows)], Console())
+        show([report.terminal(rows) if rows else report.document([])], Console())
+        Console().print(report.conditions(rows), highlight=False)
     if options.write:
         missing = write([report.document(load(STORED))], DOCUMENT)
         progress.print(f"{DOCUMENT.relative_to(ROOT)} {'has no markers' if missing else 'is up to date'}")

@@ -72,6 +72,7 @@ def document(rows: Sequence[Row]) -> Measured:
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row["variant"], []).append(row)
+    rows = [row for name in WAYS for row in found.get(name, ())]
     columns = ["fast path", "beside", "lines"]
     if rows:
         columns += ["sync", *(f"{each}: with → without" for each in COLUMNS.values())]
