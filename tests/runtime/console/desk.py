@@ -13,7 +13,6 @@ import httpx
 from tests.runtime.console.desk_app import app
 
 from plancast import Client, Settings
-from plancast.agents.registry import TTL_SECONDS
 from plancast.console.server import ConsoleServer
 from plancast.testing.environment import LocalHost
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
