@@ -20,7 +20,7 @@ from plancast.testing import ModelRequest, ModelServer, PlancastTest
 from plancast.testing.model_server.answers import Rule
 
 ROOT = Path(__file__).parents[3]
-SECONDS = 30.0
+SECONDS = 100.0
 Deploy = Callable[..., AbstractAsyncContextManager[tuple[PlancastTest, ModelServer]]]
 
 

@@ -21,7 +21,7 @@ from plancast.demo.triage import APPROVER, KINDS, TICKETS, TicketCase, TicketRun
 from plancast.testing import ModelServer, PlancastTest
 
 ROOT = Path(__file__).parents[3]
-SECONDS = 30.0
+SECONDS = 100.0
 PLANNERS = ("tree", "llm", "machine")
 Deploy = Callable[..., AbstractAsyncContextManager[PlancastTest]]
 

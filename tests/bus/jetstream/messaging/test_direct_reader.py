@@ -133,7 +133,7 @@ async def test_before_a_deployment_it_is_said_that_there_is_none(server: RoleSer
     async with bus_of(server, "observer") as bus:
         assert bus.restricted
         assert not await bus.is_deployed()
-        with pytest.raises(BusUnavailable, match="its stream is not there"):
+        with pytest.raises(BusUnavailable, match="its stream does not exist"):
             await anext(bus.checkpoints.summaries())
         with pytest.raises(AccessDenied, match="has no JetStream"):
             await bus.ensure_streams()
