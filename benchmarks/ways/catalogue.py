@@ -178,6 +178,7 @@ WAYS: dict[str, Way] = {
         (
             f"{_PARSER}:TapParser",
             f"{_CLIENT}:GuardedClient._parse_header_lines",
+            f"{_CLIENT}:_KNOWN_HEADERS",
         ),
         used=(f"{_PARSER}:TapParser._hand_over",),
         off={f"{_PARSER}:TapParser.parse": REMOVED, f"{_CLIENT}:GuardedClient._parse_header_lines": REMOVED},
@@ -188,6 +189,7 @@ WAYS: dict[str, Way] = {
         (
             _PARSER,
             f"{_CLIENT}:GuardedClient._parse_header_lines",
+            f"{_CLIENT}:_KNOWN_HEADERS",
         ),
         used=(f"{_PARSER}:TapParser._hand_over",),
         unused=(f"{_PARSER}:Tap.set_result",),
@@ -239,6 +241,7 @@ WAYS: dict[str, Way] = {
             f"{_ENVELOPE}:read_written",
             f"{_ENVELOPE}:WireEvent",
             f"{_ENVELOPE}:_in_wire_form",
+            f"{_ENVELOPE}:_LEFT_OUT",
             f"{_RESPONSES}:Answer",
         ),
         used=(f"{_ENVELOPE}:read_written",),

@@ -11,7 +11,7 @@ from benchmarks.ways.catalogue import Way
 
 
 def count(way: Way) -> int:
-    """Return the number of lines of its modules, classes and functions, with comments and docstrings.
+    """Return the number of lines of its modules, classes, functions and constants, with comments and docstrings.
 
     Raises:
         LookupError: one of them does not exist.
@@ -24,22 +24,26 @@ def _lines(target: str) -> int:
     text, tree = _parsed(module)
     if not name:
         return len(text.splitlines())
-    node: ast.AST = tree
+    within: ast.AST = tree
     for each in name.split("."):
-        node = _definition(target, node, each)
-    assert isinstance(node, _DEFINITIONS)
-    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    return (node.end_lineno or first) - first + 1
+        within = found = _definition(target, within, each)
+    first: int = min([found.lineno, *(decorator.lineno for decorator in getattr(found, "decorator_list", ()))])
+    return (found.end_lineno or first) - first + 1
 
 
-def _definition(target: str, within: ast.AST, name: str) -> ast.AST:
+def _definition(target: str, within: ast.AST, name: str) -> ast.stmt:
     for node in ast.iter_child_nodes(within):
-        if isinstance(node, _DEFINITIONS) and node.name == name:
+        if isinstance(node, ast.stmt) and name in _names(node):
             return node
     raise LookupError(f"there is no {target}")
 
 
-_DEFINITIONS = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+def _names(node: ast.stmt) -> list[str]:
+    """Return the names that a statement defines."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [each.id for each in targets if isinstance(each, ast.Name)]
 
 
 @cache
