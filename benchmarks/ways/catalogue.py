@@ -23,15 +23,14 @@ _CLIENT = "plancast_bus.jetstream.client.nats_client"
 _PARSER = "plancast_bus.jetstream.client.parser"
 _EMITTER = "plancast_bus.jetstream.messaging.emitter"
 _GROUP = "plancast_bus.jetstream.messaging.group_commit"
-_KEEPERS = "plancast_bus.jetstream.messaging.placeholders"
+_PLACEHOLDERS = "plancast_bus.jetstream.messaging.placeholders"
 _STAGING = "plancast_bus.nats_server.batch_ramdisk"
 _CODEC = "plancast_bus.events.codec"
 _ENVELOPE = "plancast_bus.events.envelope"
 _PACKED = "plancast_bus.events.packed_maps"
 _STORED = "plancast.plan.serialization"
 _ENTRY = "plancast.turn.timeline_entry"
-_QUICK = "plancast_actors.hosting.fast_path"
-_ACTOR = "plancast_actors.hosting.plan_actor"
+_TURN = "plancast_actors.hosting.fast_path"
 _READER = "plancast_actors.workers.reader"
 _RESPONSES = "plancast_actors.workers.responses"
 
@@ -46,9 +45,7 @@ class Way:
     code: tuple[str, ...]
     """Modules, classes and functions that would go with it."""
     used: tuple[str, ...]
-    """Functions that every run of W1 calls if it is on, and none if it is off."""
-    used_by_w4: tuple[str, ...] = ()
-    """The same for W4."""
+    """Functions that every run calls if it is on, and none if it is off."""
     unused: tuple[str, ...] = ()
     """Further functions that nothing calls if it is off."""
     off: Mapping[str, Replacement] = field(default_factory=dict)
@@ -61,7 +58,7 @@ class Way:
     @property
     def watched(self) -> tuple[str, ...]:
         """Return the functions whose first call is recorded."""
-        return (*self.used, *self.used_by_w4, *self.unused)
+        return (*self.used, *self.unused)
 
 
 def _nothing(_original: Any) -> Any:
@@ -112,22 +109,24 @@ def _by_task(_original: Any) -> Any:
 
 
 def _validated(original: Any) -> Any:
-    answer, envelope = original.__globals__["Answer"], original.__globals__["EventEnvelope"]
+    response, envelope = original.__globals__["Response"], original.__globals__["EventEnvelope"]
 
     def make(*arguments: Any) -> Any:
-        return answer(envelope.model_validate(original(*arguments).to_wire()).to_wire())
+        return response(envelope.model_validate(original(*arguments).to_wire()).to_wire())
 
     return make
 
 
-def _packed_at_once(_original: Any) -> Any:
+def _packed_at_once(original: Any) -> Any:
     from plancast_bus.events.codec import pack
 
-    def pack_all(stored: Any, plan: Any, machine: str) -> bytes:
-        state = stored.write(plan)
+    to_state = original.__globals__["to_state"]
+
+    def pack_state(plan: Any, machine: str) -> bytes:
+        state = to_state(plan)
         return pack({**state, "machine": machine} if machine else state)
 
-    return pack_all
+    return pack_state
 
 
 def _entry_at_once(original: Any) -> Any:
@@ -135,24 +134,19 @@ def _entry_at_once(original: Any) -> Any:
     return lambda turn, plan: pack(timeline_entry(turn, plan))
 
 
-def _with_record(_original: Any) -> Any:
-    return lambda reader, held, request: reader._do_noting(held, request)
-
-
 WAYS: dict[str, Way] = {
     "turns": Way(
         "turns of state machines in callbacks",
         "a task for each event",
         (
-            _QUICK,
-            f"{_ACTOR}:PlanActor.took",
-            f"{_ACTOR}:PlanActor.take_again",
+            _TURN,
+            "plancast_actors.hosting.plan_actor:PlanActor._fast_turn_ended",
             "plancast.turn.environment:TurnEnvironment.runs_itself",
             "plancast_bus.jetstream.stores.checkpoints:JetStreamCheckpoints.begin_commit",
             "plancast_bus.memory.checkpoints:MemoryCheckpoints.begin_commit",
         ),
-        used=(f"{_QUICK}:QuickTurn._committed",),
-        off={f"{_QUICK}:QuickTurn.begin": _nothing},
+        used=(f"{_TURN}:FastTurn._committed",),
+        off={f"{_TURN}:FastTurn.create": _nothing},
     ),
     "connections": Way(
         "TCP connections between actors",
@@ -162,14 +156,16 @@ WAYS: dict[str, Way] = {
             "plancast_actors.rpc.client",
             "plancast_actors.rpc.server",
             "plancast_actors.hosting.connection",
-            "plancast_actors.reasoning.connection",
             "plancast_actors.ray.endpoint",
-            "plancast_actors.dispatch.remote_host:RayHost._meet",
-            "plancast_actors.dispatch.remote_host:RayHost._make_detour",
+            "plancast_actors.dispatch.remote_host:RayHost._connect",
+            "plancast_actors.dispatch.remote_host:RayHost._fall_back",
+            "plancast_actors.reasoning.client:ActorClient._connect",
             "plancast_actors.dispatch.directory:RayDirectory.line",
         ),
-        used=("plancast_actors.hosting.connection:HostLine.answered",),
-        used_by_w4=("plancast_actors.reasoning.connection:QuestionLine.answered",),
+        used=(
+            "plancast_actors.hosting.connection:HostConnection.exchange",
+            "plancast_actors.rpc.client:Connection.received",
+        ),
         settings={"PLANCAST_HOSTS__DIRECT_LINES": "false"},
     ),
     "parser": Way(
@@ -180,7 +176,7 @@ WAYS: dict[str, Way] = {
             f"{_CLIENT}:GuardedClient._parse_header_lines",
             f"{_CLIENT}:_KNOWN_HEADERS",
         ),
-        used=(f"{_PARSER}:TapParser._hand_over",),
+        used=(f"{_PARSER}:TapParser._dispatch",),
         off={f"{_PARSER}:TapParser.parse": REMOVED, f"{_CLIENT}:GuardedClient._parse_header_lines": REMOVED},
     ),
     "taps": Way(
@@ -191,7 +187,7 @@ WAYS: dict[str, Way] = {
             f"{_CLIENT}:GuardedClient._parse_header_lines",
             f"{_CLIENT}:_KNOWN_HEADERS",
         ),
-        used=(f"{_PARSER}:TapParser._hand_over",),
+        used=(f"{_PARSER}:TapParser._dispatch",),
         unused=(f"{_PARSER}:Tap.set_result",),
         off={
             f"{_PARSER}:TapParser.parse": REMOVED,
@@ -213,7 +209,7 @@ WAYS: dict[str, Way] = {
         "atomic batches of messages",
         "single messages",
         (_GROUP,),
-        used=(f"{_GROUP}:Group.begin",),
+        used=(f"{_GROUP}:BatchSender.begin",),
         settings={"PLANCAST_BUS__GROUP_COMMIT": "never"},
         syncs=("default", "always"),
     ),
@@ -221,36 +217,36 @@ WAYS: dict[str, Way] = {
         "batches staged in /dev/shm",
         "batches staged on disk",
         (_STAGING,),
-        used=(f"{_STAGING}:Staging._link",),
-        off={f"{_STAGING}:Staging.place": _nothing},
-        syncs=("default", "always"),
+        used=(f"{_STAGING}:BatchRamdisk._link",),
+        off={f"{_STAGING}:BatchRamdisk.place": _nothing},
+        syncs=("always",),
     ),
     "placeholders": Way(
         "placeholder messages in work queues",
         "work queues that become empty",
-        (_KEEPERS,),
-        used=(f"{_KEEPERS}:Keepers._place",),
-        off={f"{_KEEPERS}:Keepers.place": _nothing_later, f"{_KEEPERS}:Keepers.note": _nothing},
+        (_PLACEHOLDERS,),
+        used=(f"{_PLACEHOLDERS}:Placeholders._place",),
+        off={f"{_PLACEHOLDERS}:Placeholders.place": _nothing_later, f"{_PLACEHOLDERS}:Placeholders.note": _nothing},
         syncs=("default", "always"),
     ),
-    "glance": Way(
+    "validation": Way(
         "events read and written without pydantic",
         "validation by pydantic",
         (
             f"{_CODEC}:decode_packed",
-            f"{_ENVELOPE}:read_written",
+            f"{_ENVELOPE}:from_wire_fields",
             f"{_ENVELOPE}:WireEvent",
             f"{_ENVELOPE}:_in_wire_form",
-            f"{_ENVELOPE}:_LEFT_OUT",
-            f"{_RESPONSES}:Answer",
+            f"{_ENVELOPE}:_ABSENT",
+            f"{_RESPONSES}:Response",
         ),
-        used=(f"{_ENVELOPE}:read_written",),
+        used=(f"{_ENVELOPE}:from_wire_fields",),
         unused=(f"{_CODEC}:decode_packed", f"{_ENVELOPE}:_in_wire_form"),
         off={
             f"{_CODEC}:decode_packed": _not_packed,
-            f"{_ENVELOPE}:read_written": _nothing,
+            f"{_ENVELOPE}:from_wire_fields": _nothing,
             f"{_ENVELOPE}:_in_wire_form": _nothing,
-            f"{_RESPONSES}:make_answer": _validated,
+            f"{_RESPONSES}:make_response": _validated,
         },
     ),
     "effects": Way(
@@ -270,24 +266,20 @@ WAYS: dict[str, Way] = {
         "packed as a whole",
         (
             _PACKED,
-            f"{_STORED}:Origin",
-            f"{_STORED}:StoredFields.pack",
+            f"{_STORED}:_ORIGIN",
+            f"{_STORED}:pack_state",
             f"{_STORED}:_origin_of",
             f"{_ENTRY}:packed_entry",
         ),
         used=(f"{_PACKED}:as_map",),
-        off={f"{_STORED}:StoredFields.pack": _packed_at_once, f"{_ENTRY}:packed_entry": _entry_at_once},
+        off={f"{_STORED}:pack_state": _packed_at_once, f"{_ENTRY}:packed_entry": _entry_at_once},
     ),
-    "tasks": Way(
-        "first deliveries of tasks without a record",
-        "a record of each delivery",
-        (
-            f"{_READER}:TaskReader._do_first",
-            f"{_READER}:TaskReader._begin_to_send",
-        ),
-        used=(f"{_READER}:TaskReader._do_first",),
-        unused=(f"{_READER}:TaskReader._begin_to_send",),
-        off={f"{_READER}:TaskReader._do_first": _with_record, f"{_READER}:TaskReader._begin_to_send": _nothing},
+    "responses": Way(
+        "workers' responses sent without an envelope",
+        "an envelope, published",
+        (f"{_READER}:TaskReader._send_fast",),
+        used=(f"{_READER}:TaskReader._send_fast",),
+        off={f"{_READER}:TaskReader._send_fast": _nothing},
     ),
 }
 """By name, in the order of the table."""

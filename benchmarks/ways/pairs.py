@@ -75,7 +75,7 @@ async def _run(name: str, state: State, sync: Sync, size: str, measures: Collect
         if code:
             told = (folder / "output").read_text(errors="replace").splitlines()[-TAIL:]
             raise BenchmarkFailed("\n".join([f"the run with {name} {state} ended with exit code {code}:", *told]))
-        check(WAYS[name], state, {each.name for each in used.iterdir()}, measures)
+        check(WAYS[name], state, {each.name for each in used.iterdir()})
         found: dict[str, float] = json.loads(into.read_text())
     say(f"{state}: {', '.join(f'{figure} {value:,.1f}' for figure, value in found.items())}")
     return found
@@ -87,7 +87,7 @@ def _environment(name: str, state: State, used: Path) -> dict[str, str]:
     return {**environment, **WAYS[name].settings} if state == "off" else environment
 
 
-def check(way: Way, state: State, used: Collection[str], measures: Collection[str]) -> None:
+def check(way: Way, state: State, used: Collection[str]) -> None:
     """Check that a run has used a way exactly if it was on.
 
     Raises:
@@ -97,6 +97,5 @@ def check(way: Way, state: State, used: Collection[str], measures: Collection[st
         if wrong := sorted(set(used)):
             raise BenchmarkFailed(f"the way was off, but these functions were called: {', '.join(wrong)}")
         return
-    wanted = {*way.used, *(way.used_by_w4 if "w4" in measures else ())}
-    if missing := sorted(wanted.difference(used)):
+    if missing := sorted(set(way.used).difference(used)):
         raise BenchmarkFailed(f"the way was on, but these functions were not called: {', '.join(missing)}")
