@@ -17,6 +17,7 @@ COLUMNS = {
     "p99_ms": "W4, p99 ms",
     "cpu_ms": "W1, CPU ms per plan",
 }
+SHORT = {"plans_per_second": "W1/s", "p50_ms": "alone p50", "p99_ms": "W4 p99", "cpu_ms": "W1 CPU"}
 DECIDING = ("plans_per_second", "p50_ms", "p99_ms")
 ENOUGH = 10.0
 """Percent of W1's rate, of a plan's latency, or of W4's p99, that a way has to bring."""
@@ -56,15 +57,15 @@ def verdict(row: Row) -> str:
 
 def terminal(rows: Sequence[Row]) -> Table:
     """Render the rows of a run, a line for each figure."""
-    columns = ["way", "lines", "sync", "figure", "with", "without", "%", "min", "max", f"{ENOUGH:.0f} %"]
+    columns = ["way", "lines", "sync", "figure", "with", "without", "%", "min, max", f"{ENOUGH:.0f} %"]
     cells = []
     for row in rows:
-        about = [row["variant"], f"{row['lines']:,}", row["sync"]]
-        for name, title in COLUMNS.items():
+        for name, title in SHORT.items():
             if name in row:
-                change = [f"{each:+.0f}" for each in _change(row, name)]
-                cells.append([*about, title, figure(row[name]), figure(row[f"{name}_off"]), *change, verdict(row)])
-    return Table("ways", "change in percent, without the way", columns, cells, words=(0, 2, 3, 9))
+                change, *spread = (f"{each:+.0f}" for each in _change(row, name))
+                values = [figure(row[name]), figure(row[f"{name}_off"]), change, ", ".join(spread), verdict(row)]
+                cells.append([row["variant"], f"{row['lines']:,}", row["sync"], title, *values])
+    return Table("ways", "change without the fast path, in percent", columns, cells, words=(0, 2, 3, 8))
 
 
 def document(rows: Sequence[Row]) -> Measured:
@@ -94,9 +95,10 @@ def conditions(rows: Sequence[Row]) -> str:
     machines = {_machine(row["machine"]): None for row in rows}
     durabilities = {f"sync {row['sync']}: {row['durability']}": None for row in rows}
     runs = min(row["runs"] for row in rows)
+    medians = f"Medians of {runs} alternating pairs of runs" if runs > 1 else "One pair of runs"
     return (
         f"{' to '.join(dict.fromkeys([days[0], days[-1]]))}, {'; '.join(machines)}; {'; '.join(durabilities)}. "
-        f"Medians of {runs} alternating pairs of runs, W1 with {rows[0]['n']:,} plans at once; in brackets minimum "
+        f"{medians}, W1 with {rows[0]['n']:,} plans at once; in brackets minimum "
         "and maximum of the change."
     )
 

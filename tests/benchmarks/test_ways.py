@@ -132,7 +132,7 @@ def test_tables_have_all_ways_and_the_conditions() -> None:
     assert "2 cores (a core)" in measured
     assert "sync default: never" in measured
     assert report.terminal([stored]).rows == [
-        ["turns", "7", "default", "W1, plans/s", "1,000", "880", "-12", "-12", "-12", "yes"]
+        ["turns", "7", "default", "W1/s", "1,000", "880", "-12", "-12, -12", "yes"]
     ]
 
 
