@@ -1,8 +1,8 @@
-"""Accounts: a nats-server account for each login, joined to the runtime's by exports and imports.
+"""A nats-server account for each login, connected to the runtime's account by exports and imports.
 
-A nats-server does not check permissions on reply subjects: a login that may publish one request can have the server
-publish the answer on any subject of its account. So logins that must not trust each other have accounts of their own.
-What crosses from one account to another is listed here, once, for each role.
+A nats-server does not check permissions on reply subjects: a login that may publish a request can make the server
+publish the response on any subject of its account. So logins that do not trust each other have separate accounts. This
+module defines the subjects that cross accounts, for each role.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.subjects import Subjects, check_event_type, name_of_type, task_consumer_name
 
 ANSWER_SECONDS = 60
-"""After which the server forgets where the answer to a message or a pull goes; a pull has a heartbeat every 5 s."""
+"""Seconds for which the server routes responses to a message or a pull; a pull has a heartbeat every 5 s."""
 READ_SECONDS = 10
-"""The same for a batched direct get, whose answer comes at once."""
+"""The same for a batched direct get, which is answered at once."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST_NAME = 60
 
 
 class Role(StrEnum):
-    """What a login is for."""
+    """The role of a login."""
 
     RUNTIME = "runtime"
-    """Dispatchers, hosts, reasoners, the console, and whoever deploys: they own the streams."""
+    """Dispatchers, hosts, reasoners, the console and deployments; owns the streams."""
     CLIENT = "client"
     """Submits goals, signals plans, receives results."""
     WORKER = "worker"
-    """Does its tasks."""
+    """Executes its tasks."""
     OBSERVER = "observer"
-    """Reads plans, history, dead letters and registrations, and hears every event."""
+    """Reads plans, history, dead letters and registrations, and receives every event."""
     OPERATOR = "operator"
-    """A client that is an observer too."""
+    """Client and observer."""
 
 
 @dataclass(frozen=True)
@@ -46,37 +46,36 @@ class Login:
     """A user of the nats-server.
 
     Raises:
-        ValueError: its name, or the name of a task, cannot be used.
+        ValueError: its name, or the name of a task, is invalid.
     """
 
     name: str
     role: Role
     tasks: tuple[str, ...] = ()
-    """Of a worker: the event types of the tasks that it does."""
+    """Event types of a worker's tasks."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
         for task in self.tasks:
             check_event_type(task)
         if (self.role is Role.WORKER) != bool(self.tasks):
-            raise ValueError(f"login {self.name!r}: a worker has tasks, and nobody else has")
+            raise ValueError(f"login {self.name!r}: workers have tasks, and other roles have none")
 
     @property
     def inbox(self) -> str:
-        """Prefix of its inboxes."""
         return f"_INBOX.{self.name}"
 
     @property
     def variable(self) -> str:
-        """Name of the variable that a server reads its public key from."""
+        """Environment variable from which a server reads the public key."""
         return f"{self.name.upper().replace('-', '_')}_NKEY"
 
 
 def check_name(name: str) -> str:
-    """The name itself, when logins and tenants may have it.
+    """Return the name if it is valid for a login or tenant.
 
     Raises:
-        ValueError: they may not.
+        ValueError: it is not.
     """
     if len(name) > _LONGEST_NAME or not _NAME.fullmatch(name):
         raise ValueError(
@@ -87,19 +86,18 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Access:
-    """What an account imports from the runtime's. Its user may do that, and nothing else."""
+    """The subjects that an account imports from the runtime's, and the only ones its user may use."""
 
     publishes: tuple[str, ...] = ()
-    """Subjects with one answer: events, registrations and direct gets of one message."""
+    """Subjects with one response: events, registrations and direct gets of one message."""
     reads: tuple[str, ...] = ()
-    """Batched direct gets: many answers, at once."""
+    """Batched direct gets: many responses, at once."""
     pulls: tuple[str, ...] = ()
-    """Consumers: many answers, within the time that a pull waits."""
-    hears: tuple[str, ...] = ()
-    """Subjects whose messages are passed on to it."""
+    """Pulls of consumers: many responses, until the pull expires."""
+    receives: tuple[str, ...] = ()
+    """Subjects whose messages the account receives."""
 
     def events(self, subjects: Subjects) -> tuple[str, ...]:
-        """The events that it publishes."""
         return tuple(each for each in self.publishes if each.startswith(f"{subjects.prefix}."))
 
     def __or__(self, other: Access) -> Access:
@@ -107,12 +105,12 @@ class Access:
             _merged(self.publishes, other.publishes),
             _merged(self.reads, other.reads),
             _merged(self.pulls, other.pulls),
-            _merged(self.hears, other.hears),
+            _merged(self.receives, other.receives),
         )
 
 
 def access_of(login: Login, subjects: Subjects) -> Access:
-    """What a login other than the runtime's may do."""
+    """Return the access of a login; the runtime's has none, since it owns the streams."""
     match login.role:
         case Role.CLIENT:
             return _client(login, subjects)
@@ -130,8 +128,8 @@ def _client(login: Login, subjects: Subjects) -> Access:
     names, prefix = StreamNames.of(subjects.prefix), subjects.prefix
     return Access(
         publishes=(f"{prefix}.{EventTopic.ACTION_REQUESTS}.*.>", f"{prefix}.{EventTopic.PLAN_EVENTS}.*.>"),
-        reads=(_get(names.registry),),  # a goal that no app takes is refused at once
-        hears=(f"{login.inbox}.>",),  # the runtime sends results to the inbox of who submitted the goal
+        reads=(_get(names.registry),),  # to refuse a goal without an app at once
+        receives=(f"{login.inbox}.>",),  # the runtime sends results to the inbox of the submitter
     )
 
 
@@ -163,19 +161,19 @@ def _observer(subjects: Subjects) -> Access:
         f"{_get(names.meta)}.{subjects.machine('*')}",
     )
     read = (names.checkpoints, names.history, names.dead_letters, names.registry)
-    return Access(publishes=single, reads=tuple(map(_get, read)), hears=(_every_event(subjects), every_plan))
+    return Access(publishes=single, reads=tuple(map(_get, read)), receives=(_all_events(subjects), every_plan))
 
 
 def accounts(
     logins: Sequence[Login], keys: Mapping[str, str], subjects: Subjects, tenant: str = ""
 ) -> dict[str, dict[str, Any]]:
-    """The accounts of one deployment, as a nats-server's configuration has them.
+    """Return the accounts of one deployment, in the form of a nats-server's configuration.
 
     Args:
-        logins: Of the deployment. Those of the runtime share an account, all others have one each.
+        logins: The logins. Those of the runtime share an account, all others have one each.
         keys: The public nkey of each login, by name.
-        subjects: Of the deployment.
-        tenant: Whose deployment it is; tenants have accounts, streams and storage of their own under the same subjects.
+        subjects: The subjects of the deployment.
+        tenant: Tenant of the deployment; each has its own accounts, streams and storage under the same subjects.
     """
     granted = {login.name: access_of(login, subjects) for login in logins if login.role is not Role.RUNTIME}
     owner = _account("runtime", tenant)
@@ -186,19 +184,18 @@ def accounts(
             "exports": _exports({_account(name, tenant): access for name, access in granted.items()}),
         }
     }
-    # What enters the runtime's account by an import does not leave it by another: those who hear every event hear what
-    # others publish from the accounts of these.
-    hearing = [name for name, access in granted.items() if _every_event(subjects) in access.hears]
+    # Imports are not transitive: accounts that receive every event import the events of other accounts directly.
+    receivers = [name for name, access in granted.items() if _all_events(subjects) in access.receives]
     for login in logins:
         if login.name not in granted:
             continue
         publishing = {
             _account(name, tenant): access.events(subjects)
             for name, access in granted.items()
-            if login.name in hearing and name != login.name
+            if login.name in receivers and name != login.name
         }
         account = _restricted(login, keys[login.name], granted[login.name], owner, publishing)
-        listeners = [_account(name, tenant) for name in hearing if name != login.name]
+        listeners = [_account(name, tenant) for name in receivers if name != login.name]
         events = granted[login.name].events(subjects)
         account["exports"] = [{"stream": subject, "accounts": listeners} for subject in events if listeners]
         made[_account(login.name, tenant)] = account
@@ -208,19 +205,19 @@ def accounts(
 def _restricted(
     login: Login, key: str, access: Access, owner: str, publishing: Mapping[str, Iterable[str]]
 ) -> dict[str, Any]:
-    """An account that imports from the owner of the streams, and events from other accounts that publish them."""
+    """Build an account that imports from the owner of the streams, and events from other accounts."""
     services = (*access.publishes, *access.reads, *access.pulls)
     own_inbox = f"{login.inbox}.>"
-    streams = [(owner, subject) for subject in access.hears]
+    streams = [(owner, subject) for subject in access.receives]
     streams += [(account, subject) for account, events in publishing.items() for subject in events]
     return {
-        # The account is the fence. The permissions have the server refuse by name what would stay unanswered.
+        # The account is the boundary. The permissions only turn missing responses into explicit errors.
         "users": [
             {
                 "nkey": key,
                 "permissions": {
                     "publish": {"allow": [*services, "$JS.API.INFO", WHO_AM_I]},
-                    "subscribe": {"allow": [*_merged((own_inbox,), access.hears)]},
+                    "subscribe": {"allow": [*_merged((own_inbox,), access.receives)]},
                 },
             }
         ],
@@ -232,7 +229,7 @@ def _restricted(
 
 
 def _exports(granted: Mapping[str, Access]) -> list[dict[str, Any]]:
-    """What the runtime's account exports, each to the accounts that import it and to no other."""
+    """Build the exports of the runtime's account, each restricted to the accounts that import it."""
     made: dict[tuple[str, str], dict[str, Any]] = {}
 
     def export(kind: str, exported: Iterable[str], account: str, **options: str) -> None:
@@ -244,16 +241,16 @@ def _exports(granted: Mapping[str, Access]) -> list[dict[str, Any]]:
         export("service", access.publishes, account, response_threshold=f"{ANSWER_SECONDS}s")
         export("service", access.reads, account, response_type="stream", response_threshold=f"{READ_SECONDS}s")
         export("service", access.pulls, account, response_type="stream", response_threshold=f"{ANSWER_SECONDS}s")
-        export("stream", access.hears, account)
+        export("stream", access.receives, account)
     return list(made.values())
 
 
-def _every_event(subjects: Subjects) -> str:
+def _all_events(subjects: Subjects) -> str:
     return f"{subjects.prefix}.>"
 
 
 def _account(name: str, tenant: str) -> str:
-    """The name of an account; a dot keeps tenants apart from logins whose names have dashes."""
+    """Name an account; the dot separates tenants unambiguously, since names may contain dashes."""
     return f"{tenant}.{name}" if tenant else name
 
 
@@ -289,4 +286,4 @@ jetstream {
 
 include "accounts.conf"
 """
-"""The part of the configuration that knows nothing of apps and logins."""
+"""The part of the configuration that is independent of apps and logins."""

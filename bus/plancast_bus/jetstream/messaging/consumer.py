@@ -1,7 +1,7 @@
-"""Durable pull consumers, read without pause.
+"""Readers of durable pull consumers.
 
-A pull asks the server for a number of messages, its credit. A consumer keeps credit outstanding all the
-time, so that messages flow while earlier ones are being handled, but never more than a fetch may return.
+A pull requests a number of messages, its credit. A reader keeps credit outstanding all the time, so that messages
+arrive while earlier ones are handled, but never more than a fetch may return.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from plancast_bus.ports.bus import ConsumerSpec, Delivery
 logger = logging.getLogger(__name__)
 
 PULL_EXPIRES = 30.0
-"""Seconds that a pull stays valid."""
+"""Seconds until a pull expires."""
 HEARTBEAT = 5.0
-"""Seconds between signs of life of an idle pull."""
+"""Seconds between heartbeats of an idle pull."""
 SILENCE = 2 * HEARTBEAT + 1.0
-"""Seconds without any sign of life after which the pulls are taken for lost."""
+"""Seconds without a heartbeat after which the pulls count as lost."""
 ABSENT_WAIT = 1.0
-"""Seconds between two looks for a consumer that somebody else creates."""
+"""Seconds between polls for a consumer that the runtime has to create."""
 NO_RESPONDERS = "503"
 RESTART_WAIT = 0.2
-"""Seconds between two attempts to begin anew."""
+"""Seconds between attempts to restart."""
 SINGLE_PULLS = 8
-"""Pulls that a login whose account has no JetStream keeps under way, each for one message."""
+"""In-flight pulls of a login without JetStream, each for one message."""
 RECLAIM_BATCH = 50_000
-"""Refusals in one write."""
+"""Negative acknowledgements per write."""
 RECLAIM_RANGE = 1_000_000
-"""Sequences that are refused without a look at which of them a stream still holds: a second of the server's time. Of
-facts, which stay when they are acknowledged, the newest are; older ones come again after their acknowledgement time."""
+"""Maximum sequences refused without reading which of them the stream still holds; it costs the server a second.
+Of facts, which stay when acknowledged, only the newest are refused; older ones are redelivered after ``ack_wait``."""
 _EXPIRES = round(PULL_EXPIRES * 1_000_000_000)
 _HEARTBEAT = round(HEARTBEAT * 1_000_000_000)
 
@@ -55,14 +55,13 @@ class PullConsumer:
     """Reads one durable consumer of a stream.
 
     Args:
-        connection: To the server.
-        api: Of its JetStream.
-        stream: Its name.
-        spec: What to read.
-        responses: Name of the stream that final responses are republished from.
-        taken: Called with the number of messages that a fetch returns.
-        creates: Whether the consumer is created where it is missing. A login whose account has no JetStream cannot, and
-            waits until the runtime has created it.
+        connection: The connection to the server.
+        api: The JetStream API.
+        stream: Name of the stream.
+        spec: The consumer.
+        responses: Name of the stream that republishes final responses.
+        taken: Called with the number of messages that each fetch returns.
+        creates: Create the consumer if missing. A login without JetStream cannot, and waits until the runtime has.
     """
 
     def __init__(
@@ -90,13 +89,13 @@ class PullConsumer:
         self._stale = True
         self._closed = False
         self._forget = (
-            connection.on_reconnect(self._begin_anew),
-            connection.on_closed(self._begin_anew),
+            connection.on_reconnect(self._invalidate),
+            connection.on_closed(self._invalidate),
             connection.on_denied(self._on_denied),
         )
 
     async def fetch(self, limit: int) -> list[Delivery]:
-        """At least one and at most ``limit`` messages; waits until there is one, also for a lost connection.
+        """Wait for messages, also during a reconnect; return at least one and at most ``limit``.
 
         Raises:
             BusUnavailable: the connection or the consumer is closed, or the consumer cannot be created.
@@ -116,8 +115,8 @@ class PullConsumer:
                 await self._restart()
             inbox = self._inbox
             assert inbox is not None
-            # Pull before taking: nothing is awaited between taking and returning, where a cancellation would
-            # lose what was taken.
+            # Pull before taking: a cancellation between taking and returning would lose messages, so nothing is awaited
+            # there.
             if not self._stale and (self._spec.prefetch or not inbox.messages):
                 await self._top_up(inbox, limit)
             if inbox.messages:
@@ -129,18 +128,16 @@ class PullConsumer:
                 self._stale = True
 
     async def ack(self, deliveries: Iterable[Delivery]) -> None:
-        """Tell the stream that these are done. Not confirmed: a lost one is delivered again."""
-        await self._answer(deliveries, b"+ACK")
+        await self._reply(deliveries, b"+ACK")
 
     async def nak(self, delivery: Delivery, delay: float = 0.0) -> None:
-        """Have it delivered again, after ``delay`` seconds."""
         word = b"-NAK"
         if delay > 0:
             word += b" " + json.dumps({"delay": round(delay * 1_000_000_000)}).encode()
-        await self._answer((delivery,), word)
+        await self._reply((delivery,), word)
 
     def age(self, delivery: Delivery) -> float | None:
-        """Seconds since it was stored: the subject that it is acknowledged on tells when that was."""
+        """Seconds since the message was stored, from the timestamp in its reply subject."""
         tokens = delivery.reply.split(".")
         try:
             stored = int(tokens[_at(tokens) + 3])
@@ -149,11 +146,9 @@ class PullConsumer:
         return max(0.0, time.time() - stored / 1e9)
 
     async def in_progress(self, deliveries: Iterable[Delivery]) -> None:
-        """Start the acknowledgement time of these anew."""
-        await self._answer(deliveries, b"+WPI")
+        await self._reply(deliveries, b"+WPI")
 
     async def close(self) -> None:
-        """Stop reading; what was fetched and not acknowledged is delivered again to others."""
         if self._closed:
             return
         self._closed = True
@@ -164,16 +159,16 @@ class PullConsumer:
             return
         inbox.wake()
         await inbox.close()
-        await self._answer([self._delivery(message) for message in inbox.messages], b"-NAK")
+        await self._reply([self._delivery(message) for message in inbox.messages], b"-NAK")
 
-    async def _answer(self, deliveries: Iterable[Delivery], word: bytes) -> None:
+    async def _reply(self, deliveries: Iterable[Delivery], word: bytes) -> None:
         await self._send((delivery.reply for delivery in deliveries), word)
 
     async def _send(self, subjects: Iterable[str], word: bytes) -> None:
         replies = list(subjects)
         try:
             if len(replies) > 1 and self._connection.alive:
-                # All but the last are one write: publishing each costs ten times as much. The last has all sent.
+                # All but the last are one write: publishing each costs ten times as much. The last flushes all.
                 end = f" {len(word)}\r\n{word.decode()}\r\n"
                 lines = "".join([f"PUB {reply}{end}" for reply in replies[:-1]])
                 await self._client._send_command(lines.encode())
@@ -181,10 +176,9 @@ class PullConsumer:
             for reply in replies:
                 await self._client.publish(reply, word)
         except nats_errors.Error as error:
-            # The stream delivers again what it hears nothing about.
             logger.debug("acknowledgements are lost: %s", error, extra={"consumer": self._spec.name})
 
-    def _begin_anew(self) -> None:
+    def _invalidate(self) -> None:
         self._stale = True
         if self._inbox is not None:
             self._inbox.wake()
@@ -192,14 +186,14 @@ class PullConsumer:
     def _on_denied(self, subject: str) -> None:
         if subject == self._pulls.lower():
             self._denied = True
-            self._begin_anew()
+            self._invalidate()
 
     async def _restart(self) -> None:
-        """Create the consumer where it is missing, and go on with a fresh inbox: it ends the old pulls."""
+        """Create the consumer if missing, and continue with a new inbox, which ends the old pulls."""
         try:
             await self._replace_inbox()
         except BaseException:
-            self._stale = True  # also a fetch that is cancelled here: the inbox that there is hears nothing any more
+            self._stale = True  # on cancellation too: the old inbox receives nothing any more
             raise
 
     async def _replace_inbox(self) -> None:
@@ -207,7 +201,7 @@ class PullConsumer:
             await asyncio.sleep(ABSENT_WAIT)
         old = self._inbox
         if old is not None:
-            await old.close()  # before it is asked what is out: nothing more goes there
+            await old.close()  # before the state is read: nothing more is delivered there
         info: dict[str, Any] = {}
         while True:
             self._stale = False
@@ -233,28 +227,27 @@ class PullConsumer:
         self._inbox = inbox
 
     async def _reclaim(self, info: dict[str, Any]) -> None:
-        """Have what was delivered and not acknowledged delivered again now.
+        """Redeliver unacknowledged messages now.
 
-        The server does not list those messages, but passes over a refusal of any other: all in between are refused.
-        What a refusal says besides the message's sequence is not looked at, as long as the consumer's is in range.
+        The server does not list them, but ignores a nak of any other message: all in the range are refused. Of a nak
+        it checks only the message's sequence, and that the consumer's is in range.
         """
         first, last = info["ack_floor"]["stream_seq"] + 1, info["delivered"]["stream_seq"]
         prefix, place = f"$JS.ACK.{self._stream}.{self._spec.name}.1", info["delivered"]["consumer_seq"]
         logger.info(
-            "%d events that no reader holds are delivered again",
+            "%d unacknowledged events are redelivered",
             info["num_ack_pending"],
             extra={"consumer": self._spec.name},
         )
         sequences: Sequence[int] = range(max(first, last + 1 - RECLAIM_RANGE), last + 1)
         if sequences[0] > first and self._spec.source != "facts":
-            sequences = await self._kept(first, last)
+            sequences = await self._unacknowledged(first, last)
         for begin in range(0, len(sequences), RECLAIM_BATCH):
             batch = sequences[begin : begin + RECLAIM_BATCH]
             await self._send((f"{prefix}.{sequence}.{place}.0.0" for sequence in batch), b"-NAK")
 
-    async def _kept(self, first: int, last: int) -> list[int]:
-        """The messages of this consumer that its stream holds between two sequences: in a work queue, those that are
-        not acknowledged."""
+    async def _unacknowledged(self, first: int, last: int) -> list[int]:
+        """Return the sequences of this consumer's messages in a range: in a work queue, the unacknowledged ones."""
         reader = DirectReader(self._connection, self._api)
         found: list[int] = []
         for each in self._spec.filters:
@@ -265,11 +258,10 @@ class PullConsumer:
         return sorted(found)
 
     async def _top_up(self, inbox: Inbox, limit: int) -> None:
-        """Ask for more, when less than half of what is allowed is still to come.
+        """Pull more when less than half of the credit is outstanding.
 
-        The server passes answers on to another account until one is empty, and a message without payload and headers
-        ends that pull: what the pull still takes from the stream is lost until ``ack_wait`` is over. So it asks for one
-        message at a time there.
+        For another account, the server ends a pull at a message without payload and headers; further messages of that
+        pull are lost until ``ack_wait`` is over. So each pull is for one message there.
         """
         limit = limit if self._creates else min(limit, SINGLE_PULLS)
         coming = self._credit - len(inbox.messages)
@@ -295,7 +287,7 @@ class PullConsumer:
             pending = int(headers.get("Nats-Pending-Messages", "0"))
         self._credit = max(0, self._credit - pending)
         if status not in ("404", "408"):
-            # The consumer is gone, its leader has moved, or the server shuts down.
+            # The consumer is deleted, its leader has moved, or the server shuts down.
             if status != NO_RESPONDERS or self._creates:
                 logger.info(
                     "pull ended by the server: %s %s",
@@ -360,7 +352,7 @@ class PullConsumer:
 
 
 def as_delivery(message: StoredMessage, stream: str, responses: str) -> Delivery:
-    """A message that was read out of a stream, as if it were delivered."""
+    """Convert a message read from a stream to a delivery."""
     headers, read = message.headers, read_message(message.headers, message.payload)
     return Delivery(
         message.subject,
@@ -378,15 +370,15 @@ def as_delivery(message: StoredMessage, stream: str, responses: str) -> Delivery
 
 
 def _at(tokens: list[str]) -> int:
-    """Where the number of deliveries stands; sequences and time follow it."""
+    """Return the index of the delivery count in a reply subject; sequences and time follow it."""
     return 6 if len(tokens) >= 11 else 4  # the newer form has domain and account before the stream
 
 
 async def create_consumer(api: JetStreamApi, stream: str, spec: ConsumerSpec) -> dict[str, Any]:
-    """Create a durable consumer of a stream, or update it; returns what the server says of it.
+    """Create or update a durable consumer; return its state.
 
     Raises:
-        BusError: there is no such stream, or it refuses the consumer.
+        BusError: the stream does not exist, or refuses the consumer.
     """
     config: dict[str, Any] = {
         "name": spec.name,
@@ -399,7 +391,7 @@ async def create_consumer(api: JetStreamApi, stream: str, spec: ConsumerSpec) ->
         "replay_policy": "instant",
     }
     operation = f"CONSUMER.CREATE.{stream}.{spec.name}"
-    if len(spec.filters) == 1:  # a single filter stands in the subject of the call, for permissions to go by
+    if len(spec.filters) == 1:  # a single filter goes into the subject of the call, for permissions
         config["filter_subject"] = spec.filters[0]
         operation += f".{spec.filters[0]}"
     else:

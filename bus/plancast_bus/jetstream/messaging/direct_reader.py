@@ -1,4 +1,4 @@
-"""Direct gets: reading streams that belong to another account, where a login may create no consumers."""
+"""Reads streams of another account by direct gets, where a login may not create consumers."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from plancast_bus.jetstream.messaging.stream_reader import StreamReader
 
 logger = logging.getLogger(__name__)
 
-PIECE = 256
-"""Messages of one request,"""
-PIECE_BYTES = 4 << 20
-"""and their bytes: at least one message is sent."""
+BATCH = 256
+"""Maximum messages per request."""
+BATCH_BYTES = 4 << 20
+"""Maximum bytes per request; at least one message is sent."""
 POLL = 0.1
-"""Seconds between two looks at what is watched or followed."""
+"""Seconds between polls of what is watched or followed."""
 
 
 class DirectReader(StreamReader):
-    """Reads streams by batched direct gets, which account exports let through; a consumer's API they do not.
+    """Reads streams by batched direct gets, which account exports allow, unlike the API of consumers.
 
-    Payloads are transferred also where headers alone are asked for: the server has no direct get without them.
+    Payloads are always transferred: the server has no direct get for headers only.
     """
 
     async def read(
@@ -42,14 +42,13 @@ class DirectReader(StreamReader):
         after: int = 0,
         before: int = 0,
     ) -> AsyncGenerator[StoredMessage]:
-        """What a stream holds under a subject; see :meth:`StreamReader.read`."""
         newest: dict[str, StoredMessage] = {}
         start = after + 1
-        for _ in range(1 if before else 2):  # what was stored anew while reading has moved behind the end
+        for _ in range(1 if before else 2):  # messages replaced while reading have moved behind the end
             end = before - 1 if before else await self._last(stream, subject)
             while start <= end:
-                piece, pending = await self._piece(stream, subject, start)
-                for message in piece:
+                batch, pending = await self._batch(stream, subject, start)
+                for message in batch:
                     if before and message.sequence > end:
                         break
                     if headers_only:
@@ -58,20 +57,19 @@ class DirectReader(StreamReader):
                         newest[message.subject] = message
                     else:
                         yield message
-                start = piece[-1].sequence + 1 if piece else end + 1
+                start = batch[-1].sequence + 1 if batch else end + 1
                 if not pending:
                     break
         for message in sorted(newest.values(), key=lambda each: each.sequence):
             yield message
 
     async def watch(self, stream: str, subject: str) -> AsyncGenerator[StoredMessage]:
-        """The newest message of a subject, then each further one that a look finds; outlives reconnects."""
         last = 0
         while True:
             try:
                 message = await self._api.last(stream, subject)
             except BusUnavailable as error:
-                self._endure(error)
+                self._raise_if_final(error)
             else:
                 if message is not None and message.sequence > last:
                     last = message.sequence
@@ -79,39 +77,33 @@ class DirectReader(StreamReader):
             await asyncio.sleep(POLL)
 
     async def follow(self, stream: str, subject: str, *, after: int = 0) -> AsyncGenerator[StoredMessage]:
-        """The headers of what a stream holds under a subject behind a sequence, then of what it is given.
-
-        Raises:
-            BusUnavailable: the connection was closed.
-        """
         while True:
             try:
                 async for message in self.read(stream, subject, "all", headers_only=True, after=after):
                     after = message.sequence
                     yield message
             except BusUnavailable as error:
-                self._endure(error)
+                self._raise_if_final(error)
             await asyncio.sleep(POLL)
 
     async def subjects(self, stream: str, subject: str) -> dict[str, int]:
-        """The subjects under a filter that a stream holds messages of, and how many of each."""
         return Counter([each.subject async for each in self.read(stream, subject, "all", headers_only=True)])
 
     async def _bounds(self, stream: str, subject: str) -> tuple[int, int]:
         last = await self._last(stream, subject)
-        piece, _ = await self._piece(stream, subject, 1, 1) if last else ([], 0)
-        return (piece[0].sequence, last) if piece else (1, 0)
+        batch, _ = await self._batch(stream, subject, 1, 1) if last else ([], 0)
+        return (batch[0].sequence, last) if batch else (1, 0)
 
     async def _last(self, stream: str, subject: str) -> int:
-        """The sequence of the newest message; 0 when there is none. Raises AccessDenied where that may not be read."""
+        """Return the sequence of the newest message, or 0. Raises AccessDenied where reading is not allowed."""
         message = await self._api.newest(stream, subject)
         return message.sequence if message is not None else 0
 
-    async def _piece(self, stream: str, subject: str, start: int, size: int = PIECE) -> tuple[list[StoredMessage], int]:
-        """The next messages from a sequence on, and how many follow them.
+    async def _batch(self, stream: str, subject: str, start: int, size: int = BATCH) -> tuple[list[StoredMessage], int]:
+        """Return the next messages from a sequence on, and the number of those that follow.
 
         Raises:
-            BusUnavailable: the answer does not come, or not whole.
+            BusUnavailable: the response is missing or incomplete.
         """
         target = f"$JS.API.DIRECT.GET.{stream}"
         ended: list[tuple[str, dict[str, str]]] = []
@@ -123,7 +115,7 @@ class DirectReader(StreamReader):
         inbox = Inbox(self._client, on_status)
         try:
             await inbox.open()
-            request = {"seq": start, "next_by_subj": subject, "batch": size, "max_bytes": PIECE_BYTES}
+            request = {"seq": start, "next_by_subj": subject, "batch": size, "max_bytes": BATCH_BYTES}
             await self._client.publish(target, json.dumps(request).encode(), inbox.subject)
             while not ended:
                 heard = inbox.heard
@@ -138,7 +130,7 @@ class DirectReader(StreamReader):
         if status == "404":
             return [], 0
         if status == "503":
-            raise BusUnavailable(f"nobody answers to {target}: its stream is not there, or has no leader")
+            raise BusUnavailable(f"no response to {target}: its stream does not exist, or has no leader")
         if status != "204":
             raise BusError(f"{target} is refused: {status} {headers.get('Description', '')}")
         found = [message for each in inbox.messages if (message := read_direct(each, target)) is not None]
@@ -147,7 +139,7 @@ class DirectReader(StreamReader):
             raise self._connection.unavailable(f"reading {stream} was interrupted")
         return found, pending
 
-    def _endure(self, error: BusUnavailable) -> None:
+    def _raise_if_final(self, error: BusUnavailable) -> None:
         if self._connection.ended or isinstance(error, AccessDenied):
             raise error
-        logger.debug("looking again: %s", error)
+        logger.debug("retrying: %s", error)

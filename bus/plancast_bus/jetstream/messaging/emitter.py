@@ -1,4 +1,4 @@
-"""Effects carried out: a turn's outbox sent all at once, and waited for together."""
+"""Sends the effects of a turn's outbox, pipelined."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class _Sent:
     position: int
     effect: Effect
     target: str
-    """Subject, or operation of the API, for the answer to be understood."""
+    """Subject or API operation, for interpreting the reply."""
     reply: asyncio.Future[Any]
 
 
 class Emitter:
-    """Carries out effects."""
+    """Executes effects."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Emitter:
         self._subjects = subjects
         self._names = StreamNames.of(subjects.prefix)
         self._cloudevents = cloudevents
-        self._telling: set[asyncio.Task[None]] = set()
+        self._notifying: set[asyncio.Task[None]] = set()
         self._senders: dict[type[Any], Callable[[Any], Awaitable[_Begun]]] = {
             Publish: self._publish,
             Respond: self._respond,
@@ -81,18 +81,17 @@ class Emitter:
     async def emit(self, effects: Sequence[Effect]) -> list[int]:
         """Send effects, wait until all are acknowledged, and return the sequences of published events.
 
-        Effects on the same timer keep their order: setting and cancelling take different ways through the
-        server, so the later one waits for the earlier one.
+        Effects on the same timer are sent one after the other: the server handles setting and cancelling independently.
 
         Raises:
-            BusError: at least one was not acknowledged; the others were sent all the same.
+            BusError: at least one was not acknowledged; the others were sent nevertheless.
         """
         if fault_injection.armed:
             return await fault_injection.one_by_one(effects, self._emit_alone)
         return await self._emit_all(effects)
 
     def begin(self, effects: Sequence[Effect]) -> asyncio.Future[list[int]]:
-        """Do as :meth:`emit` does, at once when there are only events to be sent."""
+        """Start :meth:`emit`; a single event is sent at once."""
         if not fault_injection.armed:
             if len(effects) == 1 and type(effects[0]) is Publish:
                 return self._begin_publish(effects[0])
@@ -109,14 +108,14 @@ class Emitter:
         payload, headers = self._message(effect)
         stored = self._publisher.begin(subject, payload, headers, _sequences)
         if effect.notify:
-            stored.add_done_callback(lambda stored: self._tell_of(effect, stored))
+            stored.add_done_callback(lambda stored: self._notify_after(effect, stored))
         return stored
 
-    def _tell_of(self, effect: Respond, stored: asyncio.Future[list[int]]) -> None:
+    def _notify_after(self, effect: Respond, stored: asyncio.Future[list[int]]) -> None:
         if not stored.cancelled() and stored.exception() is None:
-            telling = asyncio.get_running_loop().create_task(self._notify(effect))
-            self._telling.add(telling)
-            telling.add_done_callback(self._telling.discard)
+            notifying = asyncio.get_running_loop().create_task(self._notify(effect))
+            self._notifying.add(notifying)
+            notifying.add_done_callback(self._notifying.discard)
 
     async def _emit_alone(self, effect: Effect) -> int:
         return (await self._emit_all((effect,)))[0]
@@ -168,21 +167,21 @@ class Emitter:
         try:
             await self._publisher.settle(sent.target, sent.reply)
         except SubjectTaken:
-            if not isinstance(effect, Respond):  # a response that was given before is as good
+            if not isinstance(effect, Respond):  # a repeated response is no error
                 raise
         if isinstance(effect, Respond) and effect.notify:
             await self._notify(effect)
         return 0
 
     async def _notify(self, effect: Respond) -> None:
-        if not is_inbox(effect.notify):  # a checkpoint of an earlier version may have anything here
-            logger.warning("a requester asks to be told on a subject that is no inbox; it is not told")
+        if not is_inbox(effect.notify):
+            logger.warning("a requester is not notified: the subject that it names is not an inbox")
             return
         try:
             await self._client.publish(effect.notify, effect.payload, headers={"Content-Type": effect.content_type})
         except nats_errors.Error as error:
-            # The response is stored all the same, and republished.
-            logger.debug("a requester was not told: %s", error)
+            # The response is stored and republished anyway.
+            logger.debug("a requester was not notified: %s", error)
 
     async def _post(self, subject: str, payload: bytes, headers: Headers) -> _Begun:
         return subject, self._publisher.begin(subject, payload, headers, unchanged)
@@ -198,7 +197,6 @@ class Emitter:
         return await self._post(subject, *self._message(effect))
 
     def _message(self, effect: Publish | Respond) -> tuple[bytes, Headers]:
-        """Payload and headers of an event."""
         headers = {"Nats-Msg-Id": effect.message_id, "Content-Type": effect.content_type}
         if type(effect) is Publish and effect.tenant:
             headers[TENANT] = effect.tenant
@@ -240,7 +238,7 @@ class Emitter:
         subject, stream = self._subjects.alias(effect.correlation_id), self._names.meta
         noted = await self._api.last_from_leader(stream, subject)
         mine = noted is not None and noted.payload.decode() == effect.plan and noted.time < effect.before
-        up_to = noted.sequence + 1 if noted is not None and mine else 1  # what is noted meanwhile stays
+        up_to = noted.sequence + 1 if noted is not None and mine else 1  # an alias noted meanwhile stays
         return await self._call(f"STREAM.PURGE.{stream}", {"filter": subject, "seq": up_to})
 
 

@@ -1,4 +1,4 @@
-"""Reading streams: all that is there now, or whatever a subject will hold."""
+"""Reads streams: their present content, or all further messages too."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.jetstream.client.inbox import Inbox
 
 BATCH = 4096
-"""Messages of one pull."""
+"""Messages per pull."""
 FIRST_SPAN = 256
-"""Sequences that a reading backwards looks at first."""
+"""Sequences that a backward read fetches first."""
 HEARTBEAT = 5.0
-"""Seconds between signs of life of an idle watch."""
+"""Seconds between heartbeats of an idle consumer."""
 SILENCE = 2 * HEARTBEAT + 1.0
 RESTART_WAIT = 0.2
 _INACTIVE = 60_000_000_000
 _PULL = 30_000_000_000
-"""Nanoseconds for which a following asks; less than what its consumer outlives."""
+"""Nanoseconds until a pull of :meth:`StreamReader.follow` expires; less than the inactivity limit of its consumer."""
 _EPHEMERAL: dict[str, Any] = {
     "ack_policy": "none",
     "replay_policy": "instant",
@@ -37,7 +37,7 @@ _EPHEMERAL: dict[str, Any] = {
 
 
 class StreamReader:
-    """Reads streams with consumers that leave nothing behind."""
+    """Reads streams by ephemeral consumers."""
 
     def __init__(self, connection: Connection, api: JetStreamApi) -> None:
         self._connection = connection
@@ -54,12 +54,9 @@ class StreamReader:
         after: int = 0,
         before: int = 0,
     ) -> AsyncGenerator[StoredMessage]:
-        """What a stream holds under a subject (behind the sequence ``after``), in the order of sequences, then stop.
+        """Yield the messages that match a filter, after sequence ``after`` and before ``before``, in order of sequence.
 
-        With ``before`` it stops before that sequence.
-
-        What is stored while reading may be read too. A subject that was stored anew before its turn came
-        is read with its new message.
+        Messages stored meanwhile may be included. A subject replaced before it was reached has its new message.
 
         Raises:
             BusUnavailable: the connection broke meanwhile.
@@ -110,7 +107,7 @@ class StreamReader:
                         if pending == 0:
                             return
                         if not end and message.sequence >= first_end:
-                            # What was stored anew while reading has moved behind the end: read on that far.
+                            # Messages replaced while reading have moved behind the end: read on that far.
                             end = (await self._api.call(f"STREAM.INFO.{stream}"))["state"]["last_seq"]
                 if "503" in ended or (received == 0 and "404" not in ended):
                     raise self._connection.unavailable(f"reading {stream} was interrupted")
@@ -119,14 +116,13 @@ class StreamReader:
         finally:
             await inbox.close()
             if consumer and self._connection.alive:
-                with suppress(BusError):  # the server removes it in a minute all the same
+                with suppress(BusError):  # the server removes it after a minute anyway
                     await self._api.send(f"CONSUMER.DELETE.{stream}.{consumer}")
 
     async def read_back(self, stream: str, subject: str, *, before: int = 0) -> AsyncGenerator[StoredMessage]:
-        """The headers of what a stream holds under a subject (before the sequence ``before``), the newest first.
+        """Yield the headers of the messages that match a filter, before sequence ``before``, newest first.
 
-        A piece of the stream at a time, so that it costs what is read of it, and holds one piece in memory. What is
-        stored meanwhile is not read.
+        Reads the stream in pieces, so that cost and memory depend on what is read. Excludes messages stored meanwhile.
 
         Raises:
             BusUnavailable: the connection broke meanwhile.
@@ -147,17 +143,17 @@ class StreamReader:
                 span *= 4
 
     async def subjects(self, stream: str, subject: str) -> dict[str, int]:
-        """The subjects under a filter that a stream holds messages of, and how many of each."""
+        """Return the subjects of the stored messages that match a filter, with their counts."""
         state = (await self._api.call(f"STREAM.INFO.{stream}", {"subjects_filter": subject}))["state"]
         return state.get("subjects") or {}
 
     async def _bounds(self, stream: str, subject: str) -> tuple[int, int]:
-        """Sequences between which the messages of a subject are."""
+        """Return the first and last sequence to read."""
         state = (await self._api.call(f"STREAM.INFO.{stream}"))["state"]
         return max(1, state["first_seq"]), state["last_seq"]
 
     async def _between(self, stream: str, subject: str, start: int, end: int) -> list[StoredMessage] | None:
-        """The headers of what is there from one sequence to before another; None when it is more than a batch."""
+        """Return the headers of the messages in a range of sequences; None when they exceed a batch."""
         found: list[StoredMessage] = []
         reading = self.read(stream, subject, "all", headers_only=True, after=start - 1, before=end)
         async with aclosing(reading):
@@ -168,10 +164,7 @@ class StreamReader:
         return found
 
     async def watch(self, stream: str, subject: str) -> AsyncGenerator[StoredMessage]:
-        """The newest message of a subject, then each further one; outlives reconnects.
-
-        After an interruption it goes on with the newest message.
-        """
+        """Yield the newest message of a subject, then further ones; after a reconnect it resumes with the newest."""
         stale = True
         inbox: Inbox | None = None
         last = 0
@@ -220,14 +213,14 @@ class StreamReader:
                 await inbox.close()
 
     async def follow(self, stream: str, subject: str, *, after: int = 0) -> AsyncGenerator[StoredMessage]:
-        """The headers of what a stream holds under a subject behind a sequence, then of what it is given.
+        """Yield the headers of the messages that match a filter after a sequence, then of further ones.
 
-        It asks for a piece at a time, so that no more than that waits here, and outlives reconnects.
+        Pulls one batch at a time, which bounds the buffer, and continues after reconnects.
 
         Raises:
             BusUnavailable: the connection was closed.
         """
-        stale, asked, received, last, consumer = True, False, 0, after, ""
+        stale, pulled, received, last, consumer = True, False, 0, after, ""
         inbox: Inbox | None = None
 
         def begin_anew() -> None:
@@ -237,10 +230,10 @@ class StreamReader:
                 inbox.wake()
 
         def on_status(status: str, _headers: dict[str, str]) -> None:
-            nonlocal asked
+            nonlocal pulled
             if status == "100":
-                return  # a sign of life
-            asked = False
+                return  # a heartbeat
+            pulled = False
             if status != "408":
                 begin_anew()
             elif inbox is not None:
@@ -255,7 +248,7 @@ class StreamReader:
                 if stale and self._connection.alive:
                     if inbox is not None:
                         await inbox.close()
-                    stale, asked, inbox = False, False, Inbox(self._client, on_status)
+                    stale, pulled, inbox = False, False, Inbox(self._client, on_status)
                     await inbox.open()
                     policy = _from(last + 1) if last else {"deliver_policy": "all"}
                     wanted = {**policy, "filter_subject": subject, "headers_only": True}
@@ -264,8 +257,8 @@ class StreamReader:
                 if inbox is None:
                     await asyncio.sleep(RESTART_WAIT)
                     continue
-                if not asked and not stale:
-                    asked, received = True, 0
+                if not pulled and not stale:
+                    pulled, received = True, 0
                     pull = {"batch": BATCH, "expires": _PULL, "idle_heartbeat": round(HEARTBEAT * 1e9)}
                     await self._client.publish(
                         f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", json.dumps(pull).encode(), inbox.subject
@@ -276,8 +269,8 @@ class StreamReader:
                     last = message.sequence
                     yield message
                 if received >= BATCH:
-                    asked = False
-                elif asked and not stale:
+                    pulled = False
+                elif pulled and not stale:
                     await inbox.wait(max(RESTART_WAIT, inbox.heard + SILENCE - now()))
                     if now() >= inbox.heard + SILENCE:
                         stale = True
@@ -289,11 +282,11 @@ class StreamReader:
             if inbox is not None:
                 await inbox.close()
             if consumer and self._connection.alive:
-                with suppress(BusError):  # the server removes it in a minute all the same
+                with suppress(BusError):  # the server removes it after a minute anyway
                     await self._api.send(f"CONSUMER.DELETE.{stream}.{consumer}")
 
     async def _consumer(self, stream: str, config: dict[str, Any]) -> dict[str, Any]:
-        # Name and filter stand in the subject of the call, so that permissions can tell what may be read.
+        # Name and filter are in the subject of the call, so that permissions can restrict what is read.
         name = f"reader-{uuid4().hex}"
         body = {"stream_name": stream, "config": {**_EPHEMERAL, **config, "name": name}}
         return await self._api.call(f"CONSUMER.CREATE.{stream}.{name}.{config['filter_subject']}", body)
@@ -304,7 +297,7 @@ def _from(sequence: int) -> dict[str, Any]:
 
 
 def _stored(message: Msg) -> tuple[StoredMessage, int]:
-    """A delivered message as stored, and how many come after it."""
+    """Convert a delivered message; return it and the number of those that follow."""
     tokens = message.reply.split(".")
     at = 4 if len(tokens) >= 11 else 2  # the newer form has domain and account before the stream
     stored = StoredMessage(

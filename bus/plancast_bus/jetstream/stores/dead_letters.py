@@ -1,4 +1,4 @@
-"""Dead letters in a stream of their own."""
+"""The store of dead letters in a stream."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from plancast_bus.ports.bus import CUT_BYTES, DeadLetter, Delivery, refuse_repla
 from plancast_bus.subjects import LetterWriter, Subjects, encode_token
 
 LETTER = "Plancast-Dead-Letter"
-"""Header that says what the message was and why it is here: JSON, ASCII."""
+"""Header that describes the message and the reason: JSON, ASCII."""
 MAX_DETAIL = 2000
-"""Characters of the detail that are kept."""
+"""Maximum characters of the detail."""
 MAX_CUT_DETAIL = 200
-"""The same, when the message is too large, or one of many."""
+"""The same for a message that is too large or in a bundle."""
 MAX_CONTENT_TYPE = 200
-"""Characters of a content type that are kept: a longer one is none that anybody understands."""
-FEWEST, MOST = 16, 1_000
-"""Messages from which on letters have several, and how many one has at most."""
+"""Maximum characters of a content type."""
+MIN_BUNDLE, MAX_BUNDLE = 16, 1_000
+"""Messages from which on bundles are written, and the maximum in a bundle."""
 BUNDLE_BYTES = 256 * 1024
-"""Bytes of a letter that has several, about."""
+"""Approximate maximum bytes of a bundle."""
 ENTRY_BYTES = 256
-"""What a message takes in such a letter besides its payload and subject, about."""
+"""Approximate bytes of an entry of a bundle besides its payload and subject."""
 BUNDLE = "~"
-"""Between reason and number of messages in the subject of such a letter; no encoded reason has it."""
+"""Separates reason and number of messages in the subject of a bundle; no encoded reason contains it."""
 BUNDLED = ("subject", "content_type", "message_id", "detail")
-"""What such a letter has of each message, before the payload."""
+"""Fields of each entry of a bundle, before the payload."""
 
 Letter = dict[str, str | int | None]
 
 
 class JetStreamDeadLetters:
-    """The messages that could not be processed. A letter's number is its sequence in the stream."""
+    """Dead letters; a letter's number is its sequence in the stream."""
 
     def __init__(
         self,
@@ -62,13 +62,12 @@ class JetStreamDeadLetters:
         self._stream = StreamNames.of(subjects.prefix).dead_letters
 
     async def put(self, delivery: Delivery, reason: str, detail: str) -> None:
-        """Keep a message with the reason; repeating it for the same delivery keeps one."""
         payload, size = delivery.payload, len(delivery.payload)
         while True:
             try:
                 await self._put(delivery, payload, reason, detail)
                 return
-            except PayloadTooLarge:  # with what a letter adds to it
+            except PayloadTooLarge:  # including the headers of the letter
                 if not payload:
                     raise
             payload = payload[: min(CUT_BYTES, size // 2)] if len(payload) == size else payload[: len(payload) // 2]
@@ -78,10 +77,10 @@ class JetStreamDeadLetters:
         letter = self._letter(delivery, reason, detail[:MAX_DETAIL])
         if len(payload) < len(delivery.payload):
             letter["cut_from"] = len(delivery.payload)
-        await self._keep(encode_token(reason), f"{delivery.stream}:{delivery.sequence}", letter, payload)
+        await self._store(encode_token(reason), f"{delivery.stream}:{delivery.sequence}", letter, payload)
 
     def _letter(self, delivery: Delivery, reason: str, detail: str) -> Letter:
-        content_type, message_id = delivery.content_type, delivery.message_id  # as long as a message's headers may be
+        content_type, message_id = delivery.content_type, delivery.message_id  # of any length
         return {
             "reason": reason,
             "detail": detail,
@@ -90,21 +89,20 @@ class JetStreamDeadLetters:
             "message_id": message_id and message_id[:MAX_NAME],
         }
 
-    async def _keep(self, token: str, message_id: str, letter: Letter, payload: bytes) -> None:
+    async def _store(self, token: str, message_id: str, letter: Letter, payload: bytes) -> None:
         headers = {"Nats-Msg-Id": message_id, LETTER: json.dumps(letter, separators=(",", ":"))}
         await self._publisher.publish_acked(self._subjects.dead_letter(token, self._writer), payload, headers)
 
     async def put_all(self, reason: str, messages: Sequence[tuple[Delivery, str]]) -> None:
-        """Keep messages, each with its detail, in few letters where they are many."""
         writes: list[Coroutine[Any, Any, None]] = []
         bundle: list[tuple[Delivery, str]] = []
         size = 0
         for delivery, detail in messages:
             weight = len(delivery.payload) + len(delivery.subject) + ENTRY_BYTES
-            if len(messages) < FEWEST or weight > BUNDLE_BYTES // 2:
+            if len(messages) < MIN_BUNDLE or weight > BUNDLE_BYTES // 2:
                 writes.append(self.put(delivery, reason, detail))
                 continue
-            if size + weight > BUNDLE_BYTES or len(bundle) == MOST:
+            if size + weight > BUNDLE_BYTES or len(bundle) == MAX_BUNDLE:
                 writes.append(self._put_bundle(reason, bundle))
                 bundle, size = [], 0
             bundle.append((delivery, detail))
@@ -126,19 +124,17 @@ class JetStreamDeadLetters:
         letter = letters[0] | {"more": len(bundle) - 1}
         token = f"{encode_token(reason)}{BUNDLE}{len(bundle)}"
         try:
-            await self._keep(token, origins.hexdigest(), letter, pack(entries))
+            await self._store(token, origins.hexdigest(), letter, pack(entries))
         except PayloadTooLarge:  # for this server
             half = len(bundle) // 2
             await self._put_bundle(reason, bundle[:half])
             await self._put_bundle(reason, bundle[half:])
 
     async def count(self) -> int:
-        """How many messages there are."""
         counts = await self._reader.subjects(self._stream, self._subjects.dead_letter("*", "*"))
         return sum(count * _messages_of(subject) for subject, count in counts.items())
 
     async def list(self, *, limit: int | None = None, after: int = 0) -> AsyncGenerator[DeadLetter]:
-        """Oldest first; those behind a number."""
         shown = 0
         reading = self._reader.read(self._stream, self._subjects.dead_letter("*", "*"), "all", after=after)
         async with aclosing(reading):
@@ -149,10 +145,6 @@ class JetStreamDeadLetters:
                 yield _letter(message)
 
     async def get(self, number: int) -> DeadLetter:
-        """
-        Raises:
-            DeadLetterNotFound: there is none of this number.
-        """
         return _letter(await self._message(number))
 
     async def _message(self, number: int) -> StoredMessage:
@@ -168,7 +160,6 @@ class JetStreamDeadLetters:
         await self._publisher.publish_acked(subject, payload, headers)
 
     async def replay(self, number: int) -> None:
-        """Publish it again as it came, and forget it here."""
         message = await self._message(number)
         letter = _letter(message)
         entries = [letter] if not letter.more else _bundled(letter, message.payload)
@@ -179,27 +170,28 @@ class JetStreamDeadLetters:
 
 
 def _messages_of(subject: str) -> int:
-    """How many messages a letter of this subject holds."""
+    """Return the number of messages in a letter with this subject."""
     size = subject.partition(BUNDLE)[2]
     return int(size) if size.isdecimal() else 1
 
 
 def _letter(message: StoredMessage) -> DeadLetter:
-    """A stored message as a letter; one that is none, which a worker's login can store, says so."""
+    """Decode a letter; a malformed one, which a worker's login can store, has the reason ``foreign``."""
     number, payload, time = message.sequence, message.payload, message.time
     writer: LetterWriter = "runtime" if message.subject.split(".")[-2] == "runtime" else "login"
     try:
-        said = json.loads(message.headers[LETTER])
-        cut_from, more = said.get("cut_from"), said.get("more", 0)
+        fields = json.loads(message.headers[LETTER])
+        cut_from, more = fields.get("cut_from"), fields.get("more", 0)
         if not isinstance(cut_from, int | None) or not isinstance(more, int):
-            raise TypeError("a number is no number")
+            raise TypeError("a number has another type")
         letter = DeadLetter(
-            number, said["reason"], said["detail"], said["subject"], payload, said["content_type"], said["message_id"],
+            number, fields["reason"], fields["detail"], fields["subject"], payload, fields["content_type"],
+            fields["message_id"],
             time, cut_from, writer, more,
         )  # fmt: skip
         texts = (letter.reason, letter.detail, letter.subject, letter.content_type or "", letter.message_id or "")
         if not all(isinstance(each, str) for each in texts):
-            raise TypeError("a text is no text")
+            raise TypeError("a text has another type")
         return _bundled(letter, payload)[0] if more else letter
     except (LookupError, ValueError, TypeError, AttributeError, RecursionError, InvalidEnvelope):
         detail = "not written by plancast: what describes the message is missing or malformed"
@@ -207,16 +199,16 @@ def _letter(message: StoredMessage) -> DeadLetter:
 
 
 def _bundled(letter: DeadLetter, payload: bytes) -> list[DeadLetter]:
-    """What a letter of several messages holds, each as a letter of its own.
+    """Split a bundle into one letter per message.
 
     Raises:
-        InvalidEnvelope, LookupError, TypeError, ValueError: the payload is no bundle.
+        InvalidEnvelope, LookupError, TypeError, ValueError: the payload is not a bundle.
     """
     found = []
-    for subject, content_type, message_id, detail, each in unpack_rows(payload, len(BUNDLED) + 1, MOST):
+    for subject, content_type, message_id, detail, each in unpack_rows(payload, len(BUNDLED) + 1, MAX_BUNDLE):
         texts = (subject, detail, content_type or "", message_id or "")
         if not isinstance(each, bytes) or not all(isinstance(text, str) for text in texts):
-            raise TypeError("an entry of a bundle is none")
+            raise TypeError("an entry of a bundle is malformed")
         found.append(
             replace(
                 letter, subject=subject, content_type=content_type, message_id=message_id, detail=detail, payload=each

@@ -1,4 +1,4 @@
-"""The keys of checkpoints on JetStream: those of the settings, or one that the deployment has made and keeps here."""
+"""The keys that sign checkpoints: from the settings, or created by the deployment and stored in JetStream."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ logger = logging.getLogger(__name__)
 
 
 class KeyStore:
-    """The keys as a connection has them.
+    """The keys of a connection.
 
-    The deployment's own key is the first message of a stream that takes no second one and gives none up, so that
-    processes which start at once agree on it, and nobody replaces it.
+    The deployment's key is the first message of a stream that accepts no second message and no deletion, so that
+    processes which start concurrently agree on it, and it cannot be replaced.
 
     Args:
-        configured: Keys that take the place of the stored one.
+        configured: Keys that replace the stored one.
         restricted: The login's account has no JetStream, and so no access to the stored key.
     """
 
@@ -49,21 +49,21 @@ class KeyStore:
         self._reading = asyncio.Lock()
         self._denied = restricted
         self.keys: CheckpointKeys | None = None
-        """The keys, once they are read."""
+        """The keys, once read."""
         self.forget()
 
     def forget(self) -> None:
-        """Read the stored key anew when it is next needed: another server, or other permissions, may be there."""
+        """Read the stored key again at its next use: server or permissions may have changed."""
         self.keys, self._denied = CheckpointKeys(self._configured) if self._configured else None, self._restricted
 
     async def make(self) -> None:
-        """Store a key, unless there is one."""
+        """Create and store a key, unless there is one."""
         if not self._configured:
             with suppress(SubjectTaken):
                 await self._publisher.publish_acked(self._subject, token_hex(32).encode(), {})
 
     async def read(self) -> CheckpointKeys | None:
-        """The keys; None where this user may not read them.
+        """Return the keys, or None when this user may not read them.
 
         Raises:
             BusUnavailable: no key is stored, or it cannot be read now.
@@ -75,7 +75,7 @@ class KeyStore:
         return self.keys
 
     async def require(self) -> CheckpointKeys:
-        """The keys.
+        """Return the keys.
 
         Raises:
             AccessDenied: this user may not read them.
@@ -98,14 +98,14 @@ class KeyStore:
             stored = await self._api.last_from_leader(self._stream, self._subject)
         except AccessDenied:
             self._denied = True
-            logger.info("checkpoints are read without being verified: this user may not read %s", self._stream)
+            logger.info("checkpoints are read without verification: this user may not read %s", self._stream)
             return
         except ApiError as error:
             if error.code != STREAM_NOT_FOUND:
                 raise
         if stored is None:
             raise BusUnavailable(
-                f"{self._stream} holds no key of checkpoints: the start of a plancast deployment makes it, or set "
+                f"{self._stream} holds no key of checkpoints: the start of a plancast deployment creates it, or set "
                 "PLANCAST_BUS__CHECKPOINT_KEYS"
             )
         self.keys = CheckpointKeys([stored.payload])

@@ -1,4 +1,4 @@
-"""Registrations as messages that the server lets expire."""
+"""The registry: registrations as messages that expire on the server."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ from plancast_bus.subjects import Subjects, decode_token
 logger = logging.getLogger(__name__)
 
 DELETED = "KV-Operation"
-"""Header of a message that says that there is nothing any more; see :attr:`StoredMessage.is_marker`."""
-
-
+"""Header that marks a deletion; see :attr:`StoredMessage.is_marker`."""
 MAX_LISTED = 512 * 1024
-"""Bytes of a registration that is listed. Workers' logins write some of them, and small values take many times their
-bytes in memory: two schemas of 64 KiB are the most of what belongs there."""
+"""Maximum bytes of a listed registration. Untrusted workers' logins write some, and small values expand many times in
+memory; legitimate ones contain at most two schemas of 64 KiB."""
 
 
 class JetStreamRegistry:
-    """Registrations with a lifetime: apps, agents, events."""
+    """Registrations of apps, agents and events, with a lifetime."""
 
     def __init__(self, api: JetStreamApi, publisher: Publisher, reader: StreamReader, subjects: Subjects) -> None:
         self._api = api
@@ -37,10 +35,10 @@ class JetStreamRegistry:
         self._names = StreamNames.of(subjects.prefix)
 
     async def put(self, kind: str, key: str, value: dict[str, Any], *, ttl: float | None = None) -> None:
-        """Register; it is gone ``ttl`` seconds after its last put, rounded up to whole ones.
+        """Register for ``ttl`` seconds, rounded up to whole ones.
 
         Raises:
-            PayloadTooLarge: an app, agent or event has more than 512 KiB.
+            PayloadTooLarge: an app, agent or event exceeds 512 KiB.
         """
         headers = {TTL: ttl_header(ttl)} if ttl is not None else {}
         payload = pack(value)
@@ -49,7 +47,6 @@ class JetStreamRegistry:
         await self._publisher.publish_acked(self._subjects.registry(kind, key), payload, headers)
 
     async def get(self, kind: str, key: str) -> dict[str, Any] | None:
-        """A registration, or None."""
         message = await self._api.last(self._stream(kind), self._subjects.registry(kind, key))
         if message is None or message.is_marker:
             return None
@@ -57,7 +54,6 @@ class JetStreamRegistry:
         return value
 
     async def list(self, kind: str) -> dict[str, dict[str, Any]]:
-        """All registrations of a kind, by key."""
         registrations: dict[str, dict[str, Any]] = {}
         reading = self._reader.read(self._stream(kind), self._subjects.registered(kind), "last_per_subject")
         async with aclosing(reading):
@@ -70,14 +66,11 @@ class JetStreamRegistry:
                         raise InvalidEnvelope(f"it has more than {MAX_LISTED} bytes")
                     registrations[decode_token(token)] = unpack(message.payload)
                 except (InvalidEnvelope, InvalidSubject):
-                    logger.warning(
-                        "a registration cannot be read and is passed over", extra={"kind": kind, "key": token}
-                    )
+                    logger.warning("a registration cannot be read and is skipped", extra={"kind": kind, "key": token})
         return registrations
 
     async def delete(self, kind: str, key: str) -> None:
-        """Remove a registration; harmless when there is none."""
-        # A marker, and no purge: a worker whose account has no JetStream may publish registrations, and cannot purge.
+        # A marker instead of a purge: a worker whose account has no JetStream may publish, but not purge.
         await self._publisher.publish_acked(self._subjects.registry(kind, key), b"", {TTL: "1", DELETED: "DEL"})
 
     def _stream(self, kind: str) -> str:

@@ -1,9 +1,10 @@
-"""Trees of plans in a stream: one message for each tree, with digests of its plans, replaced by compare-and-set."""
+"""The store of trees of plans: one message per tree with digests of its plans, replaced by compare-and-set."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+
+from cachetools import LRUCache
 
 from plancast_bus.jetstream.client.acks import WrongLastSequence
 from plancast_bus.jetstream.client.api import JetStreamApi
@@ -13,18 +14,18 @@ from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.ports.trees import KIND, MEMBER_BYTES, member
 from plancast_bus.subjects import Subjects
 
-REMEMBERED = 256
-"""Trees that are remembered in the process."""
+CACHED = 256
+"""Trees cached in the process."""
 
 
 class _Tree:
-    """A tree as it was last read or written. Since trees only grow, what it says of its plans stays true."""
+    """A tree as last read or written. Since trees only grow, its members stay valid."""
 
     def __init__(self) -> None:
         self.version = 0
         self.members = b""
         self.joining: dict[bytes, None] = {}
-        """What the next write adds."""
+        """Members that the next write adds."""
         self.writing = asyncio.Lock()
 
     def __len__(self) -> int:
@@ -32,24 +33,23 @@ class _Tree:
 
     def __contains__(self, wanted: bytes) -> bool:
         at = self.members.find(wanted)
-        while at % MEMBER_BYTES and at > 0:  # part of one digest and part of the next
+        while at % MEMBER_BYTES and at > 0:  # spans two digests
             at = self.members.find(wanted, at + 1)
         return at >= 0
 
 
 class JetStreamTrees:
-    """Trees of plans. Plans that ask to join while a write is under way are added by the next one together."""
+    """Trees of plans. Plans that join during a write are added together by the next one."""
 
     def __init__(self, api: JetStreamApi, publisher: Publisher, subjects: Subjects) -> None:
         self._api = api
         self._publisher = publisher
         self._subjects = subjects
         self._stream = StreamNames.of(subjects.prefix).meta
-        self._trees: OrderedDict[str, _Tree] = OrderedDict()
+        self._trees: LRUCache[str, _Tree] = LRUCache(CACHED)
 
     async def join(self, tree: str, plan: str, limit: int, ttl: float) -> bool:
-        """Add a plan to a tree; see :class:`plancast_bus.ports.trees.Trees`."""
-        known, added = self._known(tree), member(plan)
+        known, added = self._trees.setdefault(tree, _Tree()), member(plan)
         known.joining[added] = None
         async with known.writing:
             while added not in known and len(known) < limit:
@@ -57,15 +57,8 @@ class JetStreamTrees:
             known.joining.pop(added, None)
             return added in known
 
-    def _known(self, tree: str) -> _Tree:
-        known = self._trees.setdefault(tree, _Tree())
-        self._trees.move_to_end(tree)
-        if len(self._trees) > REMEMBERED:
-            self._trees.popitem(last=False)
-        return known
-
     async def _write(self, tree: str, known: _Tree, limit: int, ttl: float) -> None:
-        """Add as many as there is room for, or learn what another process has written."""
+        """Add as many plans as fit, or read what another process has written."""
         added = [each for each in known.joining if each not in known][: limit - len(known)]
         members = known.members + b"".join(added)
         headers = {EXPECTED: str(known.version), TTL: ttl_header(ttl)}

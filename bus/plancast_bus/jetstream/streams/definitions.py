@@ -1,4 +1,4 @@
-"""The streams: what each holds, for how long, and how they come to be."""
+"""Configuration of the streams, and their creation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plancast_bus.subjects import Subjects
 from plancast_bus.topics import TOPICS, Source
 
 DEAD_LETTER_WINDOW = 86400.0
-"""Seconds in which the same message put aside again is recognised."""
+"""Deduplication window of dead letters, in seconds."""
 
 _PARTITION = re.compile(r"\{\{\s*partition\((\d+)\s*,", re.IGNORECASE)
 _FIXED = ("storage", "retention")
@@ -38,23 +38,21 @@ class StreamNames:
 
     @classmethod
     def of(cls, prefix: str) -> StreamNames:
-        """The names under a prefix."""
         root = prefix.upper()
         kinds = (name.upper().replace("_", "") for name in cls.__slots__)
         return cls(*(f"{root}_{kind}" for kind in kinds))
 
     def of_source(self, source: Source) -> str:
-        """The stream that a consumer of this source reads."""
         name: str = getattr(self, source)
         return name
 
     def all(self) -> list[str]:
-        """Every name but that of the keys, whose stream only the runtime may look at."""
+        """All names except that of the stream of keys, which only the runtime may read."""
         return [getattr(self, name) for name in self.__slots__ if name != "keys"]
 
 
 def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any]]:
-    """The configuration of every stream, as the JetStream API takes it."""
+    """Return the configuration of every stream, in the form of the JetStream API."""
     names = StreamNames.of(subjects.prefix)
     prefix, store, shards = subjects.prefix, subjects.store, settings.shards
     common: dict[str, Any] = {
@@ -68,8 +66,8 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
         return [f"{prefix}.{topic}.*.>" for topic in TOPICS[source]]
 
     def queued(source: Source, subjects_in: list[str]) -> dict[str, Any]:
-        keeper = subjects.placeholder(source)
-        return {"name": names.of_source(source), "subjects": [*subjects_in, keeper], "retention": "workqueue"}
+        placeholder = subjects.placeholder(source)
+        return {"name": names.of_source(source), "subjects": [*subjects_in, placeholder], "retention": "workqueue"}
 
     def kept(name: str, max_age: float, window: float = settings.duplicate_window) -> dict[str, Any]:
         window = min(window, max_age) if max_age else window
@@ -103,7 +101,7 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
             "subject_transform": by_shard,
         },
         {
-            # Schedules exclude `discard new`; the stream has no bound that could make it discard anything.
+            # Schedules exclude `discard new`; without a bound, the stream discards nothing.
             **common,
             **queued("timers", [f"{store}.timers.>"]),
             "discard": "old",
@@ -115,8 +113,8 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
             },
         },
         {
-            # The first response on a subject stays, and a further one is refused. An expected sequence would do
-            # as well, but the republished event would carry it, and be refused where another one waits already.
+            # The first response on a subject stays, further ones are refused. An expected sequence would do that too,
+            # but the republished event would carry it, and be refused if another event is on its subject.
             **kept(names.responses, settings.responses_max_age),
             "discard": "new",
             "discard_new_per_subject": True,
@@ -126,8 +124,8 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
             "republish": {"src": f"{store}.responses.>", "dest": f"{prefix}.>"},
         },
         {
-            # The newest checkpoint and the one before it, which a forged one does not displace. A finished plan's is
-            # alone, by its rollup header: the one before it would be the plan's state again once it has expired.
+            # The newest checkpoint and the one before it, in case of a forged one. A finished plan has only one, by its
+            # rollup header: once it expires, the one before it would be the plan's state again.
             **newest,
             "name": names.checkpoints,
             "subjects": [f"{store}.checkpoints.*"],
@@ -137,7 +135,7 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
             "allow_atomic": True,
         },
         {
-            # The first key stays: a second one is refused, and nothing is removed.
+            # The first key stays: further ones and deletions are refused.
             **newest,
             "name": names.keys,
             "subjects": [subjects.checkpoint_key()],
@@ -154,8 +152,8 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
             "allow_msg_ttl": True,
         },
         {
-            # Apart from what is in `meta`: a batched direct get, by which other accounts list registrations, reads any
-            # message of its stream.
+            # Separate from `meta`: the batched direct gets by which other accounts list registrations can read any
+            # message of the stream.
             **newest,
             "name": names.registry,
             "subjects": [f"{store}.registrations.*.*"],
@@ -171,10 +169,10 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
 
 
 async def ensure_streams(api: JetStreamApi, subjects: Subjects, settings: BusSettings) -> None:
-    """Create the streams that are not there, and update those that differ; many may do so at once.
+    """Create missing streams, and update those that differ; safe to call concurrently.
 
     Raises:
-        BusError: a stream that exists differs in what cannot be changed, such as the number of shards.
+        BusError: an existing stream differs in a fixed setting, such as the number of shards.
     """
     await asyncio.gather(*(_ensure(api, wanted) for wanted in definitions(subjects, settings)))
 
@@ -190,7 +188,7 @@ async def _ensure(api: JetStreamApi, wanted: dict[str, Any]) -> None:
             await api.call(f"STREAM.CREATE.{name}", wanted)
             return
         except ApiError as refused:
-            if refused.code != STREAM_NAME_IN_USE:  # someone else was faster, with other settings
+            if refused.code != STREAM_NAME_IN_USE:  # another process was faster, with other settings
                 raise
         found = await api.call(f"STREAM.INFO.{name}")
     current = found["config"]
@@ -221,7 +219,7 @@ def _shards(config: dict[str, Any]) -> int | None:
 
 
 def same(current: Any, wanted: Any) -> bool:
-    """Whether the server's value is the wanted one; it leaves out what is empty."""
+    """Return whether the server's value is the wanted one; the server omits empty values."""
     if isinstance(wanted, dict) and isinstance(current, dict):
         return all(current.get(key) == value for key, value in wanted.items())
     return bool(current == wanted) or (not current and not wanted)

@@ -1,4 +1,4 @@
-"""What server, streams and consumers are, for people and for doctors."""
+"""Reports the state of server, streams and consumers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,12 @@ from plancast_bus.subjects import PLACEHOLDERS
 async def examine(
     connection: Connection, api: JetStreamApi, names: StreamNames, wanted: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Server version and address, its limits, round trip in seconds, and every stream with its consumers.
+    """Report version, address, limits and round trip (seconds) of the server, and the streams with their consumers.
 
-    Args:
-        connection: To the server.
-        api: Of its JetStream.
-        names: Of the streams.
-        wanted: How the streams should be, as the API takes it: where one ``differs`` is told by field.
+    ``wanted`` are the intended configurations of streams; ``differs`` lists the fields with other values.
 
     Raises:
-        BusUnavailable: the server does not answer.
+        BusUnavailable: the server does not respond.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -101,7 +97,7 @@ async def _consumers(api: JetStreamApi, stream: str) -> dict[str, Any]:
 
 
 def _idle_seconds(consumer: Mapping[str, Any]) -> float | None:
-    """Seconds since a message was last given out, by the server's clock; None when none ever was."""
+    """Seconds since the last delivery, by the server's clock; None when there was none."""
     last, now = (consumer.get("delivered") or {}).get("last_active"), consumer.get("ts")
     if not last or not now:
         return None

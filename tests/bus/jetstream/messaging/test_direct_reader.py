@@ -15,7 +15,7 @@ from plancast_actors.workers.runner import task_consumer
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import JetStreamBus
-from plancast_bus.jetstream.messaging.direct_reader import PIECE, DirectReader
+from plancast_bus.jetstream.messaging.direct_reader import BATCH, DirectReader
 from plancast_bus.jetstream.messaging.stream_reader import StreamReader
 
 STREAM, EVERY = "PLANCAST_CHECKPOINTS", "plancast-store.checkpoints.*"
@@ -52,7 +52,7 @@ async def store(bus: JetStreamBus, *plans: int, text: bytes = b"x") -> None:
     await asyncio.gather(*writes)
 
 
-@pytest.mark.parametrize("stored", [0, 1, PIECE, 3 * PIECE + 7])
+@pytest.mark.parametrize("stored", [0, 1, BATCH, 3 * BATCH + 7])
 async def test_both_readers_read_the_same(owner: JetStreamBus, observer: JetStreamBus, stored: int) -> None:
     await store(owner, *range(stored))
     await store(owner, *range(0, stored, 3))  # stored anew: gaps
@@ -89,15 +89,15 @@ async def test_large_messages_come_one_request_at_a_time(owner: JetStreamBus, ob
 
 
 async def test_what_is_stored_anew_while_reading_is_not_missed(owner: JetStreamBus, observer: JetStreamBus) -> None:
-    await store(owner, *range(2 * PIECE))
+    await store(owner, *range(2 * BATCH))
     _, direct = readers(owner, observer)
     found: set[str] = set()
     async with aclosing(direct.read(STREAM, EVERY, "all")) as reading:
         async for message in reading:
             if not found:
-                await store(owner, *range(PIECE, 2 * PIECE))
+                await store(owner, *range(BATCH, 2 * BATCH))
             found.add(message.subject)
-    assert len(found) == 2 * PIECE
+    assert len(found) == 2 * BATCH
 
 
 async def test_following_shows_each_commit_and_a_watch_the_newest(owner: JetStreamBus, observer: JetStreamBus) -> None:
