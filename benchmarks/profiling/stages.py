@@ -49,7 +49,7 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "plancast_bus.jetstream.bus": {ENCODE: ("encode",), EMIT: ("publish", "emit", "begin_emit")},
     "plancast_bus.jetstream.stores.checkpoints": {COMMIT: ("begin_commit",)},
     "plancast_bus.jetstream.client.nats_client": {BUS_OUT: ("_flush",)},
-    "plancast_bus.jetstream.messaging.consumer": {ACK: ("ack", "nak", "in_progress", "_answer")},
+    "plancast_bus.jetstream.messaging.consumer": {ACK: ("ack", "nak", "in_progress", "_reply")},
     "plancast_actors.hosting.event_decoder": {DECODE: ("read",)},
     "plancast_actors.hosting.plan_actor": {DISPATCH: ("deliver",)},
     "plancast_actors.hosting.activation": {COMMIT: ("commit",), EMIT: ("emit", "_send", "_note_place")},

@@ -147,7 +147,7 @@ async def test_what_a_goal_cannot_be_told_on_is_not_published_on_from_a_checkpoi
 
 @pytest.mark.attack(who="app code", what="a subject or header that no server takes", expected="an error, no lost link")
 async def test_what_would_end_the_connection_is_not_sent(running: Running) -> None:
-    exchange = running.bus._publisher._exchange
+    requester = running.bus._publisher._requester
     for subject in (
         f"plancast.{LONG}",
         "plancast.a b",
@@ -158,15 +158,15 @@ async def test_what_would_end_the_connection_is_not_sent(running: Running) -> No
         "x.>",
     ):
         with pytest.raises(InvalidSubject):
-            await exchange.begin(subject, b"", {"A": "b"}, lambda ack: ack)
+            await requester.begin(subject, b"", {"A": "b"}, lambda ack: ack)
         with pytest.raises(InvalidSubject):
-            await exchange.send(subject, b"")
+            await requester.send(subject, b"")
         with pytest.raises((InvalidSubject, BusUnavailable)):
             await running.bus.subscribe(subject.replace("*", "").replace(">", ""), _ignore)
     with pytest.raises(InvalidEnvelope):
-        await exchange.begin("plancast.a", b"", {"A": "\ud800"}, lambda ack: ack)
+        await requester.begin("plancast.a", b"", {"A": "\ud800"}, lambda ack: ack)
     with pytest.raises(InvalidEnvelope):
-        await exchange.send("plancast.a", b"", {"A": "\ud800"})
+        await requester.send("plancast.a", b"", {"A": "\ud800"})
     heard: asyncio.Queue[dict[str, str]] = asyncio.Queue()
 
     async def hear(message: Msg) -> None:
@@ -174,7 +174,7 @@ async def test_what_would_end_the_connection_is_not_sent(running: Running) -> No
 
     client = running.bus._connection.client
     listening = await client.subscribe(subject := f"heard.{uuid4().hex}", cb=hear)
-    exchange.tell(subject, b"", {"A": "a\r\nNats-Rollup: all"})
+    requester.send_one_way(subject, b"", {"A": "a\r\nNats-Rollup: all"})
     async with asyncio.timeout(PATIENCE):
         assert (await heard.get()).keys() == {"A"}
     await listening.unsubscribe()

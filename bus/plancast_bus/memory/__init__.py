@@ -1,7 +1,7 @@
 """The bus in memory: the semantics of JetStream without a server, for tests and notebooks.
 
-One :class:`MemoryWorld` is what a server would be: the streams and checkpoints. Each
-:class:`MemoryBus` is a connection to it. All of it lives in one process and one event loop.
+A :class:`MemoryWorld` replaces the server with its streams and checkpoints; each :class:`MemoryBus` is a connection to
+it. Everything runs in one process and one event loop.
 """
 
 from plancast_bus.memory.broker import MemoryWorld

@@ -1,4 +1,4 @@
-"""What a server would be: the streams, timers, responses, checkpoints and registrations, in memory."""
+"""The in-memory counterpart of a server: streams, timers, responses, checkpoints and registrations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 MAX_PAYLOAD = 8 * 1024 * 1024
-"""Largest message in bytes, as with the embedded server."""
+"""Maximum message size in bytes, as of the embedded server."""
 
 
 class MemoryWorld:
@@ -74,7 +74,7 @@ class MemoryWorld:
         self._responses: OrderedDict[str, float] = OrderedDict()
 
     def carry_out(self, effect: Effect) -> int:
-        """Do what an effect says, and return the sequence of what it published, or 0."""
+        """Execute an effect; return the sequence of the event that it published, or 0."""
         match effect:
             case Publish():
                 return self.publish(
@@ -122,23 +122,23 @@ class MemoryWorld:
         tenant: str = "",
         trace: str = "",
     ) -> int:
-        """Store a message in the stream that takes its subject, and tell whoever is subscribed.
+        """Store a message in the stream of its subject, and pass it to subscribers.
 
-        Returns its sequence in that stream; of the first one, when it is a repetition.
+        Returns its sequence in that stream; of the original, for a duplicate.
 
         Raises:
             PublishRefused: no stream takes the subject, or it is full.
-            PayloadTooLarge: over the limit.
+            PayloadTooLarge: the message exceeds the limit.
         """
         self.check_size(payload)
-        self.notices.tell(subject, payload, content_type)
+        self.notices.publish(subject, payload, content_type)
         stream, stored = self._place(subject)
         return stream.append(
             stored, payload, content_type, message_id, is_response=is_response, tenant=tenant, trace=trace
         )
 
     def shard(self, token: str) -> int:
-        """The shard of an encoded correlation id."""
+        """Return the shard of an encoded correlation id."""
         return _fnv1a(token) % self.settings.shards
 
     def check_size(self, payload: bytes) -> None:
@@ -146,7 +146,6 @@ class MemoryWorld:
             raise PayloadTooLarge(f"{len(payload)} bytes are over the limit of {self.max_payload}")
 
     def report(self) -> dict[str, object]:
-        """What there is, for people."""
         return {
             "streams": {source: stream.report() for source, stream in self.streams.items()},
             "plans": self.plans.count(),
@@ -173,13 +172,13 @@ class MemoryWorld:
                     trace=effect.trace,
                 )
             except PublishRefused:
-                # The response is kept; a server republishes it, too, without regard to who takes it.
-                logger.warning("a response was kept, but no stream took it as an event", extra={"subject": subject})
+                # As on a server, the response is stored even if its republication fails.
+                logger.warning("a response was stored, but no stream took it as an event", extra={"subject": subject})
         if is_inbox(effect.notify):
-            self.notices.tell(effect.notify, effect.payload, effect.content_type)
+            self.notices.publish(effect.notify, effect.payload, effect.content_type)
 
     def _place(self, subject: str) -> tuple[MemoryStream, str]:
-        """The stream that takes a subject, and the subject with its shard."""
+        """Return the stream of a subject, and the subject with its shard."""
         parts = subject.split(".", 3)
         if len(parts) == 4 and all(parts):
             prefix, topic, correlation, rest = parts
@@ -211,7 +210,7 @@ class MemoryWorld:
 
 @lru_cache(maxsize=65_536)
 def _fnv1a(token: str) -> int:
-    """The hash that nats-server partitions by, 32 bits."""
+    """Compute the 32-bit hash by which nats-server partitions."""
     digest = 0x811C9DC5
     for byte in token.encode():
         digest = (digest ^ byte) * 0x01000193 & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""A connection to a world in memory, and the consumers that read through it."""
+"""A connection to an in-memory world, and its consumers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from plancast_bus.topics import SOURCES, Source
 class MemoryBus:
     """A :class:`~plancast_bus.ports.bus.Bus` in memory.
 
-    Given settings (or nothing) it makes a world of its own; given a world it is a further connection
-    to that one. Closing a connection leaves the world as it is.
+    Given settings, or nothing, it creates a world; given a world, it is a further connection to that one. Closing a
+    connection does not change the world.
     """
 
     def __init__(
@@ -63,7 +63,6 @@ class MemoryBus:
         self._on_reconnect: list[Callable[[], None]] = []
 
     async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
-        """Publish an event; see :meth:`plancast_bus.ports.bus.Bus.publish`."""
         subject = self.subjects.event(event.topic, event.correlation_id, event.type)
         payload, content_type = self.encode(event)
         if len(payload) > self.settings.max_event_bytes:
@@ -76,7 +75,6 @@ class MemoryBus:
         await self._carry_out(Publish(subject, payload, event.id, content_type, tenant_of(event), trace))
 
     async def emit(self, effects: Sequence[Effect]) -> list[int]:
-        """Carry out effects; see :meth:`plancast_bus.ports.bus.Bus.emit`."""
         await self.turn()
         if fault_injection.armed:
             return await fault_injection.one_by_one(effects, self._carry_out)
@@ -92,7 +90,6 @@ class MemoryBus:
         return sequences
 
     def begin_emit(self, effects: Sequence[Effect]) -> asyncio.Future[list[int]]:
-        """Begin to carry out effects; see :meth:`plancast_bus.ports.bus.Bus.begin_emit`."""
         return asyncio.get_running_loop().create_task(self.emit(effects))
 
     def encode(self, event: EventEnvelope | WireEvent) -> tuple[bytes, str]:
@@ -114,11 +111,6 @@ class MemoryBus:
         return found[:limit]
 
     def consume(self, spec: ConsumerSpec) -> MemoryConsumer:
-        """Read a durable consumer, created when it is not there.
-
-        Raises:
-            BusError: another consumer of a work-queue stream has a filter that overlaps.
-        """
         self.check_open()
         stream = self.world.streams[spec.source]
         consumer = MemoryConsumer(self, stream, spec)
@@ -146,14 +138,14 @@ class MemoryBus:
         await self.turn()
 
     def on_reconnect(self, callback: Callable[[], None]) -> None:
-        """Keep a callback for :meth:`reconnect`; by itself this connection never breaks."""
+        """Register a callback for :meth:`reconnect`; the connection itself never breaks."""
         self._on_reconnect.append(callback)
 
     def on_lost(self, callback: Callable[[str], None]) -> None:
         """Do nothing: a connection in memory is never lost for good."""
 
     def reconnect(self) -> None:
-        """Do as if the connection had been lost and come back."""
+        """Simulate a reconnect."""
         for callback in self._on_reconnect:
             callback()
 
@@ -162,7 +154,6 @@ class MemoryBus:
         return {"adapter": "memory", **self.world.report()}
 
     async def close(self) -> None:
-        """Close the connection. What its consumers have not acknowledged is delivered again to others."""
         self.closed = True
         self._plans.close()
         for consumer in list(self._consumers):
@@ -170,14 +161,14 @@ class MemoryBus:
         for subscription in list(self._subscriptions):
             await subscription.close()
 
-    # For the parts of this adapter.
+    # For the other modules of this adapter.
 
     def check_open(self) -> None:
         if self.closed:
             raise BusUnavailable("this connection to the bus is closed")
 
     async def turn(self) -> None:
-        """Let others run, as a call to a server would."""
+        """Yield to the event loop, as a call to a server would."""
         self.check_open()
         await asyncio.sleep(0)
         self.check_open()
@@ -273,7 +264,6 @@ class MemoryConsumer:
             self._durable.in_progress(delivery.sequence, now)
 
     async def close(self) -> None:
-        """Stop reading; what was not acknowledged is delivered again after its ``ack_wait``."""
         self._closed = True
         self._bus.forget_consumer(self)
         self._durable.wake()
@@ -285,7 +275,7 @@ class MemoryConsumer:
 
 
 class _Subscribed(MemorySubscription):
-    """A subscription that takes itself off the list when closed."""
+    """A subscription that unregisters itself when closed."""
 
     def __init__(self, bus: MemoryBus, subject: str, notice: Notice) -> None:
         super().__init__(notice)

@@ -1,4 +1,4 @@
-"""Checkpoints in memory, stored as bytes, so that what is loaded shares nothing with what was committed."""
+"""Checkpoints in memory, stored as bytes so that loaded and committed objects share nothing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """A checkpoint as it rests."""
-
     correlation_id: str
     version: int
     body: bytes
@@ -54,14 +52,14 @@ class PlanTable:
         self.followers: set[asyncio.Queue[StoredCheckpoint | None]] = set()
 
     def find(self, correlation_id: str) -> StoredCheckpoint | None:
-        kept = self._checkpoints.get(correlation_id)
-        if kept is None or kept.expires_at > self._clock.time():
-            return kept
+        stored = self._checkpoints.get(correlation_id)
+        if stored is None or stored.expires_at > self._clock.time():
+            return stored
         self.forget(correlation_id)
         return None
 
     def compare_and_set(self, version: int, correlation_id: str, body: bytes, header: str, ttl: float) -> int:
-        """Store over a version, and return the new one; 0 when another version is there."""
+        """Replace a version and return the new one; 0 when another version is stored."""
         stored = self.find(correlation_id)
         if (stored.version if stored else 0) != version:
             return 0
@@ -69,22 +67,22 @@ class PlanTable:
             self._history.pop(correlation_id, None)
         self._last += 1
         expires_at = self._clock.time() + ttl if ttl > 0 else float("inf")
-        kept = StoredCheckpoint(correlation_id, self._last, body, header, expires_at)
+        new = StoredCheckpoint(correlation_id, self._last, body, header, expires_at)
         before = self._checkpoints.pop(correlation_id, None)
-        self._checkpoints[correlation_id] = kept
+        self._checkpoints[correlation_id] = new
         if ttl > 0 or before is None:
             self._before.pop(correlation_id, None)
         else:
             self._before[correlation_id] = before
         for watcher in (*self.watchers.get(correlation_id, ()), *self.followers):
-            watcher.put_nowait(kept)
-        return kept.version
+            watcher.put_nowait(new)
+        return new.version
 
     def seal(self, plan: str, first_revision: int, payload: bytes) -> None:
         self._history.setdefault(plan, {})[first_revision] = payload
 
     def sealed(self, plan: str) -> dict[int, bytes]:
-        """The sealed parts of a plan's timeline by their first revision."""
+        """Return the sealed parts of a plan's timeline by first revision."""
         return dict(self._history.get(plan, {}))
 
     def note_alias(self, correlation_id: str, plan: str) -> None:
@@ -103,13 +101,13 @@ class PlanTable:
         self.machines[digest] = StoredMachine(digest, self._last, self._clock.time()), encoded
 
     def all(self) -> list[StoredCheckpoint]:
-        """All checkpoints, newest commit last."""
-        return [kept for each in list(self._checkpoints) if (kept := self.find(each)) is not None]
+        """List all checkpoints, newest commit last."""
+        return [stored for each in list(self._checkpoints) if (stored := self.find(each)) is not None]
 
     def after(self, version: int) -> list[StoredCheckpoint]:
-        """The checkpoints behind a version, in the order of their commits, those before a newest one too."""
-        kept = [each for each in (*self.all(), *self._before.values()) if each.version > version]
-        return sorted(kept, key=lambda each: each.version)
+        """List the checkpoints after a version in order of commits, including previous ones."""
+        stored = [each for each in (*self.all(), *self._before.values()) if each.version > version]
+        return sorted(stored, key=lambda each: each.version)
 
     def count(self) -> int:
         return len(self.all())
@@ -131,14 +129,14 @@ class MemoryCheckpoints:
         self._watching: set[asyncio.Queue[StoredCheckpoint | None]] = set()
 
     async def load(self, correlation_id: str) -> Checkpoint | None:
-        kept = (await self._kept()).find(correlation_id)
-        return kept.decode() if kept is not None else None
+        stored = (await self._table()).find(correlation_id)
+        return stored.decode() if stored is not None else None
 
     async def commit(self, checkpoint: Checkpoint) -> int:
         subject = self._bus.subjects.checkpoint(checkpoint.correlation_id)
         body, header = checkpoint.encode(), checkpoint.summary.to_header()
         self._bus.world.check_size(body)
-        plans = await self._kept()
+        plans = await self._table()
         await self._bus.point("commit.before", subject)
         self._bus.check_open()
         version = plans.compare_and_set(
@@ -146,7 +144,7 @@ class MemoryCheckpoints:
         )
         if not version:
             return self._own_version(checkpoint, body, header)
-        self._bus.world.notices.tell(subject, body, None)
+        self._bus.world.notices.publish(subject, body, None)
         try:
             await self._bus.point("commit.after", subject)
         except BusUnavailable:
@@ -158,13 +156,13 @@ class MemoryCheckpoints:
         return asyncio.get_running_loop().create_task(self.commit(checkpoint))
 
     async def history(self, correlation_id: str) -> list[bytes]:
-        plans = await self._kept()
-        kept = plans.find(correlation_id)
-        if kept is None:
+        plans = await self._table()
+        stored = plans.find(correlation_id)
+        if stored is None:
             return []
-        checkpoint = kept.decode()
+        checkpoint = stored.decode()
         parts = plans.sealed(correlation_id)
-        for effect in checkpoint.outbox:  # a part may be committed and not yet put away
+        for effect in checkpoint.outbox:  # a part may be committed and not yet stored
             if isinstance(effect, SealHistory) and effect.plan == correlation_id:
                 parts[effect.first_revision] = effect.payload
         entries = [entry for first in sorted(parts) for entry in unpack(parts[first])]
@@ -179,26 +177,26 @@ class MemoryCheckpoints:
         limit: int | None = None,
     ) -> AsyncIterator[PlanSummary]:
         found, wanted = 0, PlanFilter(status, session_id, tenant_id)
-        for kept in (await self._kept()).all():
+        for stored in (await self._table()).all():
             if limit is not None and found >= limit:
                 return
-            summary = wanted.read(kept.header)
+            summary = wanted.read(stored.header)
             if summary is not None:
                 found += 1
                 yield summary
 
     async def committed_after(self, version: int) -> AsyncGenerator[Committed]:
-        for kept in (await self._kept()).after(version):
-            yield kept.committed()
+        for stored in (await self._table()).after(version):
+            yield stored.committed()
 
     async def follow(self, version: int = 0) -> AsyncGenerator[Committed]:
-        plans = await self._kept()
+        plans = await self._table()
         queue: asyncio.Queue[StoredCheckpoint | None] = asyncio.Queue()
         plans.followers.add(queue)
         self._watching.add(queue)
         try:
-            for kept in plans.after(version):
-                yield kept.committed()
+            for stored in plans.after(version):
+                yield stored.committed()
             while (more := await queue.get()) is not None:
                 yield more.committed()
             self._bus.check_open()
@@ -208,23 +206,23 @@ class MemoryCheckpoints:
 
     async def newest(self, wanted: PlanFilter | None = None, *, before: int = 0) -> AsyncGenerator[Committed]:
         wanted = wanted or PlanFilter()
-        for kept in reversed((await self._kept()).all()):
-            summary = wanted.read(kept.header) if not before or kept.version < before else None
+        for stored in reversed((await self._table()).all()):
+            summary = wanted.read(stored.header) if not before or stored.version < before else None
             if summary is not None:
-                yield Committed(kept.version, kept.correlation_id, summary)
+                yield Committed(stored.version, stored.correlation_id, summary)
 
     async def watch(self, correlation_id: str) -> AsyncIterator[Checkpoint]:
-        plans = await self._kept()
+        plans = await self._table()
         queue: asyncio.Queue[StoredCheckpoint | None] = asyncio.Queue()
         watchers = plans.watchers.setdefault(correlation_id, set())
         watchers.add(queue)
         self._watching.add(queue)
         try:
-            kept = plans.find(correlation_id)
-            if kept is not None:
-                yield kept.decode()
-            while (kept := await queue.get()) is not None:
-                yield kept.decode()
+            stored = plans.find(correlation_id)
+            if stored is not None:
+                yield stored.decode()
+            while (stored := await queue.get()) is not None:
+                yield stored.decode()
             self._bus.check_open()
         finally:
             self._watching.discard(queue)
@@ -233,38 +231,38 @@ class MemoryCheckpoints:
                 del plans.watchers[correlation_id]
 
     async def forget(self, correlation_id: str, aliases: Sequence[str] = ()) -> None:
-        (await self._kept()).forget(correlation_id)
+        (await self._table()).forget(correlation_id)
 
     async def put_machine(self, digest: str, encoded: bytes) -> None:
-        (await self._kept()).put_machine(digest, encoded)
+        (await self._table()).put_machine(digest, encoded)
 
     async def get_machine(self, digest: str) -> bytes | None:
-        _, encoded = (await self._kept()).machines.get(digest, (None, None))
+        _, encoded = (await self._table()).machines.get(digest, (None, None))
         return encoded
 
     async def machines(self, after: int = 0) -> AsyncGenerator[StoredMachine]:
-        for kept, _ in list((await self._kept()).machines.values()):
-            if kept.version > after:
-                yield kept
+        for stored, _ in list((await self._table()).machines.values()):
+            if stored.version > after:
+                yield stored
 
-    async def drop_machine(self, kept: StoredMachine) -> None:
-        machines = (await self._kept()).machines
-        if kept.digest in machines and machines[kept.digest][0] == kept:
-            del machines[kept.digest]
+    async def drop_machine(self, stored: StoredMachine) -> None:
+        machines = (await self._table()).machines
+        if stored.digest in machines and machines[stored.digest][0] == stored:
+            del machines[stored.digest]
 
     async def get_alias(self, correlation_id: str) -> str | None:
-        return (await self._kept()).aliases.get(correlation_id)
+        return (await self._table()).aliases.get(correlation_id)
 
     def close(self) -> None:
-        """End what this connection watches."""
+        """End all watches of this connection."""
         for queue in self._watching:
             queue.put_nowait(None)
 
     def _own_version(self, checkpoint: Checkpoint, body: bytes, header: str) -> int:
-        """The stored version, if the stored checkpoint is this one: an earlier try has arrived.
+        """Return the stored version if an earlier attempt stored this checkpoint.
 
         Raises:
-            CommitConflict: it is somebody else's.
+            CommitConflict: another checkpoint is stored.
         """
         stored = self._bus.world.plans.find(checkpoint.correlation_id)
         if stored is not None and (stored.body, stored.header) == (body, header):
@@ -272,9 +270,9 @@ class MemoryCheckpoints:
         found = stored.version if stored is not None else 0
         raise CommitConflict(
             f"plan {checkpoint.correlation_id}: version {found} is stored, not {checkpoint.version}; "
-            "somebody else has committed, or forgotten, the plan"
+            "another writer has committed or removed the plan"
         )
 
-    async def _kept(self) -> PlanTable:
+    async def _table(self) -> PlanTable:
         await self._bus.turn()
         return self._bus.world.plans

@@ -13,12 +13,10 @@ if TYPE_CHECKING:
     from plancast_bus.memory.bus import MemoryBus
 
 LETTER_BYTES = 1_024
-"""What a letter adds to a message besides its detail, about."""
+"""Approximate bytes that a letter adds to a message besides its detail."""
 
 
 class DeadLetterTable:
-    """The dead letters of a world."""
-
     def __init__(self, clock: Clock, max_age: float, max_payload: int) -> None:
         self._clock = clock
         self._max_payload = max_payload
@@ -76,41 +74,41 @@ class DeadLetterTable:
 
 
 class MemoryDeadLetters:
-    """A connection's view of the dead letters."""
+    """The dead letters as accessed by a connection."""
 
     def __init__(self, bus: MemoryBus) -> None:
         self._bus = bus
 
     async def put(self, delivery: Delivery, reason: str, detail: str) -> None:
-        kept = await self._kept()
-        kept.put(delivery, self._bus.subjects.published_from_stored(delivery.subject), reason, detail)
+        table = await self._table()
+        table.put(delivery, self._bus.subjects.published_from_stored(delivery.subject), reason, detail)
 
     async def put_all(self, reason: str, messages: Sequence[tuple[Delivery, str]]) -> None:
         for delivery, detail in messages:
             await self.put(delivery, reason, detail)
 
     async def count(self) -> int:
-        return (await self._kept()).count()
+        return (await self._table()).count()
 
     async def list(self, *, limit: int | None = None, after: int = 0) -> AsyncIterator[DeadLetter]:
-        for letter in [each for each in (await self._kept()).all() if each.number > after][:limit]:
+        for letter in [each for each in (await self._table()).all() if each.number > after][:limit]:
             yield letter
 
     async def get(self, number: int) -> DeadLetter:
-        return (await self._kept()).get(number)
+        return (await self._table()).get(number)
 
     async def replay(self, number: int) -> None:
-        kept = await self._kept()
-        letter = kept.get(number)
+        table = await self._table()
+        letter = table.get(number)
         refuse_replay(letter, self._bus.subjects)
-        # Under its old id the stream would drop it as a duplicate.
+        # With its old id the stream would drop it as a duplicate.
         message_id = f"replay-{number}-{letter.message_id or ''}"
         world = self._bus.world
         await self._bus.point("publish.before", letter.subject)
         world.publish(letter.subject, letter.payload, letter.content_type, message_id)
         await self._bus.point("publish.after", letter.subject)
-        kept.remove(number)
+        table.remove(number)
 
-    async def _kept(self) -> DeadLetterTable:
+    async def _table(self) -> DeadLetterTable:
         await self._bus.turn()
         return self._bus.world.dead_letters

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 
 class RegistrationTable:
-    """The registrations of a world."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._kinds: dict[str, dict[str, tuple[bytes, float]]] = {}
@@ -40,24 +38,24 @@ class RegistrationTable:
 
 
 class MemoryRegistry:
-    """A connection's view of the registrations."""
+    """The registrations as accessed by a connection."""
 
     def __init__(self, bus: MemoryBus) -> None:
         self._bus = bus
 
     async def put(self, kind: str, key: str, value: dict[str, Any], *, ttl: float | None = None) -> None:
-        self._bus.subjects.registry(kind, key)  # refuses what cannot be a key
-        (await self._kept()).put(kind, key, value, ttl)
+        self._bus.subjects.registry(kind, key)  # checks the key
+        (await self._table()).put(kind, key, value, ttl)
 
     async def get(self, kind: str, key: str) -> dict[str, Any] | None:
-        return (await self._kept()).get(kind, key)
+        return (await self._table()).get(kind, key)
 
     async def list(self, kind: str) -> dict[str, dict[str, Any]]:
-        return (await self._kept()).all(kind)
+        return (await self._table()).all(kind)
 
     async def delete(self, kind: str, key: str) -> None:
-        (await self._kept()).delete(kind, key)
+        (await self._table()).delete(kind, key)
 
-    async def _kept(self) -> RegistrationTable:
+    async def _table(self) -> RegistrationTable:
         await self._bus.turn()
         return self._bus.world.registrations

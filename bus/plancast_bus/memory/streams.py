@@ -1,4 +1,4 @@
-"""Streams in memory, and the durable consumers that share their messages."""
+"""Streams in memory, and their durable consumers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plancast_bus.ports.bus import ConsumerSpec, Delivery
 from plancast_bus.topics import admitted_bytes, stream_full_message
 
 _SLACK = 1024
-"""Stale entries that a heap may hold beyond as many as it has valid ones."""
+"""Stale heap entries tolerated beyond the number of valid ones."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,6 @@ class StoredMessage:
         return len(self.subject) + len(self.payload) + len(self.message_id or "")
 
     def as_delivery(self, stream: str, attempt: int = 0, reply: str = "") -> Delivery:
-        """The message as it comes out of its stream."""
         return Delivery(
             self.subject, self.payload, self.content_type, self.message_id, stream, self.sequence, attempt, reply,
             self.is_response, self.tenant, self.trace,
@@ -48,13 +47,13 @@ class StoredMessage:
 class _Pending:
     attempt: int
     due: float
-    """When it is delivered again."""
+    """Time of redelivery."""
     entry: float
-    """The time of its entry in the heap of redeliveries; entries with another time are stale."""
+    """Time of its valid entry in the heap of redeliveries; other entries are stale."""
 
 
 class MemoryStream:
-    """A stream: work-queue (a message is gone once acknowledged) or bounded by age."""
+    """A stream: a work queue, which drops acknowledged messages, or one bounded by age."""
 
     def __init__(
         self,
@@ -90,9 +89,7 @@ class MemoryStream:
         tenant: str = "",
         trace: str = "",
     ) -> int:
-        """Store a message, and return its sequence.
-
-        One whose id was seen within the duplicate window is not stored; the sequence is the first one's.
+        """Store a message and return its sequence; of the original, for a duplicate within the window.
 
         Raises:
             PublishRefused: the stream is full.
@@ -129,7 +126,7 @@ class MemoryStream:
         return message.sequence
 
     def admit(self, size: int) -> None:
-        """Let a request in that comes from outside: the last quarter of a bounded stream is for what plans send.
+        """Admit a request from outside; the last quarter of a bounded stream is reserved for plans.
 
         Raises:
             PublishRefused: there is no room for it.
@@ -138,7 +135,7 @@ class MemoryStream:
             raise PublishRefused(stream_full_message(self.name, f"{self.size} of {self._max_bytes} bytes"))
 
     def tick(self, now: float) -> None:
-        """Do what is due: forget old message ids and messages over age."""
+        """Remove expired message ids and messages."""
         while self._seen and next(iter(self._seen.values()))[0] <= now - self._duplicate_window:
             self._seen.popitem(last=False)
         while self._max_age and self.messages:
@@ -148,7 +145,7 @@ class MemoryStream:
             self.remove(oldest.sequence)
 
     def next_tick(self) -> float | None:
-        """When the stream itself brings forth a message, if it does."""
+        """Time of the next message that the stream generates, if any."""
         return None
 
     def remove(self, sequence: int) -> None:
@@ -157,12 +154,12 @@ class MemoryStream:
             self.size -= message.size
 
     def durable(self, spec: ConsumerSpec) -> Durable:
-        """The durable consumer of this name: the one that is there, brought up to date, or a new one.
+        """Return the durable consumer with this name, updated or newly created.
 
-        A new one of a work-queue stream begins with what is stored, another one with what comes.
+        A new consumer of a work queue starts with the stored messages, others with new ones.
 
         Raises:
-            BusError: another consumer of a work-queue stream has a filter that overlaps.
+            BusError: the filter of another consumer of a work queue overlaps.
         """
         self._refuse_overlap(spec)
         durable = self._durables.get(spec.name)
@@ -195,7 +192,6 @@ class MemoryStream:
             durable.wake()
 
     def report(self) -> dict[str, object]:
-        """What is in it, for people."""
         consumers = {
             name: {"pending": durable.waiting, "ack_pending": durable.unacknowledged}
             for name, durable in self._durables.items()
@@ -219,7 +215,7 @@ class MemoryStream:
 
 
 class Durable:
-    """A durable consumer: which messages of a stream are delivered, to be delivered, or delivered again."""
+    """A durable consumer: tracks which messages are queued, delivered and to be redelivered."""
 
     def __init__(self, stream: MemoryStream, spec: ConsumerSpec) -> None:
         self.stream = stream
@@ -243,12 +239,12 @@ class Durable:
         self.wake()
 
     def requeue(self, sequences: Iterable[int]) -> None:
-        """Make these, but what is delivered already, the messages to be delivered."""
+        """Replace the queue by these messages, except those already delivered."""
         self._queue = deque(each for each in sequences if each not in self._pending)
         self.wake()
 
     def take(self, limit: int, now: float) -> list[Delivery]:
-        """Up to ``limit`` messages, those to be delivered again first."""
+        """Deliver up to ``limit`` messages, redeliveries first."""
         taken: list[Delivery] = []
         self._take_again(limit, now, taken)
         messages = self.stream.messages
@@ -261,7 +257,7 @@ class Durable:
         return taken
 
     def next_due(self) -> float | None:
-        """When the next message is delivered again, unless acknowledged before."""
+        """Time of the next redelivery."""
         return self._redeliveries[0][0] if self._redeliveries else None
 
     def ack(self, sequence: int) -> None:
@@ -283,14 +279,14 @@ class Durable:
         self.wake()
 
     def reclaim(self, now: float) -> None:
-        """Deliver again at once what is not acknowledged."""
+        """Redeliver unacknowledged messages now."""
         for sequence in list(self._pending):
             self.nak(sequence, 0.0, now)
 
     def in_progress(self, sequence: int, now: float) -> None:
         pending = self._pending.get(sequence)
         if pending is not None:
-            # The entry in the heap stays, and is moved when its time comes.
+            # The heap entry is replaced when it comes up.
             pending.due = max(pending.due, now + self.spec.ack_wait)
 
     def wake(self) -> None:
@@ -300,7 +296,7 @@ class Durable:
         self._waiters.clear()
 
     async def wait(self, until: float | None) -> None:
-        """Wait until something may have changed, or for a time by the clock."""
+        """Wait for a change, or until a time by the clock."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[woken] = None
         try:
@@ -355,7 +351,7 @@ class _Timer:
 
 
 class TimerStream(MemoryStream):
-    """A stream whose messages come forth at their times."""
+    """A stream of timers, which become messages when due."""
 
     def __init__(self, name: str, clock: Clock, *, duplicate_window: float) -> None:
         super().__init__(name, clock, work_queue=True, duplicate_window=duplicate_window)
@@ -363,7 +359,7 @@ class TimerStream(MemoryStream):
         self._order: list[tuple[float, str]] = []
 
     def set(self, key: str, due: float, subject: str, payload: bytes, content_type: str, trace: str = "") -> None:
-        """Set a timer in place of any of the same key; ``subject`` is where it goes when due."""
+        """Set or replace the timer ``key``; when due, it is stored on ``subject``."""
         self.tick(self.clock.time())
         self._timers[key] = _Timer(due, subject, payload, content_type, trace)
         heapq.heappush(self._order, (due, key))

@@ -1,11 +1,10 @@
-"""Subjects, patterns of them, and who is told what is published there."""
+"""Subscriptions to subjects and patterns."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator
 from contextvars import copy_context
 from typing import Generic, TypeVar
 
@@ -26,7 +25,7 @@ class _Node(Generic[T]):
 
 
 class SubjectIndex(Generic[T]):
-    """Finds what was filed under the patterns that match a subject. ``*`` is one token, ``>`` one or more."""
+    """Maps patterns to values and finds those that match a subject. ``*`` is one token, ``>`` one or more."""
 
     def __init__(self) -> None:
         self._root: _Node[T] = _Node()
@@ -40,7 +39,7 @@ class SubjectIndex(Generic[T]):
             place.remove(value)
 
     def match(self, subject: str) -> list[T]:
-        """Everything filed under a matching pattern; a value filed under two of them comes twice."""
+        """Return the values of all matching patterns, once per pattern."""
         found: list[T] = []
         level = [self._root]
         for token in subject.split("."):
@@ -69,7 +68,7 @@ class SubjectIndex(Generic[T]):
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether some subject matches both patterns."""
+    """Return whether any subject matches both patterns."""
     left, right = one.split("."), other.split(".")
     for a, b in zip(left, right, strict=False):
         if ">" in (a, b):
@@ -80,12 +79,12 @@ def overlap(one: str, other: str) -> bool:
 
 
 class MemorySubscription:
-    """Hands notices to a callback, one after the other, without keeping the publisher waiting."""
+    """Passes notices to a callback in order, without blocking the publisher."""
 
     def __init__(self, notice: Notice) -> None:
         self._notice = notice
         self._context = copy_context()
-        """That of who has subscribed: notices are taken there, whoever published."""
+        """Context of the subscriber, in which notices are handled."""
         self._waiting: deque[tuple[str, bytes, str | None]] = deque()
         self._runner: asyncio.Task[None] | None = None
         self.closed = False
@@ -104,7 +103,7 @@ class MemorySubscription:
                 try:
                     await self._notice(subject, payload, content_type)
                 except Exception:
-                    logger.exception("a receiver of notices failed", extra={"subject": subject})
+                    logger.exception("the handler of a notice failed", extra={"subject": subject})
         finally:
             self._runner = None
 
@@ -118,7 +117,7 @@ class MemorySubscription:
 
 
 class Notices:
-    """The subscriptions of all connections."""
+    """The subscriptions of all connections, by pattern."""
 
     def __init__(self) -> None:
         self._index: SubjectIndex[MemorySubscription] = SubjectIndex()
@@ -129,9 +128,6 @@ class Notices:
     def remove(self, pattern: str, subscription: MemorySubscription) -> None:
         self._index.remove(pattern, subscription)
 
-    def tell(self, subject: str, payload: bytes, content_type: str | None) -> None:
-        for subscription in self._matching(subject):
+    def publish(self, subject: str, payload: bytes, content_type: str | None) -> None:
+        for subscription in self._index.match(subject):
             subscription.offer(subject, payload, content_type)
-
-    def _matching(self, subject: str) -> Iterator[MemorySubscription]:
-        yield from self._index.match(subject)

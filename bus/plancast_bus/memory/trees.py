@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 
 class TreeTable:
-    """The trees of a world."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._trees: dict[str, tuple[set[bytes], float]] = {}
@@ -32,12 +30,12 @@ class TreeTable:
 
 
 class MemoryTrees:
-    """A connection's view of the trees: :class:`~plancast_bus.ports.trees.Trees`."""
+    """The trees as accessed by a connection."""
 
     def __init__(self, bus: MemoryBus) -> None:
         self._bus = bus
 
     async def join(self, tree: str, plan: str, limit: int, ttl: float) -> bool:
-        self._bus.subjects.registry("tree", tree)  # refuses what cannot be a key
+        self._bus.subjects.registry("tree", tree)  # checks the key
         await self._bus.turn()
         return self._bus.world.trees.join(tree, plan, limit, ttl)

@@ -1,14 +1,14 @@
-"""Where a nats-server stages batches: in memory, beside its data folder.
+"""Moves the folders in which a nats-server stages atomic batches to a ramdisk.
 
-A server gathers the messages of an atomic batch in a folder, stores them from there, and removes it. On many disks
-that costs more than all else about a batch, and nothing there has to outlive the machine: until a batch is stored it is
-not acknowledged, and who sent it has it still. After a crash of the server alone the folder is there as ever, and what
-is missing of a batch is stored from it. After a loss of power such a batch stays in part, as messages that were sent
-one by one would. So this is for streams whose messages are batched for speed, and mean the same alone.
+A server collects the messages of a batch in a folder, stores them from there, and removes the folder. On many disks
+this is the largest cost of a batch, and its content need not survive the machine: an unstored batch is not
+acknowledged, and its sender still has it. After a crash of the server the folder still exists, and the rest of the
+batch is stored from it. After a power loss a batch may be stored in part, as single messages may be. So this is for
+streams that batch for speed only.
 
-The server has no setting for it: each stream's ``batches`` is made a link. It removes these when it recovers its
-streams, and makes folders again where there are none, so they are placed anew after each start. A server that is one of
-several copies stages in memory by itself.
+The server has no setting for it, so the ``batches`` folder of each stream is replaced by a symbolic link. The server
+removes the links when it recovers its streams, so they are created after each start. A replicated server stages in
+memory by itself.
 """
 
 from __future__ import annotations
@@ -25,18 +25,14 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 MEMORY = Path("/dev/shm")
-"""A file system in memory, where there is one."""
+"""The in-memory file system."""
 ROOM = 32 * 1024 * 1024
-"""Bytes that must be free there at the start. A batch has a megabyte or two; the server refuses what has no room."""
+"""Bytes that must be free at the start. A batch has one or two megabytes; the server refuses one without room."""
 _ATTEMPTS, _INTERVAL = 50, 0.02
 
 
 class BatchRamdisk:
-    """The place in memory for one server's batches.
-
-    Args:
-        data_dir: The server's data folder.
-    """
+    """The in-memory folder for one server's batches."""
 
     def __init__(self, data_dir: Path) -> None:
         self._streams = data_dir / "jetstream"
@@ -44,9 +40,9 @@ class BatchRamdisk:
         self._place = MEMORY / f"plancast-{os.getuid()}-{name}"
 
     def place(self) -> bool:
-        """Link every stream's batches to memory. Returns whether all are; where there is no memory for it, none is.
+        """Link the batches of every stream to memory; return whether all are linked.
 
-        Streams may be in use: one whose batches are never all stored for a second is left as it is.
+        Streams may be in use: one that always has a batch in flight for a second is left as it is.
         """
         if not self._prepare():
             return False
@@ -59,7 +55,7 @@ class BatchRamdisk:
         return False
 
     def remove(self) -> None:
-        """Remove the links and what is in memory, once the server is down. Harmless where there is nothing."""
+        """Remove the links and the in-memory folder, once the server is down."""
         for batches in self._batches():
             if self._is_placed(batches):
                 batches.unlink()
@@ -78,7 +74,7 @@ class BatchRamdisk:
         return self._is_ours()
 
     def _is_ours(self) -> bool:
-        """Whether the place is a folder that nobody else can look into or has put there: others write beside it."""
+        """Return whether the folder is private to this user, since all users may create entries beside it."""
         try:
             found = self._place.lstat()
         except OSError:
@@ -92,7 +88,7 @@ class BatchRamdisk:
         target = self._target(batches)
         try:
             if self._is_placed(batches):
-                target.mkdir(parents=True, exist_ok=True)  # whatever has swept the memory
+                target.mkdir(parents=True, exist_ok=True)  # it may have been cleaned up
                 return True
             if target.exists():
                 shutil.rmtree(target)  # left by a server that was killed
@@ -100,7 +96,7 @@ class BatchRamdisk:
             if batches.is_symlink():
                 batches.unlink()
             elif batches.exists():
-                batches.rmdir()  # only when there is none under way
+                batches.rmdir()  # fails while a batch is in flight
             batches.symlink_to(target, target_is_directory=True)
         except OSError:
             return False
@@ -115,7 +111,7 @@ class BatchRamdisk:
 
 
 def is_memory(folder: Path) -> bool:
-    """Whether a file system in memory is mounted there, as far as can be told."""
+    """Return whether a tmpfs is mounted there, as far as can be determined."""
     try:
         mounts = Path("/proc/mounts").read_text().splitlines()
     except OSError:

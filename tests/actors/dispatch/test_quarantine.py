@@ -411,7 +411,7 @@ async def test_a_plan_whose_checkpoint_cannot_be_read_costs_an_event_and_no_loop
 
         await eventually_begun(begun)
         await env.crash_host()
-        plans = await env.bus.checkpoints._kept()
+        plans = await env.bus.checkpoints._table()
         kept = plans.find(handle.plan_id)
         assert kept is not None
         object.__setattr__(kept, "body", b"\xc1")

@@ -294,7 +294,7 @@ async def test_every_commit_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -
 async def test_a_checkpoint_that_cannot_be_read_is_reported() -> None:
     async with Bench() as bench:
         handle = await bench.begun()
-        plans = await bench.env.bus.checkpoints._kept()  # type: ignore[attr-defined]
+        plans = await bench.env.bus.checkpoints._table()  # type: ignore[attr-defined]
         object.__setattr__(plans.find(handle.plan_id), "body", b"\xc1")
         bench.clock._now += STALLED + 1.0
         await bench.env.sweeper.sweep()

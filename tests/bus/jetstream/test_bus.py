@@ -442,7 +442,8 @@ async def test_a_watch_outlives_a_restart_of_the_server(tmp_path: Path, connecte
         watching = bus.checkpoints.watch("p")
         async with asyncio.timeout(PATIENCE):
             assert (await anext(watching)).revision == 1
-            await asyncio.to_thread(server.restart)
+            await asyncio.to_thread(server.stop)
+            await asyncio.to_thread(server.start)
             with suppress(BusUnavailable):
                 version = await bus.checkpoints.commit(checkpoint("p", 2, version))
             assert (await anext(watching)).revision == 2

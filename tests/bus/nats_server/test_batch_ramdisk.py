@@ -54,7 +54,7 @@ def links(server: NatsServer) -> dict[str, Path]:
 
 
 def place_of(server: NatsServer) -> Path:
-    return server._staging._place
+    return server._batch_ramdisk._place
 
 
 async def publish(bus: JetStreamBus, names: list[str]) -> set[str]:
@@ -223,7 +223,7 @@ async def test_batches_under_way_are_not_disturbed(server: NatsServer, monkeypat
         bus = await connect(NatsSettings(url=server.url), BusSettings(group_commit="always"))
         await bus.ensure_streams()
         await begin_batch(bus)
-        assert not server._staging.place()
+        assert not server._batch_ramdisk.place()
         assert REQUESTS not in links(server)
         assert "PLANCAST_RESULTS" in links(server)
         await bus.close()

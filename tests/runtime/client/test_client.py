@@ -96,7 +96,7 @@ class Host:
     def hint(self, plan_id: str) -> None:
         """What a server does by itself when a checkpoint is written."""
         assert isinstance(self.bus, MemoryBus)
-        self.bus.world.notices.tell(self.bus.subjects.checkpoint(plan_id), b"", None)
+        self.bus.world.notices.publish(self.bus.subjects.checkpoint(plan_id), b"", None)
 
     async def finish(
         self, plan: PlanContext, status: PlanStatus = PlanStatus.COMPLETED, *, told: bool = True, **changes: Any
@@ -286,7 +286,7 @@ async def test_a_lie_of_a_hint_concludes_nothing(client: Client, host: Host, wor
         foreign = other.plan(handle.plan_id)
         waiting = asyncio.create_task(foreign.result())
         await until(lambda: foreign._pending.hint is not None)
-        world.notices.tell(host.bus.subjects.checkpoint(handle.plan_id), b"completed!", None)
+        world.notices.publish(host.bus.subjects.checkpoint(handle.plan_id), b"completed!", None)
         for _ in range(20):
             await asyncio.sleep(0)
         assert not waiting.done()
@@ -300,7 +300,7 @@ async def test_what_comes_to_the_inbox_and_is_no_response_is_passed_over(
     plan = await host.begin()
     waiting = asyncio.create_task(handle.result())
     for payload in (b"\xff", b"[]", b'{"correlation_id": "x"}', b'{"correlation_id": "x", "data": {"status": "?"}}'):
-        world.notices.tell(plan.notify or "", payload, None)
+        world.notices.publish(plan.notify or "", payload, None)
     await host.finish(plan, result=1)
     assert await waiting == 1
 
