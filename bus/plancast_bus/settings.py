@@ -87,13 +87,13 @@ class BusSettings(BaseModel):
     max_stream_bytes: int = -1
     """Size bound of each work queue; a full one refuses publishers. -1: the server's limit."""
     facts_max_age: float = Field(7 * 86400, ge=0)
-    """Seconds that facts and system events are kept."""
+    """Retention of facts and system events, in seconds."""
     responses_max_age: float = Field(86400, ge=0)
-    """Seconds that final responses are kept for late readers."""
+    """Retention of final responses for late readers, in seconds."""
     dead_letters_max_age: float = Field(30 * 86400, ge=0)
-    """Seconds that dead letters are kept."""
+    """Retention of dead letters, in seconds."""
     max_dead_letters: int = Field(10_000, ge=1)
-    """Newest dead letters that are kept; in a flood one letter holds up to 1,000 messages or 256 KiB."""
+    """Maximum number of dead letters; in a flood one letter holds up to 1,000 messages or 256 KiB."""
     max_dead_letter_bytes: int = -1
     """Size bound of the dead letters, reserved by the server; -1: the server's limit."""
     group_commit: GroupCommit = "auto"

@@ -1,4 +1,4 @@
-"""The bus on NATS JetStream: streams, checkpoints and everything else that a deployment keeps."""
+"""The bus on NATS JetStream: streams, and the stores of checkpoints, dead letters and registrations."""
 
 from plancast_bus.jetstream.bus import JetStreamBus, connect
 

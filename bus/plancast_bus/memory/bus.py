@@ -59,7 +59,7 @@ class MemoryBus:
         self.faults = faults
         self.closed = False
         self._consumers: set[MemoryConsumer] = set()
-        self._subscriptions: set[_Subscribed] = set()
+        self._subscriptions: set[MemorySubscription] = set()
         self._on_reconnect: list[Callable[[], None]] = []
 
     async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
@@ -129,7 +129,7 @@ class MemoryBus:
 
     async def subscribe(self, subject: str, notice: Notice) -> MemorySubscription:
         await self.turn()
-        subscription = _Subscribed(self, subject, notice)
+        subscription = MemorySubscription(notice, lambda: self._unsubscribe(subject, subscription))
         self.world.notices.add(subject, subscription)
         self._subscriptions.add(subscription)
         return subscription
@@ -180,7 +180,8 @@ class MemoryBus:
     def forget_consumer(self, consumer: MemoryConsumer) -> None:
         self._consumers.discard(consumer)
 
-    def forget_subscription(self, subscription: _Subscribed) -> None:
+    def _unsubscribe(self, subject: str, subscription: MemorySubscription) -> None:
+        self.world.notices.remove(subject, subscription)
         self._subscriptions.discard(subscription)
 
     async def _carry_out(self, effect: Effect) -> int:
@@ -272,17 +273,3 @@ class MemoryConsumer:
         self._bus.check_open()
         if self._closed:
             raise BusUnavailable("this consumer is closed")
-
-
-class _Subscribed(MemorySubscription):
-    """A subscription that unregisters itself when closed."""
-
-    def __init__(self, bus: MemoryBus, subject: str, notice: Notice) -> None:
-        super().__init__(notice)
-        self._bus = bus
-        self._subject = subject
-
-    async def close(self) -> None:
-        self._bus.world.notices.remove(self._subject, self)
-        self._bus.forget_subscription(self)
-        await super().close()

@@ -245,10 +245,10 @@ class MemoryCheckpoints:
             if stored.version > after:
                 yield stored
 
-    async def drop_machine(self, stored: StoredMachine) -> None:
+    async def drop_machine(self, machine: StoredMachine) -> None:
         machines = (await self._table()).machines
-        if stored.digest in machines and machines[stored.digest][0] == stored:
-            del machines[stored.digest]
+        if machine.digest in machines and machines[machine.digest][0] == machine:
+            del machines[machine.digest]
 
     async def get_alias(self, correlation_id: str) -> str | None:
         return (await self._table()).aliases.get(correlation_id)

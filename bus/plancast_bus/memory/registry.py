@@ -22,9 +22,9 @@ class RegistrationTable:
 
     def all(self, kind: str) -> dict[str, dict[str, Any]]:
         now = self._clock.time()
-        kept = {key: each for key, each in self._kinds.get(kind, {}).items() if each[1] > now}
-        self._kinds[kind] = kept
-        return {key: unpack(value) for key, (value, _) in kept.items()}
+        valid = {key: each for key, each in self._kinds.get(kind, {}).items() if each[1] > now}
+        self._kinds[kind] = valid
+        return {key: unpack(value) for key, (value, _) in valid.items()}
 
     def get(self, kind: str, key: str) -> dict[str, Any] | None:
         value, until = self._kinds.get(kind, {}).get(key, (b"", 0.0))

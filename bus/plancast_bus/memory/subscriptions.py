@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from contextvars import copy_context
 from typing import Generic, TypeVar
 
@@ -81,8 +82,9 @@ def overlap(one: str, other: str) -> bool:
 class MemorySubscription:
     """Passes notices to a callback in order, without blocking the publisher."""
 
-    def __init__(self, notice: Notice) -> None:
+    def __init__(self, notice: Notice, on_close: Callable[[], None]) -> None:
         self._notice = notice
+        self._on_close = on_close
         self._context = copy_context()
         """Context of the subscriber, in which notices are handled."""
         self._waiting: deque[tuple[str, bytes, str | None]] = deque()
@@ -108,6 +110,7 @@ class MemorySubscription:
             self._runner = None
 
     async def close(self) -> None:
+        self._on_close()
         self.closed = True
         self._waiting.clear()
         runner = self._runner

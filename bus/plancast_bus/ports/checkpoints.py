@@ -316,7 +316,7 @@ class CheckpointStore(Protocol):
         """List the state machines whose newest put is after this version, in order of puts."""
         ...
 
-    async def drop_machine(self, kept: StoredMachine) -> None:
+    async def drop_machine(self, machine: StoredMachine) -> None:
         """Remove a state machine, unless it was put again meanwhile."""
         ...
 

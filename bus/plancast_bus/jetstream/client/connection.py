@@ -248,8 +248,8 @@ def _call(callbacks: list[Callable[[], None]]) -> None:
 
 
 def _tls_context(settings: NatsSettings, servers: list[str]) -> ssl.SSLContext | None:
-    asked = settings.tls_ca or settings.tls_cert or any(url.startswith(("tls://", "wss://")) for url in servers)
-    if not asked:
+    wanted = settings.tls_ca or settings.tls_cert or any(url.startswith(("tls://", "wss://")) for url in servers)
+    if not wanted:
         return None
     try:
         context = ssl.create_default_context(cafile=settings.tls_ca)

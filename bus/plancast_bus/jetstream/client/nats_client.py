@@ -213,7 +213,7 @@ async def _owner_of_peer(transport: TcpTransport) -> int:
 
 def _check_line(subject: str, reply: str) -> None:
     _check_length(subject, reply)
-    if (_WILDCARD(subject) and ".API." not in subject) or (reply and _WILDCARD(reply)):  # filters stand in API calls
+    if (_WILDCARD(subject) and ".API." not in subject) or (reply and _WILDCARD(reply)):  # API calls contain filters
         raise nats_errors.BadSubjectError
 
 

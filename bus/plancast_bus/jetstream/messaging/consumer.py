@@ -25,21 +25,16 @@ from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.jetstream.client.inbox import Inbox
 from plancast_bus.jetstream.messaging.direct_reader import DirectReader
 from plancast_bus.jetstream.messaging.publisher import TENANT
+from plancast_bus.jetstream.messaging.stream_reader import HEARTBEAT, RESTART_WAIT, SILENCE
 from plancast_bus.ports.bus import ConsumerSpec, Delivery
 
 logger = logging.getLogger(__name__)
 
 PULL_EXPIRES = 30.0
 """Seconds until a pull expires."""
-HEARTBEAT = 5.0
-"""Seconds between heartbeats of an idle pull."""
-SILENCE = 2 * HEARTBEAT + 1.0
-"""Seconds without a heartbeat after which the pulls count as lost."""
 ABSENT_WAIT = 1.0
 """Seconds between polls for a consumer that the runtime has to create."""
 NO_RESPONDERS = "503"
-RESTART_WAIT = 0.2
-"""Seconds between attempts to restart."""
 SINGLE_PULLS = 8
 """In-flight pulls of a login without JetStream, each for one message."""
 RECLAIM_BATCH = 50_000

@@ -23,7 +23,9 @@ FIRST_SPAN = 256
 HEARTBEAT = 5.0
 """Seconds between heartbeats of an idle consumer."""
 SILENCE = 2 * HEARTBEAT + 1.0
+"""Seconds without a heartbeat after which a consumer counts as lost."""
 RESTART_WAIT = 0.2
+"""Seconds between attempts to restart."""
 _INACTIVE = 60_000_000_000
 _PULL = 30_000_000_000
 """Nanoseconds until a pull of :meth:`StreamReader.follow` expires; less than the inactivity limit of its consumer."""

@@ -1,1 +1,1 @@
-"""Checkpoints, dead letters, the registry and the other tables, kept in JetStream streams."""
+"""Checkpoints, dead letters, the registry and the other tables, stored in JetStream streams."""

@@ -105,19 +105,19 @@ class JetStreamCheckpoints:
         Raises:
             UnreadableCheckpoint: the one before is not valid either.
         """
-        kept = []
+        stored = []
         async with aclosing(self._reader.read(self._names.checkpoints, refused.subject, "all")) as reading:
             async for message in reading:
-                kept.append(message)
-        if not kept or kept[-1].sequence != refused.sequence:
+                stored.append(message)
+        if not stored or stored[-1].sequence != refused.sequence:
             return None
         faults = [f"sequence {refused.sequence}: {refusal}"]
         try:
-            if len(kept) < 2:
+            if len(stored) < 2:
                 raise Forged("there is none before it")
-            checkpoint = _decode(correlation_id, kept[-2], keys)
+            checkpoint = _decode(correlation_id, stored[-2], keys)
         except Forged as second:
-            faults += [f"sequence {each.sequence}: {second}" for each in kept[-2:-1]]
+            faults += [f"sequence {each.sequence}: {second}" for each in stored[-2:-1]]
             raise UnreadableCheckpoint(
                 f"no checkpoint of plan {correlation_id} in {self._names.checkpoints} is one that this deployment has "
                 f"written ({'; '.join(faults)}). Nothing was removed. Does this process have all keys that the others "
@@ -337,14 +337,16 @@ class JetStreamCheckpoints:
 
     async def machines(self, after: int = 0) -> AsyncGenerator[StoredMachine]:
         every = self._subjects.machine("*")
-        async with aclosing(self._reader.read(self._names.meta, every, "all", headers_only=True, after=after)) as kept:
-            async for message in kept:
+        async with aclosing(
+            self._reader.read(self._names.meta, every, "all", headers_only=True, after=after)
+        ) as reading:
+            async for message in reading:
                 if not message.is_marker:
                     yield StoredMachine(message.subject.rpartition(".")[2], message.sequence, message.time)
 
-    async def drop_machine(self, kept: StoredMachine) -> None:
-        self._machines.pop(kept.digest, None)
-        await self._drop(self._names.meta, kept.version)
+    async def drop_machine(self, machine: StoredMachine) -> None:
+        self._machines.pop(machine.digest, None)
+        await self._drop(self._names.meta, machine.version)
 
     async def _drop(self, stream: str, sequence: int) -> None:
         try:

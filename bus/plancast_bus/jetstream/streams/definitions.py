@@ -69,7 +69,7 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
         placeholder = subjects.placeholder(source)
         return {"name": names.of_source(source), "subjects": [*subjects_in, placeholder], "retention": "workqueue"}
 
-    def kept(name: str, max_age: float, window: float = settings.duplicate_window) -> dict[str, Any]:
+    def retained(name: str, max_age: float, window: float = settings.duplicate_window) -> dict[str, Any]:
         window = min(window, max_age) if max_age else window
         return {
             **common,
@@ -96,7 +96,7 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
         {**must_process, **queued("results", events("results"))},
         {**must_process, **queued("requests", events("requests"))},
         {
-            **kept(names.facts, settings.facts_max_age),
+            **retained(names.facts, settings.facts_max_age),
             "subjects": events("facts"),
             "subject_transform": by_shard,
         },
@@ -115,7 +115,7 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
         {
             # The first response on a subject stays, further ones are refused. An expected sequence would do that too,
             # but the republished event would carry it, and be refused if another event is on its subject.
-            **kept(names.responses, settings.responses_max_age),
+            **retained(names.responses, settings.responses_max_age),
             "discard": "new",
             "discard_new_per_subject": True,
             "max_msgs_per_subject": 1,
@@ -160,7 +160,7 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
             "allow_msg_ttl": True,
         },
         {
-            **kept(names.dead_letters, settings.dead_letters_max_age, DEAD_LETTER_WINDOW),
+            **retained(names.dead_letters, settings.dead_letters_max_age, DEAD_LETTER_WINDOW),
             "subjects": [f"{store}.deadletters.*.*"],
             "max_msgs": settings.max_dead_letters,
             "max_bytes": settings.max_dead_letter_bytes,
