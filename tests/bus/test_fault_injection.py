@@ -1,4 +1,4 @@
-"""Crash points are off unless a test or the process' own environment arms them, and then do what they are told."""
+"""Crash points are disabled unless a test or the environment of the process arms them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_a_hook_is_there_as_long_as_its_context() -> None:
 
 
 @pytest.mark.parametrize(("passage", "copies"), [("drop", 0), ("pass", 1), (None, 1), ("duplicate", 2)])
-async def test_a_message_goes_on_as_often_as_the_hook_says(passage: Passage | None, copies: int) -> None:
+async def test_a_message_passes_as_often_as_the_hook_decides(passage: Passage | None, copies: int) -> None:
     async with fault_injection.installed(saying(passage)):
         assert await fault_injection.reach(CrashPoint.DISPATCHER_FETCHED, "s") == copies
 
@@ -102,7 +102,7 @@ def run_program(folder: Path | None) -> tuple[int, list[str]]:
     return ended.returncode, ended.stdout.split()
 
 
-def test_a_process_kills_itself_where_a_file_says_so_once(tmp_path: Path) -> None:
+def test_a_file_kills_one_process_once(tmp_path: Path) -> None:
     (tmp_path / "turn.commit.after.3").touch()
     assert run_program(None) == (0, ["0", "1", "2", "3"])
     assert run_program(tmp_path) == (-signal.SIGKILL, ["0", "1"])

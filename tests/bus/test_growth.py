@@ -1,4 +1,4 @@
-"""What plans leave behind when they are finished and forgotten, and what looking through many of them costs."""
+"""Growth: data left by finished and removed plans, and the cost of listing many plans."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ async def test_what_is_committed_while_all_plans_are_read_is_not_missed(jetstrea
     assert set(found) == {f"p{number}" for number in range(1_000)}
 
 
-async def test_a_look_through_all_plans_that_is_interrupted_says_so(jetstream: JetStreamBus) -> None:
-    """What it has not shown might else be taken for gone."""
+async def test_an_interrupted_listing_of_plans_raises(jetstream: JetStreamBus) -> None:
+    """Plans that an interrupted listing has not shown must not count as removed."""
     await commit_all(jetstream, [a_plan(f"p{number}") for number in range(6_000)])
     api, stream = jetstream.checkpoints._api, "PLANCAST_CHECKPOINTS"
     async with aclosing(jetstream.checkpoints.committed_after(0)) as plans:
@@ -148,7 +148,7 @@ STREAMS = ("RESULTS", "REQUESTS", "FACTS", "TIMERS", "RESPONSES", "CHECKPOINTS",
 
 
 def stored(server: NatsServer) -> dict[str, int]:
-    """How many messages each stream holds, beside keepers."""
+    """The number of messages in each stream, except placeholders."""
     infos = {
         name: server.ask(f"STREAM.INFO.PLANCAST_{name}", {"subjects_filter": PLACEHOLDERS}) or {} for name in STREAMS
     }
@@ -157,7 +157,7 @@ def stored(server: NatsServer) -> dict[str, int]:
 
 
 class Figures:
-    """What the server holds at a moment."""
+    """The content of the server at one moment."""
 
     def __init__(self, server: NatsServer, folder: Path) -> None:
         assert server.pid is not None

@@ -15,7 +15,7 @@ from plancast_bus.nats_server.process import NatsServer, ServerOptions
 
 @pytest.fixture(autouse=True)
 def generous_umask() -> Iterator[None]:
-    """Modes are those that are asked for, and not what the shell's umask makes of them."""
+    """Removes the umask, so that files have the modes that are requested."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -64,7 +64,7 @@ def test_what_is_no_folder_of_ours_is_refused(tmp_path: Path) -> None:
             NatsServer(tmp_path / "theirs").start()
 
 
-def test_a_token_is_kept_until_others_could_have_read_it(tmp_path: Path) -> None:
+def test_a_token_is_reused_until_others_could_have_read_it(tmp_path: Path) -> None:
     file = tmp_path / "token"
     token = private_files.load_token(file)
     assert (len(token), mode(file)) == (64, 0o600)

@@ -69,7 +69,7 @@ def test_an_event_subject_comes_apart_as_it_was_put_together(correlation_id: str
 
 
 @given(st.text(min_size=1, max_size=33), st.sampled_from(["t", "a.b", "a:b.c%d", "_"]))
-def test_a_due_timer_says_its_plan(plan: str, name: str) -> None:
+def test_the_subject_of_a_due_timer_names_its_plan(plan: str, name: str) -> None:
     published = SUBJECTS.timer_due(plan, name)
     stored = published.replace(".due.", ".due.3.", 1)
     assert SUBJECTS.parse_stored(stored) == EventAddress("", plan, "")
@@ -139,7 +139,7 @@ def test_a_prefix_is_one_plain_token(prefix: str) -> None:
 
 
 @given(st.text(min_size=1, max_size=33))
-def test_no_subject_that_is_kept_has_a_token_that_means_something_else(text: str) -> None:
+def test_no_internal_subject_has_an_ambiguous_token(text: str) -> None:
     for subject in (
         SUBJECTS.event("t", text, "a.b"),
         SUBJECTS.checkpoint(text),
@@ -153,6 +153,6 @@ def test_no_subject_that_is_kept_has_a_token_that_means_something_else(text: str
         assert all(TOKEN.fullmatch(token) for token in subject.split("."))
 
 
-def test_what_is_kept_is_out_of_reach_of_a_wildcard_on_events() -> None:
+def test_internal_subjects_do_not_match_wildcards_for_events() -> None:
     assert not SUBJECTS.checkpoint("p").startswith("plancast.")
     assert SUBJECTS.timers_due(3) == "plancast-store.timers.due.3.*.>"

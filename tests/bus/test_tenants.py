@@ -1,4 +1,4 @@
-"""Whose goals are whose, as dispatchers see it; and who is let into a stream of requests that fills."""
+"""Tenants of goals as seen by dispatchers, and admission to a stream of requests that fills."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def sent(bus: Bus, event: EventEnvelope, tenant: str = "") -> Publish:
     )
 
 
-async def test_a_goal_says_whose_it_is_without_being_decoded(bus: Bus) -> None:
+async def test_the_tenant_of_a_goal_is_known_without_decoding_it(bus: Bus) -> None:
     for tenant in ("acme", None, "größer & co\r\nNats-Rollup: all", "x" * 1000):
         await bus.publish(goal(tenant))
     await bus.emit([sent(bus, goal("child"), "child"), sent(bus, goal(None))])
@@ -81,7 +81,7 @@ async def test_requests_from_outside_leave_room_for_what_plans_send(bus: Bus) ->
 
 
 @pytest.mark.parametrize("tenant", ["", "acme"])
-def test_a_checkpoint_keeps_whose_goal_it_sends_and_is_as_before_where_nobody_is_named(tenant: str) -> None:
+def test_a_checkpoint_stores_the_tenant_of_a_goal_and_omits_an_empty_one(tenant: str) -> None:
     effect: Effect = Publish("s", b"p", "m", "c", tenant)
     assert from_fields(to_fields(effect)) == effect
     assert len(to_fields(effect)) == (6 if tenant else 5)

@@ -1,4 +1,4 @@
-"""CloudEvents 1.0 over NATS, and trace context in headers: as anybody publishes them, and as we do."""
+"""CloudEvents 1.0 over NATS, and trace context in headers, of other publishers and of plancast."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_event_in_binary_mode_is_read_with_its_attributes_and_extensions() ->
     assert event.metadata == {"partitionkey": "k"}
 
 
-def test_what_an_event_leaves_out_is_what_its_subject_says() -> None:
+def test_absent_fields_are_taken_from_the_subject() -> None:
     event = read({"CE-SpecVersion": "1.0", "Ce-Id": "x"}, b"")
     assert (event.id, event.type, event.topic, event.correlation_id) == ("x", "greet.goal", "action-requests", "p")
     assert (event.source, event.data) == ("unknown", {})
@@ -95,7 +95,7 @@ def test_what_an_event_leaves_out_is_what_its_subject_says() -> None:
         ("text/plain", "naïve".encode(), "naïve"),
     ],
 )
-def test_the_content_type_says_what_the_data_is(content_type: str | None, payload: bytes, data: Any) -> None:
+def test_the_content_type_determines_the_decoding(content_type: str | None, payload: bytes, data: Any) -> None:
     headers = CORE if content_type is None else {**CORE, "Content-Type": content_type}
     assert read(headers, payload).data == data
 

@@ -1,4 +1,4 @@
-"""Envelopes as bytes: both wire formats, and bytes from anybody."""
+"""Encoding of envelopes: both wire formats, and untrusted bytes."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ packable = st.none() | st.text(max_size=3) | st.integers(-(2**63), 2**64 - 1) | 
     without=st.sets(st.sampled_from([*EventEnvelope.model_fields]), max_size=2),
     twice=st.none() | st.sampled_from([*EventEnvelope.model_fields]),
 )
-def test_bytes_that_stand_for_an_event_say_what_it_says(
+def test_bytes_that_are_passed_on_equal_the_encoding_of_their_event(
     sent: EventEnvelope, changes: dict[str, Any], without: set[str], twice: str | None
 ) -> None:
     fields = {name: value for name, value in (sent.to_wire() | changes).items() if name not in without}
@@ -203,7 +203,7 @@ def test_what_is_written_is_read_by_a_glance() -> None:
 
 
 def check_nothing_but_invalid(payload: bytes, content_type: str | None) -> None:
-    """What can be read can also be written again, in both formats."""
+    """Every decodable event can be encoded again, in both formats."""
     try:
         read = codec.decode(payload, content_type)
     except InvalidEnvelope:
@@ -305,7 +305,7 @@ def test_msgpack_beyond_json_is_refused(data: Any) -> None:
         object(),
     ],
 )
-def test_what_nobody_could_read_is_not_written(data: Any, wire_format: WireFormat) -> None:
+def test_undecodable_values_are_not_encoded(data: Any, wire_format: WireFormat) -> None:
     with pytest.raises(InvalidEnvelope):
         codec.encode(event({"x": data}), wire_format)
 
@@ -334,7 +334,7 @@ def test_nesting_has_a_limit_that_is_the_same_for_readers_and_writers(wire_forma
         codec.decode(codec.dump(wire(data=nested(MAX_DEPTH + 1)), wire_format), codec.CONTENT_TYPES[wire_format])
 
 
-def test_what_the_subject_says_fills_in_for_a_plain_publisher() -> None:
+def test_fields_of_the_subject_are_defaults_for_plain_publishers() -> None:
     defaults = {"topic": "action-results", "type": "a.b", "correlation_id": "c", "id": "m1"}
     read = codec.decode(b'{"source":"cli","data":{"n":1}}', None, defaults=defaults)
     assert (read.topic, read.type, read.correlation_id, read.id) == (
@@ -347,7 +347,7 @@ def test_what_the_subject_says_fills_in_for_a_plain_publisher() -> None:
 
 
 @pytest.mark.parametrize("name", ["correlation_id", "correlationId"])
-def test_what_the_event_says_comes_before_its_defaults(name: str) -> None:
+def test_fields_of_the_event_take_precedence_over_defaults(name: str) -> None:
     payload = json.dumps(wire(id="own", **{name: "own"})).encode()
     read = codec.decode(payload, None, defaults={"correlation_id": "c", "id": "m1", "type": "other"})
     assert (read.correlation_id, read.id, read.type) == ("own", "own", "t")

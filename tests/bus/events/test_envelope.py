@@ -31,7 +31,7 @@ def test_what_is_left_out_is_as_in_cloudevents() -> None:
 
 
 @pytest.mark.parametrize("missing", ["source", "type", "topic"])
-def test_who_what_and_where_must_be_said(missing: str) -> None:
+def test_source_type_and_topic_are_required(missing: str) -> None:
     fields = {name: value for name, value in REQUIRED.items() if name != missing}
     with pytest.raises(ValidationError, match=missing):
         EventEnvelope.model_validate(fields)

@@ -179,7 +179,7 @@ async def test_hostile_headers_neither_stop_a_consumer_nor_grow_what_is_passed_o
     assert [each.payload for each in found] == [b"{}"] * 3
 
 
-async def test_a_plain_subscriber_sees_a_cloud_event_and_its_data_where_the_setting_says_so(
+async def test_with_cloudevents_on_a_plain_subscriber_sees_a_cloud_event_and_its_data(
     nats_server: NatsServer,
 ) -> None:
     closing: list[Any] = []

@@ -1,4 +1,4 @@
-"""What only the JetStream adapter has: a server that dies, lost answers, limits, credentials, plain publishers."""
+"""Behaviour of the JetStream adapter alone: server crashes, lost replies, limits, credentials, other publishers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def connected() -> AsyncIterator[Connect]:
 
 
 class Proxy:
-    """Stands between client and server, and can keep what the server says to itself."""
+    """A proxy between client and server that can withhold the output of the server."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -140,7 +140,7 @@ async def eventually(condition: Callable[[], Awaitable[bool] | bool]) -> None:
 
 
 async def held(bus: JetStreamBus, stream: str) -> int:
-    """How many messages a stream holds."""
+    """The number of messages in a stream."""
     messages = (await bus.health())["streams"][stream]["messages"]
     assert isinstance(messages, int)
     return messages
@@ -332,7 +332,7 @@ async def test_tls_with_an_authority_of_ones_own(
         await bus.close()
 
 
-async def test_where_tls_is_asked_for_nothing_is_said_in_clear() -> None:
+async def test_with_tls_required_nothing_is_sent_in_clear() -> None:
     heard = bytearray()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -525,9 +525,7 @@ async def test_a_commit_that_someone_else_has_overtaken_is_a_conflict_also_after
         await bus.close()
 
 
-async def test_a_commit_that_nobody_answers_for_is_reported_as_unknown(
-    fresh_nats: NatsServer, connected: Connect
-) -> None:
+async def test_a_commit_without_a_reply_is_reported_as_unknown(fresh_nats: NatsServer, connected: Connect) -> None:
     async with between(fresh_nats) as proxy:
         bus = await connected(proxy.url, nats={"publish_timeout": 0.5})
         proxy.silence()
@@ -579,7 +577,7 @@ async def test_a_full_stream_refuses_and_takes_again_when_it_is_emptied(
     await bus.publish(event(1))
 
 
-async def test_without_streams_a_publish_says_that_there_are_none(fresh_nats: NatsServer) -> None:
+async def test_without_streams_a_publish_fails_and_explains_it(fresh_nats: NatsServer) -> None:
     bus = await connect(NatsSettings(url=fresh_nats.url), BusSettings())
     with pytest.raises(PublishRefused, match="no stream takes"):
         await bus.publish(event(1))
@@ -655,7 +653,7 @@ async def test_a_response_is_republished_once_to_subscribers_and_marked_in_the_r
     )
 
 
-async def test_a_requester_is_told_on_inboxes_only(fresh_nats: NatsServer, connected: Connect) -> None:
+async def test_a_requester_is_notified_on_inboxes_only(fresh_nats: NatsServer, connected: Connect) -> None:
     bus = await connected(fresh_nats.url)
     response = Respond("action-results", "p", "t.completed", b"{}", "r1", "application/json")
     await bus.emit([replace(response, notify="$JS.API.STREAM.DELETE.PLANCAST_CHECKPOINTS")])

@@ -1,4 +1,4 @@
-"""What is particular to the bus in memory: a clock that tests move, and faults that tests cause."""
+"""Behaviour of the memory bus alone: a manual clock, and injected faults."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def seen(deliveries: list[Delivery]) -> list[tuple[str, int]]:
 
 
 class Fault:
-    """Raises at a point, as many times as told, and notes all points it came by."""
+    """Raises at a point a given number of times, and records all points."""
 
     def __init__(self, point: Point, error: Exception, times: int = 1) -> None:
         self.point = point
@@ -87,7 +87,7 @@ async def test_a_waiting_consumer_gets_a_message_again_when_its_time_is_over(
     assert seen(await waiting) == [("a", 2)]
 
 
-async def test_progress_and_delays_count_from_when_they_are_said(world: MemoryWorld, clock: ManualClock) -> None:
+async def test_progress_and_delays_count_from_their_call(world: MemoryWorld, clock: ManualClock) -> None:
     bus = MemoryBus(world)
     reader = consumer(bus, ack_wait=30.0)
     await bus.emit([message(bus, "kept"), message(bus, "delayed")])
@@ -120,9 +120,7 @@ async def test_a_late_acknowledgement_counts(world: MemoryWorld, clock: ManualCl
     assert not world.streams["results"].messages
 
 
-async def test_a_timer_fires_when_the_clock_comes_to_it_and_wakes_who_waits(
-    world: MemoryWorld, clock: ManualClock
-) -> None:
+async def test_a_timer_fires_at_its_time_and_wakes_a_waiting_fetch(world: MemoryWorld, clock: ManualClock) -> None:
     bus = MemoryBus(world)
     waiting = asyncio.ensure_future(timers(bus).fetch(10))
     await bus.emit(
@@ -174,7 +172,7 @@ async def test_finished_plans_leave_nothing_behind(world: MemoryWorld, clock: Ma
     assert not world.plans.sealed("plan-1")
 
 
-async def test_facts_are_kept_for_a_while_only(clock: ManualClock) -> None:
+async def test_facts_expire(clock: ManualClock) -> None:
     world = MemoryWorld(BusSettings(facts_max_age=60), clock=clock)
     bus = MemoryBus(world)
     reader = bus.consume(ConsumerSpec("reader", "facts", (bus.subjects.stored("business-facts"),)))
@@ -189,7 +187,7 @@ async def test_facts_are_kept_for_a_while_only(clock: ManualClock) -> None:
     assert len(world.streams["facts"].messages) == 1
 
 
-async def test_dead_letters_and_responses_are_kept_for_a_while_only(world: MemoryWorld, clock: ManualClock) -> None:
+async def test_dead_letters_and_responses_expire(world: MemoryWorld, clock: ManualClock) -> None:
     bus = MemoryBus(world)
     await bus.emit([message(bus, "a")])
     (taken,) = await consumer(bus).fetch(1)
@@ -285,7 +283,7 @@ async def test_faults_strike_one_connection_only(world: MemoryWorld) -> None:
 # Connections.
 
 
-async def test_closing_wakes_who_waits_and_leaves_nothing_running(world: MemoryWorld) -> None:
+async def test_closing_wakes_waiting_fetches_and_leaves_nothing_running(world: MemoryWorld) -> None:
     bus = MemoryBus(world)
 
     async def notice(subject: str, payload: bytes, content_type: str | None) -> None:
@@ -341,7 +339,7 @@ async def test_changed_filters_of_a_consumer_take_effect(world: MemoryWorld) -> 
     await heir.close()
 
 
-async def test_callbacks_of_a_reconnect_are_called_when_a_test_says_so(world: MemoryWorld) -> None:
+async def test_reconnect_calls_the_callbacks(world: MemoryWorld) -> None:
     bus, calls = MemoryBus(world), []
     bus.on_reconnect(lambda: calls.append(1))
     assert not calls

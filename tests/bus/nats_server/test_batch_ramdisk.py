@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is sent together goes as a batch."""
+    """Sends concurrent messages as a batch."""
     monkeypatch.setattr(group_commit, "ROUNDS_FROM_ALWAYS", 0)
     monkeypatch.setattr(group_commit, "MIN_BATCH_ALWAYS", 2)
 
@@ -48,7 +48,7 @@ def server(tmp_path: Path) -> NatsServer:
 
 
 def links(server: NatsServer) -> dict[str, Path]:
-    """Where each stream's batches are, of those whose batches are a link."""
+    """The targets of the streams' linked batch folders."""
     found = server.data_dir.glob("jetstream/*/streams/*/batches")
     return {path.parent.name: path.readlink() for path in found if path.is_symlink()}
 

@@ -163,7 +163,7 @@ def test_an_occupied_port_is_named_with_the_log(nats_server: NatsServer, tmp_pat
     assert not second.running
 
 
-def test_a_bad_config_is_reported_with_what_the_server_says(tmp_path: Path) -> None:
+def test_a_bad_config_is_reported_with_the_servers_error(tmp_path: Path) -> None:
     server = NatsServer(tmp_path, ServerOptions(sync_interval="sometimes"))
 
     with pytest.raises(NatsServerError, match=r'sync_interval: .*invalid duration "sometimes"'):
@@ -200,7 +200,7 @@ def test_a_data_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         NatsServer(tmp_path / "file").start()
 
 
-def test_without_any_binary_the_error_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_binary_the_error_explains_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plancast_bus.nats_server.process.metadata.files", lambda _: None)
     monkeypatch.setenv("PATH", str(tmp_path))
 
@@ -216,7 +216,7 @@ def test_without_any_binary_the_error_says_how_to_get_one(tmp_path: Path, monkey
     ],
     ids=["token", "user"],
 )
-async def test_credentials_are_required_and_kept_out_of_sight(
+async def test_credentials_are_required_and_not_exposed(
     tmp_path: Path, options: ServerOptions, login: dict[str, str]
 ) -> None:
     secret = list(login.values())[-1]

@@ -1,4 +1,4 @@
-"""What every adapter of the bus must do: the same tests in memory and on a real nats-server."""
+"""The conformance suite for adapters of the bus, in memory and on a real nats-server."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ WorldFactory = Callable[..., Awaitable[World]]
 
 @pytest.fixture(params=["memory", "jetstream"])
 async def bus_factory(request: pytest.FixtureRequest) -> AsyncIterator[WorldFactory]:
-    """Makes worlds, each with settings of its own and a prefix that nobody else has."""
+    """Creates worlds, each with its own settings and a unique prefix."""
     worlds: list[World] = []
 
     async def make(**fields: object) -> World:
@@ -162,7 +162,7 @@ async def fetch(consumer: Consumer, limit: int = 100) -> list[Delivery]:
 
 
 async def take(consumer: Consumer, count: int, *, ack: bool = True) -> list[Delivery]:
-    """Exactly as many messages as asked for, or a failure; acknowledged unless told otherwise."""
+    """Fetches exactly ``count`` messages, and acknowledges them by default."""
     taken: list[Delivery] = []
     while len(taken) < count:
         fetched = await fetch(consumer, count - len(taken))
@@ -173,7 +173,7 @@ async def take(consumer: Consumer, count: int, *, ack: bool = True) -> list[Deli
 
 
 async def take_from_all(consumers: list[Consumer], count: int) -> list[list[Delivery]]:
-    """What each of several consumers got of so many messages, read by all of them at the same time."""
+    """The messages that each of several concurrent consumers received."""
     seen: list[list[Delivery]] = [[] for _ in consumers]
     done = asyncio.Event()
 
@@ -265,9 +265,7 @@ async def test_an_event_arrives_as_it_was_published(bus_factory: WorldFactory, w
 
 
 @pytest.mark.parametrize("source", ["results", "requests"])
-async def test_each_topic_of_a_source_that_must_be_processed_is_kept_until_somebody_reads(
-    bus: Bus, source: Source
-) -> None:
+async def test_each_topic_of_a_work_queue_is_stored_until_it_is_read(bus: Bus, source: Source) -> None:
     for topic in TOPICS[source]:
         await bus.publish(event(f"on-{topic}", topic=topic))
     consumer = bus.consume(spec(bus, source))
@@ -293,7 +291,7 @@ async def test_a_subject_that_no_stream_takes_is_refused_and_the_other_effects_a
     assert ids(await take(bus.consume(spec(bus)), 1)) == ["m2"]
 
 
-async def test_emit_tells_the_place_of_what_it_published(bus: Bus) -> None:
+async def test_emit_returns_the_sequences_of_published_events(bus: Bus) -> None:
     def publish(name: str) -> Publish:
         return Publish(bus.subjects.event("action-requests", "c", "t"), b"{}", name, codec.JSON_TYPE)
 
@@ -510,7 +508,7 @@ async def test_a_correlation_id_may_be_any_text(bus: Bus, correlation_id: str) -
     assert codec.decode(taken.payload, taken.content_type).correlation_id == correlation_id
 
 
-async def test_requests_wait_for_whoever_takes_them(bus: Bus) -> None:
+async def test_requests_wait_for_a_consumer(bus: Bus) -> None:
     for kind in ("a.wanted", "b.wanted"):
         await bus.publish(event(kind, topic="action-requests", kind=kind))
 
@@ -713,7 +711,7 @@ async def test_an_overdue_timer_fires_at_once(world: World, bus: Bus) -> None:
     assert taken.payload == b"late"
 
 
-async def test_a_timer_wakes_whoever_waits_already(world: World, bus: Bus) -> None:
+async def test_a_timer_wakes_a_waiting_fetch(world: World, bus: Bus) -> None:
     consumer = bus.consume(spec(bus, "timers"))
     await bus.emit([timer(world, "far", 3600.0)])
     waiting = asyncio.ensure_future(fetch(consumer))
@@ -735,7 +733,7 @@ async def test_a_timer_that_fired_is_delivered_again_until_acknowledged(world: W
 # Withdrawn requests, aliases.
 
 
-async def test_a_withdrawn_request_reaches_nobody(bus: Bus) -> None:
+async def test_a_withdrawn_request_is_not_delivered(bus: Bus) -> None:
     subject = bus.subjects.event("action-requests", "c", "t")
     sequence, _ = await bus.emit([Publish(subject, b"", name, codec.JSON_TYPE) for name in ("withdrawn", "kept")])
     await bus.emit([Withdraw(sequence)])
@@ -787,7 +785,7 @@ async def test_aliases_lead_to_their_plans(bus: Bus) -> None:
 
 
 class Heard:
-    """Notes what it is told."""
+    """Records notices."""
 
     def __init__(self) -> None:
         self.notices: list[tuple[str, bytes, str | None]] = []
@@ -842,7 +840,7 @@ async def test_a_response_on_another_topic_travels_there(bus: Bus) -> None:
     ]
 
 
-async def test_nobody_is_told_on_a_subject_that_is_no_inbox(bus: Bus) -> None:
+async def test_no_notification_is_sent_to_a_subject_that_is_no_inbox(bus: Bus) -> None:
     heard = Heard()
     inbox = bus.new_inbox()
     await bus.subscribe("somebody.elses.subject", heard)
@@ -1203,7 +1201,7 @@ async def test_who_follows_sees_every_plan_that_is_stored_then_each_further_comm
                     ("d", 1, versions["d"])]  # fmt: skip
 
 
-async def test_who_follows_is_told_when_a_plan_will_be_forgotten(world: World, bus: Bus) -> None:
+async def test_follow_reports_when_a_plan_expires(world: World, bus: Bus) -> None:
     await bus.checkpoints.commit(checkpoint("kept"))
     await bus.checkpoints.commit(replace(checkpoint("over", status="completed"), expires_after=100.0))
     found = {}
@@ -1242,7 +1240,7 @@ async def test_a_watch_waits_for_a_plan_that_is_not_there_yet(bus: Bus) -> None:
     await watching.aclose()  # type: ignore[attr-defined]
 
 
-async def test_state_machines_are_kept_by_their_hash(world: World, bus: Bus) -> None:
+async def test_state_machines_are_stored_by_their_hash(world: World, bus: Bus) -> None:
     other = await world.connect()
     assert await bus.checkpoints.get_machine("abc123") is None
     await bus.checkpoints.put_machine("abc123", b"machine")
@@ -1344,7 +1342,7 @@ async def put_aside(bus: Bus, *names: str) -> list[Delivery]:
     return taken
 
 
-async def test_dead_letters_are_kept_once_and_listed_oldest_first(world: World, bus: Bus) -> None:
+async def test_dead_letters_are_stored_once_and_listed_oldest_first(world: World, bus: Bus) -> None:
     assert await bus.dead_letters.count() == 0
     assert [each async for each in bus.dead_letters.list()] == []
     taken = await put_aside(bus, "a", "b", "c")
@@ -1411,7 +1409,7 @@ async def test_a_message_that_is_too_large_for_a_letter_is_put_aside_in_part(bus
 
 
 @pytest.mark.parametrize("number", [0, -1, 99])
-async def test_a_number_without_a_dead_letter_is_said_to_have_none(bus: Bus, number: int) -> None:
+async def test_an_unknown_number_of_a_dead_letter_raises(bus: Bus, number: int) -> None:
     with pytest.raises(DeadLetterNotFound):
         await bus.dead_letters.get(number)
     with pytest.raises(DeadLetterNotFound):
@@ -1448,7 +1446,7 @@ async def test_streams_can_be_ensured_by_many_at_once(world: World) -> None:
     assert ids(await take(buses[1].consume(spec(buses[1])), 1)) == ["a"]
 
 
-async def test_health_says_something_json_able(bus: Bus) -> None:
+async def test_health_is_json(bus: Bus) -> None:
     await bus.publish(event("a"))
     assert codec.dump(await bus.health(), "json")
 

@@ -1,4 +1,4 @@
-"""How JetStream keeps trees of plans: what the conformance suite does not see from outside."""
+"""The store of trees in JetStream, beyond the conformance suite."""
 
 from __future__ import annotations
 

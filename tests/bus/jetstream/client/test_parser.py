@@ -1,4 +1,4 @@
-"""What is read from the connection: messages for taps go a short way, and nobody can tell."""
+"""The parser of the connection: its fast path for taps has the same results as the parser of nats-py."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Reading:
         return ""
 
     def state(self) -> tuple[Any, ...]:
-        """What is known besides, and what is left."""
+        """The remaining state of parser and client."""
         client, parser = self.client, self.parser
         counts = {sid: each.delivered for sid, each in client._subs.items()}
         awaited = (parser.needed, parser.header_needed) if parser.state == AWAITING_MSG_PAYLOAD else ()

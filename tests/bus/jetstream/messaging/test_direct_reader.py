@@ -129,7 +129,7 @@ async def test_reading_what_is_not_exported_is_refused_at_once(owner: JetStreamB
         await direct.subjects("PLANCAST_TIMERS", ">")
 
 
-async def test_before_a_deployment_it_is_said_that_there_is_none(server: RoleServer) -> None:
+async def test_without_a_deployment_reads_raise_and_is_deployed_is_false(server: RoleServer) -> None:
     async with bus_of(server, "observer") as bus:
         assert bus.restricted
         assert not await bus.is_deployed()
@@ -145,7 +145,7 @@ async def test_before_a_deployment_it_is_said_that_there_is_none(server: RoleSer
         assert await bus.is_deployed()
 
 
-async def test_a_worker_waits_for_its_consumer_and_says_so(
+async def test_a_worker_waits_for_its_consumer_and_logs_it(
     server: RoleServer, owner: JetStreamBus, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with bus_of(server, "worker") as worker:

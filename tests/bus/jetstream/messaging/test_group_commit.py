@@ -41,7 +41,7 @@ async def bus(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[J
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is sent together goes as a batch."""
+    """Sends concurrent messages as a batch."""
     monkeypatch.setattr(group_commit, "ROUNDS_FROM_ALWAYS", 0)
     monkeypatch.setattr(group_commit, "MIN_BATCH_ALWAYS", 2)
 
@@ -61,7 +61,7 @@ def begin(bus: JetStreamBus, name: str) -> asyncio.Future[PubAck]:
 
 
 async def stored(bus: JetStreamBus, stream: str) -> dict[int, bytes]:
-    """What a stream holds beside its keeper, by sequence."""
+    """The messages of a stream except its placeholder, by sequence."""
     after, found = 0, {}
     while (message := await bus._api.next_from_leader(stream, ">", after)) is not None:
         after = message.sequence
@@ -128,7 +128,7 @@ async def test_where_batches_do_not_pay_rounds_end_and_everything_is_stored(
 
 
 @pytest.mark.usefixtures("always")
-async def test_a_server_that_dies_in_the_middle_leaves_nobody_waiting(tmp_path: Path) -> None:
+async def test_a_server_that_dies_during_a_batch_fails_all_waiting_messages(tmp_path: Path) -> None:
     server = NatsServer(tmp_path / "nats", ServerOptions())
     server.start()
     bus = await connect(NatsSettings(url=server.url, publish_timeout=2.0), BusSettings(group_commit="always"))
@@ -204,7 +204,7 @@ def test_a_round_that_is_filled_just_when_its_pause_ends_begins_once(
 
 @pytest.mark.usefixtures("always")
 @both_loops
-def test_whatever_comes_when_each_message_is_told_where_it_is_stored(
+def test_each_message_gets_its_sequence_in_any_order_of_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setattr(group_commit, "LONGEST_PAUSE", 0.02)

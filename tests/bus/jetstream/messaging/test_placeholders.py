@@ -1,4 +1,4 @@
-"""Placeholders: work queues are never empty, hold one keeper each, and nobody else notices."""
+"""Placeholders: work queues are never empty, have one placeholder each, and readers do not see it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ async def bus(fresh_nats: NatsServer) -> AsyncIterator[JetStreamBus]:
     await connected.close()
 
 
-async def keepers(bus: JetStreamBus) -> dict[str, int]:
-    """How many each stream holds."""
+async def count_placeholders(bus: JetStreamBus) -> dict[str, int]:
+    """The number of placeholders in each stream."""
     states = {}
     for name in bus._names.all():
         info = await bus._api.call(f"STREAM.INFO.{name}", {"subjects_filter": PLACEHOLDERS})
@@ -39,7 +39,7 @@ async def keepers(bus: JetStreamBus) -> dict[str, int]:
 
 
 async def sequences(bus: JetStreamBus) -> list[int]:
-    """Where the keepers are."""
+    """The sequences of the placeholders."""
     found = [
         await bus._api.last(queue, bus.subjects.placeholder(queue.removeprefix("PLANCAST_").lower()))
         for queue in QUEUES
@@ -64,9 +64,9 @@ def blocks(server: NatsServer) -> dict[str, set[str]]:
     return {queue: {each.name for each in folder.glob("*.blk")} for queue, folder in folders.items()}
 
 
-async def test_each_work_queue_has_one_keeper_however_often_streams_are_ensured(bus: JetStreamBus) -> None:
+async def test_each_work_queue_has_one_placeholder_after_repeated_ensure_streams(bus: JetStreamBus) -> None:
     await asyncio.gather(*(bus.ensure_streams() for _ in range(10)))
-    assert await keepers(bus) == {name: int(name in QUEUES) for name in bus._names.all()}
+    assert await count_placeholders(bus) == {name: int(name in QUEUES) for name in bus._names.all()}
     assert {name: stream["messages"] for name, stream in (await bus.health())["streams"].items()} == dict.fromkeys(
         bus._names.all(), 0
     )
@@ -87,7 +87,7 @@ async def test_a_queue_that_is_emptied_again_and_again_keeps_its_file(
     await consumer.close()
 
 
-async def test_whoever_reads_results_places_keepers_anew_now_and_then(
+async def test_readers_of_results_move_the_placeholders_from_time_to_time(
     bus: JetStreamBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(placeholders, "EVERY", 50)
@@ -102,19 +102,19 @@ async def test_whoever_reads_results_places_keepers_anew_now_and_then(
     while await sequences(bus) == before:
         await asyncio.sleep(0.01)
     assert (await sequences(bus))[0] == before[0] + 51
-    while set((await keepers(bus)).values()) != {0, 1}:
+    while set((await count_placeholders(bus)).values()) != {0, 1}:
         await asyncio.sleep(0.01)
     await consumer.close()
 
 
-async def test_streams_of_before_are_given_keepers(bus: JetStreamBus) -> None:
+async def test_existing_streams_get_placeholders(bus: JetStreamBus) -> None:
     for queue in QUEUES:
         config = (await bus._api.call(f"STREAM.INFO.{queue}"))["config"]
         await bus._api.call(f"STREAM.PURGE.{queue}")
         subjects = [subject for subject in config["subjects"] if ".keepers." not in subject]
         await bus._api.call(f"STREAM.UPDATE.{queue}", config | {"subjects": subjects})
     await bus.ensure_streams()
-    assert {name: held for name, held in (await keepers(bus)).items() if held} == dict.fromkeys(QUEUES, 1)
+    assert {name: held for name, held in (await count_placeholders(bus)).items() if held} == dict.fromkeys(QUEUES, 1)
 
 
 async def test_streams_are_ensured_also_where_one_is_full(tmp_path: Path) -> None:
@@ -124,5 +124,7 @@ async def test_streams_are_ensured_also_where_one_is_full(tmp_path: Path) -> Non
         with pytest.raises(PublishRefused):
             await publish(bus, 10_000)
         await bus.ensure_streams()
-        assert {name: held for name, held in (await keepers(bus)).items() if held} == dict.fromkeys(QUEUES, 1)
+        assert {name: held for name, held in (await count_placeholders(bus)).items() if held} == dict.fromkeys(
+            QUEUES, 1
+        )
         await bus.close()

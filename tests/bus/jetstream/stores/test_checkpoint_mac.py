@@ -1,4 +1,4 @@
-"""What is stored among the checkpoints and is not ours: refused, put aside, and the one before it used."""
+"""Checkpoints without a valid MAC: rejected, copied to the dead letters, and replaced by the one before."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def put(client: NatsClient, subject: str, body: bytes, headers: dict[str, 
 
 
 async def listed(bus: JetStreamBus) -> dict[str, list[Committed]]:
-    """What each way to list plans shows, by its name."""
+    """The result of each way to list plans, by its name."""
     store = bus.checkpoints
     newest = [each async for each in store.newest()]
     after = [each async for each in store.committed_after(0)]
@@ -539,7 +539,7 @@ jetstream: { store_dir: "%s" }
 
 @pytest.fixture(params=["permissions", "accounts"])
 async def roles(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[JetStreamBus, JetStreamBus]]:
-    """A connection of the runtime, and one of an observer, who may not read the key."""
+    """A connection of the runtime, and one of an observer, which may not read the key."""
     with contextlib.ExitStack() as stack:
         if request.param == "accounts":
             server = stack.enter_context(role_server(tmp_path))
