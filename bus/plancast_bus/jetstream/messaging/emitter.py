@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 from nats import errors as nats_errors
 from nats.aio.client import Client
@@ -35,8 +35,6 @@ from plancast_bus.ports.effects import (
 from plancast_bus.subjects import Subjects, encode_token, is_inbox
 
 logger = logging.getLogger(__name__)
-
-_Begun: TypeAlias = tuple[str, asyncio.Future[Any]]
 
 
 @dataclass(slots=True)
@@ -67,16 +65,6 @@ class Emitter:
         self._names = StreamNames.of(subjects.prefix)
         self._cloudevents = cloudevents
         self._notifying: set[asyncio.Task[None]] = set()
-        self._senders: dict[type[Any], Callable[[Any], Awaitable[_Begun]]] = {
-            Publish: self._publish,
-            Respond: self._respond,
-            SetTimer: self._set_timer,
-            CancelTimer: self._cancel_timer,
-            Withdraw: self._withdraw,
-            SealHistory: self._seal_history,
-            NoteAlias: self._note_alias,
-            DropAlias: self._drop_alias,
-        }
 
     async def emit(self, effects: Sequence[Effect]) -> list[int]:
         """Send effects, wait until all are acknowledged, and return the sequences of published events.
@@ -94,19 +82,13 @@ class Emitter:
         """Start :meth:`emit`; a single event is sent at once."""
         if not fault_injection.armed:
             if len(effects) == 1 and type(effects[0]) is Publish:
-                return self._begin_publish(effects[0])
+                return self._publisher.begin(effects[0].subject, *self._message(effects[0]), _sequences)
             if len(effects) == 1 and type(effects[0]) is Respond:
                 return self._begin_respond(effects[0])
         return asyncio.get_running_loop().create_task(self.emit(effects))
 
-    def _begin_publish(self, effect: Publish) -> asyncio.Future[list[int]]:
-        payload, headers = self._message(effect)
-        return self._publisher.begin(effect.subject, payload, headers, _sequences)
-
     def _begin_respond(self, effect: Respond) -> asyncio.Future[list[int]]:
-        subject = self._subjects.response(effect.topic, effect.correlation_id, effect.event_type)
-        payload, headers = self._message(effect)
-        stored = self._publisher.begin(subject, payload, headers, _sequences)
+        stored = self._publisher.begin(self._response_subject(effect), *self._message(effect), _sequences)
         if effect.notify:
             stored.add_done_callback(lambda stored: self._notify_after(effect, stored))
         return stored
@@ -133,7 +115,7 @@ class Emitter:
                         failure = await self._settle_all(sent, sequences) or failure
                         sent, timers = [], set()
                     timers.add(timer)
-                target, reply = await self._senders[type(effect)](effect)
+                target, reply = await self._send(effect)
             except BusError as error:
                 failure = failure or error
             else:
@@ -183,18 +165,38 @@ class Emitter:
             # The response is stored and republished anyway.
             logger.debug("a requester was not notified: %s", error)
 
-    async def _post(self, subject: str, payload: bytes, headers: Headers) -> _Begun:
+    async def _send(self, effect: Effect) -> tuple[str, asyncio.Future[Any]]:
+        """Send an effect; return its subject or API operation, and the future of the reply."""
+        subjects = self._subjects
+        match effect:
+            case Publish():
+                return self._post(effect.subject, *self._message(effect))
+            case Respond():
+                return self._post(self._response_subject(effect), *self._message(effect))
+            case SetTimer():
+                return self._post(subjects.timer(effect.plan, effect.name), effect.payload, self._schedule(effect))
+            case CancelTimer():
+                timer = subjects.timer(effect.plan, effect.name)
+                return await self._call(f"STREAM.PURGE.{self._names.timers}", {"filter": timer})
+            case Withdraw():
+                message = {"seq": effect.sequence, "no_erase": True}
+                return await self._call(f"STREAM.MSG.DELETE.{self._names.requests}", message)
+            case SealHistory():
+                headers = {"Nats-Msg-Id": f"{encode_token(effect.plan)}:{effect.first_revision}"}
+                return self._post(subjects.history(effect.plan, effect.first_revision), effect.payload, headers)
+            case NoteAlias():
+                return self._post(subjects.alias(effect.correlation_id), effect.plan.encode(), {})
+            case DropAlias():
+                return await self._drop_alias(effect)
+
+    def _post(self, subject: str, payload: bytes, headers: Headers) -> tuple[str, asyncio.Future[Any]]:
         return subject, self._publisher.begin(subject, payload, headers, unchanged)
 
-    async def _call(self, operation: str, body: dict[str, Any]) -> _Begun:
+    async def _call(self, operation: str, body: dict[str, Any]) -> tuple[str, asyncio.Future[Any]]:
         return operation, await self._api.send(operation, body)
 
-    async def _publish(self, effect: Publish) -> _Begun:
-        return await self._post(effect.subject, *self._message(effect))
-
-    async def _respond(self, effect: Respond) -> _Begun:
-        subject = self._subjects.response(effect.topic, effect.correlation_id, effect.event_type)
-        return await self._post(subject, *self._message(effect))
+    def _response_subject(self, effect: Respond) -> str:
+        return self._subjects.response(effect.topic, effect.correlation_id, effect.event_type)
 
     def _message(self, effect: Publish | Respond) -> tuple[bytes, Headers]:
         headers = {"Nats-Msg-Id": effect.message_id, "Content-Type": effect.content_type}
@@ -207,7 +209,7 @@ class Emitter:
         payload, attributes = as_cloud_event(effect.payload, effect.content_type)
         return payload, headers | attributes
 
-    async def _set_timer(self, effect: SetTimer) -> _Begun:
+    def _schedule(self, effect: SetTimer) -> Headers:
         due = datetime.fromtimestamp(effect.due, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         headers = {
             "Nats-Schedule": f"@at {due}",
@@ -216,25 +218,9 @@ class Emitter:
         }
         if effect.trace:
             write_trace(effect.trace, headers)
-        return await self._post(self._subjects.timer(effect.plan, effect.name), effect.payload, headers)
+        return headers
 
-    async def _cancel_timer(self, effect: CancelTimer) -> _Begun:
-        subject = self._subjects.timer(effect.plan, effect.name)
-        return await self._call(f"STREAM.PURGE.{self._names.timers}", {"filter": subject})
-
-    async def _withdraw(self, effect: Withdraw) -> _Begun:
-        message = {"seq": effect.sequence, "no_erase": True}
-        return await self._call(f"STREAM.MSG.DELETE.{self._names.requests}", message)
-
-    async def _seal_history(self, effect: SealHistory) -> _Begun:
-        subject = self._subjects.history(effect.plan, effect.first_revision)
-        headers = {"Nats-Msg-Id": f"{encode_token(effect.plan)}:{effect.first_revision}"}
-        return await self._post(subject, effect.payload, headers)
-
-    async def _note_alias(self, effect: NoteAlias) -> _Begun:
-        return await self._post(self._subjects.alias(effect.correlation_id), effect.plan.encode(), {})
-
-    async def _drop_alias(self, effect: DropAlias) -> _Begun:
+    async def _drop_alias(self, effect: DropAlias) -> tuple[str, asyncio.Future[Any]]:
         subject, stream = self._subjects.alias(effect.correlation_id), self._names.meta
         noted = await self._api.last_from_leader(stream, subject)
         mine = noted is not None and noted.payload.decode() == effect.plan and noted.time < effect.before
