@@ -1,1 +1,1 @@
-"""How events and checkpoints travel and rest."""
+"""The bus of plancast: streams of events, and the stores of checkpoints and other durable data."""

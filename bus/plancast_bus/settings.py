@@ -97,8 +97,8 @@ class BusSettings(BaseModel):
     max_dead_letter_bytes: int = -1
     """Size bound of the dead letters, reserved by the server; -1: the server's limit."""
     group_commit: GroupCommit = "auto"
-    """Whether messages for one stream are stored as atomic batches. ``auto``: where a process measures that to be
-    faster. ``always``: for servers with ``sync_interval: always``, whose streams share one disk."""
+    """Use of atomic batches for messages of one stream. ``auto``: where a process measures them to be faster.
+    ``always``: for servers with ``sync_interval: always``, whose streams share one disk."""
     duplicate_window: float = Field(120, gt=0)
     """Seconds in which a stream drops a repeated message id."""
     storage: Literal["file", "memory"] = "file"

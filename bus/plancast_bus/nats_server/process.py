@@ -80,7 +80,7 @@ class ServerOptions:
     """Maximum bytes of JetStream on disk; None for the free space."""
 
     sync_interval: str | None = None
-    """How often JetStream syncs to disk: "always" (every write), a duration as in "10s", or None for the
+    """Interval of JetStream's syncs to disk: "always" (every write), a duration as in "10s", or None for the
     server's default of two minutes, with which a power loss can lose acknowledged writes."""
 
     user: str | None = None

@@ -43,7 +43,7 @@ class Respond:
     content_type: str
     notify: str = ""
     trace: str = ""
-    """As of :class:`Publish`."""
+    """Trace context."""
 
 
 @dataclass(frozen=True, slots=True)

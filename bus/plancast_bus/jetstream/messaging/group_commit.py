@@ -89,7 +89,7 @@ class BatchSender:
         self._begun = 0.0
         """Start of the current round."""
         self._way = _Way()
-        """How the current round is sent."""
+        """The way in which the current round is sent."""
         self._pause = 0.0
         """Seconds from the start of a batch to the next, unless that is full."""
         self._rounds = 0
