@@ -210,6 +210,11 @@ class Subjects:
         """The checkpoint of the plan with this correlation id."""
         return f"{self.store}.checkpoints.{encode_token(plan)}"
 
+    @property
+    def checkpoints(self) -> str:
+        """Filter for all checkpoints."""
+        return f"{self.store}.checkpoints.*"
+
     def is_checkpoint(self, subject: str) -> bool:
         return subject.startswith(f"{self.store}.checkpoints.")
 

@@ -154,7 +154,7 @@ def _worker(login: Login, subjects: Subjects) -> Access:
 
 
 def _observer(subjects: Subjects) -> Access:
-    names, every_plan = StreamNames.of(subjects.prefix), f"{subjects.store}.checkpoints.*"
+    names, every_plan = StreamNames.of(subjects.prefix), subjects.checkpoints
     single = (
         f"{_get(names.checkpoints)}.{every_plan}",
         f"{_get(names.meta)}.{subjects.store}.aliases.*",

@@ -219,7 +219,7 @@ class JetStreamCheckpoints:
     ) -> AsyncGenerator[PlanSummary]:
         shown: set[str] = set()
         wanted = PlanFilter(status, session_id, tenant_id)
-        every = f"{self._subjects.store}.checkpoints.*"
+        every = self._subjects.checkpoints
         reading = self._reader.read(self._names.checkpoints, every, "last_per_subject", headers_only=True)
         async with aclosing(reading):
             async for message in reading:
@@ -231,23 +231,17 @@ class JetStreamCheckpoints:
                     shown.add(message.subject)
                     yield committed.summary
 
-    async def committed_after(self, version: int) -> AsyncGenerator[Committed]:
-        every = f"{self._subjects.store}.checkpoints.*"
-        reading = self._reader.read(self._names.checkpoints, every, "all", headers_only=True, after=version)
-        async with aclosing(reading):
-            async for message in reading:
-                if (committed := await self._committed(message, ANY)) is not None:
-                    yield committed
+    def committed_after(self, version: int) -> AsyncGenerator[Committed]:
+        every = self._subjects.checkpoints
+        return self._plans(
+            self._reader.read(self._names.checkpoints, every, "all", headers_only=True, after=version), ANY
+        )
 
-    async def follow(self, version: int = 0) -> AsyncGenerator[Committed]:
-        every = f"{self._subjects.store}.checkpoints.*"
-        async with aclosing(self._reader.follow(self._names.checkpoints, every, after=version)) as reading:
-            async for message in reading:
-                if (committed := await self._committed(message, ANY)) is not None:
-                    yield committed
+    def follow(self, version: int = 0) -> AsyncGenerator[Committed]:
+        return self._plans(self._reader.follow(self._names.checkpoints, self._subjects.checkpoints, after=version), ANY)
 
     async def newest(self, wanted: PlanFilter | None = None, *, before: int = 0) -> AsyncGenerator[Committed]:
-        every, newest = f"{self._subjects.store}.checkpoints.*", 0
+        every, newest = self._subjects.checkpoints, 0
         passed: set[str] = set()
         reading = self._reader.read_back(self._names.checkpoints, every, before=before)
         async with aclosing(reading):
@@ -262,9 +256,14 @@ class JetStreamCheckpoints:
         if before or not newest:
             return
         moved = self._reader.read(self._names.checkpoints, every, "all", headers_only=True, after=newest)
-        async with aclosing(moved):
-            async for message in moved:
-                if (committed := await self._committed(message, wanted or ANY)) is not None:
+        async with aclosing(self._plans(moved, wanted or ANY)) as plans:
+            async for committed in plans:
+                yield committed
+
+    async def _plans(self, messages: AsyncGenerator[StoredMessage], wanted: PlanFilter) -> AsyncGenerator[Committed]:
+        async with aclosing(messages):
+            async for message in messages:
+                if (committed := await self._committed(message, wanted)) is not None:
                     yield committed
 
     async def _has_moved(self, message: StoredMessage) -> bool:

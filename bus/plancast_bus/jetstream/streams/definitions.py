@@ -128,7 +128,7 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
             # rollup header: once it expires, the one before it would be the plan's state again.
             **newest,
             "name": names.checkpoints,
-            "subjects": [f"{store}.checkpoints.*"],
+            "subjects": [subjects.checkpoints],
             "max_msgs_per_subject": 2,
             "allow_msg_ttl": True,
             "allow_rollup_hdrs": True,
