@@ -1,4 +1,4 @@
-"""The API, put together."""
+"""Assembles the HTTP API."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from plancast.settings import Settings
 from plancast_bus.ports.bus import Bus
 
 MOST_REQUESTS = 256
-"""Requests to the API at a time, besides streams and long polls."""
+"""Maximum number of concurrent requests besides streams and long polls."""
 STATIC = Path(__file__).parent / "static"
-DESCRIPTION = "Submit goals, follow plans, answer what they wait for, and see what runs them."
+DESCRIPTION = "Submit goals, follow and control plans, and inspect the deployment."
 POLICY = (
     "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'; "
     "base-uri 'none'; form-action 'self'; object-src 'none'"
@@ -48,7 +48,7 @@ _HEADERS = (
 )
 _PROBLEM: dict[int | str, dict[str, Any]] = {
     "default": {
-        "description": "What went wrong.",
+        "description": "An error.",
         "content": {errors.CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
 }
@@ -57,18 +57,18 @@ _PROBLEM: dict[int | str, dict[str, Any]] = {
 def create_api(
     bus: Bus, settings: Settings, *, actors: Actors | None = None, static: Path = STATIC, own_token: str = ""
 ) -> FastAPI:
-    """The HTTP API over a deployment, with the console's pages at ``/``.
+    """Create the HTTP API of a deployment, with the console's pages at ``/``.
 
     Args:
-        bus: The connection to the deployment; who made it closes it.
-        settings: Of the deployment; ``settings.console`` says who may use the API.
-        actors: Asks what runs in Ray; without it only what NATS knows is told.
+        bus: Connection to the deployment; its creator closes it.
+        settings: Settings of the deployment; ``settings.console`` has the tokens of the API's users.
+        actors: Queries the actors on Ray; without it, only NATS is queried.
         static: Folder of the pages.
-        own_token: What is asked for when the settings have no tokens; a random one when it is empty.
+        own_token: Token when the settings have none; a random one when empty.
     """
     backend = Backend(bus, settings, actors)
     keyring = Keyring(settings.console.tokens, own_token)
-    max_bytes = 2 * settings.bus.max_event_bytes  # JSON may be twice as long as what is made of it
+    max_bytes = 2 * settings.bus.max_event_bytes  # JSON may be twice as long as the event
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -92,7 +92,7 @@ def create_api(
     app.state.backend, app.state.keyring = backend, keyring
     errors.install(app)
     v1 = APIRouter(prefix="/api/v1")
-    # The streams first: `/plans/stream` is no plan's id.
+    # Streams come first: in `/plans/stream`, `stream` is not a plan id.
     for module in (auth, event_streams, plans, plan_actions, replay, approvals, dead_letters, deployment, usage, audit):
         v1.include_router(module.routes)
     app.include_router(health.routes)
@@ -109,47 +109,43 @@ def create_api(
 
 
 def _describe(app: FastAPI) -> None:
-    """Have the schema tell of problems, and of tokens."""
+    """Add problem details and token authentication to the schema."""
     make = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = make()
             components = schema.setdefault("components", {})
-            components["schemas"] |= errors.Problem.model_json_schema(ref_template="#/components/schemas/{model}").pop(
-                "$defs", {}
-            )
-            described = errors.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-            described.pop("$defs", None)
-            components["schemas"]["Problem"] = described
+            problem = errors.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+            components["schemas"] |= {**problem.pop("$defs", {}), "Problem": problem}
             components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
             schema["security"] = [{"token": []}]
             for operations in schema["paths"].values():
                 for operation in operations.values():
-                    operation["responses"].pop("422", None)  # it is a problem like others
+                    operation["responses"].pop("422", None)  # covered by the default problem
         return app.openapi_schema or {}
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
 class Pages(StaticFiles):
-    """The console's files; what is no file is the console itself, which has places of its own."""
+    """The console's static files."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """A file, always asked for anew whether it has changed."""
+        """Serve a file that browsers revalidate with each use."""
         response = await super().get_response(path, scope)
         response.headers.setdefault("Cache-Control", "no-cache")
         return response
 
 
 class Headers:
-    """Headers that keep browsers from doing what nobody means, on every answer."""
+    """Adds security headers to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Handle a request."""
 
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -162,13 +158,13 @@ class Headers:
 
 
 class SlashesInIds:
-    """Lets ids of plans have slashes: ``%2F`` in a path does not divide it."""
+    """Supports slashes in plan ids: ``%2F`` in a path is not a separator."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Handle a request."""
         raw = scope.get("raw_path") or b""
         if scope["type"] == "http" and b"%2f" in raw.lower():
             parts = raw.split(b"?")[0].decode("latin-1").split("/")

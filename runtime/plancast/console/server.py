@@ -1,4 +1,4 @@
-"""The console's HTTP server: bound before it says where it is, ended in order."""
+"""The console's HTTP server."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ END_SECONDS = 3
 
 
 class _Uvicorn(uvicorn.Server):
-    """Leaves the process' signals to who has started it."""
+    """Leaves signals to the command."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Do nothing."""
         yield
 
 
@@ -36,15 +36,15 @@ class ConsoleServer:
     """``async with ConsoleServer(bus, settings) as server: print(server.url)``.
 
     Args:
-        bus: The connection to the deployment; who made it closes it.
-        settings: ``settings.console`` says where it listens and who may use it.
-        actors: Asks what runs in Ray.
-        any_port: Whether a free port will do where the one of the settings is taken.
-        own_token: What is asked for when the settings have no tokens; a random one when it is empty.
+        bus: Connection to the deployment; its creator closes it.
+        settings: ``settings.console`` has address, port and tokens.
+        actors: Queries the actors on Ray.
+        any_port: Use a free port when the port of the settings is in use.
+        own_token: Token when the settings have none; a random one when empty.
 
     Raises:
-        InvalidApp: it is to listen off the loopback without tokens.
-        OSError: the port is taken.
+        InvalidApp: the address is not loopback, and there are no tokens.
+        OSError: the port is in use.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class ConsoleServer:
 
     @property
     def token(self) -> str:
-        """What is asked for since the settings have no tokens; empty when they have."""
+        """The token when the settings have none; else empty."""
         keyring: Keyring = self.app.state.keyring
         return keyring.own_token
 
     @property
     def link(self) -> str:
-        """Where people open it: the URL, with the token when it is not one of the settings: a secret then.
+        """The URL for a browser; a secret when it contains the token.
 
-        The token is in the fragment, which browsers send to nobody; the page takes it from there and opens a session.
+        The token is in the fragment, which browsers do not send; the page reads it and opens a session.
         """
         return f"{self.url}/#token={self.token}" if self.token else self.url
 
@@ -98,7 +98,7 @@ class ConsoleServer:
                 while not self._server.started:
                     if self._serving.done():
                         await self._serving
-                        raise RuntimeError("the console's server has ended while it started; the log says why")
+                        raise RuntimeError("the console's server ended during its start; see the log")
                     await asyncio.sleep(0.01)
         except BaseException:
             await self.end()
@@ -112,7 +112,7 @@ class ConsoleServer:
         await self.end()
 
     async def end(self) -> None:
-        """End in order: streams and long polls first; other requests have 3 seconds."""
+        """Shut down: streams and long polls end at once, other requests have 3 seconds."""
         backend: Backend = self.app.state.backend
         backend.closing.set()  # streams and long polls end now
         self._server.should_exit = True
@@ -129,7 +129,7 @@ class ConsoleServer:
 
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, event loops know that they may send small pieces without delay.
+    # Event loops set TCP_NODELAY only on sockets whose protocol is given.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -188,7 +188,7 @@ async def test_what_cannot_be_is_refused_with_a_problem_that_says_why(api: Api) 
     ended = await api.failed()
     assert "failed" in (await api.post(f"/plans/{ended}/pause", {}, 409))["detail"]
     plan = await api.waiting()
-    assert "route of its own" in (await api.post(f"/plans/{plan}/signal", {"event_type": "plan.cancel"}, 422))["detail"]
+    assert "its own route" in (await api.post(f"/plans/{plan}/signal", {"event_type": "plan.cancel"}, 422))["detail"]
     assert "plan_id" not in await api.post(f"/plans/{plan}/signal", {"event_type": "a", "date": {}}, 422)
     await api.post(f"/plans/{plan}/retry", {}, 409)
     huge = {"event_type": "order.goal", "data": {"item": "x" * 3_000_000}}

@@ -1,4 +1,4 @@
-"""The page of the API: what its schema says, as HTML, without anything from elsewhere."""
+"""Documentation page of the API: its schema as HTML, without external resources."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ routes = APIRouter(include_in_schema=False)
 
 @routes.get("/docs")
 async def docs(request: Request) -> HTMLResponse:
-    """The schema for people."""
+    """Serve the documentation."""
     return HTMLResponse(render(request.app.openapi()))
 
 
 def render(schema: Mapping[str, Any]) -> str:
-    """An OpenAPI schema as a page."""
+    """Render an OpenAPI schema as HTML."""
     info = schema["info"]
     return "".join(
         [
@@ -55,9 +55,9 @@ def _operations(schema: Mapping[str, Any]) -> Iterator[str]:
         for method, operation in operations.items():
             tag = (operation.get("tags") or ["other"])[0]
             tags.setdefault(tag, []).append(_operation(method, path, operation))
-    for tag, told in tags.items():
+    for tag, rendered in tags.items():
         yield f"<h2>{escape(tag.capitalize())}</h2>"
-        yield from told
+        yield from rendered
 
 
 def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
@@ -93,7 +93,7 @@ def _schema(name: str, schema: Mapping[str, Any]) -> str:
 
 
 def _type(schema: Mapping[str, Any]) -> str:
-    """A type in a few words, with a link where it has a name."""
+    """Short text for a type, with a link to a named schema."""
     if "$ref" in schema:
         name = escape(str(schema["$ref"]).rpartition("/")[2])
         return f"<a href='#{name}'>{name}</a>"

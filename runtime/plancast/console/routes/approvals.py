@@ -1,4 +1,4 @@
-"""What waits for a person: the approvals of all plans."""
+"""Lists the plans that wait for an approval."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from plancast.console.schemas.plan_actions import ApprovalOf, Approvals
-from plancast.console.service.approvals import Asking, asked_of_people
+from plancast.console.service.approvals import ApprovalFinder, human_events
 from plancast.console.service.backend import Backend, Here
 from plancast.console.service.limits import Looking
-from plancast.console.service.plan_index import LOOKED_THROUGH, Row
+from plancast.console.service.plan_index import SEARCH_BATCH, Row
 from plancast.console.views.plans import approval_of, summary_of
 
 routes = APIRouter(tags=["approvals"])
 
 
-@routes.get("/approvals", summary="Plans that wait for a person", dependencies=[Looking])
+@routes.get("/approvals", summary="Plans that wait for an approval", dependencies=[Looking])
 async def list_approvals(
     backend: Here,
     tenant_id: Annotated[str, Query(max_length=400)] = "",
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(max_length=30, pattern="^[0-9]+$")] = None,
 ) -> Approvals:
-    """The newest first: why, with what is to be judged, and the event that answers it."""
+    """Newest first, with the reason, the payload and the event that answers it."""
     index = await backend.plans()
-    people = await asked_of_people(backend)
-    asking = Asking(backend, people)
+    people = await human_events(backend)
+    asking = ApprovalFinder(backend, people)
     rows = list(index.rows())
     await asking.learn({row.summary.machine for row in rows if row.summary.machine})
     waiting: list[Row] = []
-    for first in range(0, len(rows), LOOKED_THROUGH):
-        some = rows[first : first + LOOKED_THROUGH]
+    for first in range(0, len(rows), SEARCH_BATCH):
+        some = rows[first : first + SEARCH_BATCH]
         waiting += [row for row in some if asking.may(row) and (not tenant_id or row.summary.tenant_id == tenant_id)]
         await asyncio.sleep(0)
     items: list[ApprovalOf] = []

@@ -1,4 +1,4 @@
-"""Writes that no event of a plan tells of: who made them, kept for a month."""
+"""Audit log of writes that no plan's history records, kept for 30 days."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ routes = APIRouter(tags=["writes"])
 
 
 async def note(backend: Backend, by: str, what: str, subject: str) -> None:
-    """Keep a write: who has done what to what."""
-    said: dict[str, Any] = {"by": by, "what": what, "subject": subject, "at": time.time()}
-    await backend.bus.registry.put(KIND, uuid4().hex, said, ttl=KEPT_SECONDS)
+    """Record a write."""
+    record: dict[str, Any] = {"by": by, "what": what, "subject": subject, "at": time.time()}
+    await backend.bus.registry.put(KIND, uuid4().hex, record, ttl=KEPT_SECONDS)
     logger.info("%s: %s", what, subject, extra={"by": by})
 
 
-@routes.get("/writes", summary="Who has done what, besides moving plans")
+@routes.get("/writes", summary="Audit log of replays and forks")
 async def list_writes(backend: Here) -> Writes:
-    """Replays of dead letters, and forks, of the last 30 days, the newest first. Moves stand in plans' histories."""
+    """Replays of dead letters and forks of the last 30 days, newest first. Plans' histories record other actions."""
     kept = (await backend.bus.registry.list(KIND)).values()
     newest = sorted(kept, key=lambda each: float(each["at"]), reverse=True)[:MOST]
     return Writes(items=[Write.model_validate(each) for each in newest])

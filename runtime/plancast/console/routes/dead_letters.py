@@ -1,4 +1,4 @@
-"""Messages that could not be processed: look, and send again."""
+"""Lists and replays messages that could not be processed."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def _fields(letter: DeadLetter) -> dict[str, Any]:
 
 
 def _decoded(letter: DeadLetter) -> Any:
-    """The payload as a value, or as text; None when it is neither. It may be anything: nobody could process it."""
+    """The payload as a value or text; None when it is neither. It may be malformed in any way."""
     try:
         value = load(letter.payload, letter.content_type)
         return json.loads(to_json(value, bytes_mode="base64", inf_nan_mode="null"))
-    except (InvalidEnvelope, ValueError, RecursionError):  # half of a surrogate pair has no JSON form, for one
+    except (InvalidEnvelope, ValueError, RecursionError):  # such as a lone surrogate, which JSON cannot represent
         try:
             return letter.payload.decode()
         except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""What runs: apps, dispatchers, hosts, reasoners, workers, and the streams."""
+"""The deployment: apps, dispatchers, hosts, reasoners, workers and streams."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ routes = APIRouter(tags=["deployment"])
 
 @routes.get("/apps", summary="The deployed apps")
 async def list_apps(backend: Here) -> Apps:
-    """Their goals, with who plans them, and their tasks."""
+    """Their goals with planners, and their tasks."""
     registered, agents = await asyncio.gather(backend.bus.registry.list("app"), backend.registry.agents())
     items = []
     for name, app in sorted(registered.items()):
@@ -54,11 +54,11 @@ async def list_apps(backend: Here) -> Apps:
     return Apps(items=items)
 
 
-@routes.get("/deployment", summary="What runs")
+@routes.get("/deployment", summary="Actors and streams")
 async def get_deployment(backend: Here) -> DeploymentOf:
     """The actors with their load, and the streams with their consumers.
 
-    Where Ray cannot be asked, dispatchers are known by their consumers and workers by their registration.
+    Without access to Ray, dispatchers are derived from their consumers, and workers from their registrations.
     """
     health, actors = await asyncio.gather(backend.bus.health(), _actors(backend))
     nats = _nats(health)
@@ -94,14 +94,13 @@ async def _actors(backend: Backend) -> dict[str, Any] | None:
     try:
         async with asyncio.timeout(ACTORS_SECONDS):
             return await backend.actors()
-    except Exception as error:  # whatever Ray raises, the rest can be told
-        logger.warning("the actors cannot be asked: %s: %s", type(error).__name__, error)
+    except Exception as error:  # Ray raises many types; the rest of the report is valid
+        logger.warning("the actors cannot be queried: %s: %s", type(error).__name__, error)
         return None
 
 
 def _known(actor: dict[str, Any]) -> dict[str, Any]:
-    said = {"alive": True} | actor
-    return {key: value for key, value in said.items() if key not in ("plans", "kind")}
+    return {key: value for key, value in {"alive": True, **actor}.items() if key not in ("plans", "kind")}
 
 
 def _by_consumers(nats: NatsOf) -> list[DispatcherOf]:
@@ -109,7 +108,7 @@ def _by_consumers(nats: NatsOf) -> list[DispatcherOf]:
     for stream in nats.streams:
         for consumer in stream.consumers:
             if consumer.name.startswith(CONSUMER_PREFIX):
-                of = _OWNER.search(consumer.name)  # those without a number are the only one's, or shared by all
+                of = _OWNER.search(consumer.name)  # no number: a single dispatcher, or a shared consumer
                 name = f"dispatcher-{of[1] if of else 0}"
                 each = found.setdefault(name, DispatcherOf(name=name, outstanding=0, waiting=0, alive=False))
                 each.outstanding = (each.outstanding or 0) + consumer.ack_pending

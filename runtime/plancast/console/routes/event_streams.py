@@ -1,4 +1,4 @@
-"""Server-sent events: the list of plans as it changes, and one plan until it ends."""
+"""Server-sent events for the list of plans and for single plans."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
 from plancast.client.results import response_of
-from plancast.console.routes.plans import PlanId, wanted
+from plancast.console.routes.plans import PlanId, plan_query
 from plancast.console.schemas.plans import PlanStanding, Result
 from plancast.console.service.auth import By
 from plancast.console.service.backend import Backend, Here
-from plancast.console.service.plan_index import Wanted
+from plancast.console.service.plan_index import PlanQuery
 from plancast.console.views.plans import entry_of, summary_of
 from plancast.plan.status import PlanStatus
 from plancast_bus.errors import BusUnavailable
@@ -29,21 +29,21 @@ from plancast_bus.ports.checkpoints import Checkpoint
 logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
 MOST_A_TICK = 100
-"""Changes of the list that are told one by one; of more, only the newest are, and that there are more."""
+"""Maximum number of changes per tick that are sent one by one; older ones are skipped with a `more` event."""
 MOST_LOOKED_AT = 5_000
-"""Changes of the list that are looked at in a tick."""
+"""Maximum number of changes per tick that are examined."""
 COUNTS_SECONDS = 1.0
 COUNTS_REST = 10
-"""How many times what counting took lies between two counts."""
+"""Minimum pause between two counts, in multiples of a count's duration."""
 SEND_SECONDS = 30.0
-"""How long a reader may take nothing before its stream is ended; it may go on where it was."""
+"""Seconds without progress after which a slow client's stream is closed; the client can resume."""
 AGAIN_SECONDS = 0.5
 PING_SECONDS = 15
 routes = APIRouter(prefix="/plans", tags=["streams"])
 
 
 def _stream_of(*names: str) -> dict[int | str, dict[str, Any]]:
-    """How the schema tells of a stream: by what each of its events is."""
+    """OpenAPI response of a stream with these events."""
     event = {
         "type": "object",
         "properties": {
@@ -62,7 +62,7 @@ def _event(name: str, body: BaseModel | dict[str, Any], number: int | None = Non
 
 
 class _Stream(EventSourceResponse):
-    """A stream that holds a slot for as long as it is sent."""
+    """A response that holds a slot while it streams."""
 
     def __init__(self, events: AsyncIterator[ServerSentEvent], slot: AbstractContextManager[None]) -> None:
         headers = {"Cache-Control": "no-store"}
@@ -74,7 +74,7 @@ class _Stream(EventSourceResponse):
             try:
                 await super().__call__(scope, receive, send)
             except* SendTimeoutError:
-                logger.info("a stream is ended: its reader takes nothing")
+                logger.info("closed a stream whose client does not read")
 
 
 @routes.get(
@@ -83,21 +83,21 @@ class _Stream(EventSourceResponse):
     response_class=EventSourceResponse,
     responses=_stream_of("plan", "counts", "more"),
 )
-async def stream_plans(backend: Here, by: By, asked: Annotated[Wanted, Depends(wanted)]) -> EventSourceResponse:
-    """`plan` with a summary for each change, `counts` at most once a second, `more` where changes were left out."""
+async def stream_plans(backend: Here, by: By, asked: Annotated[PlanQuery, Depends(plan_query)]) -> EventSourceResponse:
+    """Events: `plan` with a summary per change, `counts` at most once a second, `more` for skipped changes."""
     return _Stream(_changes(backend, asked), backend.streams.held_by(by))
 
 
-async def _changes(backend: Backend, asked: Wanted) -> AsyncIterator[ServerSentEvent]:
-    # A plan that leaves the status that is asked for is a change of the list too, so the status does not count here.
+async def _changes(backend: Backend, asked: PlanQuery) -> AsyncIterator[ServerSentEvent]:
+    # The status is not filtered: a plan that leaves the plan_query status is a change of the list as well.
     index, loop = backend.index, asyncio.get_running_loop()
-    told: dict[str, int] | None = None
+    sent: dict[str, int] | None = None
     due, seen = float("-inf"), index.version
     while not backend.closing.is_set():
-        # Nothing waits here for a slow reader: what moved meanwhile is found in the index, each plan once.
+        # No queue per client: changes since the last tick are read from the index, once per plan.
         moved = index.changed_after(seen, MOST_LOOKED_AT)
         seen = index.version
-        rows = list(asked.among(moved))
+        rows = list(asked.select(moved))
         if len(rows) > MOST_A_TICK:
             yield _event("more", {"skipped": len(rows) - MOST_A_TICK})
         for row in reversed(rows[:MOST_A_TICK]):
@@ -106,9 +106,9 @@ async def _changes(backend: Backend, asked: Wanted) -> AsyncIterator[ServerSentE
             began = loop.time()
             counts = await backend.counts(asked)
             due = began + max(COUNTS_SECONDS, COUNTS_REST * (loop.time() - began))
-            if counts != told:
-                told = counts
-                yield _event("counts", told)
+            if counts != sent:
+                sent = counts
+                yield _event("counts", sent)
         await _pause(backend, TICK_SECONDS)
 
 
@@ -122,12 +122,12 @@ async def stream_plan(
     backend: Here,
     by: By,
     plan_id: PlanId,
-    after: Annotated[int | None, Query(ge=0, le=2**53, description="Turns behind this revision.")] = None,
+    after: Annotated[int | None, Query(ge=0, le=2**53, description="Only turns after this revision.")] = None,
     last_event_id: Annotated[str | None, Header(max_length=30)] = None,
 ) -> EventSourceResponse:
-    """`status` at first and when it changes, `change` with each turn, and `end` with the result.
+    """Events: `status` first and with each change of it, `change` with each turn, `end` with the result.
 
-    Without `after` or `Last-Event-ID` it begins with the newest turn.
+    Without `after` or `Last-Event-ID` the stream starts with the newest turn.
     """
     checkpoint = await backend.checkpoint(plan_id)
     if after is None and last_event_id is not None and last_event_id.isascii() and last_event_id.isdigit():
@@ -159,7 +159,7 @@ async def _turns(backend: Backend, first: Checkpoint, after: int) -> AsyncIterat
 
 
 async def _checkpoints(backend: Backend, first: Checkpoint) -> AsyncGenerator[Checkpoint, None]:
-    """A plan's checkpoints until the server ends; the loss of NATS does not end them."""
+    """Yield a plan's checkpoints until the server ends, also across losses of NATS."""
     newest, moved = first, asyncio.Event()
 
     async def keep_up() -> None:

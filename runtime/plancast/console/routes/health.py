@@ -1,4 +1,4 @@
-"""Whether the console lives, and whether the deployment can work."""
+"""Liveness of the console and readiness of the deployment."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ PATIENCE = 5.0
 routes = APIRouter(tags=["health"])
 
 
-@routes.get("/healthz", summary="Whether the console lives")
+@routes.get("/healthz", summary="Liveness of the console")
 async def healthz() -> Health:
-    """It answers, so it does."""
+    """Always succeeds."""
     return Health()
 
 
-@routes.get("/readyz", summary="Whether plans can be run", responses={503: {"model": Readiness}})
+@routes.get("/readyz", summary="Readiness of the deployment", responses={503: {"model": Readiness}})
 async def readyz(backend: Here, response: Response) -> Readiness:
-    """NATS answers, the streams are there, and a dispatcher and a host are alive."""
+    """Ready when NATS answers, the streams exist, and a dispatcher and a host are alive."""
     checks = await _checks(backend)
     ready = all(check.ok for check in checks)
     response.status_code = 200 if ready else 503
@@ -36,7 +36,7 @@ async def _checks(backend: Backend) -> list[Check]:
             health = await backend.bus.health()
             apps = await backend.bus.registry.list("app")
     except (BusError, TimeoutError) as error:
-        return [Check(name="nats", ok=False, detail=str(error) or "it does not answer in time")]
+        return [Check(name="nats", ok=False, detail=str(error) or "no response in time")]
     missing = [name for name, stream in health["streams"].items() if stream.get("missing")]
     readers = {
         name: consumer
@@ -50,17 +50,17 @@ async def _checks(backend: Backend) -> list[Check]:
         Check(
             name="streams",
             ok=not missing,
-            detail=f"missing: {', '.join(missing)}" if missing else f"all {len(health['streams'])} are there",
+            detail=f"missing: {', '.join(missing)}" if missing else f"all {len(health['streams'])} exist",
         ),
         Check(
             name="dispatchers",
             ok=read,
-            detail=f"{len(readers)} consumers are read" if read else "nobody reads the streams",
+            detail=f"{len(readers)} consumers are read" if read else "no dispatcher reads the streams",
         ),
-        # Each host keeps its app registered for as long as it lives.
+        # Each host keeps its app registered while it is alive.
         Check(
             name="hosts",
             ok=bool(apps),
-            detail=f"deployed: {', '.join(sorted(apps))}" if apps else "no host says that it lives",
+            detail=f"deployed: {', '.join(sorted(apps))}" if apps else "no host has registered",
         ),
     ]

@@ -1,4 +1,4 @@
-"""Moving plans over the API: signal, pause, resume, cancel, and the rest. What is sent says who sent it."""
+"""Control of plans: signal, pause, resume, cancel and more. Events carry the user's name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plancast.console.schemas.plan_actions import (
     Retried,
     Signal,
 )
-from plancast.console.service.approvals import asked_of_people
+from plancast.console.service.approvals import human_events
 from plancast.console.service.auth import By
 from plancast.console.service.backend import Backend, Here
 from plancast.console.service.errors import Refused
@@ -30,82 +30,82 @@ from plancast.turn.controls import CONTROLS
 
 routes = APIRouter(prefix="/plans/{plan_id}", tags=["moves"])
 RETRY_OF = "retry_of"
-"""Where a goal's metadata names the plan that it tries anew."""
+"""Key of a goal's metadata with the id of the retried plan."""
 
 
-@routes.post("/signal", status_code=202, summary="Send a plan an event")
-async def signal(backend: Here, by: By, plan_id: PlanId, said: Signal, key: IdempotencyKey = None) -> Accepted:
-    """What the event says becomes the result of the state that waits for it; one that comes early is kept."""
-    if said.event_type in CONTROLS or said.event_type == FORK:
-        raise Refused(422, f"{said.event_type} steers plans: use the route of its own")
-    return await _send(backend, plan_id, said.event_type, said.data, by, key)
+@routes.post("/signal", status_code=202, summary="Send an event to a plan")
+async def signal(backend: Here, by: By, plan_id: PlanId, body: Signal, key: IdempotencyKey = None) -> Accepted:
+    """The data becomes the result of the state that waits for the event; an early event is stored."""
+    if body.event_type in CONTROLS or body.event_type == FORK:
+        raise Refused(422, f"{body.event_type} is a control event: use its own route")
+    return await _send(backend, plan_id, body.event_type, body.data, by, key)
 
 
-@routes.post("/pause", status_code=202, summary="Hold a plan")
-async def pause(backend: Here, by: By, plan_id: PlanId, said: Reason, key: IdempotencyKey = None) -> Accepted:
-    """It takes no step until it is resumed."""
-    return await _send(backend, plan_id, PAUSE, {"reason": said.reason or "paused"}, by, key)
+@routes.post("/pause", status_code=202, summary="Pause a plan")
+async def pause(backend: Here, by: By, plan_id: PlanId, body: Reason, key: IdempotencyKey = None) -> Accepted:
+    """The plan makes no progress until it is resumed."""
+    return await _send(backend, plan_id, PAUSE, {"reason": body.reason or "paused"}, by, key)
 
 
-@routes.post("/resume", status_code=202, summary="Let a paused plan go on")
-async def resume(backend: Here, by: By, plan_id: PlanId, said: Resumption, key: IdempotencyKey = None) -> Accepted:
-    """With ``data`` as its ``user_input``."""
-    return await _send(backend, plan_id, RESUME, {"input": said.data}, by, key)
+@routes.post("/resume", status_code=202, summary="Resume a paused plan")
+async def resume(backend: Here, by: By, plan_id: PlanId, body: Resumption, key: IdempotencyKey = None) -> Accepted:
+    """``data`` becomes the plan's ``user_input``."""
+    return await _send(backend, plan_id, RESUME, {"input": body.data}, by, key)
 
 
 @routes.post("/cancel", status_code=202, summary="Cancel a plan and its children")
-async def cancel(backend: Here, by: By, plan_id: PlanId, said: Reason, key: IdempotencyKey = None) -> Accepted:
-    """The requester and the history are told why."""
-    return await _send(backend, plan_id, CANCEL, {"reason": said.reason or "cancelled"}, by, key)
+async def cancel(backend: Here, by: By, plan_id: PlanId, body: Reason, key: IdempotencyKey = None) -> Accepted:
+    """The requester and the history receive the reason."""
+    return await _send(backend, plan_id, CANCEL, {"reason": body.reason or "cancelled"}, by, key)
 
 
-@routes.post("/reject", status_code=202, summary="Fail a plan")
-async def reject(backend: Here, by: By, plan_id: PlanId, said: Reason, key: IdempotencyKey = None) -> Accepted:
-    """It ends as failed, because it may not go on like this."""
-    return await _send(backend, plan_id, REJECT, {"reason": said.reason or "rejected"}, by, key)
+@routes.post("/reject", status_code=202, summary="Reject a plan")
+async def reject(backend: Here, by: By, plan_id: PlanId, body: Reason, key: IdempotencyKey = None) -> Accepted:
+    """The plan ends as failed."""
+    return await _send(backend, plan_id, REJECT, {"reason": body.reason or "rejected"}, by, key)
 
 
-@routes.post("/redirect", status_code=202, summary="Give a plan's goal new data")
-async def redirect(backend: Here, by: By, plan_id: PlanId, said: Redirection, key: IdempotencyKey = None) -> Accepted:
-    """Its planner is shown the new data the next time it is asked."""
-    return await _send(backend, plan_id, REDIRECT, {"goal_data": said.goal_data}, by, key)
+@routes.post("/redirect", status_code=202, summary="Replace the data of a plan's goal")
+async def redirect(backend: Here, by: By, plan_id: PlanId, body: Redirection, key: IdempotencyKey = None) -> Accepted:
+    """The planner sees the new data with its next decision."""
+    return await _send(backend, plan_id, REDIRECT, {"goal_data": body.goal_data}, by, key)
 
 
-@routes.post("/inject", status_code=202, summary="Hand a plan's planner context")
-async def inject(backend: Here, by: By, plan_id: PlanId, said: Injection, key: IdempotencyKey = None) -> Accepted:
-    """Any JSON, shown to the planner the next time it is asked."""
-    return await _send(backend, plan_id, INJECT, {"context": said.context}, by, key)
+@routes.post("/inject", status_code=202, summary="Add context for a plan's planner")
+async def inject(backend: Here, by: By, plan_id: PlanId, body: Injection, key: IdempotencyKey = None) -> Accepted:
+    """Any JSON; the planner sees it with its next decision."""
+    return await _send(backend, plan_id, INJECT, {"context": body.context}, by, key)
 
 
 @routes.post("/approve", status_code=202, summary="Approve what a plan waits for")
-async def approve(backend: Here, by: By, plan_id: PlanId, said: Approved, key: IdempotencyKey = None) -> Accepted:
-    """Sends the event that it expects, with ``{"approved": true}`` and your data; or resumes it, where it expects none.
+async def approve(backend: Here, by: By, plan_id: PlanId, body: Approved, key: IdempotencyKey = None) -> Accepted:
+    """Sends the expected event with ``{"approved": true}`` and your data, or resumes a plan that expects none.
 
-    409 when it waits for no person.
+    409 when the plan does not wait for an approval.
     """
     if key is not None and (done := await _done(backend, plan_id, _event_id(plan_id, "approve", by, key))) is not None:
         return done
     checkpoint = await backend.checkpoint(plan_id)
     if PlanStatus(checkpoint.summary.status).finished:
-        raise PlanFinished(f"plan {plan_id} is {checkpoint.summary.status} and waits for nobody")
+        raise PlanFinished(f"plan {plan_id} is {checkpoint.summary.status} and does not wait for an approval")
     state, history = await backend.state(checkpoint), await backend.history(checkpoint)
-    wanted = approval_of(state, history, await asked_of_people(backend))
+    wanted = approval_of(state, history, await human_events(backend))
     if wanted is None:
-        raise Refused(409, f"plan {plan_id} waits for no person")
+        raise Refused(409, f"plan {plan_id} does not wait for an approval")
     data: dict[str, Any] = {"approved": True, "approved_by": by}
-    data |= {"comment": said.comment} if said.comment else {}
-    data |= said.data
+    data |= {"comment": body.comment} if body.comment else {}
+    data |= body.data
     kind = wanted.expected_event or RESUME
     return await _send(backend, plan_id, kind, data if wanted.expected_event else {"input": data}, by, key, "approve")
 
 
-@routes.post("/retry", status_code=201, summary="Try a failed plan anew")
-async def retry(backend: Here, by: By, plan_id: PlanId, said: Nothing, key: IdempotencyKey = None) -> Retried:
-    """A new plan with the same goal, session, user and tenant. 409 unless it has failed or was cancelled."""
+@routes.post("/retry", status_code=201, summary="Retry a failed plan")
+async def retry(backend: Here, by: By, plan_id: PlanId, body: Nothing, key: IdempotencyKey = None) -> Retried:
+    """Starts a new plan with the same goal, session, user and tenant. 409 unless the plan failed or was cancelled."""
     checkpoint = await backend.checkpoint(plan_id)
     plan = checkpoint.summary
     if plan.status not in (PlanStatus.FAILED, PlanStatus.CANCELLED):
-        raise Refused(409, f"plan {plan_id} is {plan.status}: only one that failed or was cancelled is tried anew")
+        raise Refused(409, f"plan {plan_id} is {plan.status}: only a failed or cancelled plan can be retried")
     state = await backend.state(checkpoint)
     handle = await backend.client.submit(
         state["goal_event"],
@@ -141,7 +141,7 @@ def _event_id(plan_id: str, move: str, by: str, key: str) -> str:
 
 
 async def _done(backend: Backend, plan_id: str, event_id: str) -> Accepted | None:
-    """What was answered to a request that was sent before under the same key, if the plan has taken its event."""
+    """The response to an earlier request with the same idempotency key, if the plan has processed its event."""
     history = await backend.history(await backend.checkpoint(plan_id))
     if any((entry.get("event") or {}).get("id") == event_id for entry in history):
         return Accepted(plan_id=plan_id, event_id=event_id)

@@ -1,4 +1,4 @@
-"""Plans over the API: list, submit, look at one."""
+"""Lists, submits and shows plans."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from plancast.console.schemas.plans import (
     Submitted,
     Tree,
 )
-from plancast.console.service.approvals import asked_of_people
+from plancast.console.service.approvals import human_events
 from plancast.console.service.auth import By
 from plancast.console.service.backend import Backend, Here
 from plancast.console.service.errors import Refused
 from plancast.console.service.limits import Looking
-from plancast.console.service.plan_index import Sort, Wanted
+from plancast.console.service.plan_index import PlanQuery, Sort
 from plancast.console.views.graph import graph_of
 from plancast.console.views.plans import approval_of, entry_of, groups_of, summary_of, usage_of, waits_of
 from plancast.json_values.normalize import plain
@@ -37,16 +37,16 @@ from plancast.plan.status import PlanStatus
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 
 SLASH = "\ue000"
-"""Stands for a slash inside a plan's id, see :mod:`plancast.console.api`."""
+"""Represents a slash inside a plan id; see :mod:`plancast.console.api`."""
 MAX_CHILDREN = 200
 MAX_TREE = 2000
-"""Plans of a tree that are shown."""
+"""Maximum number of plans in a tree."""
 MAX_WAIT = 60.0
 MOST_WORDS = 16
 
 PlanId = Annotated[
     str,
-    Path(min_length=1, max_length=400, description="The plan's id."),
+    Path(min_length=1, max_length=400, description="Id of the plan."),
     AfterValidator(lambda name: name.replace(SLASH, "/")),
 ]
 IdempotencyKey = Annotated[
@@ -56,55 +56,55 @@ IdempotencyKey = Annotated[
         min_length=1,
         max_length=200,
         pattern=r"^[\x21-\x7e]+$",
-        description="The same key sent twice counts once.",
+        description="Requests with the same key take effect once.",
     ),
 ]
-Statuses = Annotated[list[PlanStatus | Literal[""]] | None, Query(description="Only plans of these statuses.")]
+Statuses = Annotated[list[PlanStatus | Literal[""]] | None, Query(description="Only plans with these statuses.")]
 routes = APIRouter(prefix="/plans", tags=["plans"])
 
 
-def wanted(
+def plan_query(
     status: Statuses = None,
     session_id: Annotated[str, Query(max_length=400)] = "",
     tenant_id: Annotated[str, Query(max_length=400)] = "",
     goal: Annotated[str, Query(max_length=400)] = "",
     parent: Annotated[str, Query(max_length=400)] = "",
     text: Annotated[
-        str, Query(max_length=400, description="Words that plan id, goal, state, session, user or tenant have.")
+        str, Query(max_length=400, description="Words in plan id, goal, state, session, user or tenant.")
     ] = "",
-) -> Wanted:
-    """The filters of a list, out of its query."""
+) -> PlanQuery:
+    """Read the filters of a list from its query."""
     if len(text.split()) > MOST_WORDS:
-        raise Refused(422, f"query.text: at most {MOST_WORDS} words can be searched for")
-    return Wanted(frozenset(str(each) for each in status or () if each), session_id, tenant_id, goal, parent, text)
+        raise Refused(422, f"query.text: at most {MOST_WORDS} words are allowed")
+    return PlanQuery(frozenset(str(each) for each in status or () if each), session_id, tenant_id, goal, parent, text)
 
 
 def stable_id(*parts: str) -> str:
-    """The same id for the same parts."""
+    """A deterministic id."""
     return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:32]
 
 
 def sendable(data: Any) -> Any:
-    """Data as an event can carry it.
+    """Normalize the data of an event.
 
     Raises:
-        Refused: it has numbers that JSON does not know, or is nested too deep.
+        Refused: it contains NaN or infinity, or is nested too deep.
     """
     try:
         return plain(data)
     except (TypeError, ValueError) as error:
-        raise Refused(422, f"that cannot be sent: {error}") from error
+        raise Refused(422, f"the data cannot be sent: {error}") from error
 
 
 @routes.get("", summary="List plans", dependencies=[Looking])
 async def list_plans(
     backend: Here,
-    asked: Annotated[Wanted, Depends(wanted)],
+    asked: Annotated[PlanQuery, Depends(plan_query)],
     sort: Sort = "updated",
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    cursor: Annotated[str | None, Query(max_length=1000, description="The `next` of the page before.")] = None,
+    cursor: Annotated[str | None, Query(max_length=1000, description="`next` of the previous page.")] = None,
 ) -> PlanPage:
-    """The plans that are kept, the newest first, with their numbers by status."""
+    """Stored plans, newest first, with their counts by status."""
     index = await backend.plans()
     found = await backend.found(asked)
     try:
@@ -122,27 +122,27 @@ async def list_plans(
 
 @routes.post("", status_code=201, summary="Submit a goal", responses={200: {"model": Submitted}})
 async def submit(
-    backend: Here, by: By, said: Submission, response: Response, idempotency_key: IdempotencyKey = None
+    backend: Here, by: By, body: Submission, response: Response, idempotency_key: IdempotencyKey = None
 ) -> Submitted:
-    """Publish a goal; answers when it is durable. 200 when its correlation id has a plan already."""
-    name = said.correlation_id
+    """Publishes a goal durably. 200 when the correlation id already has a plan."""
+    name = body.correlation_id
     if name is None and idempotency_key is not None:
         name = stable_id("submit", by, idempotency_key)
     if name is not None:
         known = await backend.bus.checkpoints.load(name)
-        if known is not None and (said.tenant_id or "") == known.summary.tenant_id:
+        if known is not None and (body.tenant_id or "") == known.summary.tenant_id:
             response.status_code = 200
             return Submitted(plan_id=known.summary.plan_id, status=PlanStatus(known.summary.status))
         if known is not None:
-            raise Refused(409, f"the correlation id {name[:200]} is used already")
+            raise Refused(409, f"the correlation id {name[:200]} is already in use")
     handle = await backend.client.submit(
-        said.event_type,
-        sendable(said.data),
-        response_event=said.response_event,
+        body.event_type,
+        sendable(body.data),
+        response_event=body.response_event,
         correlation_id=name,
-        session_id=said.session_id,
-        user_id=said.user_id,
-        tenant_id=said.tenant_id,
+        session_id=body.session_id,
+        user_id=body.user_id,
+        tenant_id=body.tenant_id,
         metadata={BY: by},
     )
     backend.submitted(handle.plan_id)
@@ -151,10 +151,10 @@ async def submit(
 
 @routes.get("/{plan_id}", summary="A plan")
 async def get_plan(backend: Here, plan_id: PlanId) -> Plan:
-    """All of a plan but its history: where it stands, what it waits for, what it has learned."""
+    """The plan without its history: state, open requests and results."""
     checkpoint = await backend.checkpoint(plan_id)
     state, history = await backend.state(checkpoint), await backend.history(checkpoint)
-    people = await asked_of_people(backend)
+    people = await human_events(backend)
     index = await backend.plans()
     ended = response_of(checkpoint) or {}
     return Plan(
@@ -177,9 +177,9 @@ async def get_plan(backend: Here, plan_id: PlanId) -> Plan:
     )
 
 
-@routes.get("/{plan_id}/status", summary="Where a plan stands")
+@routes.get("/{plan_id}/status", summary="A plan's status")
 async def get_status(backend: Here, plan_id: PlanId) -> PlanStanding:
-    """Status and revision; pending, and 0, while it has not begun."""
+    """Status and revision; pending with revision 0 before the first turn."""
     return _standing(plan_id, await backend.begun(plan_id))
 
 
@@ -194,7 +194,7 @@ def _standing(plan_id: str, checkpoint: Checkpoint | None) -> PlanStanding:
 async def get_history(
     backend: Here,
     plan_id: PlanId,
-    after: Annotated[int, Query(ge=0, le=2**53, description="Turns behind this revision.")] = 0,
+    after: Annotated[int, Query(ge=0, le=2**53, description="Only turns after this revision.")] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> History:
     """The turns of a plan, oldest first."""
@@ -206,14 +206,14 @@ async def get_history(
 
 @routes.get("/{plan_id}/graph", summary="A plan as a graph")
 async def get_graph(backend: Here, plan_id: PlanId) -> Graph:
-    """Its state machine, or its decisions, laid out, with the way that it took."""
+    """The state machine or the decisions with a layout, and the path that the plan took."""
     checkpoint = await backend.checkpoint(plan_id)
     return graph_of(await backend.state(checkpoint), await backend.history(checkpoint))
 
 
 @routes.get("/{plan_id}/tree", summary="A plan and its children", dependencies=[Looking])
 async def get_tree(backend: Here, plan_id: PlanId) -> Tree:
-    """The plan, the plans that it has started, and theirs, with the groups of tasks of each."""
+    """The plan and all plans started by it, with their task groups."""
     checkpoint = await backend.checkpoint(plan_id)
     await backend.plans()
     return await _tree(backend, checkpoint.summary, {checkpoint.summary.plan_id}, depth=16)
@@ -240,7 +240,7 @@ async def get_result(
     response: Response,
     wait: Annotated[float, Query(ge=0, le=MAX_WAIT, description="Seconds to wait for the end.")] = 0.0,
 ) -> Result | PlanStanding:
-    """What came of a plan; 202 while it has not ended, after waiting as long as asked."""
+    """The result of a plan; 202 when it has not ended within the wait."""
     checkpoint = await backend.begun(plan_id)
     if wait > 0 and (checkpoint is None or response_of(checkpoint) is None):
         with backend.streams.held_by(by):
@@ -255,7 +255,7 @@ async def get_result(
 
 
 async def _end_within(backend: Backend, key: str, seconds: float) -> None:
-    """Wait until a plan has ended, the time is over, or the server ends."""
+    """Wait until a plan or the server ends, at most this long."""
     moved = asyncio.Event()
     with backend.index.listening(lambda row: moved.set() if row.key == key else None):
         ending = asyncio.ensure_future(backend.closing.wait())

@@ -1,4 +1,4 @@
-"""What models have cost: summed over the plans that are kept."""
+"""Usage of models, summed over the stored plans."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plancast.console.views.plans import usage_of
 from plancast_bus.events.codec import unpack
 
 MOST_PLANS = 5000
-"""Plans that are looked into for one report, those that moved last."""
+"""Maximum number of plans in a report, most recently updated first."""
 AT_ONCE = 64
 KEPT = 20_000
 
@@ -27,13 +27,13 @@ GroupBy = Literal["model", "tenant", "planner"]
 
 
 class Ledger:
-    """What plans have spent, remembered for as long as they do not move."""
+    """Caches the usage of plans by their version."""
 
     def __init__(self) -> None:
         self._kept: FIFOCache[str, tuple[int, Usage]] = FIFOCache(KEPT)
 
     async def of(self, backend: Backend, row: Row) -> Usage | None:
-        """What a plan has spent; None when it is gone."""
+        """Usage of a plan; None when it no longer exists."""
         kept = self._kept.get(row.key)
         if kept is not None and kept[0] == row.version:
             return kept[1]
@@ -56,17 +56,17 @@ def _ledger(request: Request) -> Ledger:
     return found
 
 
-@routes.get("/usage", summary="What models have cost", dependencies=[Looking])
+@routes.get("/usage", summary="Usage of models", dependencies=[Looking])
 async def get_usage(
     request: Request,
     backend: Here,
     group_by: GroupBy = "model",
     hours: Annotated[float, Query(gt=0, le=24 * 366)] = 24,
 ) -> UsageReport:
-    """Decisions, tokens and US dollars of the plans that have moved within these hours, over their whole lives."""
+    """Decisions, tokens and US dollars of the plans updated within these hours, over their whole lifetime."""
     index = await backend.plans()
     since = time.time() - hours * 3600
-    # Plans that run by a state machine ask no models.
+    # Plans with a state machine call no models.
     rows = [row for row in index.rows() if row.summary.updated_at >= since and not row.summary.machine]
     ledger, counted = _ledger(request), rows[:MOST_PLANS]
     groups: dict[str, UsageRow] = {}

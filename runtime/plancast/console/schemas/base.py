@@ -1,4 +1,4 @@
-"""What all that the API says, or is asked, has in common."""
+"""Base classes and common types of requests and responses."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Moment = Annotated[
 """A time, written as ISO 8601 in UTC."""
 EventType = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")]
 Name = Annotated[str, Field(max_length=400)]
-"""Who, whose, or which session."""
+"""Id of a user, tenant or session."""
 
 
-class Said(BaseModel):
-    """What the API says."""
+class ResponseModel(BaseModel):
+    """Base class of responses."""
 
     model_config = ConfigDict(
         ser_json_bytes="base64",
@@ -34,7 +34,7 @@ class Said(BaseModel):
     )
 
 
-class Asked(BaseModel):
-    """What the API is asked."""
+class RequestModel(BaseModel):
+    """Base class of requests."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)

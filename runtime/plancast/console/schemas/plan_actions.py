@@ -1,4 +1,4 @@
-"""What is asked of plans over the API, and answered: the schema of version 1."""
+"""Schemas of actions on plans, version 1."""
 
 from __future__ import annotations
 
@@ -6,47 +6,47 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from plancast.console.schemas.base import Asked, EventType, Moment, Said
+from plancast.console.schemas.base import EventType, Moment, RequestModel, ResponseModel
 from plancast.console.schemas.plans import Approval, Summary
 
 
-class Signal(Asked):
+class Signal(RequestModel):
     event_type: EventType
     data: dict[str, Any] = Field(default_factory=dict)
 
 
-class Reason(Asked):
+class Reason(RequestModel):
     reason: Annotated[str, Field(max_length=4000)] = ""
 
 
-class Resumption(Asked):
+class Resumption(RequestModel):
     data: Any = None
 
 
-class Approved(Asked):
+class Approved(RequestModel):
     data: dict[str, Any] = Field(default_factory=dict)
     comment: Annotated[str, Field(max_length=4000)] = ""
 
 
-class Redirection(Asked):
+class Redirection(RequestModel):
     goal_data: dict[str, Any]
 
 
-class Injection(Asked):
+class Injection(RequestModel):
     context: Any
 
 
-class Nothing(Asked):
+class Nothing(RequestModel):
     """An empty object."""
 
 
-class Accepted(Said):
+class Accepted(ResponseModel):
     plan_id: str
     accepted: Literal[True] = True
     event_id: str
 
 
-class Retried(Said):
+class Retried(ResponseModel):
     plan_id: str
     retry_of: str
 
@@ -55,14 +55,14 @@ class ApprovalOf(Approval):
     plan: Summary
 
 
-class Approvals(Said):
+class Approvals(ResponseModel):
     items: list[ApprovalOf]
     next: str | None = None
     total: int
-    """Plans that may wait for a person; some of them may only be held by one."""
+    """Number of plans that may wait for an approval; an upper bound, since it includes plans that were paused."""
 
 
-class DataAt(Said):
+class DataAt(ResponseModel):
     revision: int
     at: Moment
     event: str
@@ -71,24 +71,24 @@ class DataAt(Said):
     path: list[str]
     known: bool
     why: str
-    """Why it is not known."""
+    """Reason why it is unknown."""
     results: dict[str, Any] | None
     goal_data: dict[str, Any] | None
     state: dict[str, Any] | None
-    """All of the plan's fields."""
+    """All fields of the plan."""
 
 
-class ReplayRequest(Asked):
+class ReplayRequest(RequestModel):
     machine: Literal["then", "now"] = "then"
 
 
-class DifferenceOf(Said):
+class DifferenceOf(ResponseModel):
     path: str
     then: Any = None
     now: Any = None
 
 
-class TurnAgain(Said):
+class TurnAgain(ResponseModel):
     revision: int
     at: Moment
     event: str = ""
@@ -97,20 +97,20 @@ class TurnAgain(Said):
     differences: list[DifferenceOf] = Field(default_factory=list)
 
 
-class ReplayedPlan(Said):
+class ReplayedPlan(ResponseModel):
     plan_id: str
     outcome: Literal["same", "differs", "unknown"]
     machine: Literal["then", "now"]
     turns: list[TurnAgain]
 
 
-class Fork(Asked):
+class Fork(RequestModel):
     revision: int = Field(ge=1, le=2**53)
     data: dict[str, Any] | None = None
-    """Fields of the goal's data that are to be others."""
+    """Fields of the goal's data to replace."""
 
 
-class Forked(Said):
+class Forked(ResponseModel):
     plan_id: str
     forked_from: str
     revision: int

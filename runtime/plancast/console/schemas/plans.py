@@ -1,4 +1,4 @@
-"""What the API says of plans: the schema of version 1."""
+"""Schemas of plans, version 1."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from plancast.console.schemas.base import Asked, EventType, Moment, Name, Said
+from plancast.console.schemas.base import EventType, Moment, Name, RequestModel, ResponseModel
 from plancast.plan.status import PlanStatus
 
 
-class Summary(Said):
-    """What a list shows of a plan."""
+class Summary(ResponseModel):
+    """A plan in a list."""
 
     plan_id: str
     status: PlanStatus
@@ -27,17 +27,17 @@ class Summary(Said):
     updated_at: Moment
 
 
-class PlanPage(Said):
+class PlanPage(ResponseModel):
     items: list[Summary]
     next: str | None
     total: int | None
     counts: dict[str, int]
-    """Plans by status under the other filters."""
+    """Number of plans by status, with the other filters applied."""
     complete: bool = True
-    """Whether the server has seen all plans since it was started."""
+    """True once the server has read all plans after its start."""
 
 
-class Submission(Asked):
+class Submission(RequestModel):
     event_type: EventType
     data: dict[str, Any] = Field(default_factory=dict)
     response_event: EventType | None = None
@@ -47,51 +47,51 @@ class Submission(Asked):
     tenant_id: Name | None = None
 
 
-class Submitted(Said):
+class Submitted(ResponseModel):
     plan_id: str
     status: PlanStatus
 
 
-class GoalOf(Said):
+class GoalOf(ResponseModel):
     event_type: str
     data: dict[str, Any]
 
 
-class Waiting(Said):
+class Waiting(ResponseModel):
     event_type: str
     since: Moment | None
     timeout_at: Moment | None
     kind: Literal["event", "approval", "task", "child", "model"]
     request: str = ""
-    """The request that is to be answered; empty where nothing was sent."""
+    """Event type of the open request; empty when nothing was sent."""
     plan_id: str | None = None
-    """The child plan that is waited for."""
+    """Id of the awaited child plan."""
     attempt: int = 1
 
 
-class Approval(Said):
+class Approval(ResponseModel):
     reason: str
     payload: Any
     expected_event: str | None
-    """None: the plan goes on when it is resumed."""
+    """None: the plan continues when it is resumed."""
     since: Moment | None
 
 
-class ModelUsage(Said):
+class ModelUsage(ResponseModel):
     model: str
     decisions: int
     tokens: int
     cost: float
 
 
-class Usage(Said):
+class Usage(ResponseModel):
     tokens: int
     cost: float
     decisions: int
     by_model: list[ModelUsage]
 
 
-class Member(Said):
+class Member(ResponseModel):
     task_id: str
     status: str
     event_type: str = ""
@@ -99,7 +99,7 @@ class Member(Said):
     plan_id: str | None = None
 
 
-class Group(Said):
+class Group(ResponseModel):
     group_id: str
     join: str
     status: str
@@ -108,7 +108,7 @@ class Group(Said):
 
 
 class Plan(Summary):
-    """All of a plan but its history."""
+    """A plan without its history."""
 
     correlation_id: str
     goal: GoalOf
@@ -118,25 +118,25 @@ class Plan(Summary):
     pause_reason: str | None
     waiting_for: list[Waiting]
     listens_for: list[str]
-    """Events that can move the plan out of its state."""
+    """Events that cause a transition from the current state."""
     approval: Approval | None
     usage: Usage
     children: list[Summary]
     groups: list[Group]
     machine: bool
-    """Whether a state machine moves it."""
+    """True if the plan follows a state machine."""
     decider: str
-    """Who decides it step by step; empty where a state machine or handlers move it."""
+    """Planner that decides each step; empty with a state machine or handlers."""
     planner_version: str
 
 
-class PlanStanding(Said):
+class PlanStanding(ResponseModel):
     plan_id: str
     status: PlanStatus
     revision: int
 
 
-class EventOf(Said):
+class EventOf(ResponseModel):
     type: str
     id: str
     source: str
@@ -144,13 +144,13 @@ class EventOf(Said):
     data: Any = None
 
 
-class Move(Said):
+class Move(ResponseModel):
     from_: str = Field(alias="from", serialization_alias="from")
     to: str
     path: list[str]
 
 
-class DecisionOf(Said):
+class DecisionOf(ResponseModel):
     action: str
     reasoning: str
     model: str | None
@@ -162,14 +162,14 @@ class DecisionOf(Said):
     repairs: int = 0
 
 
-class EffectOf(Said):
+class EffectOf(ResponseModel):
     kind: str
-    """``event``: published or answered; else what else was done, such as ``set_timer``."""
+    """``event`` for a published event or response; else another effect, such as ``set_timer``."""
     event_type: str | None = None
     id: str | None = None
 
 
-class Entry(Said):
+class Entry(ResponseModel):
     """A turn."""
 
     revision: int
@@ -179,23 +179,23 @@ class Entry(Said):
     state: str
     status: str
     decision: DecisionOf | None
-    """The last one of the turn."""
+    """The last decision of the turn."""
     decisions: list[DecisionOf]
     effects: list[EffectOf]
     notes: list[str]
     by: str | None
-    """Who did it: a person that steered the plan, or submitted its goal."""
+    """User who controlled the plan or submitted its goal."""
     timer: bool = False
     error: str | None = None
     pause_reason: str | None = None
 
 
-class History(Said):
+class History(ResponseModel):
     items: list[Entry]
     next: int | None
 
 
-class Node(Said):
+class Node(ResponseModel):
     id: str
     label: str
     kind: Literal["start", "state", "end", "decision", "tool", "wait", "fail"]
@@ -205,16 +205,16 @@ class Node(Said):
     current: bool
 
 
-class Edge(Said):
+class Edge(ResponseModel):
     source: str
     target: str
     label: str
     taken: int
     order: int | None = None
-    """When it was first taken, 1 for the first move."""
+    """Ordinal of its first use, from 1."""
 
 
-class Graph(Said):
+class Graph(ResponseModel):
     kind: Literal["machine", "decisions"]
     nodes: list[Node]
     edges: list[Edge]
@@ -222,15 +222,15 @@ class Graph(Said):
     height: float
 
 
-class Tree(Said):
+class Tree(ResponseModel):
     plan: Summary
     children: list[Tree]
     groups: list[Group]
     more: int = 0
-    """Children that are not shown."""
+    """Number of omitted children."""
 
 
-class Result(Said):
+class Result(ResponseModel):
     plan_id: str
     status: PlanStatus
     result: Any = None

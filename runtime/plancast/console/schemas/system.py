@@ -1,4 +1,4 @@
-"""What the API says of everything but plans: the schema of version 1."""
+"""Schemas of everything but plans, version 1."""
 
 from __future__ import annotations
 
@@ -6,52 +6,52 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from plancast.console.schemas.base import Asked, Moment, Said
+from plancast.console.schemas.base import Moment, RequestModel, ResponseModel
 
 
-class Session(Said):
+class Session(ResponseModel):
     user: str
     auth: Literal["token"]
     writable: bool
 
 
-class Login(Asked):
+class Login(RequestModel):
     token: str = Field(max_length=4096)
 
 
-class Health(Said):
+class Health(ResponseModel):
     status: Literal["alive"] = "alive"
 
 
-class Check(Said):
+class Check(ResponseModel):
     name: str
     ok: bool
     detail: str
 
 
-class Readiness(Said):
+class Readiness(ResponseModel):
     status: Literal["ready", "not ready"]
     checks: list[Check]
 
 
-class Goal(Said):
+class Goal(ResponseModel):
     event_type: str
     planner: str = ""
     kind: Literal["machine", "autonomous"]
     description: str = ""
 
 
-class AppInfo(Said):
+class AppInfo(ResponseModel):
     name: str
     goals: list[Goal]
     tasks: list[str]
 
 
-class Apps(Said):
+class Apps(ResponseModel):
     items: list[AppInfo]
 
 
-class Letter(Said):
+class Letter(ResponseModel):
     id: int
     reason: str
     detail: str
@@ -61,34 +61,34 @@ class Letter(Said):
     at: Moment
     bytes: int
     cut_from: int | None
-    """Bytes that it had, when only its first part was kept; it cannot be replayed."""
+    """Original size in bytes when only the first part was stored; such a letter cannot be replayed."""
     more: int
-    """Further messages that were put aside with it, and are replayed with it."""
+    """Number of further messages that were stored with it and are replayed with it."""
 
 
 class FullLetter(Letter):
     payload: Any
-    """What it says, where that can be read."""
+    """The payload, where it can be decoded."""
     payload_base64: str
 
 
-class Letters(Said):
+class Letters(ResponseModel):
     items: list[Letter]
     next: str | None
     total: int
 
 
-class Replayed(Said):
+class Replayed(ResponseModel):
     id: int
     accepted: Literal[True] = True
 
 
-class Actor(Said):
+class Actor(ResponseModel):
     model_config = ConfigDict(extra="allow", ser_json_bytes="base64", ser_json_inf_nan="null")
 
     name: str
     alive: bool | None = None
-    """None: it is known by its consumer alone."""
+    """None when only the actor's consumer is known."""
 
 
 class DispatcherOf(Actor):
@@ -114,16 +114,16 @@ class WorkerOf(Actor):
     tasks: list[str] = Field(default_factory=list)
 
 
-class ConsumerOf(Said):
+class ConsumerOf(ResponseModel):
     name: str
     pending: int
     ack_pending: int
     redelivered: int
     readers: int = 0
-    """Requests for more that wait at the server: somebody reads it."""
+    """Number of waiting pull requests; above 0 when the consumer is read."""
 
 
-class StreamOf(Said):
+class StreamOf(ResponseModel):
     name: str
     messages: int
     bytes: int
@@ -132,7 +132,7 @@ class StreamOf(Said):
     consumers: list[ConsumerOf]
 
 
-class NatsOf(Said):
+class NatsOf(ResponseModel):
     version: str
     address: str
     connected: bool
@@ -141,9 +141,9 @@ class NatsOf(Said):
     streams: list[StreamOf]
 
 
-class DeploymentOf(Said):
+class DeploymentOf(ResponseModel):
     source: Literal["ray", "nats"]
-    """Whether the actors were asked, or are only known by what NATS has of them."""
+    """``ray``: reported by the actors; ``nats``: derived from consumers and registrations."""
     dispatchers: list[DispatcherOf]
     hosts: list[HostOf]
     reasoners: list[ReasonerOf]
@@ -151,28 +151,28 @@ class DeploymentOf(Said):
     nats: NatsOf
 
 
-class UsageRow(Said):
+class UsageRow(ResponseModel):
     key: str
     decisions: int
     tokens: int
     cost: float
 
 
-class UsageReport(Said):
+class UsageReport(ResponseModel):
     items: list[UsageRow]
     total: UsageRow
     plans: int
-    """Plans that were counted."""
+    """Number of counted plans."""
     left_out: int
-    """Plans of that time that were not, because there are too many."""
+    """Number of plans in the period that exceed the limit and were not counted."""
 
 
-class Write(Said):
+class Write(ResponseModel):
     by: str
     what: str
     subject: str
     at: Moment
 
 
-class Writes(Said):
+class Writes(ResponseModel):
     items: list[Write]

@@ -1,1 +1,1 @@
-"""What routes share: access, bounds, errors, the plan index."""
+"""Services of the routes: access, limits, errors and the plan index."""

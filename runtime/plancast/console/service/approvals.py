@@ -1,4 +1,4 @@
-"""What people are asked: the events that planners expect from them, and the plans that wait for one."""
+"""Finds plans that wait for an event that a planner expects from people."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from plancast_bus.errors import BusError
 from plancast_bus.events.envelope import EventTopic
 
 
-async def asked_of_people(backend: Backend) -> frozenset[str]:
-    """The event types that planners declare as sent by people (``Planner.expects``)."""
+async def human_events(backend: Backend) -> frozenset[str]:
+    """Event types that planners expect from people (``Planner.expects``)."""
     try:
         return frozenset(each.event_type for each in await backend.registry.discover(EventTopic.PLAN_EVENTS))
-    except BusError:  # nothing was ever deployed
+    except BusError:  # nothing is deployed
         return frozenset()
 
 
-class Asking:
-    """Tells by a plan's summary whether it may wait for a person."""
+class ApprovalFinder:
+    """Decides from a plan's summary whether it may wait for an approval."""
 
     def __init__(self, backend: Backend, people: frozenset[str]) -> None:
         self._backend = backend
@@ -27,7 +27,7 @@ class Asking:
         self._states: dict[str, frozenset[str]] = {}
 
     async def learn(self, machines: set[str]) -> None:
-        """Look into state machines, by their hashes."""
+        """Read the state machines with these hashes."""
         for digest in machines - self._states.keys():
             encoded = await self._backend.bus.checkpoints.get_machine(digest)
             states = Machine.decode(encoded).states if encoded is not None else {}
@@ -39,7 +39,7 @@ class Asking:
             )
 
     def may(self, row: Row) -> bool:
-        """Whether the plan may wait for a person."""
+        """True if the plan may wait for an approval."""
         plan = row.summary
         if plan.status == PAUSED:
             return True

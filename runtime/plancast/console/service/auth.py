@@ -1,4 +1,4 @@
-"""Who may use the API: tokens, sessions of browsers, and what comes from other sites."""
+"""Authentication: tokens, browser sessions, and protection against requests from other sites."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ SESSION_SECONDS = 12 * 3600
 MAX_SESSIONS = 1000
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 PUBLIC = frozenset({"/api/v1/openapi.json", "/api/v1/session"})
-"""Under ``/api``, what may be asked without a token."""
+"""Paths under ``/api`` that need no token."""
 
 
 class Keyring:
-    """The tokens, and the sessions that were opened with them. Sessions end with the process.
+    """Tokens and the sessions opened with them, which end with the process.
 
     Args:
-        tokens: By the name of who has it; none: there is one, of who has started the console.
-        own_token: The one that there is then; a random one when it is empty.
+        tokens: Tokens by user. Without any, there is one for the user of this process.
+        own_token: That token; a random one when empty.
     """
 
     def __init__(self, tokens: dict[str, SecretStr], own_token: str = "") -> None:
         self.own_token = "" if tokens else own_token or secrets.token_urlsafe(32)
-        """The token of who has started the console; empty when there are others."""
+        """Token of the user of this process; empty when tokens are configured."""
         known = {name: token.get_secret_value() for name, token in tokens.items()}
         known |= {f"local:{_os_user()}": self.own_token} if self.own_token else {}
         self._digests = {name: _digest(token) for name, token in known.items()}
         self._sessions: FIFOCache[str, tuple[str, float]] = FIFOCache(MAX_SESSIONS)
 
     def owner(self, token: str) -> str | None:
-        """Whose token it is. All are compared, and each in constant time."""
-        asked, found = _digest(token), None
+        """User of a token; compares all tokens, each in constant time."""
+        given, found = _digest(token), None
         for name, digest in self._digests.items():
-            if hmac.compare_digest(asked, digest):
+            if hmac.compare_digest(given, digest):
                 found = name
         return found
 
     def open(self, user: str, now: float) -> str:
-        """A new session; returns its secret."""
+        """Open a session and return its secret."""
         secret = secrets.token_urlsafe(32)
         self._sessions[secret] = (user, now + SESSION_SECONDS)
         return secret
@@ -63,7 +63,7 @@ class Keyring:
         self._sessions.pop(secret, None)
 
     def user_of(self, connection: HTTPConnection, now: float) -> str | None:
-        """Who asks; None when nobody knows."""
+        """User of a request; None when it is not authenticated."""
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
         if scheme.casefold() == "bearer" and token:
             return self.owner(token.strip())
@@ -72,18 +72,18 @@ class Keyring:
 
 
 class Guard:
-    """Lets through who may use the API, so many requests at a time; refuses what other sites have a browser do."""
+    """Middleware that authenticates, limits concurrent requests, and rejects cross-site writes."""
 
     def __init__(self, app: ASGIApp, keyring: Keyring, max_bytes: int, most: int) -> None:
         self._app = app
         self._keyring = keyring
         self._max_bytes = max_bytes
         self._most = most
-        self._under_way = 0
-        """Requests to the API that are being answered, streams included."""
+        self._in_flight = 0
+        """Number of API requests in flight, streams included."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -94,14 +94,14 @@ class Guard:
             await problem(*refusal, headers=headers)(scope, receive, send)
             return
         counts = scope["path"].startswith("/api")
-        self._under_way += counts
+        self._in_flight += counts
         try:
             await self._app(scope, self._bounded(receive), send)
         finally:
-            self._under_way -= counts
+            self._in_flight -= counts
 
     def _bounded(self, receive: Receive) -> Receive:
-        """Of a body that does not say how long it is, no more is read than may be sent."""
+        """Enforce the maximum size on a body without Content-Length."""
         read = 0
 
         async def bounded() -> Message:
@@ -109,7 +109,7 @@ class Guard:
             message = await receive()
             read += len(message.get("body", b""))
             if read > self._max_bytes:
-                raise Refused(413, f"that is too large: {self._max_bytes} bytes may be sent")
+                raise Refused(413, f"the body is too large: the maximum is {self._max_bytes} bytes")
             return message
 
         return bounded
@@ -118,17 +118,17 @@ class Guard:
         path, user = scope["path"], self._keyring.user_of(connection, time.time())
         scope.setdefault("state", {})["user"] = user
         if self._keyring.own_token and not is_loopback(_host_of(connection.headers.get("host", ""))):
-            # A page of another site could have its own name lead to this machine.
-            return 403, "without tokens of its own, the console is asked for at localhost or 127.0.0.1 only"
+            # DNS rebinding: a page of another site could point its own name to this machine.
+            return 403, "without configured tokens, the console is available at localhost or 127.0.0.1 only"
         if scope["method"] not in SAFE and not _same_site(connection):
-            return 403, "a page of another site may not change anything here"
+            return 403, "cross-site requests may not change anything"
         if user is None and path.startswith("/api") and path not in PUBLIC:
-            return 401, "give a token: Authorization: Bearer TOKEN, or log in"
-        if path.startswith("/api") and self._under_way >= self._most:
-            return 503, f"{self._under_way} requests are under way, and there may be no more"
+            return 401, "a token is required: Authorization: Bearer TOKEN, or log in"
+        if path.startswith("/api") and self._in_flight >= self._most:
+            return 503, f"too many requests: {self._in_flight} are in flight"
         length = connection.headers.get("content-length", "0")
         if length.isascii() and length.isdigit() and int(length) > self._max_bytes:
-            return 413, f"that is too large: {length} bytes, and {self._max_bytes} may be sent"
+            return 413, f"the body is too large: {length} bytes, the maximum is {self._max_bytes}"
         return None
 
 
@@ -160,28 +160,28 @@ def _os_user() -> str:
 def _user(request: Request) -> str:
     user: str | None = request.state.user
     if user is None:
-        raise Refused(401, "give a token: Authorization: Bearer TOKEN, or log in")
+        raise Refused(401, "a token is required: Authorization: Bearer TOKEN, or log in")
     return user
 
 
 By = Annotated[str, Depends(_user)]
-"""Who asks, in a route's arguments."""
+"""User of a request, as a route's argument."""
 routes = APIRouter(tags=["session"])
 
 
 @routes.get("/session", summary="Who I am")
 async def get_session(by: By) -> Session:
-    """Who the token or the session is of; 401 without one."""
+    """The user of the token or session; 401 without one."""
     return Session(user=by, auth="token", writable=True)
 
 
-@routes.post("/session", summary="Log a browser in")
+@routes.post("/session", summary="Log in from a browser")
 async def post_session(request: Request, response: Response, login: Login) -> Session:
-    """Sets the cookie of a session, for 12 hours, when the token is somebody's."""
+    """Sets a session cookie for 12 hours, given a valid token."""
     keyring: Keyring = request.app.state.keyring
     user = keyring.owner(login.token)
     if user is None:
-        raise Refused(401, "that token is nobody's", headers={"WWW-Authenticate": 'Bearer realm="plancast"'})
+        raise Refused(401, "invalid token", headers={"WWW-Authenticate": 'Bearer realm="plancast"'})
     secret, secure = keyring.open(user, time.time()), request.url.scheme == "https"
     response.set_cookie(
         COOKIE, secret, max_age=SESSION_SECONDS, httponly=True, samesite="strict", secure=secure, path="/"
@@ -191,7 +191,7 @@ async def post_session(request: Request, response: Response, login: Login) -> Se
 
 @routes.delete("/session", status_code=204, summary="Log out")
 async def delete_session(request: Request, response: Response) -> None:
-    """Ends the session of the cookie."""
+    """Ends the cookie's session."""
     keyring: Keyring = request.app.state.keyring
     keyring.close(request.cookies.get(COOKIE, ""))
     response.delete_cookie(COOKIE, path="/")

@@ -1,4 +1,4 @@
-"""Backend: what the routes of the API work with."""
+"""Backend: a deployment as the API's routes use it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plancast.client.client import Client
 from plancast.client.handle import PlanHandle
 from plancast.console.service.errors import Refused
 from plancast.console.service.limits import Slots
-from plancast.console.service.plan_index import PlanIndex, Row, Wanted
+from plancast.console.service.plan_index import PlanIndex, PlanQuery, Row
 from plancast.errors import PlanNotFound
 from plancast.plan.store import find_checkpoint, plan_fields
 from plancast.settings import Settings
@@ -26,27 +26,27 @@ from plancast_bus.ports.checkpoints import Checkpoint
 
 Entries = list[dict[str, Any]]
 Actors = Callable[[], Awaitable[dict[str, Any] | None]]
-"""Asks what runs in Ray, as ``Deployment.status()`` tells it; None when that cannot be known."""
+"""Queries the actors, as ``Deployment.status()`` does; None when they are unreachable."""
 KEPT_HISTORIES = 16
-"""Histories that are kept decoded, those looked at last."""
+"""Size of the LRU cache of decoded histories."""
 KEPT_SUBMITTED = 10_000
-"""Plans that were submitted here and have not begun, as far as is known."""
+"""Maximum number of submitted plans without a first turn to remember."""
 KEPT_COUNTS = 64
-"""Counts that are kept for streams, those asked for last."""
+"""Size of the LRU cache of counts for streams."""
 MOST_LOOKS = 16
-"""Requests at a time that look through all plans, or read many; of one user half of them."""
+"""Maximum number of concurrent requests that search all plans or read many; half of them per user."""
 LOOK_SECONDS = 10.0
 LOAD_SECONDS = 10.0
-"""How long a request waits for the list of plans to be complete."""
+"""Maximum wait for the list of plans to be complete."""
 
 
 class Backend:
-    """A deployment as the API sees it.
+    """A deployment, for the API.
 
     Args:
-        bus: The connection to it; who made it closes it.
-        settings: Of the deployment, and of the console.
-        actors: Asks what runs in Ray; None where that cannot be known.
+        bus: Connection to the deployment; its creator closes it.
+        settings: Settings of the deployment and the console.
+        actors: Queries the actors on Ray; None without Ray.
     """
 
     def __init__(self, bus: Bus, settings: Settings, actors: Actors | None = None) -> None:
@@ -57,62 +57,60 @@ class Backend:
         self.registry = AgentRegistry(bus.registry)
         self.actors = actors
         self.closing = asyncio.Event()
-        """Set when the server ends: streams and long polls end then."""
+        """Set when the server shuts down, which ends streams and long polls."""
         most, users = settings.console.max_streams, len(settings.console.tokens)
         self.streams = Slots("streams and long polls", most, max(1, most // 2) if users > 1 else most)
-        self.looks = Slots("looks through all plans", MOST_LOOKS, MOST_LOOKS // 2 if users > 1 else MOST_LOOKS)
-        self._counts: LRUCache[Wanted, tuple[int, dict[str, int]]] = LRUCache(KEPT_COUNTS)
+        self.looks = Slots("searches of all plans", MOST_LOOKS, MOST_LOOKS // 2 if users > 1 else MOST_LOOKS)
+        self._counts: LRUCache[PlanQuery, tuple[int, dict[str, int]]] = LRUCache(KEPT_COUNTS)
         self._counting = asyncio.Semaphore(1)
         self._submitted: FIFOCache[str, None] = FIFOCache(KEPT_SUBMITTED)
         self._histories: LRUCache[str, tuple[int, Entries]] = LRUCache(KEPT_HISTORIES)
 
     async def start(self) -> None:
-        """Begin to keep the list of plans."""
+        """Start to follow all plans."""
         self.index.start()
 
     async def stop(self) -> None:
-        """Let go of everything but the bus."""
+        """Stop everything but the bus."""
         self.closing.set()
         await self.index.stop()
         await self.client.close()
 
     async def plans(self) -> PlanIndex:
-        """The list of plans, once it is complete, or after 10 seconds as far as it is."""
+        """The plan index, once it is complete or after 10 seconds."""
         await self.index.wait(LOAD_SECONDS)
         return self.index
 
-    async def found(self, asked: Wanted) -> list[Row] | None:
-        """The plans that are asked for, their status aside, in the order of their commits; None for all.
-
-        Others have their turn meanwhile.
+    async def found(self, asked: PlanQuery) -> list[Row] | None:
+        """Plans that match a query, whatever their status, in the order of their commits; None for all.
 
         Raises:
-            Refused: it takes too long.
+            Refused: the search takes too long.
         """
-        if asked.takes_all:
+        if asked.matches_all:
             return None
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 return await self.index.found(asked)
         except TimeoutError as error:
-            detail = f"there are too many plans to look through in {LOOK_SECONDS:g} s; name a session, goal or tenant"
+            detail = f"too many plans to search in {LOOK_SECONDS:g} s; filter by session, goal or tenant"
             raise Refused(503, detail, headers={"Retry-After": "10"}) from error
 
-    async def counts(self, asked: Wanted) -> dict[str, int]:
-        """The plans that are asked for, by status, for streams: counted once for all that ask the same."""
-        if asked.takes_all:
+    async def counts(self, asked: PlanQuery) -> dict[str, int]:
+        """Number of matching plans by status, cached so that streams with the same query share it."""
+        if asked.matches_all:
             return self.index.counts()
         asked = replace(asked, status=frozenset())
         async with self._counting:
-            kept = self._counts.get(asked)
-            if kept is None or kept[0] != self.index.changes:
+            cached = self._counts.get(asked)
+            if cached is None or cached[0] != self.index.changes:
                 changes = self.index.changes
                 found = await self.index.found(asked)
-                kept = self._counts[asked] = (changes, dict(Counter([row.summary.status for row in found])))
-            return kept[1]
+                cached = self._counts[asked] = (changes, dict(Counter([row.summary.status for row in found])))
+            return cached[1]
 
     def handle(self, plan_id: str) -> PlanHandle:
-        """A plan to be moved."""
+        """Handle of a plan."""
         return self.client.plan(plan_id)
 
     async def checkpoint(self, plan_id: str) -> Checkpoint:
@@ -124,18 +122,18 @@ class Backend:
         found = await find_checkpoint(self.bus.checkpoints, plan_id)
         if found is None:
             self.index.drop(plan_id)
-            raise PlanNotFound(f"plan {plan_id[:200]} is unknown, or was forgotten after its retention")
+            raise PlanNotFound(f"plan {plan_id[:200]} is unknown, or was deleted after its retention")
         return found
 
     def submitted(self, plan_id: str) -> None:
-        """Remember a plan that was submitted here: until it has begun, it is pending, and not unknown."""
+        """Remember a submitted plan: it is pending, not unknown, until its first turn."""
         self._submitted[plan_id] = None
 
     async def begun(self, plan_id: str) -> Checkpoint | None:
-        """The newest checkpoint of a plan; None while one that was submitted here has not begun.
+        """The newest checkpoint of a plan; None for a submitted plan before its first turn.
 
         Raises:
-            PlanNotFound: it is none of these.
+            PlanNotFound: the plan is unknown.
         """
         try:
             found = await self.checkpoint(plan_id)
@@ -147,11 +145,11 @@ class Backend:
         return found
 
     async def state(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """What ``PlanContext.to_dict()`` gives of a plan, its state machine included."""
+        """The plan as ``PlanContext.to_dict()`` gives it, with its state machine."""
         return await plan_fields(self.bus.checkpoints, checkpoint)
 
     async def history(self, checkpoint: Checkpoint) -> Entries:
-        """The timeline of a plan up to a checkpoint at least, oldest first. Not to be changed."""
+        """The timeline of a plan, at least up to a checkpoint, oldest first. Treat it as read-only."""
         key = checkpoint.correlation_id
         kept = self._histories.get(key)
         if kept is None or kept[0] != checkpoint.version:
@@ -168,4 +166,4 @@ async def _backend(request: Request) -> Backend:
 
 
 Here = Annotated[Backend, Depends(_backend)]
-"""The backend, in a route's arguments."""
+"""The backend, as a route's argument."""

@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 wants them: problem+json, for whatever goes wrong."""
+"""Error responses as problem details (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONTENT_TYPE = "application/problem+json"
 
 
 class Fault(BaseModel):
-    """One thing that is wrong with a request."""
+    """A fault of a request."""
 
     where: str
     """``body.data``, ``query.limit``."""
@@ -38,7 +38,7 @@ class Fault(BaseModel):
 
 
 class Problem(BaseModel):
-    """What went wrong, RFC 9457."""
+    """Problem details, RFC 9457."""
 
     type: str = "about:blank"
     title: str
@@ -48,7 +48,7 @@ class Problem(BaseModel):
 
 
 class Refused(Exception):
-    """Raised when a request cannot be done; says which status it is answered with."""
+    """Raised when a request is refused; carries the status of the response."""
 
     def __init__(self, status: int, detail: str, *, headers: Mapping[str, str] | None = None) -> None:
         self.status = status
@@ -78,14 +78,14 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
 def problem(
     status: int, detail: str, errors: list[Fault] | None = None, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """A problem as a response."""
+    """Create a problem response."""
     body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, errors=errors or [])
     fields = body.model_dump(exclude={"errors"} if not errors else None)
     return JSONResponse(fields, status, dict(headers or {}), CONTENT_TYPE)
 
 
 def install(app: FastAPI) -> None:
-    """Have an app answer with problems."""
+    """Install handlers that turn errors into problem responses."""
 
     async def refused(_request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, Refused)
@@ -107,7 +107,7 @@ def install(app: FastAPI) -> None:
 
     async def unknown(request: Request, error: Exception) -> JSONResponse:
         logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return problem(500, f"the console has failed at this: {type(error).__name__}; its log says more")
+        return problem(500, f"internal error: {type(error).__name__}; see the console's log")
 
     app.add_exception_handler(Refused, refused)
     app.add_exception_handler(HTTPException, http)

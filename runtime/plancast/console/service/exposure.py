@@ -1,4 +1,4 @@
-"""Who can reach the console, and whether that may be."""
+"""Checks that the console is not exposed without tokens."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from plancast.settings import Settings
 
 
 def check_exposure(settings: Settings) -> None:
-    """
+    """Check the address that the console listens on.
+
     Raises:
-        InvalidApp: others could reach the console, and nobody has a token but who starts it.
+        InvalidApp: it is not loopback, and there are no tokens.
     """
     console = settings.console
     if not console.tokens and not is_loopback(console.host):
         raise InvalidApp(
-            f"the console may not listen on {console.host!r} without tokens that say who may use it. "
+            f"the console may not listen on {console.host!r} without tokens for its users. "
             'Set PLANCAST_CONSOLE__TOKENS=\'{"ada": "a long random text"}\', or listen on 127.0.0.1'
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, by name or address, is this machine as only itself can reach it."""
+    """True for a host name or address that only this machine can reach."""
     if host.casefold() == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""Bounds on what the console does at a time, in all and for each user; beyond them it says when to come back."""
+"""Limits on concurrent work, in total and per user; beyond them, responses carry Retry-After."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ RETRY_SECONDS = 5
 
 
 class Slots:
-    """Slots for one kind of work.
+    """Limits one kind of work.
 
     Args:
-        what: The work, in the plural.
-        total: How many there are.
-        each: How many of them a user may hold.
+        what: Name of the work, in the plural.
+        total: Number of slots.
+        each: Maximum number of slots per user.
     """
 
     def __init__(self, what: str, total: int, each: int) -> None:
@@ -33,14 +33,14 @@ class Slots:
         """Hold a slot while the context is open.
 
         Raises:
-            Refused: 429, the user holds as many as one may; 503, all are held.
+            Refused: 429 when the user holds the maximum; 503 when all slots are held.
         """
         headers = {"Retry-After": str(RETRY_SECONDS)}
         if self._held[user] >= self._each:
-            detail = f"{user} has {self._each} {self._what} under way, and may have no more at a time"
+            detail = f"{user} has {self._each} {self._what} in flight, which is the maximum"
             raise Refused(429, detail, headers=headers)
         if self._held.total() >= self._total:
-            raise Refused(503, f"{self._total} {self._what} are under way, and there may be no more", headers=headers)
+            raise Refused(503, f"{self._total} {self._what} are in flight, which is the maximum", headers=headers)
         self._held[user] += 1
         try:
             yield
@@ -57,4 +57,4 @@ async def _looking(request: Request) -> AsyncIterator[None]:
 
 
 Looking = Depends(_looking)
-"""Of a route that looks through all plans, or reads many: few may do so at a time."""
+"""Limits routes that search all plans or read many."""

@@ -1,4 +1,4 @@
-"""PlanIndex: the summaries of all plans that are kept, in this process, as up to date as the stream of checkpoints."""
+"""PlanIndex: an in-memory index of all plans, which follows the stream of checkpoints."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ Sort = Literal["updated", "created"]
 RETRY_SECONDS = 1.0
 EXPIRY_SECONDS = 1.0
 COMPARE_SECONDS = 600.0
-"""Seconds between two looks for plans that are gone without having expired."""
+"""Seconds between two checks for plans that were deleted before they expired."""
 _REPEATED = ("status", "goal_event", "current_state", "session_id", "user_id", "tenant_id", "planner")
-"""Fields of a summary that many plans share."""
-LOOKED_THROUGH = 5_000
-"""Plans that are looked through before others have their turn."""
-PIECE = 256
-"""Summaries that are taken in before others have their turn."""
+"""Fields of a summary with values that many plans share."""
+SEARCH_BATCH = 5_000
+"""Number of plans to search before yielding to the event loop."""
+COMMIT_BATCH = 256
+"""Number of commits to apply before yielding to the event loop."""
 
 
 class Row(NamedTuple):
     """A plan in the index."""
 
     key: str
-    """The correlation id under which its checkpoint rests."""
+    """Correlation id, the key of its checkpoint."""
     version: int
     summary: PlanSummary
     text: str
-    """What a search looks into, folded."""
+    """Searchable text, case-folded."""
     expires_at: float
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which plans are asked for; an empty field takes any."""
+class PlanQuery:
+    """Filters of a list of plans; an empty field matches any plan."""
 
     status: frozenset[str] = frozenset()
     session_id: str = ""
@@ -59,17 +59,17 @@ class Wanted:
 
     @property
     def words(self) -> list[str]:
-        """What is searched for, folded."""
+        """Words to search for, case-folded."""
         return [word.casefold() for word in self.text.split()]
 
     @property
-    def takes_all(self) -> bool:
-        """Whether every plan is meant, its status aside."""
+    def matches_all(self) -> bool:
+        """True if every plan matches, apart from its status."""
         return not (self.session_id or self.tenant_id or self.goal or self.parent or self.words)
 
-    def among(self, rows: Collection[Row]) -> Collection[Row]:
-        """Those that are meant, their status aside, in their order."""
-        # One condition after the other, since a comprehension is by far the fastest way through many rows.
+    def select(self, rows: Collection[Row]) -> Collection[Row]:
+        """Matching rows in their order, whatever their status."""
+        # One comprehension per condition is the fastest way through many rows.
         if self.session_id:
             rows = [row for row in rows if row.summary.session_id == self.session_id]
         if self.parent:
@@ -84,21 +84,21 @@ class Wanted:
 
 
 class Page(NamedTuple):
-    """Some of the plans that are asked for."""
+    """A page of matching plans."""
 
     rows: list[Row]
     next: str | None
-    """Where to go on; None at the end."""
+    """Cursor of the next page; None at the end."""
     total: int
     counts: dict[str, int]
-    """Plans by status, those of other statuses than the one asked for included."""
+    """Number of plans by status, including statuses that were filtered out."""
 
 
 class PlanIndex:
-    """The summaries of all plans. Follows the store from :meth:`start` to :meth:`stop`.
+    """The summaries of all plans; follows the store from :meth:`start` to :meth:`stop`.
 
     Args:
-        store: Whose plans.
+        store: Store of the plans.
     """
 
     def __init__(self, store: CheckpointStore) -> None:
@@ -111,14 +111,14 @@ class PlanIndex:
         self._status: Counter[str] = Counter()
         self._version = 0
         self.changes = 0
-        """Counts commits and what is forgotten."""
+        """Number of commits and deletions."""
         self._listeners: set[Callable[[Row], None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._loaded = asyncio.Event()
 
     @property
     def version(self) -> int:
-        """Of the newest commit that was taken in."""
+        """Version of the newest applied commit."""
         return self._version
 
     def __len__(self) -> int:
@@ -126,90 +126,87 @@ class PlanIndex:
 
     @property
     def loaded(self) -> bool:
-        """Whether every plan that was stored at the start is in it."""
+        """True once all plans that were stored at the start are in the index."""
         return self._loaded.is_set()
 
     async def wait(self, timeout: float) -> bool:
-        """Wait until it is loaded, at most ``timeout`` seconds; whether it is."""
+        """Wait until the index is loaded; False after ``timeout`` seconds."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._loaded.wait(), timeout)
         return self.loaded
 
     def start(self) -> None:
-        """Begin to load, and then to follow."""
+        """Start to load, then to follow."""
         spawn = asyncio.get_running_loop().create_task
         self._tasks = [spawn(self._follow()), spawn(self._expire()), spawn(self._compare())]
 
     async def stop(self) -> None:
-        """Follow no more."""
+        """Stop following."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @contextlib.contextmanager
     def listening(self, listener: Callable[[Row], None]) -> Iterator[None]:
-        """Have a listener called with each plan that has changed."""
+        """Call a listener with each changed plan while the context is open."""
         self._listeners.add(listener)
         try:
             yield
         finally:
             self._listeners.discard(listener)
 
-    # Looking.
-
     def find(self, plan_id: str) -> PlanSummary | None:
-        """The plan of this id; None when it is not known."""
+        """The plan with this id; None when it is unknown."""
         row = self._rows.get(self._keys.get(plan_id, plan_id))
         return row.summary if row is not None else None
 
     def children(self, plan_id: str) -> list[PlanSummary]:
-        """The plans that a plan has started, the oldest first."""
+        """The children of a plan, oldest first."""
         found = [self._rows[key].summary for key in self._children.get(plan_id, ())]
         return sorted(found, key=lambda plan: (plan.created_at, plan.plan_id))
 
     def rows(self) -> Iterable[Row]:
-        """All plans, the one that moved last first; not to be kept over a pause."""
+        """All plans, most recently updated first; a view that is invalid after an await."""
         return reversed(self._rows.values())
 
-    def counts(self, wanted: Wanted | None = None) -> dict[str, int]:
-        """Plans by status; the status that is asked for does not count."""
-        if wanted is None or wanted.takes_all:
+    def counts(self, wanted: PlanQuery | None = None) -> dict[str, int]:
+        """Number of plans by status; the query's own status is ignored."""
+        if wanted is None or wanted.matches_all:
             return {status: count for status, count in self._status.items() if count}
-        return dict(Counter([row.summary.status for row in wanted.among(self._rows.values())]))
+        return dict(Counter([row.summary.status for row in wanted.select(self._rows.values())]))
 
-    async def found(self, wanted: Wanted) -> list[Row]:
-        """The plans that are meant, their status aside, in the order of their commits; others have their turn
-        meanwhile."""
+    async def found(self, wanted: PlanQuery) -> list[Row]:
+        """Matching plans in the order of their commits, whatever their status; yields to the event loop."""
         rows, found = list(self._rows.values()), list[Row]()
-        for first in range(0, len(rows), LOOKED_THROUGH):
-            found += wanted.among(rows[first : first + LOOKED_THROUGH])
+        for first in range(0, len(rows), SEARCH_BATCH):
+            found += wanted.select(rows[first : first + SEARCH_BATCH])
             await asyncio.sleep(0)
         return found
 
     def changed_after(self, version: int, most: int) -> list[Row]:
-        """The plans that have moved since a version, the one that moved last first; at most so many."""
+        """Up to ``most`` plans that changed after a version, most recently updated first."""
         moved = takewhile(lambda row: row.version > version, reversed(self._rows.values()))
         return list(islice(moved, most))
 
     def page(
         self,
-        wanted: Wanted,
+        wanted: PlanQuery,
         *,
         sort: Sort = "updated",
         limit: int = 50,
         cursor: str | None = None,
         found: Collection[Row] | None = None,
     ) -> Page:
-        """A page of plans, the newest first; ``found`` is what :meth:`found` gave, where that was asked.
+        """A page of plans, newest first; ``found`` is the result of :meth:`found`, if that was called.
 
         Raises:
-            ValueError: the cursor is of no page in this order.
+            ValueError: the cursor does not belong to this order.
         """
         behind = _behind(sort, cursor)
-        if wanted.takes_all:
+        if wanted.matches_all:
             counts, ahead = self.counts(), reversed(self._rows.values()) if sort == "updated" else self._by_creation()
         else:
-            found = wanted.among(self._rows.values()) if found is None else found
+            found = wanted.select(self._rows.values()) if found is None else found
             counts = dict(Counter([row.summary.status for row in found]))
             if sort == "created":
                 found = sorted(found, key=_created)
@@ -230,14 +227,12 @@ class PlanIndex:
         for _, key in reversed(self._created):
             yield self._rows[key]
 
-    # Keeping up.
-
     def take(self, committed: Committed) -> None:
-        """Take a commit in."""
+        """Apply a commit."""
         self.changes += 1
         key, plan = committed.correlation_id, committed.summary
         before = self._rows.pop(key, None)
-        for name in _REPEATED:  # each plan would bring its own copy
+        for name in _REPEATED:  # otherwise each plan keeps its own copy
             setattr(plan, name, intern(getattr(plan, name)))
         parts = (plan.plan_id, plan.goal_event, plan.current_state, plan.session_id, plan.user_id, plan.tenant_id)
         row = Row(key, committed.version, plan, "\n".join(parts).casefold(), committed.expires_at)
@@ -260,7 +255,7 @@ class PlanIndex:
             listener(row)
 
     def drop(self, key: str) -> None:
-        """Forget a plan."""
+        """Remove a plan."""
         row = self._rows.pop(key, None)
         if row is None:
             return
@@ -291,7 +286,7 @@ class PlanIndex:
                 async with aclosing(self._store.follow(self._version)) as commits:
                     await self._take_all(commits)
             except BusError as error:
-                logger.warning("the list of plans is not up to date, going on trying: %s", error)
+                logger.warning("the list of plans is out of date, retrying: %s", error)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _take_all(self, commits: object) -> None:
@@ -299,7 +294,7 @@ class PlanIndex:
         async for committed in commits:  # type: ignore[attr-defined]
             self.take(committed)
             taken += 1
-            if not taken % PIECE:
+            if not taken % COMMIT_BATCH:
                 await asyncio.sleep(0)
 
     async def _expire(self) -> None:
@@ -308,7 +303,7 @@ class PlanIndex:
             self.expire(time.time())
 
     def expire(self, now: float) -> None:
-        """Forget what the store has forgotten by now."""
+        """Remove the plans that have expired."""
         while self._expiring and self._expiring[0][0] <= now:
             _, key = heapq.heappop(self._expiring)
             row = self._rows.get(key)
@@ -322,12 +317,12 @@ class PlanIndex:
                 await self.compare()
 
     async def compare(self) -> None:
-        """Forget the plans that the store no longer has, for whatever reason."""
+        """Remove the plans that the store no longer has."""
         upto, seen = self._version, set()
         async with aclosing(self._store.committed_after(0)) as commits:
             async for committed in commits:
                 seen.add(committed.correlation_id)
-                if not len(seen) % PIECE:
+                if not len(seen) % COMMIT_BATCH:
                     await asyncio.sleep(0)
         for row in [row for row in self._rows.values() if row.version <= upto and row.key not in seen]:
             self.drop(row.key)
@@ -357,4 +352,4 @@ def _behind(sort: Sort, cursor: str | None) -> tuple[float, str] | None:
             return float(number), key
     except ValueError:
         pass
-    raise ValueError(f"cursor is what a page in the same order has as its next, not {cursor[:100]!r}")
+    raise ValueError(f"invalid cursor {cursor[:100]!r}: use `next` of a page in the same order")

@@ -1,11 +1,11 @@
-"""Layout: places the nodes of a directed graph in layers, from top to bottom, with few crossings."""
+"""Layered layout of a directed graph, top to bottom, with few crossings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 COLUMN, ROW = 220.0, 110.0
-"""Distance between the middles of two nodes, in pixels."""
+"""Distance between the centers of two nodes, in pixels."""
 MARGIN = 110.0
 SWEEPS = 4
 
@@ -13,13 +13,13 @@ Places = dict[str, tuple[float, float]]
 
 
 def place(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> tuple[Places, float, float]:
-    """Where each node's middle is, and the width and height of all.
+    """Center of each node, and width and height of the graph.
 
-    Edges that close a circle point upwards; the others point down. The order of nodes decides what is not said.
+    Edges that close a cycle point upwards, the others down. Ties are broken by the order of nodes.
     """
     if not nodes:
         return {}, 2 * MARGIN, 2 * MARGIN
-    forward = _without_circles(nodes, edges)
+    forward = _without_cycles(nodes, edges)
     rank = _ranks(nodes, forward)
     layers: list[list[str]] = [[] for _ in range(max(rank.values()) + 1)]
     for node in nodes:
@@ -34,8 +34,8 @@ def place(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> tuple[Place
     return places, 2 * MARGIN + (widest - 1) * COLUMN, MARGIN + (len(layers) - 1) * ROW
 
 
-def _without_circles(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The edges but those that lead back to where one comes from, going depth first."""
+def _without_cycles(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Edges without the back edges of a depth-first search."""
     targets: dict[str, list[str]] = {node: [] for node in nodes}
     for source, target in dict.fromkeys(edges):
         if source != target and source in targets and target in targets:
@@ -62,7 +62,7 @@ def _without_circles(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> 
 
 
 def _ranks(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> dict[str, int]:
-    """The layer of each node: one below the lowest that leads to it."""
+    """Layer of each node: one below its lowest predecessor."""
     targets: dict[str, list[str]] = {node: [] for node in nodes}
     comes = dict.fromkeys(nodes, 0)
     for source, target in edges:
@@ -80,7 +80,7 @@ def _ranks(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> dict[str, 
 
 
 def _untangle(layers: list[list[str]], edges: Sequence[tuple[str, str]]) -> None:
-    """Put each node near the middle of its neighbours, by turns from above and from below."""
+    """Sort each layer by the barycenters of neighbours, alternately above and below."""
     above: dict[str, list[str]] = {}
     below: dict[str, list[str]] = {}
     for source, target in edges:

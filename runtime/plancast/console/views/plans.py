@@ -1,4 +1,4 @@
-"""Plans and their turns as the API shows them."""
+"""Builds responses from plans and their turns."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from plancast_bus.ports.checkpoints import PlanSummary
 
 Fields = Mapping[str, Any]
 ANSWERED_BY_PEOPLE = frozenset({"approval_required", "await_input", "constraints_conflict"})
-"""The kinds of a planner's WAIT that a person ends."""
+"""Pause reasons of a WAIT that a person answers."""
 
 
 def summary_of(plan: PlanSummary) -> Summary:
-    """What a list shows."""
+    """A plan in a list."""
     return Summary(
         plan_id=plan.plan_id,
         status=PlanStatus(plan.status),
@@ -48,13 +48,13 @@ def summary_of(plan: PlanSummary) -> Summary:
         session_id=plan.session_id,
         parent_plan_id=plan.parent_plan_id,
         planner=plan.planner,
-        created_at=plan.created_at,  # type: ignore[arg-type]  # seconds since the epoch are a time to pydantic
+        created_at=plan.created_at,  # type: ignore[arg-type]  # pydantic converts seconds since the epoch
         updated_at=plan.updated_at,  # type: ignore[arg-type]
     )
 
 
 def entry_of(entry: Fields) -> Entry:
-    """A turn of the timeline."""
+    """A turn."""
     event: Fields = entry.get("event") or {}
     decisions = [_decision(each) for each in entry.get("decisions") or ()]
     effects = [EffectOf(kind="event", event_type=str(kind), id=str(name)) for kind, name in entry.get("sent") or ()]
@@ -107,7 +107,7 @@ def _decision(taken: Fields) -> DecisionOf:
 
 
 def usage_of(state: Fields, history: Iterable[Fields]) -> Usage:
-    """What deciding has taken."""
+    """Model usage of a plan's decisions."""
     spent: Fields = state.get("spent") or {}
     models: dict[str, ModelUsage] = {}
     decisions = 0
@@ -130,7 +130,7 @@ def usage_of(state: Fields, history: Iterable[Fields]) -> Usage:
 
 
 def groups_of(state: Fields) -> list[Group]:
-    """The groups of tasks that a plan has started."""
+    """The task groups of a plan."""
     if not state.get("tasks"):
         return []
     tasks = TaskRegistry.from_state(state["tasks"])
@@ -158,7 +158,7 @@ def groups_of(state: Fields) -> list[Group]:
 
 
 def requests_of(state: Fields) -> dict[str, Request]:
-    """The requests that are not answered yet, by the ids of their events."""
+    """Open requests by the ids of their events."""
     return {
         name: Request(**value) if isinstance(value, Mapping) else Request(*value)
         for name, value in (state.get("requests") or {}).items()
@@ -166,12 +166,12 @@ def requests_of(state: Fields) -> dict[str, Request]:
 
 
 def waits_of(state: Fields, history: Sequence[Fields], people: frozenset[str]) -> list[Waiting]:
-    """What a plan waits for, the oldest first.
+    """Everything that a plan waits for, oldest first.
 
     Args:
         state: The plan.
         history: Its timeline.
-        people: Event types that people send, as the planners declare.
+        people: Event types that planners expect from people.
     """
     if PlanStatus(state["status"]).finished:
         return []
@@ -205,16 +205,16 @@ def waits_of(state: Fields, history: Sequence[Fields], people: frozenset[str]) -
 
 
 def approval_of(state: Fields, history: Sequence[Fields], people: frozenset[str]) -> Approval | None:
-    """What a plan wants of a person; None when it wants nothing, or only stands because somebody holds it."""
+    """The approval that a plan waits for; None without one, or when a user has paused the plan."""
     if state["status"] == PlanStatus.PAUSED:
         return _pause_to_answer(state, history)
     waits = [each for each in waits_of(state, history, people) if each.kind == "approval"]
     if not waits:
         return None
     first = waits[0]
-    asked = _asked(state)
-    reason = asked.get("question") or asked.get("reason") or f"it waits for {first.event_type}"
-    return Approval(reason=str(reason), payload=asked, expected_event=first.event_type, since=first.since)
+    payload = _request_data(state)
+    reason = payload.get("question") or payload.get("reason") or f"waits for {first.event_type}"
+    return Approval(reason=str(reason), payload=payload, expected_event=first.event_type, since=first.since)
 
 
 def _pause_to_answer(state: Fields, history: Sequence[Fields]) -> Approval | None:
@@ -227,7 +227,7 @@ def _pause_to_answer(state: Fields, history: Sequence[Fields]) -> Approval | Non
         return None
     since = float(begun["time"]) if begun is not None else None
     return Approval(
-        reason=str(state.get("pause_reason") or "it is paused"),
+        reason=str(state.get("pause_reason") or "paused"),
         payload=wait.get("payload") or {},
         expected_event=expected,
         since=since,  # type: ignore[arg-type]
@@ -235,7 +235,7 @@ def _pause_to_answer(state: Fields, history: Sequence[Fields]) -> Approval | Non
 
 
 def _wait_action(state: Fields) -> Fields:
-    """The planner's WAIT that a plan stands in; empty when it is none."""
+    """The planner's current WAIT action; empty when there is none."""
     expected = state["results"].get(WAITING_FOR)
     for step in reversed(state.get("trajectory") or ()):
         action = ((step.get("decision") or {}).get("next_action")) or {}
@@ -250,7 +250,7 @@ def _kind_of_wait(state: Fields) -> str:
 
 
 def _pause_began(history: Sequence[Fields]) -> Fields | None:
-    """The turn in which a paused plan was paused."""
+    """The turn that paused a paused plan."""
     begun = None
     for entry in reversed(history):
         if entry.get("status") != PlanStatus.PAUSED:
@@ -264,8 +264,8 @@ def _paused_since(history: Sequence[Fields]) -> float | None:
     return float(begun["time"]) if begun is not None else None
 
 
-def _asked(state: Fields) -> dict[str, Any]:
-    """What the action of a plan's state says, as it was sent."""
+def _request_data(state: Fields) -> dict[str, Any]:
+    """Data of the action of a plan's state, as it was sent."""
     action = ((state.get("state_machine") or {}).get(state.get("current_state")) or {}).get("action") or {}
     roots = {name: state.get(name) for name in ROOTS}
     try:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plancast.console.service.plan_index import PlanIndex, Row, Wanted
+from plancast.console.service.plan_index import PlanIndex, PlanQuery, Row
 from plancast_bus.jetstream import connect
 from plancast_bus.memory import MemoryBus
 from plancast_bus.nats_server.process import NatsServer
@@ -121,7 +121,7 @@ commits = st.lists(
     max_size=12,
 )
 wanted = st.builds(
-    Wanted,
+    PlanQuery,
     status=st.sampled_from([frozenset(), frozenset({"running"})]),
     session_id=st.sampled_from(["", "s1"]),
     goal=st.sampled_from(["", "x.goal"]),
@@ -132,7 +132,7 @@ wanted = st.builds(
 
 @given(commits, wanted, st.sampled_from(["updated", "created"]), st.integers(1, 3), names)
 def test_pages_are_what_a_look_through_all_plans_would_find(
-    taken: list[PlanSummary], asked: Wanted, sort: Any, limit: int, dropped: str
+    taken: list[PlanSummary], asked: PlanQuery, sort: Any, limit: int, dropped: str
 ) -> None:
     index = PlanIndex(MemoryBus().checkpoints)
     newest: dict[str, tuple[int, PlanSummary]] = {}
@@ -175,4 +175,4 @@ def test_a_cursor_of_no_page_is_refused(cursor: str) -> None:
     index = PlanIndex(MemoryBus().checkpoints)
     for sort in ("updated", "created"):
         with pytest.raises(ValueError, match="cursor"):
-            index.page(Wanted(), sort=sort, cursor=cursor)  # type: ignore[arg-type]
+            index.page(PlanQuery(), sort=sort, cursor=cursor)  # type: ignore[arg-type]
