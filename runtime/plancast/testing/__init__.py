@@ -1,6 +1,6 @@
-"""For tests of plans: a deployment in memory, a clock that can be moved, a model server that says what it is told.
+"""Test kit: a deployment in memory, a manual clock, a scripted model server, and a conformance kit for planners.
 
-And for tests of planners: the conformance kit. No server, no key and no Ray needed.
+It needs no server, no API key and no Ray.
 """
 
 from plancast.tasks.registry import TaskRegistry

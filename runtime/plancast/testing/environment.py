@@ -1,4 +1,4 @@
-"""PlancastTest: an app deployed in memory, with the same plan hosts, dispatcher and workers as on Ray."""
+"""PlancastTest: deploys an app in memory, with the plan hosts, dispatcher and workers that also run on Ray."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class LocalHost:
-    """A plan host in this process, which can be crashed and comes back empty."""
+    """A plan host in this process that can crash and restart empty."""
 
     def __init__(self, environment: PlancastTest, name: str) -> None:
         self._environment = environment
@@ -35,7 +35,7 @@ class LocalHost:
         self._calls: set[asyncio.Task[list[Outcome]]] = set()
 
     def start(self) -> PlanHost:
-        """Come to life, unless it lives."""
+        """Start the host unless it is running."""
         if self.host is None:
             self.host = self._environment.new_host(self._name)
             self.host.start()
@@ -66,13 +66,13 @@ class LocalHost:
         await self.crash()
 
     async def crash(self) -> None:
-        """End as a killed process does: everything in memory is gone, nothing is said to anyone."""
+        """Stop like a killed process: memory is lost and nothing is reported."""
         host = self.give_up()
         if host is not None:
             await host.stop()
 
     def give_up(self) -> PlanHost | None:
-        """Count as dead, as when a connection breaks; the host itself, which is returned, goes on unheard."""
+        """Appear dead, as after a broken connection; the host, which is returned, keeps running."""
         host, self.host = self.host, None
         for call in self._calls:
             call.cancel()
@@ -80,14 +80,14 @@ class LocalHost:
 
 
 class PlancastTest:
-    """``async with PlancastTest(app) as env``: submit goals to ``env.client``, move ``env.clock``.
+    """``async with PlancastTest(app) as env``: submit goals to ``env.client``, advance ``env.clock``.
 
     Args:
-        app: What is deployed.
-        settings: As in a deployment; ``bus.ack_wait`` and the like count by ``clock``.
-        clock: The machine's, unless a :class:`~plancast_bus.clock.ManualClock` is given.
+        app: The app to deploy.
+        settings: As in a deployment; timeouts such as ``bus.ack_wait`` use ``clock``.
+        clock: The system clock, unless a :class:`~plancast_bus.clock.ManualClock` is given.
         hosts: Number of shared plan hosts.
-        workers: Whether the app's workers run.
+        workers: Run the app's workers.
         tracing: Makes spans, of all that would be processes of their own too; None makes none, unless the settings say
             that traces are on.
         world: Where events and checkpoints are; several environments may share one, or follow each other on it.
@@ -122,7 +122,7 @@ class PlancastTest:
         self._runner: TaskRunner | None = None
         self._dispatcher: Dispatcher | None = None
         self.sweeper: Sweeper
-        """Finds plans that stand still; runs beside the dispatcher."""
+        """Finds stalled plans; runs beside the dispatcher."""
 
     async def __aenter__(self) -> Self:
         await self.bus.ensure_streams()
@@ -151,34 +151,32 @@ class PlancastTest:
         return await self.client.submit(event_type, data or {}, **options)
 
     async def advance(self, seconds: float) -> None:
-        """Move the clock on.
+        """Advance the clock.
 
         Raises:
-            TypeError: the environment has a clock that moves by itself.
+            TypeError: the environment uses the system clock.
         """
         if not isinstance(self.clock, ManualClock):
-            raise TypeError("give PlancastTest a ManualClock to move it")
+            raise TypeError("PlancastTest needs a ManualClock to advance it")
         await self.clock.advance(seconds)
 
-    # Faults.
-
     async def crash_host(self, index: int = 0) -> None:
-        """Have a plan host lose everything that it has in memory, at once."""
+        """Crash a plan host; everything in its memory is lost."""
         await self.hosts[index].crash()
 
     async def crash_worker(self) -> None:
-        """Have the worker process lose what it has in hand, saying nothing, and start another one.
+        """Crash the worker process without notice, and start another one.
 
-        Its tasks are delivered again after their ``ack_wait``.
+        Tasks in flight are redelivered after their ``ack_wait``.
         """
         runner, self._runner = self._runner, None
         if runner is not None:
-            await runner.bus.close()  # so that nothing is given back
+            await runner.bus.close()  # so that nothing is returned to the bus
             await runner.stop(drain_seconds=0)
             await self._start_worker()
 
     async def restart_dispatcher(self) -> None:
-        """Have the dispatcher end at once, as a killed process does, and start another one."""
+        """Crash the dispatcher, and start another one."""
         await self.stop_dispatcher()
         await self.start_dispatcher()
 
@@ -191,7 +189,7 @@ class PlancastTest:
         self.sweeper.start()
 
     async def stop_dispatcher(self) -> None:
-        """Stop the dispatcher at once; what it had in hand is delivered again after its ``ack_wait``."""
+        """Stop the dispatcher at once; events in flight are redelivered after their ``ack_wait``."""
         dispatcher, self._dispatcher = self._dispatcher, None
         if dispatcher is not None:
             await self.sweeper.stop()
@@ -208,19 +206,17 @@ class PlancastTest:
         )
         await self._runner.start()
 
-    # What the dispatcher finds its hosts by.
-
     @property
     def shared(self) -> list[HostPort]:
         """The shared hosts."""
         return list(self.hosts)
 
     def dedicated(self, plan: str) -> HostPort:
-        """The host of one plan's own."""
+        """The dedicated host of a plan."""
         return self._dedicated.setdefault(plan, LocalHost(self, f"plan-{plan}"))
 
     def new_host(self, name: str) -> PlanHost:
-        """A plan host with a connection of its own, empty as after a restart."""
+        """Create an empty plan host with its own connection."""
         return PlanHost(
             self.app, MemoryBus(self.world), self.settings, name=name, clock=self.clock, tracing=self.tracing
         )

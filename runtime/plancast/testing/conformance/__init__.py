@@ -1,1 +1,1 @@
-"""The planner conformance kit."""
+"""Conformance kit: checks planners against the runtime's contract."""

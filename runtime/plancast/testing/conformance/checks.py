@@ -1,4 +1,4 @@
-"""What the conformance kit checks of calls that follow each other: shape, identity, control, memory."""
+"""Checks of sequential calls: shape, identity, control and memory."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from plancast.testing.conformance.harness import (
     Bench,
     NotConforming,
     action_of,
+    error_text,
     own_registry,
     plain,
     sound,
-    told,
 )
 from plancast.testing.conformance.scripted_reasoner import GOOD
 
 
 async def check_name(bench: Bench) -> str:
-    """It has a name."""
+    """The planner has a name."""
     name = getattr(await bench.fresh(), "name", None)
     if not isinstance(name, str) or not name.strip():
-        raise NotConforming(f"name is {name!r:.80}, allowed: a text that is not empty")
+        raise NotConforming(f"name is {name!r:.80}, expected a non-empty string")
     return repr(name)
 
 
 async def check_wake_mode(bench: Bench) -> str:
-    """The declared wake mode exists, and is the resolved one."""
+    """The declared wake mode exists and is the resolved one."""
     planner = await bench.fresh()
     declared = getattr(planner, "wake_mode", None)
     mode = resolve_wake_mode(planner)
-    return str(mode) if declared is not None else f"{mode}, as none is declared"
+    return str(mode) if declared is not None else f"{mode}, the default"
 
 
 async def check_known_shape(bench: Bench) -> str:
-    """Runs from their goal on, whatever the model says: each call gives one decision that can be carried out."""
+    """Each call returns one executable decision, whatever the model answers."""
     planner = await bench.fresh()
     seen: dict[str, int] = {}
     for script in GOOD.values():
@@ -59,10 +59,10 @@ async def check_known_shape(bench: Bench) -> str:
 
 
 async def check_closed_union(bench: Bench) -> str:
-    """There are six actions, and no seventh gets past `check_decision`."""
+    """`PlannerAction` has six actions, and `check_decision` rejects any other."""
     union = set(get_args(get_args(PlannerAction)[0]))
     if union != set(ACTIONS):
-        raise NotConforming(f"PlannerAction has {', '.join(sorted(each.__name__ for each in union))}")
+        raise NotConforming(f"PlannerAction consists of {', '.join(sorted(each.__name__ for each in union))}")
 
     class Foreign(BaseModel):
         action: Literal["foreign"] = "foreign"
@@ -74,12 +74,12 @@ async def check_closed_union(bench: Bench) -> str:
             check_decision(made)
         except InvalidDecision:
             continue
-        raise NotConforming(f"check_decision lets the action {foreign!r} pass")
-    return f"{len(union)} actions, and a foreign one is refused"
+        raise NotConforming(f"check_decision accepts the action {foreign!r}")
+    return f"{len(union)} actions, foreign ones are rejected"
 
 
 async def check_identity(bench: Bench) -> str:
-    """A run that lacks a part of its identity is refused."""
+    """A run without a complete identity is rejected."""
     planner = await bench.fresh()
     parts = ("tenant_id", "user_id", "session_id", "run_id")
     for part in parts:
@@ -89,23 +89,23 @@ async def check_identity(bench: Bench) -> str:
         except IdentityRequired:
             continue
         except Exception as error:
-            raise NotConforming(f"with an empty {part}: {told(error)}, not IdentityRequired") from error
-        raise NotConforming(f"with an empty {part}: gave {named(decision)} instead of raising IdentityRequired")
+            raise NotConforming(f"with an empty {part}: {error_text(error)}, not IdentityRequired") from error
+        raise NotConforming(f"with an empty {part}: returned {named(decision)} instead of raising IdentityRequired")
     return f"IdentityRequired without each of {', '.join(parts)}"
 
 
 async def check_cancelled(bench: Bench) -> str:
-    """A cancelled run is finished as cancelled."""
+    """A cancelled run is completed as cancelled."""
     planner = await bench.fresh()
     decision = await bench.ask(planner, bench.run(planner, control=RunControl(cancelled=True)))
     action = sound(decision)
     if not isinstance(action, CompleteAction) or action.reason is not FinishReason.CANCELLED:
-        raise NotConforming(f"control.cancelled is set: gave {named(decision)} instead of a complete (cancelled)")
+        raise NotConforming(f"with control.cancelled set: returned {named(decision)} instead of a complete (cancelled)")
     return "complete (cancelled)"
 
 
 async def check_past_deadline(bench: Bench) -> str:
-    """A run whose time is up gets a decision, or BudgetExhausted: never nothing."""
+    """A run past its deadline gets a decision or BudgetExhausted."""
     planner = await bench.fresh()
     run = bench.run(planner)
     run = bench.run(planner, budget=RunBudget(deadline=run.now - timedelta(hours=1)))
@@ -118,30 +118,30 @@ async def check_past_deadline(bench: Bench) -> str:
 
 
 async def check_keeps_nothing(bench: Bench) -> str:
-    """Asked about one run, another one and the first again, it says of the first what it said before."""
+    """The planner keeps no state: the same run gets the same decision, also after another run."""
     planner = await bench.fresh()
     if own_registry(planner) is not None:
-        return "keeps what its steps do in the registry that it was given, for each run"
+        return "keeps the tasks of its steps in the given registry, by run"
     decisions = []
     for who in (1, 2, 1):
         run = bench.run(planner, who)
         before = _shown_of(run)
         decisions.append(await bench.ask(planner, run))
         if _shown_of(run) != before:
-            raise NotConforming("has written into the run that it was shown")
+            raise NotConforming("modified the given run")
     first, last = (plain(decisions[at]) for at in (0, 2))
     if first != last:
-        raise NotConforming(f"the same run, asked about again after another one: gave {last:.200}, before {first:.200}")
-    return "the same run gives the same decision, also after another one"
+        raise NotConforming(f"the same run again, after another one: returned {last:.200}, before {first:.200}")
+    return "the same run gets the same decision, also after another run"
 
 
 def _shown_of(run: RunContext) -> str:
-    """A run as text, but for its tasks, which planners may add to."""
+    """A run as text, without its tasks, which planners may add to."""
     return repr([getattr(run, each.name) for each in fields(run) if each.name != "tasks"])
 
 
 def named(decision: object) -> str:
-    """A decision in a word or two."""
+    """Short text for a decision."""
     try:
         action = action_of(decision)
     except NotConforming:

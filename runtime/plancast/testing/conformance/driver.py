@@ -1,4 +1,4 @@
-"""A run that is driven as a runtime drives it, in memory: what a planner asks for is answered at once, and well."""
+"""Drives a run in memory as the runtime does, with an immediate, successful response to every action."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from plancast.tasks.spec import SpawnSpec
 from plancast.testing.conformance.harness import ACTIONS
 
 MOST_STEPS: Final = 10
-"""Decisions of a run, before the kit has seen enough of it."""
+"""Maximum number of decisions of a run."""
 
 
 class Drive:
     """A run between decisions.
 
     Args:
-        run: Where it begins.
-        answers: Data of answers by event type; others are ``{"success": True}``.
+        run: The initial run.
+        answers: Data of responses by event type; others are ``{"success": True}``.
     """
 
     def __init__(self, run: RunContext, answers: Mapping[str, Any]) -> None:
         self.run = run
-        """As the planner is shown it next."""
+        """The run for the planner's next call."""
         self.ended = False
-        """Whether nothing more can come of it."""
+        """True when no further response can arrive."""
         self.refused = ""
-        """Why it ended, when what was delegated could not be started."""
+        """Error of a delegation that could not be started."""
         self._answers = answers
 
     @property
     def tasks(self) -> TaskRegistry:
         """The run's tasks and groups."""
-        assert self.run.tasks is not None  # the bench's runs have one
+        assert self.run.tasks is not None  # set by the bench
         return self.run.tasks
 
     def take(self, decision: object) -> None:
-        """Carry a decision out, and answer it; what is no decision ends the run."""
+        """Execute a decision and respond to it; anything else ends the run."""
         if not isinstance(decision, PlannerDecision) or not isinstance(decision.next_action, ACTIONS):
             self.ended = True
             return
@@ -65,7 +65,7 @@ class Drive:
             self.ended = True
 
     def answer(self, event_type: str) -> None:
-        """An event comes: the run's results have it, and it is why the planner is asked next."""
+        """Deliver a response: it becomes a result and the next trigger."""
         data = self._answers.get(event_type, {"success": True})
         known = {**self.run.results, event_type: data}
         entry = TrajectoryEntry(type=event_type, data=data, event_id=f"answer-{len(known)}", time=self.run.now)
@@ -82,7 +82,7 @@ class Drive:
             self.ended, self.refused = True, str(error)
 
     def _start(self, action: DelegateAction, group_id: str) -> None:
-        """Start what is delegated into a group, and register it unless the planner has."""
+        """Start the tasks delegated into a group; register one unless the planner has."""
         if not self.tasks.is_group(group_id):
             self.tasks.open_group(group_id)
         group = self.tasks.group(group_id)
@@ -94,7 +94,7 @@ class Drive:
                 self.tasks.start(member)
 
     def complete(self, members: list[str], group_id: str) -> None:
-        """The tasks of a group are done, and it takes no more."""
+        """Complete the tasks of a group, and seal it."""
         for member in members:
             if not self.tasks.task(member).state.finished:
                 self.tasks.complete(member, {"success": True})
@@ -102,7 +102,7 @@ class Drive:
             self.tasks.seal_group(group_id)
 
     def _finish(self, action: AwaitAction) -> None:
-        """Finish what is awaited; nothing can come of a wait for what is finished, or was never started."""
+        """Complete what is awaited; awaiting something unknown ends the run."""
         tasks = self.tasks
         if action.task_id in tasks.task_ids:
             task = tasks.task(action.task_id)

@@ -1,4 +1,4 @@
-"""How the conformance kit asks a planner: fresh planners, runs of their own, a model's stand-in and a time limit."""
+"""Calls planners: fresh instances, separate runs, a scripted model and a time limit."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ from plancast.testing.conformance.scripted_reasoner import AGENT, APPROVED, LOOK
 PlannerFactory = Callable[[], Any | Awaitable[Any]]
 
 ACTIONS: Final = (PublishAction, CompleteAction, WaitAction, DelegateAction, ParallelAction, AwaitAction)
-"""The shapes that a decision can have."""
+"""All kinds of actions."""
 
 _GRACE_SECONDS: Final = 1.0
 _GOAL_EVENT: Final = "conformance.goal"
 
 
 class NotConforming(Exception):
-    """Raised when a planner does not do what a check asks of it; the text is the check's detail."""
+    """Raised when a planner fails a check; the text is the check's detail."""
 
 
 class Hung(NotConforming):
-    """Raised when a call of a planner takes too long."""
+    """Raised when a call of a planner exceeds the time limit."""
 
 
 class Bench:
-    """A planner's factory, and how what it makes is asked.
+    """Creates planners and calls them.
 
     Args:
-        factory: Gives a fresh planner, at once or awaited.
+        factory: Returns a fresh planner; sync or async.
         timeout: Seconds for each call.
-        run: What ordinary runs look like; their identity is the kit's.
-        answers: Data of answers by event type; others are ``{"success": True}``.
+        run: Sample of a run; the kit sets its identity.
+        answers: Data of responses by event type; others are ``{"success": True}``.
     """
 
     def __init__(
@@ -64,23 +64,23 @@ class Bench:
         self.timeout = timeout
         self.answers = answers
         self.questions = 0
-        """How often planners have asked their model."""
+        """Number of model calls by planners."""
         self.seen: list[PlannerDecision] = []
-        """The decisions that all calls gave, but for those of unknown shape."""
+        """All decisions with a known action."""
 
     async def fresh(self) -> Any:
-        """A planner that nobody has asked yet."""
+        """A fresh planner."""
         made = self._factory()
         return await made if inspect.isawaitable(made) else made
 
     def run(self, planner: Any, who: int = 1, *, tasks: TaskRegistry | None = None, **fields: Any) -> RunContext:
-        """A run at its goal, whose identity and goal tell it from all others.
+        """A run at its goal, with unique identity and goal data.
 
         Args:
-            planner: Whose run it is.
-            who: Up to three digits; each is somebody else.
-            tasks: The plan's tasks: by default the planner's own registry, or a fresh one.
-            fields: Further fields of the run.
+            planner: Planner of the run.
+            who: Number of the run's user, up to three digits.
+            tasks: Tasks of the plan; by default the planner's own registry, or a fresh one.
+            fields: Other fields of the run.
         """
         sample = self._sample
         goals = sorted(map(str, getattr(planner, "goals", ()) or ()))
@@ -112,13 +112,13 @@ class Bench:
         return TaskRegistry.from_state(given.to_state()) if isinstance(given, TaskRegistry) else TaskRegistry()
 
     async def ask(self, planner: Any, run: RunContext, script: Script = completing) -> object:
-        """What one call of a planner gives; whatever it raises is raised.
+        """Call a planner and return its result.
 
         Raises:
-            Hung: the call took too long.
+            Hung: the call exceeded the time limit.
         """
         reasoner = ScriptedReasoner(script, run)
-        context = copy_context()  # so that calls at the same time ask each their own stand-in
+        context = copy_context()  # concurrent calls use separate models
         context.run(CURRENT_REASONER.set, reasoner)
         call = asyncio.get_running_loop().create_task(_next(planner, run), context=context)
         try:
@@ -129,7 +129,7 @@ class Bench:
         if late:
             await asyncio.wait({call}, timeout=min(_GRACE_SECONDS, self.timeout))
             if call.done() and not call.cancelled():
-                call.exception()  # noted, so that asyncio does not warn of it
+                call.exception()  # retrieved, so that asyncio does not warn
             raise Hung(f"no decision within {self.timeout:g} s")
         if call.cancelled():
             raise NotConforming("the call was cancelled from within")
@@ -139,7 +139,7 @@ class Bench:
         return decision
 
     async def ask_all(self, planner: Any, runs: Iterable[RunContext], script: Script = completing) -> list[object]:
-        """What calls at the same time give; when some raise, the first of them is raised after all have ended."""
+        """Call a planner concurrently; after all calls, raise the first error, if any."""
         asked = await asyncio.gather(*(self.ask(planner, run, script) for run in runs), return_exceptions=True)
         for each in asked:
             if isinstance(each, BaseException):
@@ -152,16 +152,16 @@ async def _next(planner: Any, run: RunContext) -> object:
 
 
 def marks_of(who: int) -> tuple[str, str, str, str, str]:
-    """What nobody else's run has: a token, the tenant, the user, the session, the run."""
+    """Unique token, tenant, user, session and run id of a number."""
     return f"token-k{who:03d}", f"tenant-k{who:03d}", f"user-k{who:03d}", f"session-k{who:03d}", f"run-k{who:03d}"
 
 
 MARK: Final = re.compile(r"(?:token|tenant|user|session|run)-k(\d{3})")
-"""A mark in a text, with whose it is."""
+"""A mark in a text; the group is its number."""
 
 
 def own_registry(planner: Any) -> TaskRegistry | None:
-    """The registry that a planner was given, which then stands for those of its runs."""
+    """The registry that a planner was created with, which replaces those of its runs."""
     registry = getattr(planner, "registry", None)
     return registry if isinstance(registry, TaskRegistry) else None
 
@@ -170,38 +170,38 @@ def action_of(decision: object) -> PlannerAction:
     """The action of a decision.
 
     Raises:
-        NotConforming: it is no decision, or its action has none of the known shapes.
+        NotConforming: it is not a decision, or has an unknown action.
     """
     if not isinstance(decision, PlannerDecision):
         got = "None" if decision is None else f"a {type(decision).__name__}, {shown(decision)}"
-        raise NotConforming(f"gave {got} instead of a PlannerDecision")
+        raise NotConforming(f"returned {got} instead of a PlannerDecision")
     action: object = getattr(decision, "next_action", None)
     if not isinstance(action, ACTIONS):
         known = ", ".join(each.__name__ for each in ACTIONS)
-        raise NotConforming(f"gave the action {type(action).__name__}, known: {known}")
+        raise NotConforming(f"returned the action {type(action).__name__}, known: {known}")
     return action
 
 
 def sound(decision: object) -> PlannerAction:
-    """The action of a decision that can be carried out.
+    """The action of an executable decision.
 
     Raises:
-        NotConforming: it cannot, or is none.
+        NotConforming: it is not executable, or not a decision.
     """
     action = action_of(decision)
     try:
         check_decision(decision)
     except InvalidDecision as error:
-        raise NotConforming(f"gave a {action.action} that cannot be carried out: {'; '.join(error.faults)}") from None
+        raise NotConforming(f"returned an invalid {action.action}: {'; '.join(error.faults)}") from None
     return action
 
 
 def plain(decision: object) -> str:
-    """A decision as text, also one that is none."""
+    """A decision, or any other value, as text."""
     return decision.model_dump_json(warnings=False) if isinstance(decision, BaseModel) else repr(decision)
 
 
-def told(error: BaseException) -> str:
-    """An error on one line: what a check that raised it says."""
+def error_text(error: BaseException) -> str:
+    """An error on one line."""
     text = " ".join(str(error).split())
     return text if isinstance(error, NotConforming) else f"{type(error).__name__}: {text}"

@@ -1,4 +1,4 @@
-"""What a planner reaches by import: read from the source, so that nothing has to be loaded to be found."""
+"""Follows a planner's imports by reading source files, without importing them."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ RUNTIME: Final = (
     "ray",
     "nats",
 )
-"""What runs plans: no planner reaches it."""
+"""Modules that run plans; planners must not import them."""
 MODELS: Final = ("plancast.models", "litellm")
-"""What asks models: decision trees do not reach it either."""
+"""Modules that call models; decision trees must not import them either."""
 
 _OURS: Final = ("plancast", "plancast_bus")
 _NOT_FOLLOWED: Final = ("plancast", "plancast.testing")
-"""The public root names everything; and planners that stand in a test's file import the kit, which runs plans."""
+"""Not followed: the public root imports everything, and planners in a test module import this kit."""
 _INSTALLED: Final = "site-packages"
 
 
 @dataclass
 class Reached:
-    """What was read, and what was found that should not be there."""
+    """The files read, and the forbidden imports."""
 
     files: list[Path] = field(default_factory=list)
     """In the order in which they were read."""
     found: list[str] = field(default_factory=list)
-    """The shortest way to each that is forbidden: ``own_planner -> own_tools -> ray``."""
+    """Shortest import chain to each forbidden module: ``own_planner -> own_tools -> ray``."""
 
 
 def reached(modules: Mapping[str, Path], forbidden: tuple[str, ...] = RUNTIME) -> Reached:
-    """Follow imports, also those inside functions, from modules through their own packages and plancast.
+    """Follow imports, including those in functions, through the modules' own packages and plancast.
 
     Args:
-        modules: Where to begin: names with their files.
-        forbidden: Modules and packages that are not to be reached.
+        modules: Files of the initial modules by name.
+        forbidden: Forbidden modules and packages.
     """
     roots = {name: folder for name in _OURS if (folder := _package(name)) is not None}
     siblings: list[Path] = []
@@ -72,9 +72,9 @@ def reached(modules: Mapping[str, Path], forbidden: tuple[str, ...] = RUNTIME) -
 
 
 def modules_of(planner: object) -> dict[str, Path]:
-    """The modules of a planner's class, and of those that it is derived from, with their files.
+    """Files of the modules of a planner's class and its base classes.
 
-    Libraries that are installed beside plancast (a pydantic model as base) are left out.
+    Installed libraries, such as pydantic for a model as base class, are left out.
     """
     own = {*_OURS, type(planner).__module__.partition(".")[0]}
     found: dict[str, Path] = {}
@@ -87,17 +87,17 @@ def modules_of(planner: object) -> dict[str, Path]:
 
 
 def _source_of(cls: type) -> Path | None:
-    """The file of a class: its module's, or that of its code when the module was loaded by hand."""
-    said = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    """Source file of a class: of its module, or of its functions when the module was loaded by hand."""
+    declared = getattr(sys.modules.get(cls.__module__), "__file__", None)
     code = [each.__code__.co_filename for each in vars(cls).values() if isinstance(each, types.FunctionType)]
-    for file in (said, *code):
+    for file in (declared, *code):
         if file and file.endswith(".py") and Path(file).is_file():
             return Path(file)
     return None
 
 
 def imports_of(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
-    """The names that a module imports, wherever it does; not for type checkers alone."""
+    """Yield the names that a module imports anywhere, except under TYPE_CHECKING."""
     waiting: deque[ast.AST] = deque([tree])
     while waiting:
         node = waiting.popleft()
@@ -124,7 +124,7 @@ def _for_types(test: ast.expr) -> bool:
 
 
 def _with_parents(name: str) -> Iterator[str]:
-    """Importing a module runs the packages that it is in, too."""
+    """Yield a module and its parent packages, which an import also runs."""
     parts = name.split(".")
     for end in range(1, len(parts) + 1):
         yield ".".join(parts[:end])
@@ -156,7 +156,7 @@ def _package(name: str) -> Path | None:
 
 
 def _add_root(name: str, file: Path, roots: dict[str, Path], siblings: list[Path]) -> None:
-    """Where the modules beside one are found: in its top-level package, or in its folder when it is in none."""
+    """Register the folder of a module's siblings: its top-level package, or its own folder."""
     inside = file.parent if file.name == "__init__.py" else file
     depth = name.count(".")
     if depth or file.name == "__init__.py":

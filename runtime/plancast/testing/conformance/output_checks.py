@@ -1,6 +1,6 @@
-"""What the conformance kit checks of what comes out: bad answers of a model never do, and everything is within bounds.
+"""Checks of a planner's output: it is within bounds, also when the model's answer is malformed.
 
-Planners that ask no model pass what is checked of models.
+Planners without a model pass the checks of model answers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from plancast.errors import InvalidDecision, PlancastError
 from plancast.planners.llm.decision_validation import RESERVED_PREFIX
 from plancast.tasks.spec import JoinKind
 from plancast.testing.conformance.driver import MOST_STEPS, Drive
-from plancast.testing.conformance.harness import Bench, Hung, NotConforming, action_of, marks_of, sound, told
+from plancast.testing.conformance.harness import Bench, Hung, NotConforming, action_of, error_text, marks_of, sound
 from plancast.testing.conformance.scripted_reasoner import (
     BAD,
     GOOD,
@@ -32,27 +32,27 @@ from plancast.testing.conformance.scripted_reasoner import (
     saying,
 )
 
-_NO_MODEL: Final = "asks no model"
+_NO_MODEL: Final = "calls no model"
 _MOST_FAULTS: Final = 3
 
 
 async def check_malformed(bench: Bench) -> str:
-    """Whatever a model says: a decision that can be carried out, or one of plancast's own errors."""
+    """Malformed model answers lead to an executable decision or a PlancastError."""
     planner = await bench.fresh()
-    asked, faults = 0, []
+    calls, faults = 0, []
     for kind, script in BAD.items():
         questions, fault = await _answered_badly(bench, planner, script)
-        asked += questions
+        calls += questions
         if questions and fault:
             faults.append(f"{kind}: {fault}")
     if faults:
         more = f"; and {len(faults) - _MOST_FAULTS} more kinds" if len(faults) > _MOST_FAULTS else ""
         raise NotConforming("; ".join(faults[:_MOST_FAULTS]) + more)
-    return f"{len(BAD)} kinds of it, {asked} questions" if asked else _NO_MODEL
+    return f"{len(BAD)} kinds, {calls} model calls" if calls else _NO_MODEL
 
 
 async def _answered_badly(bench: Bench, planner: Any, script: Script) -> tuple[int, str]:
-    """Lead a run to where the planner asks its model: how often it asked then, and what was wrong with what it gave."""
+    """Drive a run to the first model call; return the number of calls, and the fault of the outcome."""
     drive = Drive(bench.run(planner), bench.answers)
     before = bench.questions
     for _ in range(MOST_STEPS):
@@ -66,7 +66,7 @@ async def _answered_badly(bench: Bench, planner: Any, script: Script) -> tuple[i
         except Hung:
             raise
         except Exception as error:
-            return bench.questions - before, told(error)
+            return bench.questions - before, error_text(error)
         drive.take(decision)
         if drive.ended:
             break
@@ -83,38 +83,38 @@ def _nothing_reserved(action: PlannerAction) -> None:
 
 
 async def check_parallel(bench: Bench) -> str:
-    """A parallel has 1 to 50 branches that name their events, and a join that exists."""
+    """A parallel has 1 to 50 branches with event types, and a known join."""
     planner = await bench.fresh()
     await _lead(bench, planner, GOOD["parallel"])
     asks, decides = await _listens(bench, planner)
     most = await _outcome(bench, planner, saying(parallel(MAX_BRANCHES)))
     if decides and not (isinstance(most, ParallelAction) and len(most.branches) == MAX_BRANCHES):
-        got = told(most) if isinstance(most, Exception) else f"gave a {most.action}"
-        raise NotConforming(f"its model's {MAX_BRANCHES} branches, which are allowed: {got}")
+        got = error_text(most) if isinstance(most, Exception) else f"returned a {most.action}"
+        raise NotConforming(f"with {MAX_BRANCHES} branches from its model, which is allowed: {got}")
     await _outcome(bench, planner, saying(TOO_MANY))
     parallels = [each.next_action for each in bench.seen if isinstance(each.next_action, ParallelAction)]
     for each in parallels:
         _check_branches(each)
     if decides:
-        return f"{len(parallels)} seen; {MAX_BRANCHES} branches pass, {MAX_BRANCHES + 1} never come out"
+        return f"{len(parallels)} seen; {MAX_BRANCHES} branches pass, {MAX_BRANCHES + 1} are rejected"
     return f"{len(parallels)} seen; {'its model does not decide' if asks else _NO_MODEL}"
 
 
 def _check_branches(action: ParallelAction) -> None:
-    # Read as if untyped: a planner can make models without their checks (model_construct).
+    # Untyped access: a planner can create models without validation (model_construct).
     given: object = getattr(action, "branches", None)
     branches = given if isinstance(given, (list, tuple)) else ()
     if not 1 <= len(branches) <= MAX_BRANCHES:
-        raise NotConforming(f"gave a parallel with {len(branches)} branches, allowed: 1 to {MAX_BRANCHES}")
+        raise NotConforming(f"returned a parallel with {len(branches)} branches, allowed: 1 to {MAX_BRANCHES}")
     for index, branch in enumerate(branches):
         if not getattr(branch, "event_type", ""):
-            raise NotConforming(f"branch {index} of a parallel names no event")
+            raise NotConforming(f"branch {index} of a parallel has no event type")
     if action.join not in get_args(JoinKind):
-        raise NotConforming(f"a parallel joins by {action.join!r:.60}, allowed: {', '.join(get_args(JoinKind))}")
+        raise NotConforming(f"a parallel has the join {action.join!r:.60}, allowed: {', '.join(get_args(JoinKind))}")
 
 
 async def check_bounds(bench: Bench) -> str:
-    """All that came out in all checks is within bounds, and what a model wants beyond them never comes out."""
+    """All decisions of all checks are within bounds, also when the model's answer is not."""
     planner = await bench.fresh()
     for script in (*GOOD.values(), saying(OVERSIZED)):
         await _lead(bench, planner, script)
@@ -122,12 +122,12 @@ async def check_bounds(bench: Bench) -> str:
         try:
             check_decision(each)
         except InvalidDecision as error:
-            raise NotConforming(f"gave a {each.next_action.action}: {'; '.join(error.faults)}") from None
+            raise NotConforming(f"returned a {each.next_action.action}: {'; '.join(error.faults)}") from None
     return f"{len(bench.seen)} decisions seen"
 
 
 async def _lead(bench: Bench, planner: Any, script: Script) -> None:
-    """Lead a run from its goal to where it ends; what plancast refuses ends it, too."""
+    """Drive a run from its goal to its end, or to a PlancastError."""
     drive = Drive(bench.run(planner), bench.answers)
     for _ in range(MOST_STEPS):
         try:
@@ -139,7 +139,7 @@ async def _lead(bench: Bench, planner: Any, script: Script) -> None:
 
 
 async def _listens(bench: Bench, planner: Any) -> tuple[bool, bool]:
-    """Whether a planner asks a model at its goal, and whether what the model says is what it decides."""
+    """Two flags: the planner calls a model at its goal; the model's answer is its decision."""
     before = bench.questions
     action = await _outcome(bench, planner, completing)
     decides = isinstance(action, CompleteAction) and action.result == {"token": marks_of(1)[0]}
@@ -147,7 +147,7 @@ async def _listens(bench: Bench, planner: Any) -> tuple[bool, bool]:
 
 
 async def _outcome(bench: Bench, planner: Any, script: Script) -> PlannerAction | Exception:
-    """What a planner does at its goal, or why it does nothing."""
+    """The action of a planner at its goal, or its error."""
     try:
         return action_of(await bench.ask(planner, bench.run(planner), script))
     except Hung:

@@ -1,4 +1,4 @@
-"""planner_conformance: whether a planner can be trusted with plans, check by check."""
+"""planner_conformance: runs all checks on a planner and reports the results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from plancast.testing.conformance.checks import (
     check_past_deadline,
     check_wake_mode,
 )
-from plancast.testing.conformance.harness import Bench, NotConforming, PlannerFactory, told
+from plancast.testing.conformance.harness import Bench, NotConforming, PlannerFactory, error_text
 from plancast.testing.conformance.imports import MODELS, RUNTIME, modules_of, reached
 from plancast.testing.conformance.output_checks import check_bounds, check_malformed, check_parallel
 from plancast.testing.conformance.task_checks import (
@@ -37,38 +37,38 @@ _MOST_DETAIL: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was checked."""
+    """The result of a check."""
 
     name: str
     passed: bool
     detail: str = ""
-    """What was seen, or what is wrong, on one line."""
+    """Observation or fault, on one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConformanceReport:
-    """What the conformance kit found; printed, it is a line for each check and one for all."""
+    """Results of all checks; its text has a line per check and a summary."""
 
     planner: str
     """The planner's name."""
     checks: tuple[Check, ...]
-    """In the order in which they were made."""
+    """In execution order."""
 
     @property
     def passed(self) -> bool:
-        """Whether all checks passed."""
+        """True if all checks passed."""
         return not self.failed
 
     @property
     def failed(self) -> tuple[Check, ...]:
-        """The checks that did not pass."""
+        """The failed checks."""
         return tuple(check for check in self.checks if not check.passed)
 
     def __getitem__(self, name: str) -> Check:
-        """The check of this name.
+        """The check with this name.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such check.
         """
         for check in self.checks:
             if check.name == name:
@@ -84,10 +84,10 @@ class ConformanceReport:
         return "\n".join([*lines, f"planner {self.planner!r}: {count}"])
 
     def require(self) -> None:
-        """Check that all passed.
+        """Raise unless all checks passed.
 
         Raises:
-            AssertionError: some did not; the text is the whole report.
+            AssertionError: a check failed; the text is the whole report.
         """
         if not self.passed:
             raise AssertionError(f"\n{self}")
@@ -100,24 +100,24 @@ async def planner_conformance(
     run: RunContext | None = None,
     answers: Mapping[str, Any] | None = None,
 ) -> ConformanceReport:
-    """Check that a planner does what the runtime relies on, whoever wrote it; nothing else should run on the loop.
+    """Check that a planner satisfies the runtime's contract; nothing else should run on the event loop.
 
-    A planner that asks its model by the runtime's port (`ChoreographyPlanner` does) is given a stand-in, which
-    answers well and badly. One that asks no model passes what is checked of models. Calls that hang are given up
-    after ``timeout``, unless they block the event loop.
+    A planner that calls its model through the runtime's port, as `ChoreographyPlanner` does, gets a scripted model with
+    valid and malformed answers. A planner without a model passes the checks of model answers. Calls are cancelled after
+    ``timeout``, unless they block the event loop.
 
     Args:
-        factory: Gives a fresh planner with each call, at once or awaited.
+        factory: Returns a fresh planner with each call; sync or async.
         timeout: Seconds for each call of the planner.
-        run: What the planner's runs look like (goal, results, events), when it needs more than any run has. The
-            identity, and a goal's ``token``, are the kit's.
-        answers: Data of answers that the planner reads, by event type; others are ``{"success": True}``.
+        run: Sample of the planner's runs (goal, results, events) for planners that need specific fields. The kit sets
+            the identity and the goal's ``token``.
+        answers: Data of responses that the planner reads, by event type; others are ``{"success": True}``.
 
     Raises:
-        TypeError: factory cannot be called.
+        TypeError: factory is not callable.
     """
     if not callable(factory):
-        raise TypeError(f"factory is a {type(factory).__name__}, allowed: a function that gives a fresh planner")
+        raise TypeError(f"factory is a {type(factory).__name__}, expected a function that returns a planner")
     before = asyncio.all_tasks()
     bench = Bench(factory, timeout, run, answers or {})
     checks = tuple([await _made(name, check, bench) for name, check in _CHECKS.items()])
@@ -130,7 +130,7 @@ async def _made(name: str, check: Callable[[Bench], Awaitable[str]], bench: Benc
     try:
         return Check(name, True, await check(bench))
     except Exception as error:
-        detail = told(error)
+        detail = error_text(error)
         return Check(name, False, detail if len(detail) <= _MOST_DETAIL else f"{detail[: _MOST_DETAIL - 3]}...")
 
 
@@ -142,20 +142,20 @@ async def _name_of(bench: Bench) -> str:
 
 
 async def _check_imports(bench: Bench) -> str:
-    """What the planner reaches by import runs no plans; a decision tree asks no models either."""
+    """The planner imports no modules that run plans; a decision tree imports no modules that call models."""
     planner = await bench.fresh()
     modules = modules_of(planner)
     forbidden = RUNTIME + MODELS if "plancast.planners.decision_tree.planner" in modules else RUNTIME
     result = reached(modules, forbidden)
     if result.found:
-        raise NotConforming(f"reaches what planners must not: {'; '.join(result.found)}")
+        raise NotConforming(f"forbidden imports: {'; '.join(result.found)}")
     if not result.files:
-        raise NotConforming(f"no file was read: {type(planner).__module__} has none; write the planner into a module")
+        raise NotConforming(f"{type(planner).__module__} has no source file; define the planner in a module")
     return f"{len(result.files)} files read"
 
 
 async def _check_import_check(bench: Bench) -> str:
-    """The check of imports is one: it finds what is planted."""
+    """The import check works: it finds a planted import."""
     return _planted()
 
 
@@ -183,7 +183,7 @@ _CHECKS: Final[dict[str, Callable[[Bench], Awaitable[str]]]] = {
     "64 at once": check_64_at_once,
     "128 on one step": check_128_on_one_step,
     "keeps nothing": check_keeps_nothing,
-    "bounds": check_bounds,  # after those that give it decisions to look at
+    "bounds": check_bounds,  # uses the decisions of the checks above
     "imports": _check_imports,
     "import check reads files": _check_import_check,
 }

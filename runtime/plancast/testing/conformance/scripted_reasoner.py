@@ -1,4 +1,4 @@
-"""A model's stand-in for the conformance kit: it says what a script says, well or badly, and costs nothing."""
+"""A scripted model for the conformance kit, with valid and malformed answers."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from plancast.models.port import ReasonReply, ReasonRequest, Usage
 from plancast.planners.contract import RunContext
 
 Script = Callable[[ReasonRequest, RunContext], str]
-"""What a model answers to a question that is asked for a run; it may raise what a port raises."""
+"""Answers a request of a run; may raise the errors of a reasoner port."""
 
 LOOK: Final = EventDefinition(
     "conformance.look", description="Looks something up.", response_event="conformance.look.completed"
 )
-"""The event that every run of the kit may publish."""
+"""An event that every run may publish."""
 RESEARCH: Final = "conformance.research"
-"""The goal that every run of the kit may delegate."""
+"""A goal that every run may delegate."""
 APPROVED: Final = "conformance.approved"
-"""The event that every run of the kit may wait for."""
+"""An event that every run may wait for."""
 AGENT: Final = AgentDefinition(
     "conformance-agent", "researcher", (LOOK.event_type, RESEARCH), ("conformance.look.completed",)
 )
-"""Who looks and researches."""
+"""The agent that handles them."""
 GROUP: Final = "conformance-group"
-"""The group that the script delegates into."""
+"""Group of the script's delegation."""
 TOKEN: Final = re.compile(r"token-k\d{3}")
-"""What stands in a run's goal, and in no other run's."""
+"""Unique token in a run's goal."""
 
 
 class ScriptedReasoner:
     """A `ReasonerPort` for one call of a planner.
 
     Args:
-        script: What it answers.
-        run: The run that the planner is asked about.
+        script: Produces the answers.
+        run: Run of the planner's call.
     """
 
     def __init__(self, script: Script, run: RunContext) -> None:
         self._script = script
         self._run = run
         self.questions = 0
-        """How often it was asked."""
+        """Number of requests."""
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
         """See :class:`plancast.models.port.ReasonerPort`."""
         self.questions += 1
         for _ in range(1 + crc32(self._run.run_id.encode()) % 5):
-            await asyncio.sleep(0)  # calls that run at the same time overtake each other
+            await asyncio.sleep(0)  # reorder concurrent calls
         return ReasonReply(self._script(request, self._run), Usage(1, 1, 0.0), request.model)
 
 
@@ -62,18 +62,15 @@ def _decision(action: str, **fields: Any) -> str:
     return json.dumps({"next_action": {"action": action, **fields}, "reasoning": "the script says so"})
 
 
-# Good answers.
-
-
 def completing(request: ReasonRequest, run: RunContext) -> str:
-    """Complete, with the token that stands in the question."""
-    asked = "\n".join(str(message.get("content", "")) for message in request.messages)
-    found = TOKEN.search(asked)
+    """Complete with the token in the request."""
+    text = "\n".join(str(message.get("content", "")) for message in request.messages)
+    found = TOKEN.search(text)
     return _decision("complete", result={"token": found.group() if found else ""})
 
 
 def at_first(answer: str) -> Script:
-    """This answer at the goal, then complete."""
+    """Give this answer at the goal, then complete."""
 
     def script(request: ReasonRequest, run: RunContext) -> str:
         at_goal = run.trigger is not None and run.trigger.type == run.goal_event
@@ -83,13 +80,13 @@ def at_first(answer: str) -> Script:
 
 
 def parallel(branches: int) -> str:
-    """So many looks at once."""
+    """A parallel with this number of branches."""
     look = {"event_type": LOOK.event_type, "data": {}}
     return _decision("parallel", branches=[look] * branches, join="all")
 
 
 def waiting(payload: Mapping[str, Any]) -> str:
-    """Wait for the approval, with a payload."""
+    """A wait for the approval."""
     fields = {"expected_event": APPROVED, "timeout_seconds": 60, "payload": payload}
     return _decision("wait", reason="the kit approves", **fields)
 
@@ -109,14 +106,11 @@ GOOD: Final[Mapping[str, Script]] = {
     "wait": at_first(waiting({"question": "may it?"})),
     "delegate": delegating,
 }
-"""Scripts of models that answer well."""
-
-
-# Bad answers.
+"""Scripts with valid answers."""
 
 
 def saying(text: str) -> Script:
-    """The same text, whatever is asked."""
+    """Always give the same text."""
     return lambda request, run: text
 
 
@@ -135,9 +129,9 @@ def _nested(levels: int) -> Any:
 
 
 OVERSIZED: Final = waiting({"everything": ["x" * 4000] * 10})
-"""A wait whose payload is too large for people."""
+"""A wait with a payload over the limit."""
 TOO_MANY: Final = parallel(MAX_BRANCHES + 1)
-"""One branch more than are allowed."""
+"""A parallel with one branch over the limit."""
 
 BAD: Final[Mapping[str, Script]] = {
     "an empty answer": saying(""),
@@ -168,4 +162,4 @@ BAD: Final[Mapping[str, Script]] = {
     "a model that is unavailable": _failing(ModelUnavailable("conformance/none", "it has failed for good", 401)),
     "no reasoner": _failing(ReasonerUnavailable("no reasoner can take the request now")),
 }
-"""Scripts of models that answer badly, or not at all, by what is wrong with them."""
+"""Scripts with malformed answers or errors, by fault."""

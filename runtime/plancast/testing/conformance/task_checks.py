@@ -1,4 +1,4 @@
-"""What the conformance kit checks of planners that start tasks, and of calls at the same time."""
+"""Checks of planners that start tasks, and of concurrent calls."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from plancast.testing.conformance.harness import MARK, Bench, NotConforming, act
 from plancast.testing.conformance.scripted_reasoner import completing, delegating
 
 RUNS: Final = 64
-"""Runs that are decided at the same time."""
+"""Number of concurrent runs."""
 CALLERS: Final = 128
-"""Calls at the same time for one run."""
+"""Number of concurrent calls for one run."""
 
 _SPAWN_SECONDS: Final = 2.0
 _SETTLE_SECONDS: Final = 0.5
@@ -25,7 +25,7 @@ _NO_GROUPS: Final = "does not spawn into groups"
 
 
 async def check_spawn_await_go_on(bench: Bench) -> str:
-    """What was delegated into a group is awaited until it is complete, and no longer."""
+    """A delegated group is awaited until it is complete, and no longer."""
     try:
         async with asyncio.timeout(_SPAWN_SECONDS) as limit:
             return await _spawn_await_go_on(bench)
@@ -40,10 +40,10 @@ async def _spawn_await_go_on(bench: Bench) -> str:
     drive = Drive(bench.run(planner), bench.answers)
     for _ in range(MOST_STEPS):
         decision = await bench.ask(planner, drive.run, delegating)
-        drive.take(decision)  # a delegate is started, and registered unless the planner has
+        drive.take(decision)  # starts a delegate, and registers it unless the planner has
         action = decision.next_action if isinstance(decision, PlannerDecision) else None
         if drive.refused:
-            raise NotConforming(f"delegates what cannot be started: {drive.refused}")
+            raise NotConforming(f"delegates a task that cannot be started: {drive.refused}")
         if isinstance(action, DelegateAction) and action.group_id:
             return await _await_go_on(bench, planner, drive, action)
         if drive.ended:
@@ -55,7 +55,7 @@ async def _await_go_on(bench: Bench, planner: Any, drive: Drive, delegated: Dele
     group_id = delegated.group_id or ""
     members = list(drive.tasks.group(group_id).members)
     if not _awaits(await bench.ask(planner, drive.run, delegating), group_id, members):
-        raise NotConforming(f"delegated into group {group_id!r}, and does not await it in the next call")
+        raise NotConforming(f"delegated into group {group_id!r}, but does not await it in the next call")
     drive.complete(members, group_id)
     drive.answer(f"{delegated.goal_event}.completed")
     decision = await bench.ask(planner, drive.run, delegating)
@@ -65,7 +65,7 @@ async def _await_go_on(bench: Bench, planner: Any, drive: Drive, delegated: Dele
     if isinstance(action, AwaitAction):
         waited = action.task_id or action.group_id
         if waited not in (*drive.tasks.task_ids, *drive.tasks.group_ids):
-            raise NotConforming(f"awaits {waited!r}, which is finished or was never started")
+            raise NotConforming(f"awaits {waited!r}, which is unknown or finished")
     return f"delegate, await, {action.action}"
 
 
@@ -75,7 +75,7 @@ def _awaits(decision: object, group_id: str, members: list[str]) -> bool:
 
 
 async def check_64_at_once(bench: Bench) -> str:
-    """Calls for different runs at the same time know nothing of each other, and leave nothing running."""
+    """Concurrent calls for different runs are isolated, and leave no asyncio tasks behind."""
     planner = await bench.fresh()
     before = asyncio.all_tasks()
     runs = [bench.run(planner, who) for who in range(RUNS)]
@@ -88,7 +88,7 @@ async def check_64_at_once(bench: Bench) -> str:
     decisions = await bench.ask_all(planner, runs, noting)
     left = await left_over(before)
     for who, question in questions:
-        _check_apart(f"a question to the model for run {who}", question, who)
+        _check_apart(f"a model request for run {who}", question, who)
     for who, decision in enumerate(decisions):
         _check_apart(f"the decision for run {who}", plain(decision), who)
         plan_id = getattr(decision, "plan_id", "")
@@ -101,17 +101,17 @@ async def check_64_at_once(bench: Bench) -> str:
     if left:
         named = ", ".join(sorted({task.get_coro().__qualname__ for task in left}))  # type: ignore[union-attr]
         raise NotConforming(f"{len(left)} asyncio tasks are left over: {named}")
-    return f"{RUNS} runs, none told of another"
+    return f"{RUNS} runs, all isolated"
 
 
 def _check_apart(what: str, text: str, who: int) -> None:
     for mark in MARK.finditer(text):
         if int(mark[1]) != who:
-            raise NotConforming(f"{what} mentions {mark[0]!r}, which is run {int(mark[1])}'s")
+            raise NotConforming(f"{what} contains {mark[0]!r} of run {int(mark[1])}")
 
 
 async def left_over(before: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
-    """The asyncio tasks that are running and were not before, after those that are about to end have done so."""
+    """New asyncio tasks that are still running after a grace period."""
     left = asyncio.all_tasks() - before
     if left:
         _, left = await asyncio.wait(left, timeout=_SETTLE_SECONDS)
@@ -119,7 +119,7 @@ async def left_over(before: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
 
 
 async def check_128_on_one_step(bench: Bench) -> str:
-    """Of many calls at the same time for one run, one registers its task and the others await it."""
+    """Among concurrent calls for one run, one registers its task and the others await it."""
     planner = await bench.fresh()
     drive = Drive(bench.run(planner), bench.answers)
     for _ in range(MOST_STEPS):
@@ -130,7 +130,7 @@ async def check_128_on_one_step(bench: Bench) -> str:
         drive.take(decisions[0])
         if drive.ended:
             break
-    return "registers no tasks itself"
+    return "registers no tasks"
 
 
 def _one_spawned(decisions: list[object], tasks: int) -> str:
