@@ -1,4 +1,4 @@
-"""SoormaBridge: lets what publishes on ``soorma.events.<topic>`` drive plans, and hear their answers."""
+"""SoormaBridge: connects publishers on ``soorma.events.<topic>`` with plans and their responses."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from plancast_bus.events.codec import decode
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.ports.bus import Bus, Consumer, ConsumerSpec, Delivery
 from plancast_bus.ports.checkpoints import Checkpoint
-from plancast_bus.retry import FIRST_PAUSE, LONGEST_PAUSE, retrying
+from plancast_bus.retry import FIRST_PAUSE, retrying
 
 logger = logging.getLogger(__name__)
 
 NAME = "bridge-soorma"
-"""Of the durable consumers, and of the queue group."""
+"""Name of the durable consumers and the queue group."""
 GOALS_SECONDS = 3.0
-"""How long the goals that deployed apps take are remembered before they are read again."""
+"""Seconds for which the goals of deployed apps are cached."""
 BATCH = 100
-IN_HAND = 256
-"""Events that are being handed over to plancast at once; further ones wait in the NATS client."""
+IN_FLIGHT = 256
+"""Maximum number of events being forwarded to plancast; further ones wait in the NATS client."""
 _FACTS = frozenset((EventTopic.BUSINESS_FACTS, EventTopic.BILLING_EVENTS, EventTopic.NOTIFICATION_EVENTS))
 
 Receive = Callable[[str, bytes, Mapping[str, str]], Awaitable[None]]
@@ -63,43 +63,43 @@ class ResponsesBus(Bus, Protocol):
 
 @dataclass(frozen=True)
 class SoormaOptions:
-    """How a bridge works."""
+    """Options of a bridge."""
 
     root: str = "soorma.events"
-    """What comes before the topic in Soorma's subjects."""
+    """Prefix of Soorma's subjects, before the topic."""
     goals: tuple[str, ...] = ()
-    """Goals that are taken also while no app is deployed that takes them; those of deployed apps always are."""
+    """Goals to accept even while no deployed app has them; goals of deployed apps are always accepted."""
     facts: bool = True
-    """Whether business facts, billing and notification events are handed over, for handlers that listen to them."""
+    """Forward business facts, billing and notification events, for handlers that subscribe to them."""
 
 
 @dataclass
 class BridgeCounts:
-    """What a bridge has done since its start, in numbers of events."""
+    """Numbers of events since the start of a bridge."""
 
     goals: int = 0
     answers: int = 0
-    """Answers and signals for plans."""
+    """Responses and signals for plans."""
     facts: int = 0
     responses: int = 0
-    """Final responses given back."""
+    """Final responses forwarded to Soorma."""
     answered_again: int = 0
-    """Goals that came again when their plans had ended."""
+    """Repeated goals of plans that had ended, answered with their response."""
     passed_over: int = 0
-    """Events between Soorma's own agents."""
+    """Ignored events between Soorma's own agents."""
     refused: int = 0
-    """What could not be read, or not be an event of ours."""
+    """Events that could not be decoded or converted."""
 
 
 class SoormaBridge:
-    """Hands goals, answers and facts over to plancast, and the final responses of these goals' plans back.
+    """Forwards goals, responses and facts to plancast, and the final responses of the goals' plans back.
 
-    Several bridges share the work: they are one queue group, and read the same durable consumers.
+    Several bridges share the work: they form one queue group and read the same durable consumers.
 
     Args:
-        bus: Of plancast; who made it closes it.
-        theirs: Core NATS, where Soorma's events are; who made it closes it.
-        options: How to work.
+        bus: Bus of plancast; its creator closes it.
+        theirs: Core NATS with Soorma's events; its creator closes it.
+        options: Options.
     """
 
     def __init__(self, bus: ResponsesBus, theirs: PlainPort, options: SoormaOptions | None = None) -> None:
@@ -108,19 +108,19 @@ class SoormaBridge:
         self._options = options or SoormaOptions()
         self._prefix = bus.subjects.prefix
         self._goals: set[str] = set(self._options.goals)
-        """Those that an app has taken at any time since the start: one that is replaced is gone for a while."""
+        """Goals of all apps seen since the start: an app is missing for a while when it is replaced."""
         self._goals_read = float("-inf")
-        self._room = asyncio.Semaphore(IN_HAND)
-        self._in_hand: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(IN_FLIGHT)
+        self._in_flight: set[asyncio.Task[None]] = set()
         self._handing_back: list[asyncio.Task[None]] = []
         self._consumers: list[Consumer] = []
         self.counts = BridgeCounts()
 
     async def start(self) -> None:
-        """Listen, and hand back what is there to be handed back.
+        """Subscribe, and forward responses.
 
         Raises:
-            BusError: the streams are not there, or cannot be read.
+            BusError: the streams do not exist or cannot be read.
         """
         await self._read_goals()
         notices = self._bus.subjects.stored(EventTopic.SYSTEM_EVENTS, event_type="plan.>")
@@ -134,15 +134,15 @@ class SoormaBridge:
         self._handing_back = [loop.create_task(self._hand_back(consumer, turn)) for consumer, turn in turned]
 
     async def stop(self, *, drain_seconds: float = 10.0) -> bool:
-        """Listen no more, and finish what is in hand; what is not done in time is lost, as core NATS has it.
+        """Unsubscribe and finish the events in flight; core NATS does not redeliver the rest.
 
         Returns:
-            Whether all of it was done in time.
+            True if all were finished in time.
         """
         await self._theirs.stop_listening()
-        if self._in_hand:
-            await asyncio.wait(self._in_hand, timeout=drain_seconds)
-        left = [*self._in_hand]
+        if self._in_flight:
+            await asyncio.wait(self._in_flight, timeout=drain_seconds)
+        left = [*self._in_flight]
         for task in (*left, *self._handing_back):
             task.cancel()
         await asyncio.gather(*left, *self._handing_back, return_exceptions=True)
@@ -152,10 +152,8 @@ class SoormaBridge:
         return not left
 
     def status(self) -> dict[str, int]:
-        """The counts, and how many events are ``in_hand``."""
-        return {**asdict(self.counts), "in_hand": len(self._in_hand)}
-
-    # From there.
+        """The counts, and the number of events ``in_hand``."""
+        return {**asdict(self.counts), "in_hand": len(self._in_flight)}
 
     async def _receive(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> None:
         if headers.get(MARK) == self._prefix:
@@ -167,19 +165,19 @@ class SoormaBridge:
             return
         if is_own(event, headers, self._prefix):
             return
-        await self._room.acquire()  # what comes meanwhile waits in the client, which has bounds
+        await self._room.acquire()  # further events wait in the client, whose buffer is bounded
         self._hold(self._take(event, subject))
 
     def _hold(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._in_hand.add(task)
+        self._in_flight.add(task)
         task.add_done_callback(self._let_go)
 
     def _let_go(self, task: asyncio.Task[None]) -> None:
-        self._in_hand.discard(task)
+        self._in_flight.discard(task)
         self._room.release()
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("an event could not be handed over", exc_info=error)
+            logger.error("forwarding an event failed", exc_info=error)
 
     async def _take(self, event: EventEnvelope, subject: str) -> None:
         try:
@@ -190,7 +188,7 @@ class SoormaBridge:
             elif event.topic in _FACTS and self._options.facts:
                 await retrying(lambda: self._bus.publish(event), logger)
                 self.counts.facts += 1
-            else:  # lifecycles of Soorma's own plans and tasks; on ours, plan events are controls
+            else:  # lifecycle events of Soorma's own plans; plancast's plan events are control events
                 self.counts.passed_over += 1
         except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
             self._refuse(subject, error)
@@ -211,7 +209,7 @@ class SoormaBridge:
         await self._tell("plan.started", started, event)
 
     async def _answered_again(self, goal: EventEnvelope) -> bool:
-        """Answer a goal whose plan has ended: who asks again has not heard the response, which core NATS told once."""
+        """Answer a repeated goal whose plan has ended: its response, sent once over core NATS, was missed."""
         ended: Checkpoint | None = None
 
         async def look() -> None:
@@ -248,7 +246,7 @@ class SoormaBridge:
         self._goals_read = time.monotonic()
 
     async def _is_for_a_plan(self, event: EventEnvelope) -> bool:
-        """Whether there is a plan for it, or a goal that is to become one; others would end as dead letters."""
+        """True if there is a plan for the event, or a goal in the stream; other events would become dead letters."""
         known = False
 
         async def look() -> None:
@@ -262,35 +260,32 @@ class SoormaBridge:
 
     def _refuse(self, subject: str, error: BusError) -> None:
         self.counts.refused += 1
-        logger.warning("an event on %s is passed over: %s", subject[:200], str(error)[:300])
-
-    # And back.
+        logger.warning("ignoring an event on %s: %s", subject[:200], str(error)[:300])
 
     async def _hand_back(self, consumer: Consumer, turn: Callable[[EventEnvelope], Awaitable[None]]) -> None:
-        pause = FIRST_PAUSE
         while True:
-            deliveries: list[Delivery] = []
-            try:
-                deliveries = await consumer.fetch(BATCH)
-                for delivery in deliveries:
-                    event = _readable(delivery)
-                    if event is not None and (event.goal_id or "").startswith(FROM_SOORMA):
-                        await self._turn_back(event, delivery.subject, turn)
-                await self._theirs.flush()
-                await consumer.ack(deliveries)
-                pause = FIRST_PAUSE
-            except BusError as error:  # it is delivered, and told, again: receivers know it by its id
-                logger.warning("answers are handed back later: %s", error)
-                for delivery in deliveries:
-                    with suppress(BusError):
-                        await consumer.nak(delivery, pause)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
+            await retrying(lambda: self._hand_back_batch(consumer, turn), logger, final=())
+
+    async def _hand_back_batch(self, consumer: Consumer, turn: Callable[[EventEnvelope], Awaitable[None]]) -> None:
+        deliveries: list[Delivery] = []
+        try:
+            deliveries = await consumer.fetch(BATCH)
+            for delivery in deliveries:
+                event = _readable(delivery)
+                if event is not None and (event.goal_id or "").startswith(FROM_SOORMA):
+                    await self._turn_back(event, delivery.subject, turn)
+            await self._theirs.flush()
+            await consumer.ack(deliveries)
+        except BusError:  # redelivered and published again: receivers deduplicate by id
+            for delivery in deliveries:
+                with suppress(BusError):
+                    await consumer.nak(delivery, FIRST_PAUSE)
+            raise
 
     async def _turn_back(
         self, event: EventEnvelope, subject: str, turn: Callable[[EventEnvelope], Awaitable[None]]
     ) -> None:
-        """Hand one event back; what can never be is passed over, or it would hold up all others for ever."""
+        """Forward an event to Soorma; one that cannot be sent is ignored, since it would block all others."""
         try:
             await turn(event)
         except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
@@ -299,7 +294,7 @@ class SoormaBridge:
     async def _response(self, event: EventEnvelope) -> None:
         try:
             await self._publish(event)
-        except PayloadTooLarge as error:  # as JSON, or there, it is larger than here
+        except PayloadTooLarge as error:  # larger as JSON, or over the limit of Soorma's server
             data = {"plan_id": event.plan_id, "status": "failed", "result": None, "error": f"the response: {error}"}
             event = event.model_copy(update={"data": data})
             await self._publish(event)
@@ -311,7 +306,7 @@ class SoormaBridge:
         await self._publish(event)
 
     async def _answer_refused(self, goal: EventEnvelope, error: BusError) -> None:
-        """A goal that cannot become a plan is answered, too, as a plan that has failed."""
+        """Answer a goal that cannot become a plan like a failed plan."""
         if not goal.response_event:
             return
         data = {"plan_id": goal.correlation_id, "status": "failed", "result": None, "error": str(error)[:2000]}
@@ -333,7 +328,7 @@ class SoormaBridge:
             tenant_id=about.tenant_id,
             user_id=about.user_id,
         )
-        with suppress(BusError):  # at most once, as everything there
+        with suppress(BusError):  # at most once, like everything on core NATS
             await self._publish(event)
 
     async def _publish(self, event: EventEnvelope, **changes: Any) -> None:
@@ -349,5 +344,5 @@ def _readable(delivery: Delivery) -> EventEnvelope | None:
     try:
         return decode(delivery.payload, delivery.content_type)
     except InvalidEnvelope as error:
-        logger.warning("an event cannot be read, and is not handed back: %s", error)
+        logger.warning("ignoring an event that cannot be decoded: %s", error)
         return None

@@ -1,4 +1,4 @@
-"""Events of Soorma as ours, and ours as Soorma's. Pure."""
+"""Converts events between Soorma's format and plancast's. Pure."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from plancast_bus.events.envelope import EventEnvelope, EventTopic, check_name
 from plancast_bus.subjects import check_event_type, decode_token, encode_token
 
 FROM_SOORMA: Final = "soorma:"
-"""The ids of goals and events that came over the bridge begin so; a plan's goal id tells where its answer goes."""
+"""Prefix of the ids of events from the bridge; a plan's goal id shows that its response belongs to Soorma."""
 TASK: Final = "plancast-task:"
-"""The correlation ids of tasks that Soorma's workers are asked to do begin so."""
+"""Prefix of the correlation ids of tasks for Soorma's workers."""
 MARK: Final = "Plancast-Bridge"
-"""Header of what a bridge sends: the prefix of its deployment."""
+"""Header of events from a bridge, with the prefix of its deployment."""
 _TOPICS = frozenset(str(topic) for topic in EventTopic)
 _LONGEST_ID = 100
-"""Characters; encoded they fit into a token of a subject, whatever they are."""
+"""Maximum number of characters that always fit into a subject token when encoded."""
 _TENANTS = ("platform_tenant_id", "platformTenantId")
 
 
 def read_event(payload: bytes, topic: str) -> EventEnvelope:
-    """A Soorma event as ours: the same but for its id, which is marked, and its tenant (see :func:`join_tenant`).
+    """Decode a Soorma event; its id is marked, its tenants are joined (see :func:`join_tenant`).
 
-    What plancast itself says in an event's metadata cannot be said from there.
+    Metadata is dropped: plancast stores its own data there.
 
     Args:
         payload: JSON, in snake_case or camelCase.
-        topic: As the subject says it.
+        topic: Topic in the subject.
 
     Raises:
-        InvalidEnvelope, InvalidSubject: it cannot be an event of ours; says why.
+        InvalidEnvelope, InvalidSubject: it is not a valid event for plancast.
     """
     if topic not in _TOPICS:
-        raise InvalidEnvelope(f"there is no topic {topic[:80]!r}")
+        raise InvalidEnvelope(f"unknown topic {topic[:80]!r}")
     fields = load(payload, None)
     if not isinstance(fields, dict):
-        raise InvalidEnvelope(f"an event is an object, not {type(fields).__name__}")
-    said_id = fields.get("id") or hashlib.sha256(payload).hexdigest()[:32]
-    defaults = {"topic": topic, "id": said_id, "source": "soorma", "correlation_id": said_id}
+        raise InvalidEnvelope(f"expected an event object, got {type(fields).__name__}")
+    event_id = fields.get("id") or hashlib.sha256(payload).hexdigest()[:32]
+    defaults = {"topic": topic, "id": event_id, "source": "soorma", "correlation_id": event_id}
     event = decode(payload, None, defaults=defaults)
     if event.topic != topic:
-        raise InvalidEnvelope(f"its topic is {str(event.topic)!r}, and it came on {topic!r}")
+        raise InvalidEnvelope(f"its topic is {str(event.topic)!r}, but it was published on {topic!r}")
     check_event_type(event.type)
     encode_token(event.correlation_id)
     platform = next((fields[name] for name in _TENANTS if isinstance(fields.get(name), str)), None)
@@ -60,7 +60,7 @@ def read_event(payload: bytes, topic: str) -> EventEnvelope:
 
 
 def write_event(event: EventEnvelope, prefix: str, **changes: Any) -> bytes:
-    """An event of ours as Soorma's: JSON, ids and tenants as they were there, and marked as coming from here."""
+    """Encode an event for Soorma: JSON with Soorma's own ids and tenants, and a marked source."""
     wire = event.to_wire() | changes
     wire.pop("metadata", None)
     wire["source"] = f"{marked_source(prefix)}{event.source}"
@@ -73,17 +73,17 @@ def write_event(event: EventEnvelope, prefix: str, **changes: Any) -> bytes:
 
 
 def is_own(event: EventEnvelope, headers: Mapping[str, str], prefix: str) -> bool:
-    """Whether a bridge of this deployment has sent it: it would go round for ever."""
+    """True for an event from a bridge of this deployment, which must not loop."""
     return headers.get(MARK) == prefix or event.source.startswith(marked_source(prefix))
 
 
 def marked_source(prefix: str) -> str:
-    """How the source begins of what a deployment's bridge sends."""
+    """Source prefix of events from a deployment's bridge."""
     return f"plancast:{prefix}:"
 
 
 def mark_id(event_id: str) -> str:
-    """An id from there as ours: the same for the same, and fit for a header."""
+    """Convert a Soorma id deterministically into one that fits into a header."""
     try:
         return FROM_SOORMA + encode_token(event_id)
     except InvalidSubject:  # longer than a header should be
@@ -91,38 +91,38 @@ def mark_id(event_id: str) -> str:
 
 
 def task_correlation(request_id: str) -> str:
-    """The correlation id under which a task is asked for there."""
+    """Correlation id of a task on Soorma's bus."""
     if len(request_id) <= _LONGEST_ID:
         return TASK + request_id
     return f"{TASK}sha256:{hashlib.sha256(request_id.encode('utf-8', 'replace')).hexdigest()}"
 
 
 def unmark_id(event_id: str) -> str:
-    """The id as it was there; one that is ours as it is."""
+    """Restore a Soorma id; plancast's own ids are unchanged."""
     if not event_id.startswith(FROM_SOORMA):
         return event_id
     return decode_token(event_id.removeprefix(FROM_SOORMA))
 
 
 def join_tenant(platform: str | None, tenant: str | None) -> str | None:
-    """Both tenants that Soorma knows as our one: ``acme``, or ``platform/acme`` where there is a platform tenant.
+    """Join Soorma's two tenants into one: ``acme``, or ``platform/acme`` with a platform tenant.
 
-    No two pairs give the same; a slash in a name is written ``%2F``.
+    The result is unique; a slash in a name becomes ``%2F``.
     """
     own = _without_slash(tenant or "")
     return f"{_without_slash(platform)}/{own}" if platform else own or None
 
 
 def split_tenant(tenant: str | None) -> tuple[str | None, str | None]:
-    """The platform tenant and the tenant that :func:`join_tenant` has joined."""
+    """Split the result of :func:`join_tenant` into platform tenant and tenant."""
     platform, slash, own = (tenant or "").rpartition("/")
     return (_with_slash(platform) if slash else None), (_with_slash(own) or None)
 
 
-def may_answer(asked: str | None, said: str | None) -> bool:
-    """Whether what answers may be the tenant that has asked: what it leaves out is not held against it."""
-    pairs = zip(split_tenant(asked), split_tenant(said), strict=True)
-    return all(saying in (None, asking) for asking, saying in pairs)
+def may_answer(requester: str | None, responder: str | None) -> bool:
+    """True if the responder's tenants match the requester's; omitted ones match anything."""
+    pairs = zip(split_tenant(requester), split_tenant(responder), strict=True)
+    return all(given in (None, wanted) for wanted, given in pairs)
 
 
 def _without_slash(text: str) -> str:
@@ -135,28 +135,28 @@ def _with_slash(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an answer of a Soorma worker says."""
+    """The outcome in a response of a Soorma worker."""
 
     result: Any
     error: str | None = None
-    """Why the task has failed; None when it has not."""
+    """Error of a failed task, else None."""
 
 
 def outcome_of(data: Any) -> Outcome:
-    """The outcome in an answer, whichever shape it has: a task's, a tool's, or the bare result."""
+    """Read the outcome of a response: of a task, of a tool, or the bare result."""
     if not isinstance(data, Mapping):
         return Outcome(data)
     failed = data.get("success") is False or data.get("status") in ("failed", "error", "cancelled")
     wrapped = "result" in data and (data.keys() >= {"task_id", "status"} or data.keys() >= {"request_id", "success"})
     if failed and (wrapped or "error" in data):
-        return Outcome(data.get("result"), error_text(data.get("error") or "the worker says that it has failed"))
+        return Outcome(data.get("result"), error_text(data.get("error") or "the worker reports a failure"))
     return Outcome(data["result"] if wrapped else dict(data))
 
 
 def lifecycle_of(response: EventEnvelope) -> tuple[str, dict[str, Any]]:
-    """Type and data of the system event that tells Soorma's tracker of a plan's end."""
-    said = response.data if isinstance(response.data, Mapping) else {}
-    plan_id = said.get("plan_id") or response.plan_id
-    if said.get("status") == "completed":
-        return "plan.completed", {"plan_id": plan_id, "result": said.get("result")}
-    return "plan.failed", {"plan_id": plan_id, "error": said.get("error") or said.get("status") or "failed"}
+    """Type and data of the lifecycle event for Soorma's tracker at a plan's end."""
+    fields = response.data if isinstance(response.data, Mapping) else {}
+    plan_id = fields.get("plan_id") or response.plan_id
+    if fields.get("status") == "completed":
+        return "plan.completed", {"plan_id": plan_id, "result": fields.get("result")}
+    return "plan.failed", {"plan_id": plan_id, "error": fields.get("error") or fields.get("status") or "failed"}

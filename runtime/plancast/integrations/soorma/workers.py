@@ -1,4 +1,4 @@
-"""SoormaTasks: has Soorma's workers do plancast's tasks."""
+"""SoormaTasks: runs plancast's tasks on Soorma's workers."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ logger = logging.getLogger(__name__)
 
 
 class SoormaTasks:
-    """A worker whose tasks are done by Soorma's: each is published there, and its answer is the worker's own.
+    """A worker that publishes each task on Soorma's bus and returns the response.
 
-    A task is in hand until it is answered, kept alive meanwhile, and asked for again (under the same id and
-    correlation id) when no answer comes, or when this process ends: a worker may see it twice.
+    A task is in flight until its response, and kept alive. Without a response, or when this process ends, it is
+    requested again with the same id and correlation id: a worker may see it twice.
 
     Args:
-        theirs: Core NATS, where Soorma's events are.
+        theirs: Core NATS with Soorma's events.
         tasks: Event types of the tasks.
-        prefix: Of the deployment, to mark what is published.
-        root: What comes before the topic in Soorma's subjects.
-        seconds: How long to wait for an answer before the task is asked for again.
-        attempts: How often it is asked for before it has failed.
+        prefix: Prefix of the deployment, which marks published events.
+        root: Prefix of Soorma's subjects, before the topic.
+        seconds: Maximum wait for a response before the task is requested again.
+        attempts: Number of requests before the task fails.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class SoormaTasks:
         self._root = root
         self._seconds = seconds
         self._waiting: dict[str, tuple[EventEnvelope, asyncio.Future[EventEnvelope]]] = {}
-        """What was asked for, and where its answer goes, by correlation id."""
+        """Requests and the futures of their responses, by correlation id."""
         self.worker = Worker("soorma", concurrency=1000, max_attempts=attempts)
-        """What a task runner runs."""
+        """The worker for a task runner."""
         for task in tasks:
             self.worker.on_task(task, description="Done by a worker on Soorma's bus")(self._ask)
 
     async def start(self) -> None:
-        """Listen to answers; every bridge hears all of them, and takes those that it has asked for."""
+        """Subscribe to responses; every bridge receives all of them and picks those to its own requests."""
         await self._theirs.subscribe(f"{self._root}.{EventTopic.ACTION_RESULTS}", self._hear)
 
     async def _ask(self, task: TaskContext, context: Any) -> Any:
@@ -77,20 +77,20 @@ class SoormaTasks:
             if not request.response_event:
                 return None
             async with asyncio.timeout(self._seconds):
-                said = await answer
+                response = await answer
         except BusUnavailable as error:
             raise RetryableError(str(error), retry_after=1.0) from error
         except TimeoutError:
             raise RetryableError(
-                f"no Soorma worker has answered {request.type} in {self._seconds:g} s", retry_after=0.0
+                f"no Soorma worker has responded to {request.type} in {self._seconds:g} s", retry_after=0.0
             ) from None
         finally:
             del self._waiting[correlation_id]
-        outcome = outcome_of(said.data)
-        if outcome.error is not None and said.type == request.response_event:
+        outcome = outcome_of(response.data)
+        if outcome.error is not None and response.type == request.response_event:
             raise TerminalError(outcome.error)
-        if said.type != request.response_event:
-            await task.respond_with(said.type, outcome.result if outcome.error is None else said.data)
+        if response.type != request.response_event:
+            await task.respond_with(response.type, outcome.result if outcome.error is None else response.data)
         return outcome.result
 
     async def _hear(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> None:
@@ -99,10 +99,10 @@ class SoormaTasks:
         try:
             event = read_event(payload, str(EventTopic.ACTION_RESULTS))
         except (InvalidEnvelope, InvalidSubject):
-            return  # the bridge itself reports it
-        asked = self._waiting.get(event.correlation_id)
-        if asked is None or is_own(event, headers, self._prefix):
+            return  # reported by the bridge
+        waiting = self._waiting.get(event.correlation_id)
+        if waiting is None or is_own(event, headers, self._prefix):
             return
-        request, answer = asked
+        request, answer = waiting
         if not answer.done() and may_answer(request.tenant_id, event.tenant_id):
             answer.set_result(event)
