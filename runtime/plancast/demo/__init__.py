@@ -1,4 +1,4 @@
-"""The demos: real plans on real NATS and real Ray."""
+"""Demos: example apps on real NATS and Ray."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def run_demo(
     model: str | None = None,
     planner: PlannerKind = "tree",
 ) -> int:
-    """Run an example's plans on an embedded nats-server and a local Ray.
+    """Run the plans of an example on an embedded nats-server and a local Ray.
 
     Args:
-        topic: research: ask this one question only, and print its answer.
-        plans: How many plans run at once; 40, 30, 3 and 30 unless given.
-        seed: research, orders, triage: repeats an earlier run's order.
-        kill: research, triage: kill a plan host halfway, with SIGKILL.
+        topic: research: run a single plan with this question, and print its answer.
+        plans: Number of concurrent plans; by default 40, 30, 3 and 30.
+        seed: research, orders, triage: repeats the order of an earlier run.
+        kill: research, triage: kill a plan host with SIGKILL halfway through.
         json_output: Print one JSON document instead of tables.
         name: The app: ``plancast/demo/apps/<name>.py``.
-        model: orders, feedback, triage by an LLM: a litellm model string; None takes the stand-in, which needs no key.
-        planner: triage: who decides.
+        model: orders, feedback, triage with an LLM: a litellm model string; None uses the stand-in, which needs no key.
+        planner: triage: kind of planner.
 
     Returns:
-        0 when every plan has ended as it should; 1 otherwise.
+        0 when every plan ended as expected; else 1.
     """
     import asyncio
 

@@ -1,8 +1,7 @@
-"""A stand-in for a model: it follows the rules of the examples, and understands nothing else.
+"""A stand-in for a model, which knows the rules of the examples and nothing else.
 
-It is asked by HTTP as a model is, gets the same prompt, and knows what stands in that prompt alone: the goal, the
-trigger and the results so far. What differs from a model is that its answers are programmed, its tokens counted by
-characters, and its price nothing.
+It is called over HTTP like a model, with the same prompt, and derives its decisions from that prompt alone: goal,
+trigger and results so far. Its tokens are counted by characters, and it is free.
 """
 
 from __future__ import annotations
@@ -29,29 +28,29 @@ Action = dict[str, Any]
 
 @dataclass(frozen=True)
 class Situation:
-    """What a prompt tells of a run."""
+    """The run in a prompt."""
 
     plan: Mapping[str, Any]
     goal_event: str
     goal: Mapping[str, Any]
     trigger: str
-    """Type of the event that the decision is asked for after."""
+    """Type of the event that triggers the decision."""
     results: Mapping[str, Any]
     instructions: str
     groups: Mapping[str, Any] = field(default_factory=dict)
-    """Groups of tasks that were started, by their ids."""
+    """Started task groups by id."""
 
     @classmethod
     def read(cls, request: ModelRequest) -> Situation:
-        """Read it from the first two messages; those after them are repairs.
+        """Parse the first two messages; later ones are repairs.
 
         Raises:
-            ValueError: that is no prompt of plancast.
+            ValueError: the prompt is not from plancast.
         """
         system, user = (str(message.get("content")) for message in request.messages[:2])
         blocks, plan = dict(_BLOCK.findall(user)), _PLAN.search(user)
         if plan is None or not {"goal", "trigger", "results"} <= blocks.keys():
-            raise ValueError("the stand-in reads only the prompts of plancast's planners")
+            raise ValueError("the stand-in understands only prompts of plancast's planners")
         goal, trigger = json.loads(blocks["goal"]), _json(blocks["trigger"], {})
         results = dict(_named(line) for line in blocks["results"].splitlines() if line.startswith('"'))
         return cls(
@@ -66,20 +65,17 @@ class Situation:
 
 
 def answer(request: ModelRequest) -> dict[str, Any]:
-    """The decision for a prompt: a rule for :class:`plancast.testing.ModelServer`.
+    """Decide on a prompt, as a rule for :class:`plancast.testing.ModelServer`.
 
     Raises:
-        ValueError: the prompt is of no plan that the stand-in knows.
+        ValueError: the goal is not of an example.
     """
     situation = Situation.read(request)
     decide = _RULES.get(situation.goal_event)
     if decide is None:
-        raise ValueError(f"the stand-in knows {', '.join(_RULES)}, not {situation.goal_event}; take a real model")
+        raise ValueError(f"the stand-in knows {', '.join(_RULES)}, not {situation.goal_event}; use a real model")
     reasoning, action = decide(situation)
     return {**situation.plan, "next_action": action, "reasoning": reasoning}
-
-
-# The rules: what is done next, and why.
 
 
 def _order(now: Situation) -> tuple[str, Action]:
@@ -218,16 +214,13 @@ def _ended(order: Mapping[str, Any], outcome: str, note: str) -> Action:
 
 
 def _cleared(check: Mapping[str, Any]) -> bool:
-    """Whether compliance has said yes, in so many words."""
+    """True if compliance has explicitly cleared the transfer."""
     screening = (check.get("result") or {}).get("screening") or {}
     return check.get("status") == "completed" and screening.get("cleared") is True
 
 
-# Reading.
-
-
 def _named(line: str) -> tuple[str, Any]:
-    """A line of results: a name as JSON, and its value."""
+    """Parse a line of results: a name as JSON, and a value."""
     name, end = json.JSONDecoder().raw_decode(line)
     return name, _json(line[end:].removeprefix(": "), None)
 

@@ -1,4 +1,4 @@
-"""Logging of the command line: to stderr, with the fields that a record carries."""
+"""Logging of the command line to stderr, as text with fields or as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = (
 _OURS = ("plancast", "plancast_actors", "plancast_bus")
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 _CHATTY = ("ray._private.worker", "ray._private.authentication.authentication_token_setup")
-"""Loggers that warn at every start of what is meant to be so."""
+"""Loggers with irrelevant warnings at every start."""
 
 _verbosity = 0
 _asked: LogFormat | None = None
@@ -27,7 +27,7 @@ def _is_worth_it(record: logging.LogRecord) -> bool:
 
 
 def configure(verbosity: int = 0) -> int:
-    """Log to stderr: warnings, with 1 information too, with 2 everything. The most that was asked for counts."""
+    """Log to stderr: warnings, with 1 also info, with 2 everything; the highest verbosity counts."""
     global _verbosity
     _verbosity = max(_verbosity, verbosity)
     use_format(_asked or "text")
@@ -40,7 +40,7 @@ def configure(verbosity: int = 0) -> int:
 
 
 def use_format(log_format: LogFormat) -> None:
-    """Write records to stderr in this format from now on."""
+    """Write records to stderr in this format."""
     global _used
     _used = log_format
     handler = logging.StreamHandler(sys.stderr)
@@ -52,7 +52,7 @@ def use_format(log_format: LogFormat) -> None:
 
 
 def ask_format(log_format: LogFormat | None) -> LogFormat | None:
-    """Note the format that the command line asks for; it counts more than the settings."""
+    """Store the format of the command line, which overrides the settings."""
     global _asked
     _asked = log_format or _asked
     if log_format is not None:
@@ -61,27 +61,27 @@ def ask_format(log_format: LogFormat | None) -> LogFormat | None:
 
 
 def asked_format() -> LogFormat | None:
-    """What the command line has asked for."""
+    """The format of the command line."""
     return _asked
 
 
 def in_json() -> bool:
-    """Whether stderr is for programs: what is said to people there is a record too."""
+    """True if stderr is read by programs, so that notes become log records."""
     return _used == "json"
 
 
 def tell(level: int, text: str, **fields: object) -> None:
-    """Write a remark to people as a record, whatever the level of the loggers."""
+    """Write a note as a log record, regardless of the loggers' levels."""
     logger = logging.getLogger("plancast.cli")
     logger.handle(logger.makeRecord(logger.name, level, "", 0, text, (), None, extra=fields))
 
 
 def reset() -> None:
-    """Forget what was asked for, before another command line is read."""
+    """Reset all options before another command line."""
     global _verbosity, _asked, _used
     _verbosity, _asked, _used = 0, None, "text"
 
 
 def tracebacks_wanted() -> bool:
-    """Whether errors are to be shown with their traceback."""
+    """True if errors are shown with tracebacks."""
     return _verbosity > 0

@@ -1,4 +1,4 @@
-"""What commands print: tables, times, JSON. People's output may change; the JSON is for programs."""
+"""Output of commands: tables, times and JSON. Only the JSON is a stable format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.text import Text
 from plancast.terminal import logging as logs
 
 PIPED_WIDTH = 200
-"""Columns of a table that goes into a pipe or a file."""
+"""Width of tables in pipes and files."""
 
 STATUS_STYLES = {
     "pending": "dim",
@@ -32,12 +32,12 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def out() -> Console:
-    """Where results go."""
+    """Console for results: stdout."""
     return _console(stderr=False)
 
 
 def err() -> Console:
-    """Where progress, notes and errors go."""
+    """Console for progress, notes and errors: stderr."""
     return _console(stderr=True)
 
 
@@ -48,7 +48,7 @@ def _console(*, stderr: bool) -> Console:
 
 
 def note(text: str) -> None:
-    """A remark for people, on stderr."""
+    """Print a note on stderr."""
     if logs.in_json():
         logs.tell(logging.INFO, plain(text))
         return
@@ -56,29 +56,29 @@ def note(text: str) -> None:
 
 
 def note_link(text: str, link: str) -> None:
-    """A remark with a link that may carry a token: whole for people, without it where remarks are log records."""
+    """Print a note with a link; its token is removed where notes are log records."""
     note(f"{text} {urldefrag(link).url if logs.in_json() else link}")
 
 
 def report_line(text: str, *, good: bool) -> None:
-    """A line on stdout with a tick or a cross."""
+    """Print a line with a tick or a cross on stdout."""
     sign = cell("✓", "bold green") if good else cell("✗", "bold red")
     out().print(sign, cell(text), soft_wrap=True)
 
 
 def print_line(text: str) -> None:
-    """A line on stdout as it is, at once: for what other programs read."""
+    """Print an unformatted line on stdout and flush, for other programs."""
     print(text, flush=True)
 
 
 def print_json(value: Any, *, compact: bool = False) -> None:
-    """One JSON document on stdout; compact makes it one line."""
+    """Print a JSON document on stdout; compact makes it one line."""
     indent = None if compact else 2
     print_line(json.dumps(value, indent=indent, ensure_ascii=False, default=str))
 
 
 def table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """A table without lines; columns named in ``right`` are aligned to the right."""
+    """Create a table without borders; the columns in ``right`` are right-aligned."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     numbers = set(right)
     for column in columns:
@@ -87,7 +87,7 @@ def table(*columns: str, right: Iterable[str] = ()) -> Table:
 
 
 def fields() -> Table:
-    """A list of names and values."""
+    """Create a table of names and values."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
@@ -95,28 +95,28 @@ def fields() -> Table:
 
 
 def cell(value: Any, style: str = "") -> Text:
-    """A value as text that can do nothing to the terminal."""
+    """A value as text without terminal control characters."""
     return Text(plain(str(value)), style=style)
 
 
 def plain(text: str) -> str:
-    """Text from outside without control characters; line breaks and tabs stay."""
+    """Escape control characters, except line breaks and tabs."""
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
 def status_text(status: str) -> Text:
-    """A plan's status in its colour."""
+    """A plan's status in its color."""
     return cell(status, STATUS_STYLES.get(status, ""))
 
 
 def shorten(value: Any, limit: int) -> str:
-    """A value as one line of JSON, cut at ``limit`` characters."""
+    """A value as one line of JSON of up to ``limit`` characters."""
     line = json.dumps(value, ensure_ascii=False, default=str)
     return line if len(line) <= limit else f"{line[: max(1, limit - 1)]}…"
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: ``4.2 ms``, ``340 ms``, ``4.2 s``, ``3 min 05 s``, ``2 h 10 min``, ``4 d 3 h``."""
+    """Format seconds: ``4.2 ms``, ``340 ms``, ``4.2 s``, ``3 min 05 s``, ``2 h 10 min``, ``4 d 3 h``."""
     seconds = max(0.0, seconds)
     if seconds < 0.00995:
         return f"{seconds * 1000:.1f} ms"
@@ -135,7 +135,7 @@ def duration(seconds: float) -> str:
 
 
 def timestamp(seconds: float, *, fraction: bool = False) -> str:
-    """Seconds since the epoch as a UTC time."""
+    """Format seconds since the epoch as UTC time."""
     if not seconds:
         return "–"
     text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
@@ -143,12 +143,12 @@ def timestamp(seconds: float, *, fraction: bool = False) -> str:
 
 
 def iso(seconds: float) -> str | None:
-    """Seconds since the epoch as ISO 8601, for JSON; None for a time that is not known."""
+    """Format seconds since the epoch as ISO 8601, for JSON; None for 0."""
     return datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Format a number of bytes."""
     for unit in _UNITS:
         if count < 1024 or unit == _UNITS[-1]:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -162,7 +162,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def public_url(url: str) -> str:
-    """NATS URLs without user and password."""
+    """Remove user and password from NATS URLs."""
     return ",".join(_without_user(each.strip()) for each in url.split(",") if each.strip())
 
 

@@ -1,4 +1,4 @@
-"""What lasts shows that it goes on: on stderr, on a terminal alone, gone when it is over."""
+"""A spinner on stderr during long operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tell = Callable[[str], None]
 
 @contextmanager
 def working(text: str) -> Iterator[Tell | None]:
-    """Show a line with a spinner while something goes on; what is yielded changes its text. None: nobody looks."""
+    """Show a spinner while the context is open; yields a function that changes its text, or None without a terminal."""
     console = err()
     if not console.is_terminal or logging.in_json():
         yield None

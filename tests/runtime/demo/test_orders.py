@@ -267,7 +267,7 @@ async def test_feedback_on_an_unknown_product_has_no_path(deployed: Deploy) -> N
 
 def test_the_stand_in_says_that_it_knows_nothing_else() -> None:
     request = ModelRequest(1, "m", [{"role": "user", "content": "hello"}] * 2, {}, {}, False, "", 0.0)
-    with pytest.raises(ValueError, match="reads only the prompts"):
+    with pytest.raises(ValueError, match="understands only prompts"):
         stub_model.answer(request)
 
 

@@ -801,12 +801,12 @@ def test_a_report_reads_well() -> None:
     report = ConformanceReport("desk", (Check("name", True, "'desk'"), Check("known shape", False, "returned None")))
     assert str(report).splitlines() == [
         "ok    name        — 'desk'",
-        "FAIL  known shape — gave None",
+        "FAIL  known shape — returned None",
         "planner 'desk': 1 of 2 checks failed",
     ]
     assert not report.passed
     assert report["known shape"] in report.failed
-    with pytest.raises(AssertionError, match="FAIL  known shape — gave None"):
+    with pytest.raises(AssertionError, match="FAIL  known shape — returned None"):
         report.require()
     with pytest.raises(KeyError):
         report["nothing"]
