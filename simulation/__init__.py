@@ -1,8 +1,8 @@
-"""Simulation: plans, people and faults from a seed, in virtual time, on the same hosts, dispatchers and workers.
+"""Deterministic simulation: plans, clients and faults from a seed, in virtual time, on the production components.
 
-``simulate(make_workload(seed))`` runs one, the same way each time; its ``violations`` are the promises that it has
-broken. ``python -m simulation --seeds 1 --from 42`` does it from the command line, and shows the
-smallest workload that still fails, with its timeline.
+``simulate(make_workload(seed))`` runs a seed reproducibly and returns the ``violations`` of plancast's guarantees.
+``python -m simulation --seeds 1 --from 42`` does so from the command line, and prints the smallest workload that
+still fails, with its timeline.
 """
 
 from simulation.checker import Violation, check_history

@@ -1,4 +1,4 @@
-"""What people and misfortune do in a simulation: goals, signals, pauses, cancellations, and faults at their times."""
+"""Actions of clients (goals, signals, pauses, cancellations) and injected faults, at their times."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from plancast.plan.status import PlanStatus
 from plancast_bus.errors import BusUnavailable, PublishRefused
 from plancast_bus.events.codec import unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
-from simulation.cluster import Cluster, Life, Process
-from simulation.history import Struck, Submitted, Told
+from simulation.cluster import Cluster, Incarnation, Process
+from simulation.history import ClientResult, FaultStruck, Submitted
 from simulation.loop import START
 from simulation.observer import ObservedWorld
 from simulation.workload import Fault, PlanSpec
 
 HELD = "held for a while"
-"""Why people pause plans."""
+"""Reason of pauses."""
 TENANT = "t"
 PATIENCE = 2.0
-"""Seconds after which a fault that waits for a step of its process strikes anyhow."""
+"""Maximum wait of a fault for a step of its process, in seconds."""
 
 
 class People:
-    """Clients: they repeat what was not accepted, and wait for what they have asked for."""
+    """Clients that retry refused requests and wait for results."""
 
     def __init__(self, client: Client, world: ObservedWorld) -> None:
         self._client = client
         self._world = world
 
     async def follow(self, plan: PlanSpec) -> None:
-        """See a plan through: submit it, do with it what its spec says, and hear how it ends."""
+        """Submit a plan, perform the actions of its spec, and wait for its result."""
         begun = asyncio.get_running_loop().create_future()
         deeds: list[Awaitable[Any]] = [self._submit(plan, at, begun) for at in plan.submit_at]
         deeds += [self._signal(plan, step, at) for step, at in plan.signals]
@@ -56,14 +56,14 @@ class People:
             begun.set_result(handle)
 
     async def _hear(self, plan: PlanSpec, begun: asyncio.Future[PlanHandle]) -> None:
-        self._world.note(await told_end(await begun, plan.key))
+        self._world.note(await client_result(await begun, plan.key))
 
     async def _signal(self, plan: PlanSpec, step: int, at: float) -> None:
         await _until(at)
         await self._say(plan, plan.signal(step), {"signal": True}, f"signal:{plan.key}:{step}")
 
     async def _pause(self, plan: PlanSpec, at: float) -> None:
-        """Pause a plan, and let it go on again however long it takes until it does."""
+        """Pause a plan, then resume it until it continues."""
         await _until(at)
         await self._say(plan, PAUSE, {"reason": HELD}, f"pause:{plan.key}")
         for number in itertools.count():
@@ -90,7 +90,7 @@ class People:
 
 
 async def submit(client: Client, plan: PlanSpec, key: str) -> PlanHandle:
-    """Submit a plan's goal under a correlation id, as often as it is said."""
+    """Submit a plan's goal under a correlation id."""
     return await client.submit(
         plan.goal,
         {"key": key},
@@ -102,29 +102,29 @@ async def submit(client: Client, plan: PlanSpec, key: str) -> PlanHandle:
     )
 
 
-async def told_end(handle: PlanHandle, key: str) -> Told:
-    """Wait until a plan has ended; what its client is told."""
+async def client_result(handle: PlanHandle, key: str) -> ClientResult:
+    """Wait until a plan has ended, as its client sees it."""
     try:
-        return Told(key, "completed", await handle.result())
+        return ClientResult(key, "completed", await handle.result())
     except PlanFailed:
-        return Told(key, "failed", None)
+        return ClientResult(key, "failed", None)
     except PlanCancelled:
-        return Told(key, "cancelled", None)
+        return ClientResult(key, "cancelled", None)
 
 
-class Misfortune:
-    """Has faults strike the processes of a cluster."""
+class FaultInjector:
+    """Injects faults into the processes of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     async def strike(self, fault: Fault) -> None:
-        """Wait for the time of a fault, and let it happen."""
+        """Inject a fault at its time."""
         cluster = self._cluster
         await _until(fault.at)
         deed, _, kind = fault.kind.partition(" ")
         if deed == "outage":
-            cluster.world.note(Struck(f"the bus is away for {fault.seconds:.3f} s"))
+            cluster.world.note(FaultStruck(f"the bus is away for {fault.seconds:.3f} s"))
             cluster.adversary.away = True
             await asyncio.sleep(fault.seconds)
             cluster.adversary.away = False
@@ -138,13 +138,13 @@ class Misfortune:
         await self._step_reached(life, fault.steps)
         if life is not process.life:
             return
-        cluster.world.note(Struck(f"{deed} {life.node} for {fault.seconds:.3f} s"))
+        cluster.world.note(FaultStruck(f"{deed} {life.node} for {fault.seconds:.3f} s"))
         if kind == "both":
             cluster.crash_dispatchers()
         await getattr(self, f"_{deed}")(process, life, fault.seconds)
 
-    async def _step_reached(self, life: Life, steps: int) -> None:
-        """Stop a process after so many of its steps: between two awaits of whatever it does then."""
+    async def _step_reached(self, life: Incarnation, steps: int) -> None:
+        """Stop a process after this number of steps, between two awaits."""
         if not steps:
             self._cluster.loop.stop_node(life.node)
             return
@@ -156,21 +156,21 @@ class Misfortune:
         except TimeoutError:
             self._cluster.loop.stop_node(life.node)
 
-    async def _crash(self, process: Process, life: Life, seconds: float) -> None:
+    async def _crash(self, process: Process, life: Incarnation, seconds: float) -> None:
         process.kill()
         await asyncio.sleep(seconds)
         if process.life is None:
             process.start()
 
-    async def _freeze(self, process: Process, life: Life, seconds: float) -> None:
-        """It stands still, and a new one takes its place; then it goes on as if nothing had happened."""
+    async def _freeze(self, process: Process, life: Incarnation, seconds: float) -> None:
+        """Freeze a process, start its replacement, and thaw the old one later."""
         process.leave()
         process.start()
         await asyncio.sleep(seconds)
         self._cluster.loop.thaw(life.node)
 
-    async def _replace(self, process: Process, life: Life, seconds: float) -> None:
-        """A new one takes its place, and the old one goes on."""
+    async def _replace(self, process: Process, life: Incarnation, seconds: float) -> None:
+        """Start a replacement while the old process keeps running."""
         self._cluster.loop.thaw(life.node)
         process.leave()
         process.start()
@@ -183,7 +183,7 @@ async def _until(at: float) -> None:
 
 
 async def _patiently(act: Callable[[], Awaitable[Any]]) -> Any:
-    """Do something over the bus, again and again while it is away or refuses."""
+    """Retry an operation while the bus is unavailable or refuses."""
     while True:
         try:
             return await act()

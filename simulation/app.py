@@ -1,4 +1,4 @@
-"""The app of a workload: its state machines, its planners and its worker."""
+"""Builds the app of a workload: state machines, planners and worker."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ DONE = "work.completed"
 FAILED = "work.failed"
 
 Note = Callable[[TaskContext, str], None]
-"""Told when a worker's handler is called (with an empty text), and how it ended."""
+"""Called when a worker's handler starts, with an empty text, and when it ends, with its outcome."""
 
 
 def make_app(workload: Workload, worker: Worker) -> App:
-    """All plans of a workload as an app."""
+    """Create an app with all plans of a workload."""
     machines = Planner("machines")
     planners: list[Any] = [machines]
     scripts: dict[bool, dict[str, PlanSpec]] = {False: {}, True: {}}
@@ -125,11 +125,8 @@ def _task(key: str, step: Step) -> dict[str, Any]:
     return {"key": key, "n": step.n, "do": do, "times": step.times, "seconds": step.seconds}
 
 
-# Planners.
-
-
 class ScriptedPlanner:
-    """Takes a plan's steps one after the other, and tells from the run alone how far it has come."""
+    """Stateless planner that derives the next step of a script from the run."""
 
     def __init__(self, plans: dict[str, PlanSpec], poll: bool) -> None:
         self.wake_mode = WakeMode.POLL if poll else WakeMode.PUSH
@@ -140,7 +137,7 @@ class ScriptedPlanner:
     async def next(self, run: RunContext) -> PlannerDecision:
         await asyncio.sleep(0)
         plan = self._plans[run.goal_event]
-        return PlannerDecision(next_action=self._action(plan, run), reasoning="as it is written")
+        return PlannerDecision(next_action=self._action(plan, run), reasoning="scripted")
 
     def _action(self, plan: PlanSpec, run: RunContext) -> PlannerAction:
         outcomes: list[Any] = []
@@ -164,7 +161,7 @@ class ScriptedPlanner:
 
 
 def _grouped(plan: PlanSpec, number: int, groups: int, run: RunContext) -> PlannerAction | None:
-    """What a step with a group needs next, so many groups being opened before it; None when it is resolved."""
+    """The next action of a step with a group, after this number of earlier groups; None when it is resolved."""
     tasks, step = run.tasks, plan.steps[number]
     assert tasks is not None
     group = tasks.groups[groups] if groups < len(tasks.groups) else None
@@ -223,17 +220,14 @@ def _spawn(plan: PlanSpec, number: int, step: Step) -> SpawnAndAwaitStep:
     return SpawnAndAwaitStep(lambda run: spec, resolved, step_id=f"step-{number}")
 
 
-# Workers.
-
-
 class Refusals:
-    """Which requests a service outside has refused already; it outlives workers."""
+    """Requests that an external service has refused; outlives workers."""
 
     def __init__(self) -> None:
         self._refused: dict[str, list[str]] = {}
 
     def refuses(self, key: str, request: str, times: int) -> bool:
-        """Whether this request is one of the first so many of its key: those are refused, however often they come."""
+        """True for the first ``times`` requests of a key and their repetitions."""
         refused = self._refused.setdefault(key, [])
         if request not in refused and len(refused) < times:
             refused.append(request)
@@ -241,7 +235,7 @@ class Refusals:
 
 
 def make_worker(refusals: Refusals, note: Note) -> Worker:
-    """The worker that does all tasks, by what their data says."""
+    """Create the worker for all tasks, which follows their data."""
     worker = Worker("worker", max_attempts=5)
 
     @worker.on_task(WORK, DONE)
@@ -262,7 +256,7 @@ async def _work(task: TaskContext, refusals: Refusals) -> dict[str, Any]:
     data = task.data
     await asyncio.sleep(data["seconds"] if data["do"] == "slow" else 0.0)
     if data["do"] in ("fail", "die"):
-        raise TerminalError("as it is written")
+        raise TerminalError("scripted")
     if data["do"] == "first fail" and refusals.refuses(data["key"], task.event.id, data["times"]):
         raise TerminalError("not yet")
     if data["do"] == "flaky" and task.attempt <= data["times"]:

@@ -1,9 +1,8 @@
-"""The history checker: what a run's record proves, or which promise was broken. Pure.
+"""Checks the history of a run against plancast's guarantees. Pure.
 
-What is proved: each goal has one plan, each plan one final response, turns of a plan come in one order and each
-event has at most one of them; no request times out that was answered before it was due; every effect is explained
-by a turn that was durable before it, every committed effect is delivered, no plan is left waiting, nothing is left
-undelivered, and all results are right.
+Each goal has one plan and each plan one final response; turns of a plan are totally ordered, with at most one per
+event; no request times out that was answered in time; each effect follows from a turn that was committed before it,
+each committed effect is delivered; no plan is left waiting, no event undelivered, and all results are correct.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from plancast_bus.ports.effects import Effect, Publish, Respond
 from simulation.history import (
     Answered,
     Called,
+    ClientResult,
     Committed,
     Emitted,
-    Heard,
     History,
+    ResponseSeen,
     Submitted,
-    Told,
     show_effect,
 )
 from simulation.loop import START
@@ -32,19 +31,19 @@ from simulation.outcomes import wrong_with
 from simulation.workload import PlanSpec, Workload
 
 HOSTS = "host"
-"""Names of the nodes that hold plans begin so: what they send must be explained."""
+"""Name prefix of plan hosts, whose effects must follow from committed turns."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A broken promise."""
+    """A violated guarantee."""
 
     promise: str
-    """Which one, in a word or two."""
+    """Name of the guarantee."""
     plan: str
-    """The correlation id of the plan; empty where none is concerned."""
+    """Correlation id of the plan, or empty."""
     said: str
-    """What happened, with the ids that it concerns."""
+    """What happened, with ids."""
 
     def __str__(self) -> str:
         return f"[{self.promise}] plan {self.plan or '-'}: {self.said}"
@@ -52,12 +51,12 @@ class Violation:
 
 @dataclass
 class _Plan:
-    """What the record says of one plan."""
+    """The facts about a plan."""
 
     key: str
     commits: list[Committed] = field(default_factory=list)
-    heard: list[Heard] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)
+    heard: list[ResponseSeen] = field(default_factory=list)
+    told: list[ClientResult] = field(default_factory=list)
 
     @property
     def last(self) -> Committed:
@@ -69,7 +68,7 @@ class _Plan:
 
 
 def check_history(history: History, workload: Workload) -> list[Violation]:
-    """All broken promises; none when everything went as it should."""
+    """All violations in a history."""
     plans = _by_plan(history)
     begun = [plan for plan in plans.values() if plan.commits]
     found = [*_goals(history, plans), *_children(begun, workload), *_effects(history), *_calls(history)]
@@ -92,15 +91,15 @@ def _by_plan(history: History) -> dict[str, _Plan]:
         match entry.fact:
             case Committed() as fact:
                 plans.setdefault(fact.plan, _Plan(fact.plan)).commits.append(fact)
-            case Heard() as fact:
+            case ResponseSeen() as fact:
                 plans.setdefault(fact.plan, _Plan(fact.plan)).heard.append(fact)
-            case Told() as fact:
+            case ClientResult() as fact:
                 plans.setdefault(fact.plan, _Plan(fact.plan)).told.append(fact)
     return plans
 
 
 def _goals(history: History, plans: dict[str, _Plan]) -> Iterator[Violation]:
-    """Each goal that was accepted has its plan, of its own goal."""
+    """Each accepted goal has a plan of this goal."""
     goals = {entry.fact.plan: entry.fact.goal for entry in history.entries if isinstance(entry.fact, Submitted)}
     for key, goal in goals.items():
         plan = plans.get(key)
@@ -111,7 +110,7 @@ def _goals(history: History, plans: dict[str, _Plan]) -> Iterator[Violation]:
 
 
 def _children(begun: list[_Plan], workload: Workload) -> Iterator[Violation]:
-    """Every plan of the workload is begun at most once, under whatever correlation id."""
+    """Each plan of the workload starts at most once, under any correlation id."""
     seen: dict[str, str] = {}
     for plan in begun:
         goal = plan.last.checkpoint.summary.goal_event
@@ -124,7 +123,7 @@ def _children(begun: list[_Plan], workload: Workload) -> Iterator[Violation]:
 
 
 def _effects(history: History) -> Iterator[Violation]:
-    """No effect before its checkpoint, no checkpoint without its effects."""
+    """No effect precedes its checkpoint, and no checkpoint lacks its effects."""
     owed: dict[Effect, Committed] = {}
     committed: set[Effect] = set()
     for entry in history.entries:
@@ -152,7 +151,7 @@ def _owner(effect: Effect) -> str:
 
 
 def _calls(history: History) -> Iterator[Violation]:
-    """Workers do what a committed turn has asked for, and each request is answered in one way."""
+    """Workers process only requests of committed turns."""
     asked: set[str] = set()
     for entry in history.entries:
         match entry.fact:
@@ -164,7 +163,7 @@ def _calls(history: History) -> Iterator[Violation]:
 
 
 def _timeouts(history: History) -> Iterator[Violation]:
-    """An answer that is durable before its request is due is applied before the request's timer, wherever it is."""
+    """A response that is durable before its request is due is applied before the request's timer."""
     answers: dict[str, list[tuple[float, str]]] = {}
     applied: set[str] = set()
     for entry in history.entries:

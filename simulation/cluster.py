@@ -1,4 +1,4 @@
-"""A deployment in simulation: plan hosts, dispatchers and workers, each a process that can die at any await."""
+"""A simulated deployment: plan hosts, dispatchers and workers, each a process that can die at any await."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from simulation.loop import LoopClock, VirtualLoop
 from simulation.observer import ObservedWorld
 
 MAX_LOSSES = 1000
-"""Losses of a host that no event is blamed for: here it is never an event that ends a process."""
+"""Host losses without quarantine: in a simulation no event crashes a process."""
 
 
 @dataclass
-class Life:
-    """One life of a process: what it is, and what it has in hand for others."""
+class Incarnation:
+    """An incarnation of a process, with its calls in flight."""
 
     node: str
     bus: SimulatedBus
@@ -34,33 +34,33 @@ class Life:
 
 
 class Process:
-    """A process that is started again when it has ended, with nothing in its memory."""
+    """A process that restarts with empty memory."""
 
-    def __init__(self, cluster: Cluster, kind: str, index: int, begin: Callable[[Process, Life], Any]) -> None:
+    def __init__(self, cluster: Cluster, kind: str, index: int, begin: Callable[[Process, Incarnation], Any]) -> None:
         self.cluster = cluster
         self.name = f"{kind}-{index}"
         self.index = index
-        self.life: Life | None = None
+        self.life: Incarnation | None = None
         self._begin = begin
         self._lives = 0
 
-    def start(self) -> Life:
-        """Begin a new life, whatever became of the one before."""
+    def start(self) -> Incarnation:
+        """Start a new incarnation."""
         self._lives += 1
-        life = Life(f"{self.name}.{self._lives}", self.cluster.connect())
+        life = Incarnation(f"{self.name}.{self._lives}", self.cluster.connect())
         self.life = life
         self.cluster.loop.spawn(life.node, self._run(life))
         return life
 
-    async def _run(self, life: Life) -> None:
+    async def _run(self, life: Incarnation) -> None:
         life.program = self._begin(self, life)
         if life.program is not None and not isinstance(life.program, PlanHost):
             await life.program.start()
         elif life.program is not None:
             life.program.start()
 
-    def leave(self) -> Life | None:
-        """Let the present life go on unseen: nobody hears of it any more. Returns it."""
+    def leave(self) -> Incarnation | None:
+        """Detach and return the current incarnation, which keeps running but is unreachable."""
         life, self.life = self.life, None
         if life is not None:
             for call in life.calls:
@@ -69,7 +69,7 @@ class Process:
         return life
 
     def kill(self) -> None:
-        """End the present life at this very step."""
+        """Kill the current incarnation at this step."""
         life = self.leave()
         if life is not None:
             life.bus.cut()
@@ -77,27 +77,27 @@ class Process:
 
 
 class SimulatedHost(HostPort):
-    """A plan host, as a dispatcher reaches it: over a network, at whatever life it lives now."""
+    """A dispatcher's connection to the current incarnation of a plan host."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
-        self._met: Life | None = None
-        """The life that was spoken to last: the first call after its end fails, unless nobody notices."""
+        self._met: Incarnation | None = None
+        """Incarnation of the last call: the first call after its end fails, unless the loss goes unnoticed."""
 
     async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
         """See :class:`plancast_actors.hosting.protocol.HostPort`."""
         cluster = self.process.cluster
-        await cluster.adversary.dawdle()
+        await cluster.adversary.delay()
         self._stray(batch)
         outcomes = await self._call(dispatcher, batch, wait)
-        await cluster.adversary.dawdle()
+        await cluster.adversary.delay()
         if cluster.adversary.call_is_lost:
             raise HostLost(self.process.name)
         return outcomes
 
     async def incarnation(self) -> str:
         """See :class:`plancast_actors.hosting.protocol.HostPort`."""
-        await self.process.cluster.adversary.dawdle()
+        await self.process.cluster.adversary.delay()
         self._met = self.process.life
         if self._met is None or self._met.program is None:
             raise HostLost(self.process.name)
@@ -124,7 +124,7 @@ class SimulatedHost(HostPort):
             life.calls.pop(reply, None)
 
     def _stray(self, batch: list[Inbound]) -> None:
-        """Hand some events to another host as well, as a dispatcher does that sees other hosts."""
+        """Also dispatch some events to another host, like a dispatcher with another view of the hosts."""
         cluster = self.process.cluster
         others = [each for each in cluster.hosts if each is not self.process]
         stray = [each for each in batch if others and cluster.adversary.strays]
@@ -134,7 +134,7 @@ class SimulatedHost(HostPort):
 
 
 async def _serve(
-    life: Life, reply: asyncio.Future[list[Outcome]], dispatcher: str, batch: list[Inbound], wait: bool
+    life: Incarnation, reply: asyncio.Future[list[Outcome]], dispatcher: str, batch: list[Inbound], wait: bool
 ) -> None:
     try:
         outcomes = await life.program.exchange(dispatcher, batch, wait)
@@ -153,26 +153,26 @@ async def _without_answer(call: Any) -> None:
         return
 
 
-async def _start_again(process: Process) -> None:
+async def _restart_later(process: Process) -> None:
     await asyncio.sleep(0.5)
     if process.life is None:
         process.start()
 
 
 class _Directory:
-    """The hosts as one dispatcher sees them; the next one may see them in another order."""
+    """Hosts in the order of one dispatcher's view."""
 
     def __init__(self, hosts: list[Process], first: int) -> None:
         at = first % len(hosts)
         self.shared: list[HostPort] = [SimulatedHost(each) for each in (*hosts[at:], *hosts[:at])]
 
     def dedicated(self, plan: str) -> HostPort:
-        """See the protocol."""
+        """Not supported: all plans run in shared hosts."""
         raise AssertionError(f"all plans of a simulation are in shared hosts, and {plan} is not")
 
 
 class Cluster:
-    """All processes of a deployment, on one world."""
+    """All processes of a deployment on one in-memory broker."""
 
     def __init__(
         self,
@@ -197,30 +197,30 @@ class Cluster:
         self._dispatchers_begun = 0
 
     def connect(self) -> SimulatedBus:
-        """A new connection to the world."""
+        """Open a connection."""
         return SimulatedBus(self.world, self.adversary)
 
     def start(self) -> None:
-        """Begin all processes."""
+        """Start all processes."""
         for process in (*self.hosts, *self.workers, *self.dispatchers):
             process.start()
 
     def crash(self, node: str) -> bool:
-        """End the process that a node is a life of, and start it again a little later; False when there is none."""
+        """Kill the process of a node and restart it later; False when the node is not current."""
         process = self._process_of(node)
         if process is not None:
             process.kill()
-            self.loop.spawn("network", _start_again(process))
+            self.loop.spawn("network", _restart_later(process))
         return process is not None
 
     def crash_dispatchers(self) -> None:
-        """End the dispatchers, and start them again a little later."""
+        """Kill the dispatchers and restart them later."""
         for process in self.dispatchers:
             process.kill()
-            self.loop.spawn("network", _start_again(process))
+            self.loop.spawn("network", _restart_later(process))
 
     def stall(self, node: str, seconds: float) -> bool:
-        """Freeze the life that a node is, and put another one in its place; False when there is none."""
+        """Freeze a node and start its replacement; False when the node is not current."""
         process = self._process_of(node)
         if process is not None:
             process.leave()
@@ -234,17 +234,17 @@ class Cluster:
         self.loop.thaw(node)
 
     def _process_of(self, node: str) -> Process | None:
-        """The process that this node is the present life of."""
+        """The process whose current incarnation is this node."""
         everyone = (*self.hosts, *self.workers, *self.dispatchers)
         return next((each for each in everyone if each.life is not None and each.life.node == node), None)
 
-    def _host(self, process: Process, life: Life) -> PlanHost:
+    def _host(self, process: Process, life: Incarnation) -> PlanHost:
         return PlanHost(self.app, life.bus, self.settings, name=process.name, clock=LoopClock(self.loop))
 
-    def _worker(self, process: Process, life: Life) -> TaskRunner:
+    def _worker(self, process: Process, life: Incarnation) -> TaskRunner:
         return TaskRunner(self.app, life.bus, self.settings.workers, clock=LoopClock(self.loop))
 
-    def _dispatcher(self, process: Process, life: Life) -> Dispatcher:
+    def _dispatcher(self, process: Process, life: Incarnation) -> Dispatcher:
         self._dispatchers_begun += 1
         options = DispatcherOptions(
             shards=self.settings.bus.shards,

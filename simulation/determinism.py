@@ -1,4 +1,4 @@
-"""Everything that differs from run to run, sealed off: time, ids and chances come from the loop and the seed."""
+"""Replaces all sources of nondeterminism: time comes from the loop, ids and randomness from the seed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from simulation.loop import VirtualLoop
 
 @contextlib.contextmanager
 def sealed(loop: VirtualLoop, seed: int) -> Iterator[None]:
-    """Within it, this process has no clock, ids or chances of its own. One run at a time.
+    """Patch clock, ids and randomness of this process, for one run at a time.
 
-    The garbage collector rests, too: what it ends, it ends at a time of its own choice.
+    The garbage collector is disabled as well, since it finalizes objects at unpredictable times.
     """
     chances = Random(f"ids:{seed}")
 

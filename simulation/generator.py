@@ -1,4 +1,4 @@
-"""Makes a workload from a seed."""
+"""Generates a workload from a seed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MACHINE_DEEDS: Final[tuple[Do, ...]] = ("ok", "ok", "ok", "slow", "flaky", "fail
 DEEDS: Final[tuple[Do, ...]] = ("ok", "ok", "ok", "slow", "fail")
 DEEPEST: Final = 2
 BEGINS_WITHIN: Final = 6.0
-"""Seconds in which clients act."""
+"""Seconds within which clients act."""
 
 
 def make_workload(seed: int) -> Workload:
-    """The workload of a seed: the same for the same seed, now and on any machine."""
+    """Generate the workload of a seed, identical on every machine."""
     random = Random(f"workload:{seed}")
     noise = _noise(random)
     return Workload(
@@ -67,7 +67,7 @@ def _plan(random: Random, key: str, depth: int) -> PlanSpec:
 
 
 def _signals(random: Random, steps: tuple[Step, ...], begin: float) -> list[tuple[int, float]]:
-    """When each waiting step hears what it waits for: early, late, or twice."""
+    """Times of signals for waiting steps: early, late, or twice."""
     sent = []
     for number, step in enumerate(steps):
         if step.kind == "wait":

@@ -1,4 +1,4 @@
-"""What has happened in a simulation, in the order in which it did: the checker proves from this alone."""
+"""The ordered history of a simulation, the checker's only input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plancast_bus.ports.effects import Effect, Publish, Respond, effect_kind
 
 @dataclass(frozen=True)
 class Submitted:
-    """A client has submitted a goal, and was told that it is durable."""
+    """A client's goal was acknowledged as durable."""
 
     plan: str
     goal: str
@@ -19,7 +19,7 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Committed:
-    """The store has taken a checkpoint."""
+    """A checkpoint was stored."""
 
     plan: str
     """The correlation id of the plan."""
@@ -29,7 +29,7 @@ class Committed:
 
 @dataclass(frozen=True)
 class Emitted:
-    """An effect has become visible, for the first time or again."""
+    """An effect became visible, for the first time or again."""
 
     effect: Effect
 
@@ -45,7 +45,7 @@ class Called:
 
 @dataclass(frozen=True)
 class Answered:
-    """A worker's handler has returned, or raised."""
+    """A worker's handler returned or raised."""
 
     plan: str
     request: str
@@ -53,16 +53,16 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Heard:
-    """A final response has reached whoever listens on its subject."""
+class ResponseSeen:
+    """A final response reached the subscribers of its subject."""
 
     plan: str
     data: dict[str, Any] = field(hash=False)
 
 
 @dataclass(frozen=True)
-class Told:
-    """A client that waited for a plan was told its end."""
+class ClientResult:
+    """A client received the result of a plan."""
 
     plan: str
     status: str
@@ -70,42 +70,42 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Struck:
+class FaultStruck:
     """A fault."""
 
     what: str
 
 
-Fact = Submitted | Committed | Emitted | Called | Answered | Heard | Told | Struck
+Fact = Submitted | Committed | Emitted | Called | Answered | ResponseSeen | ClientResult | FaultStruck
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A fact, when it came about, and by whom."""
+    """A fact with time and node."""
 
     time: float
-    """Virtual, in seconds since the begin."""
+    """Virtual seconds since the start."""
     node: str
     fact: Fact
 
 
 @dataclass
 class History:
-    """All that was recorded of a run, and what was left at its end."""
+    """The facts of a run, and its final state."""
 
     entries: list[Entry] = field(default_factory=list)
     stored: dict[str, Checkpoint] = field(default_factory=dict)
-    """The newest checkpoint of each plan, as a reader finds it."""
+    """Newest checkpoint of each plan."""
     timelines: dict[str, list[bytes]] = field(default_factory=dict)
     dead_letters: list[tuple[str, str]] = field(default_factory=list)
-    """Subject and reason of each."""
+    """Subjects and reasons."""
     undelivered: list[str] = field(default_factory=list)
-    """Subjects of what plans should have taken, and have not."""
+    """Subjects of events that no plan has processed."""
     errors: list[str] = field(default_factory=list)
-    """What nobody has caught, and what was logged as an error."""
+    """Unhandled exceptions and logged errors."""
 
     def lines(self, plan: str | None = None) -> list[str]:
-        """The history for people to read; of one plan and the faults around it, when it is given."""
+        """The history as text, optionally of one plan with the faults around it."""
         return [
             f"{entry.time:9.3f}  {entry.node:<14} {shown}"
             for entry in self.entries
@@ -114,7 +114,7 @@ class History:
 
 
 def _show(fact: Fact, plan: str | None) -> str | None:
-    if isinstance(fact, Struck):
+    if isinstance(fact, FaultStruck):
         return f"! {fact.what}"
     owner = plan_of(fact.effect) if isinstance(fact, Emitted) else fact.plan
     if plan is not None and owner != plan:
@@ -132,14 +132,14 @@ def _show(fact: Fact, plan: str | None) -> str | None:
             return f"called    {fact.request} attempt {fact.attempt}"
         case Answered():
             return f"answered  {fact.request} {fact.said}"
-        case Heard():
+        case ResponseSeen():
             return f"heard     {fact.plan} {fact.data.get('status')}"
-        case Told():
+        case ClientResult():
             return f"told      {fact.plan} {fact.status}"
 
 
 def show_effect(effect: Effect) -> str:
-    """An effect in a few words."""
+    """Short text for an effect."""
     match effect:
         case Publish():
             return f"publish {effect.message_id} {effect.subject.partition('.')[2]}"
@@ -150,7 +150,7 @@ def show_effect(effect: Effect) -> str:
 
 
 def plan_of(effect: Effect) -> str:
-    """The correlation id that an effect concerns; empty where it names none."""
+    """Correlation id of an effect, or empty."""
     if isinstance(effect, Publish):
         return effect.subject.split(".")[2]
     if isinstance(effect, Respond):

@@ -1,4 +1,4 @@
-"""An event loop in virtual time, which runs what is ready in an order that a seed decides."""
+"""An event loop in virtual time, which runs ready callbacks in an order given by the seed."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from random import Random
 from typing import Any
 
 START = 1_767_225_600.0
-"""Seconds since the epoch at which virtual time begins."""
+"""Start of virtual time, in seconds since the epoch."""
 NODE: ContextVar[str] = ContextVar("plancast_simulated_node", default="")
-"""The simulated process that the running code belongs to."""
+"""Simulated process of the running code."""
 
 
 class Stalled(Exception):
-    """Raised when nothing can go on any more: nothing is ready, and nobody waits for a time."""
+    """Raised when no callback is ready and no timer is set."""
 
 
 class Exhausted(Exception):
-    """Raised when a run has taken more steps than it may: something runs in a circle without waiting."""
+    """Raised when a run exceeds its maximum number of steps: something loops without waiting."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop without threads, files and waiting: when nothing is ready, time jumps to the next timer.
+    """An event loop without threads and I/O: when nothing is ready, time jumps to the next timer.
 
-    What is ready together runs in any order. Each piece of work belongs to the node (a simulated process) whose
-    context it was made in. A node can be stopped at any await: frozen, it goes on when it is thawed;
-    killed, it never does, and not even its ``finally`` is run.
+    Callbacks that are ready together run in random order. Each belongs to the node (a simulated process) in whose
+    context it was created. A node can be stopped at any await. A frozen node continues when it is thawed; a killed
+    node never does, and even its ``finally`` blocks do not run.
 
     Args:
-        random: Decides the order.
-        hurry: Chance of each step that time passes although there is work to do, as on a busy machine.
-        max_steps: Callbacks that are run before the loop gives up.
+        random: Source of the order.
+        hurry: Probability per step that time passes although work is ready, as on a busy machine.
+        max_steps: Maximum number of callbacks.
     """
 
     def __init__(self, random: Random, *, hurry: float = 0.0, max_steps: int = 2_000_000) -> None:
@@ -42,7 +42,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.hurry = hurry
         self.steps = 0
         self.errors: list[str] = []
-        """What nobody has caught."""
+        """Unhandled exceptions."""
         self._random = random
         self._max_steps = max_steps
         self._now = START
@@ -57,32 +57,30 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now
 
     def spawn(self, node: str, work: Any) -> asyncio.Task[Any]:
-        """Start a coroutine as a piece of a node."""
+        """Start a coroutine on a node."""
         return self.create_task(work, context=context_of(node))
 
     def stop_node(self, node: str) -> None:
-        """Let a node do nothing more, from this very step on, until it is thawed."""
+        """Stop a node at this step until it is thawed."""
         self._parked.setdefault(node, [])
 
     def stop_after(self, node: str, steps: int, then: Callable[[], object]) -> None:
-        """Stop a node when it has taken so many more steps, and call a function then."""
+        """Stop a node after this number of steps, then call a function."""
         self._armed[node] = (steps, then)
 
     def thaw(self, node: str) -> None:
-        """Let a node go on where it was stopped."""
+        """Continue a stopped node."""
         self._ready.extend(self._parked.pop(node, ()))
 
     def is_stopped(self, node: str) -> bool:
-        """Whether a node does nothing at the moment, or for ever."""
+        """True for a frozen or killed node."""
         return node in self._parked
 
     def thaw_all(self) -> None:
-        """Let all nodes go on, also the dead, so that what they held can be cleared away."""
+        """Continue all nodes, also killed ones, so that they can be cleaned up."""
         self._armed.clear()
         for node in list(self._parked):
             self.thaw(node)
-
-    # What BaseEventLoop asks of its kinds.
 
     def _run_once(self) -> None:
         scheduled, ready = self._scheduled, self._ready
@@ -90,7 +88,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
             self._timer_cancelled_count = max(0, getattr(self, "_timer_cancelled_count", 0) - 1)
         if not ready and not scheduled and not self._stopping:
-            raise Stalled("nothing is ready, and nobody waits for a time")
+            raise Stalled("no callback is ready and no timer is set")
         if scheduled and (not ready or (self.hurry and self._random.random() < self.hurry)):
             self._now = max(self._now, scheduled[0].when())
         while scheduled and scheduled[0].when() <= self._now:
@@ -114,7 +112,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if self._armed:
                 self._count_step(handle._context.get(NODE, ""))  # type: ignore[attr-defined]
         if self.steps > self._max_steps:
-            raise Exhausted(f"{self.steps} steps were taken, and there is no end")
+            raise Exhausted(f"not finished after {self.steps} steps")
 
     def _count_step(self, node: str) -> None:
         steps, then = self._armed.get(node, (0, None))
@@ -128,10 +126,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         then()
 
     def _process_events(self, event_list: Any) -> None:
-        """There is no I/O."""
+        """Do nothing: there is no I/O."""
 
     def _write_to_self(self) -> None:
-        """There are no threads to be woken from."""
+        """Do nothing: there are no threads."""
 
     def _note_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -152,7 +150,7 @@ class LoopClock:
 
 
 def context_of(node: str) -> Context:
-    """A context whose work belongs to a node."""
+    """Create the context of a node."""
     context = copy_context()
     context.run(NODE.set, node)
     return context

@@ -1,4 +1,4 @@
-"""A world in memory that notes what becomes durable, and what becomes visible, as it happens."""
+"""An in-memory broker that records commits and visible effects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulation.loop import NODE, START, LoopClock
 
 
 class ObservedWorld(MemoryWorld):
-    """Notes every commit that the store takes, and every effect that is carried out, with the node that did it."""
+    """Records each stored commit and each executed effect with its node."""
 
     def __init__(self, settings: BusSettings, clock: LoopClock) -> None:
         super().__init__(settings, clock=clock)
@@ -30,7 +30,7 @@ class ObservedWorld(MemoryWorld):
         return sequence
 
     async def conclude(self, undelivered: list[str]) -> History:
-        """The history, with what is left at the end."""
+        """Complete the history with the final state."""
         for kept in self.plans.all():
             checkpoint = kept.decode()
             self.history.stored[kept.correlation_id] = checkpoint
@@ -55,7 +55,7 @@ class _ObservedPlans(PlanTable):
 
 
 class LoggedErrors(logging.Handler):
-    """Keeps what is logged as an error: what plancast itself takes for a defect."""
+    """Collects log records of level ERROR, by which plancast reports defects."""
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__(logging.ERROR)

@@ -1,4 +1,4 @@
-"""How a plan of a workload may end: what is right of its status and its result, whatever went wrong meanwhile."""
+"""Expected statuses and results of the plans of a workload, whatever faults occur."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from simulation.app import state_of
 from simulation.workload import PlanSpec, Step
 
 IGNORED = frozenset({"user_input"})
-"""What a result may hold besides: what somebody has said who let a paused plan go on."""
+"""Additional keys of a result: the input of a client that resumed the plan."""
 
 
 def allowed_statuses(plan: PlanSpec) -> set[str]:
-    """The statuses in which a plan may end; one that is cancelled too late may have completed."""
+    """Possible final statuses; a plan that is cancelled too late may have completed."""
     fails = plan.kind == "machine" and any(step.do == "die" for step in plan.steps)
     usual = {"failed" if fails else "completed"}
     return usual | {"cancelled"} if plan.cancel_at is not None else usual
 
 
 def wrong_with(plan: PlanSpec, status: str, result: Any) -> Iterator[str]:
-    """What is wrong with how a plan has ended, in sentences; nothing when all is right."""
+    """Yield the faults of a plan's final status and result."""
     allowed = allowed_statuses(plan)
     if status not in allowed:
         yield f"it is {status} instead of {' or '.join(sorted(allowed))}"
@@ -46,7 +46,7 @@ def _wrong_states(plan: PlanSpec, result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _visited(plan: PlanSpec) -> Iterator[str]:
-    """The states that leave a result."""
+    """Yield the states with a result."""
     for number, step in enumerate(plan.steps):
         if step.kind == "pass":
             continue
@@ -56,7 +56,7 @@ def _visited(plan: PlanSpec) -> Iterator[str]:
 
 
 def _wrong_answer(step: Step, answer: Any, key: str) -> str:
-    """Why this cannot be the answer to a step; empty when it can."""
+    """Fault of a step's response; empty when it is correct."""
     if not isinstance(answer, Mapping):
         return "it is no object"
     match step.kind:

@@ -1,4 +1,4 @@
-"""Tells of a run that has broken a promise: the seed, the smallest workload that still does, and the timeline."""
+"""Reports a failing run: seed, smallest workload that still fails, and timeline."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from simulation.simulation import Outcome, simulate
 from simulation.workload import Workload
 
 MAX_LINES = 200
-"""Longest timeline that is shown, in lines; the newest of them."""
+"""Maximum number of lines of the timeline; older ones are left out."""
 
 
 def report(outcome: Outcome, max_runs: int = MAX_RUNS) -> str:
-    """What went wrong, for people: run the seed again, and it goes wrong in the same way."""
+    """Describe the violations of a reproducible run."""
     smallest = simulate(shrink(outcome.workload, _fails_alike(outcome), max_runs))
     concerned = next((each.plan for each in smallest.violations if each.plan), None)
     lines = smallest.history.lines(concerned)
     return "\n".join(
         [
-            f"seed {outcome.workload.seed} breaks {len(outcome.violations)} promises:",
+            f"seed {outcome.workload.seed} violates {len(outcome.violations)} guarantees:",
             *(f"  {each}" for each in outcome.violations),
-            "the smallest workload found that does:",
+            "smallest workload found that still fails:",
             pformat(smallest.workload, width=120),
-            "where it breaks:",
+            "its violations:",
             *(f"  {each}" for each in smallest.violations),
-            f"what happened to {f'plan {concerned}' if concerned else 'its plans'}:",
+            f"timeline of {f'plan {concerned}' if concerned else 'its plans'}:",
             *([f"  ... {len(lines) - MAX_LINES} lines before"] if len(lines) > MAX_LINES else []),
             *(f"  {line}" for line in lines[-MAX_LINES:]),
         ]

@@ -1,4 +1,4 @@
-"""Runs many seeds, over the cores of this machine."""
+"""Runs many seeds on all cores."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from simulation.generator import make_workload
-from simulation.history import Struck
+from simulation.history import FaultStruck
 from simulation.report import report
 from simulation.simulation import simulate
 
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a seed, in short."""
+    """Summary of a seed."""
 
     seed: int
     plans: int
-    """Plans that were begun, children included."""
+    """Number of started plans, children included."""
     faults: int
     virtual_seconds: float
     violations: tuple[str, ...]
@@ -28,17 +28,17 @@ class Run:
 def run_seed(seed: int) -> Run:
     """Simulate the workload of a seed."""
     outcome = simulate(make_workload(seed))
-    faults = sum(isinstance(entry.fact, Struck) for entry in outcome.history.entries)
+    faults = sum(isinstance(entry.fact, FaultStruck) for entry in outcome.history.entries)
     plans = len(outcome.history.stored)
     return Run(seed, plans, faults, outcome.seconds, tuple(map(str, outcome.violations)))
 
 
 def run_seeds(seeds: Iterable[int], jobs: int = 0) -> Iterator[Run]:
-    """Simulate seeds, several at once, and give each as it is done.
+    """Simulate seeds in parallel and yield each result.
 
     Args:
-        seeds: Which.
-        jobs: Processes; 0 takes one for each core, 1 stays in this process.
+        seeds: The seeds.
+        jobs: Number of processes; 0 for one per core, 1 for this process.
     """
     jobs = jobs or os.cpu_count() or 1
     if jobs == 1:
@@ -49,7 +49,7 @@ def run_seeds(seeds: Iterable[int], jobs: int = 0) -> Iterator[Run]:
 
 
 def run_and_report(seeds: range, jobs: int, say: Callable[[str], object]) -> int:
-    """Simulate seeds, say how it goes, and report on the first that fails; returns how many have failed."""
+    """Simulate seeds with progress, report the first failing one, and return the number of failures."""
     failed: list[Run] = []
     done = plans = faults = 0
     virtual = 0.0
@@ -59,8 +59,10 @@ def run_and_report(seeds: range, jobs: int, say: Callable[[str], object]) -> int
             failed.append(run)
             say(f"seed {run.seed}: {run.violations[0]}")
         if done % 500 == 0 or done == len(seeds):
-            said = f"{done} of {len(seeds)} seeds, {plans} plans, {faults} faults, {virtual / 3600:.1f} virtual hours"
-            say(f"{said}, {len(failed)} failed")
+            progress = (
+                f"{done} of {len(seeds)} seeds, {plans} plans, {faults} faults, {virtual / 3600:.1f} virtual hours"
+            )
+            say(f"{progress}, {len(failed)} failed")
     if failed:
         say(report(simulate(make_workload(min(run.seed for run in failed)))))
     return len(failed)

@@ -1,4 +1,4 @@
-"""Makes a failing workload smaller for as long as it still fails."""
+"""Shrinks a failing workload while it still fails."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Final
 from simulation.workload import Noise, PlanSpec, Workload
 
 MAX_RUNS: Final = 200
-"""Runs after which the smallest workload so far is taken."""
+"""Maximum number of runs."""
 
 
 def shrink(workload: Workload, fails: Callable[[Workload], bool], max_runs: int = MAX_RUNS) -> Workload:
-    """The smallest workload found that still fails; the seed of its chances stays the same.
+    """Find a smaller workload that still fails, with the same seed.
 
     Args:
-        workload: One that fails.
-        fails: Whether a workload does, in the same way.
-        max_runs: How often to ask.
+        workload: A failing workload.
+        fails: True for a workload with the same failure.
+        max_runs: Maximum number of calls of ``fails``.
     """
     left = max_runs
     smaller = True
@@ -35,7 +35,7 @@ def shrink(workload: Workload, fails: Callable[[Workload], bool], max_runs: int 
 
 
 def _smaller(workload: Workload) -> Iterator[Workload]:
-    """Workloads with something left out, the largest pieces first."""
+    """Yield smaller workloads, starting with the largest removals."""
     plans, faults = workload.plans, workload.faults
     if len(plans) > 1:
         for number in range(len(plans)):

@@ -1,4 +1,4 @@
-"""Runs a workload in virtual time, and checks what has become of it. The same workload, the same run, always."""
+"""Runs a workload deterministically in virtual time and checks its history."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from plancast.settings import Settings
 from plancast.worker import TaskContext
 from plancast_bus.events import codec
 from plancast_bus.memory import MemoryBus
-from simulation.actions import Misfortune, People
+from simulation.actions import FaultInjector, People
 from simulation.adversary import Adversary
 from simulation.app import make_app
 from simulation.checker import Violation, check_history
 from simulation.cluster import Cluster
 from simulation.determinism import sealed
-from simulation.history import Answered, Called, Heard, History, Struck
+from simulation.history import Answered, Called, FaultStruck, History, ResponseSeen
 from simulation.loop import START, Exhausted, LoopClock, Stalled, VirtualLoop, context_of
 from simulation.observer import LoggedErrors, ObservedWorld
 from simulation.workload import Workload
 
 ACK_WAIT = 2.0
-"""Seconds after which what is lost is delivered again."""
+"""Seconds until redelivery."""
 REST_SECONDS = 240.0
-"""Time that everything has to come to rest once there are no more faults."""
+"""Maximum time for all plans to end after the last fault."""
 DRAIN_SECONDS = 60.0
-"""Time that streams have to be emptied once all plans have ended."""
+"""Maximum time for streams to drain after all plans have ended."""
 DRAINED = ("results", "timers")
-"""Streams of which nothing may be left; requests that nobody does are left in theirs."""
+"""Streams that must be empty; requests without a worker stay in theirs."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run."""
+    """The result of a run."""
 
     workload: Workload
     history: History
     violations: list[Violation]
     seconds: float
-    """Virtual time that it took."""
+    """Virtual duration."""
     steps: int
-    """Callbacks that the loop has run."""
+    """Number of callbacks."""
 
     @property
     def fingerprint(self) -> str:
-        """The same for two runs that went the same way in everything."""
+        """Digest of everything that happened."""
         digest = hashlib.sha256(repr(self.steps).encode())
         for entry in self.history.entries:
             digest.update(repr(entry).encode())
@@ -62,7 +62,7 @@ class Outcome:
 
 
 def simulate(workload: Workload) -> Outcome:
-    """Run a workload from begin to rest, and check its history."""
+    """Run a workload and check its history."""
     random = Random(f"run:{workload.seed}")
     loop = VirtualLoop(random, hurry=workload.noise.hurry)
     with sealed(loop, workload.seed):
@@ -98,12 +98,12 @@ async def _run(loop: VirtualLoop, world: ObservedWorld, workload: Workload, rand
     cluster.start()
     people = People(Client(cluster.connect()), world)
     following = [asyncio.ensure_future(people.follow(plan)) for plan in workload.plans]
-    striking = [asyncio.ensure_future(Misfortune(cluster).strike(fault)) for fault in workload.faults]
+    striking = [asyncio.ensure_future(FaultInjector(cluster).strike(fault)) for fault in workload.faults]
     await asyncio.sleep(workload.chaos_seconds)
     await asyncio.gather(*striking)
     adversary.active = adversary.away = False
     loop.hurry = 0.0
-    world.note(Struck("no more faults"))
+    world.note(FaultStruck("no more faults"))
     await asyncio.wait(following, timeout=REST_SECONDS)
     undelivered = await _drained(world)
     for future in following:
@@ -119,11 +119,11 @@ async def _hear(
 ) -> None:
     _, topic, plan, event_type = subject.split(".", 3)
     if topic == "action-results" and event_type == f"done.{plan}":
-        world.note(Heard(plan, codec.decode(payload, content_type).data))
+        world.note(ResponseSeen(plan, codec.decode(payload, content_type).data))
 
 
 async def _drained(world: ObservedWorld) -> list[str]:
-    """What is left in the streams that plans are to empty, once all plans have ended or time is over."""
+    """What is left undelivered after all plans have ended or the time is over."""
     loop = asyncio.get_running_loop()
     until = loop.time() + DRAIN_SECONDS
     while left := _left(world):
@@ -154,7 +154,7 @@ def _settings(workload: Workload) -> Settings:
 
 @contextlib.contextmanager
 def _logged(errors: list[str]) -> Iterator[None]:
-    """Keep errors that are logged, and keep all of it from the terminal."""
+    """Collect logged errors and keep log records off the terminal."""
     handler = LoggedErrors(errors)
     loggers = [logging.getLogger(name) for name in ("plancast", "plancast_actors", "plancast_bus")]
     before: list[tuple[Any, ...]] = [(each.level, each.propagate) for each in loggers]
@@ -172,7 +172,7 @@ def _logged(errors: list[str]) -> Iterator[None]:
 
 
 def _clear_away(loop: VirtualLoop) -> None:
-    """End everything that is still there, the dead included, so that nothing is left to the garbage collector."""
+    """Cancel all tasks, those of killed nodes included, so that nothing is left to the garbage collector."""
     loop.set_exception_handler(lambda *_: None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that were never begun

@@ -1,4 +1,4 @@
-"""What a simulation does: plans, what people do to them, and what goes wrong. Plain values; a seed makes them."""
+"""The workload of a simulation as plain values: plans, client actions and faults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ StepKind = Literal[
     "ask", "branch", "retry", "timeout", "race", "wait", "child", "pass", "group", "parallel", "lapse"
 ]  # fmt: skip
 Do = Literal["ok", "fail", "die", "slow", "flaky"]
-"""What a worker makes of a task; a plan goes on after ``fail``, and fails with ``die``."""
+"""Behaviour of a worker; a plan continues after ``fail``, and fails after ``die``."""
 Join = Literal["all", "first_success", "n"]
 PlanKind = Literal["machine", "script", "tree"]
 FaultKind = Literal[
@@ -26,13 +26,13 @@ class Step:
 
     kind: StepKind
     n: int = 0
-    """What the answer is to say, or how many successes a join needs."""
+    """Number in the response, or number of successes for a join."""
     do: Do = "ok"
     times: int = 0
     """Requests that fail before one succeeds (``retry``), attempts (``flaky``), or quarters of a second that are left
     between a worker's answer and its timeout (``race``)."""
     seconds: float = 0.0
-    """Time that the worker takes, or that the plan gives it."""
+    """Duration of the worker, or timeout of the plan."""
     join: Join = "all"
     fail_fast: bool = False
     members: tuple[Step, ...] = ()
@@ -41,38 +41,38 @@ class Step:
 
 @dataclass(frozen=True)
 class PlanSpec:
-    """A plan, and what people do to it. Times are in seconds after the begin."""
+    """A plan and the actions of clients; times in seconds after the start."""
 
     key: str
-    """Its correlation id, unless it is a child."""
+    """Correlation id, except for a child."""
     kind: PlanKind
     steps: tuple[Step, ...]
     submit_at: tuple[float, ...] = (0.0,)
-    """Several times: the goal is submitted again."""
+    """More than one time: the goal is submitted again."""
     signals: tuple[tuple[int, float], ...] = ()
-    """The number of a step that waits, and when its signal is sent; each may be sent several times."""
+    """Numbers of waiting steps and times of their signals, with repetitions."""
     pause_at: float | None = None
     cancel_at: float | None = None
     poll: bool = False
-    """Whether its planner is asked after every event."""
+    """True for a planner in poll mode, called after every event."""
 
     @property
     def goal(self) -> str:
-        """The event type of its goal."""
+        """Event type of its goal."""
         return f"goal.{self.key}"
 
     @property
     def done(self) -> str:
-        """The event type of its final response, where it was asked for."""
+        """Event type of its final response."""
         return f"done.{self.key}"
 
     def signal(self, step: int) -> str:
-        """The event type that a waiting step waits for."""
+        """Event type that a waiting step waits for."""
         return f"go.{self.key}.{step}.given"
 
     @property
     def children(self) -> Iterator[PlanSpec]:
-        """The plans that it may start, and theirs."""
+        """All descendants."""
         for step in self.steps:
             for each in (step, *step.members):
                 if each.child is not None:
@@ -82,9 +82,9 @@ class PlanSpec:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong at a time: with which process, after how many of its steps, and for how long.
+    """A fault at a time: its process, the number of its steps before the fault, and the duration.
 
-    ``crash both`` ends a plan host and the dispatcher at the same step.
+    ``crash both`` kills a plan host and the dispatcher at the same step.
     """
 
     kind: FaultKind
@@ -96,36 +96,36 @@ class Fault:
 
 @dataclass(frozen=True)
 class Noise:
-    """Chances of small faults, each from 0 to 1."""
+    """Probabilities of random faults."""
 
     drop: float = 0.0
-    """A delivery is lost, and comes again later."""
+    """A delivery is lost and redelivered later."""
     duplicate: float = 0.0
     reorder: float = 0.0
     delay: float = 0.0
-    """A delivery, a call or an answer takes long."""
+    """A delivery, call or response is slow."""
     publish: float = 0.0
-    """A publish fails before or after it was stored."""
+    """A publish fails before or after the message is stored."""
     commit: float = 0.0
-    """A commit fails before or after it was stored, or its reading back does."""
+    """A commit fails before or after it is stored, or when it is read back."""
     ack: float = 0.0
     call: float = 0.0
-    """The answer of a plan host is lost."""
+    """A plan host's response is lost."""
     stray: float = 0.0
-    """An event is handed to a second host, too."""
+    """An event is also dispatched to a second host."""
     crash: float = 0.0
-    """A process ends at the very point at which it publishes, commits or acknowledges."""
+    """A process dies while it publishes, commits or acknowledges."""
     stall: float = 0.0
-    """A process stands still at such a point, another one takes its place, and then it goes on."""
+    """A process freezes at such a point, is replaced, and continues later."""
     silent: float = 0.0
-    """A plan host is replaced so fast that the next call to it does not fail."""
+    """A plan host is replaced so fast that the next call does not fail."""
     hurry: float = 0.0
-    """Time passes before all work is done."""
+    """Time passes while work is ready."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A whole simulation; the seed decides what is left to chance when it is run."""
+    """A simulation; the seed drives all randomness of its run."""
 
     seed: int
     plans: tuple[PlanSpec, ...] = ()
@@ -136,11 +136,11 @@ class Workload:
     max_live_plans: int = 1000
     timeline_tail_bytes: int = 8192
     chaos_seconds: float = 20.0
-    """When faults end: after that everything must come to rest."""
+    """End of faults; afterwards all plans must end."""
 
     @property
     def all_plans(self) -> Iterator[PlanSpec]:
-        """The plans that clients submit, and their children."""
+        """The submitted plans and their descendants."""
         for plan in self.plans:
             yield plan
             yield from plan.children

@@ -17,7 +17,7 @@ from typing import Final
 import nats
 import ray
 from ray.exceptions import RayError
-from simulation.history import Struck
+from simulation.history import FaultStruck
 from tests.chaos.recorder import Recorder
 from tests.chaos.wire import Wire
 
@@ -113,7 +113,7 @@ class Misfortune:
         return names[fault.target % len(names)]
 
     def _note(self, what: str) -> None:
-        self._recorder.record.note("misfortune", Struck(what))
+        self._recorder.record.note("misfortune", FaultStruck(what))
 
     async def _kill(self, fault: Fault) -> bool:
         name = self._named(fault)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from simulation.actions import HELD, TENANT, submit, told_end
+from simulation.actions import HELD, TENANT, client_result, submit
 from simulation.history import Submitted
 from simulation.workload import PlanSpec
 from tests.chaos.recorder import Record
@@ -56,7 +56,7 @@ class People:
             begun.set_result(handle)
 
     async def _hear(self, key: str, begun: asyncio.Future[PlanHandle]) -> None:
-        self._record.note("people", await told_end(await begun, key))
+        self._record.note("people", await client_result(await begun, key))
 
     async def _pause(self, key: str, at: float) -> None:
         """Pause a plan, and let it go on again however long it takes until it does."""

@@ -18,9 +18,9 @@ from simulation.history import (
     Emitted,
     Entry,
     Fact,
-    Heard,
+    FaultStruck,
     History,
-    Struck,
+    ResponseSeen,
     plan_of,
     show_effect,
 )
@@ -78,7 +78,7 @@ def prove(record: Record, plans: Mapping[str, PlanSpec], timelines: Mapping[str,
     committed = _Committed(record)
     entries: dict[str, list[Entry]] = defaultdict(list)
     for entry in record.facts:
-        if not isinstance(entry.fact, Struck):
+        if not isinstance(entry.fact, FaultStruck):
             entries[root_of(committed.plan_of(entry.fact))].append(entry)
     for stored, checkpoint in record.versions:
         commit = Committed(checkpoint.correlation_id, stored.sequence, checkpoint)
@@ -126,7 +126,7 @@ class _Committed:
         """The plan that a fact concerns."""
         if isinstance(fact, Emitted):
             return self.owner.get(fact.effect) or plan_of(fact.effect)
-        return "" if isinstance(fact, Struck) else fact.plan
+        return "" if isinstance(fact, FaultStruck) else fact.plan
 
     def find(self, seen: Effect) -> Effect:
         """The committed effect that this is; itself, when it is none."""
@@ -219,11 +219,11 @@ def _known(record: Record) -> set[str]:
     return known
 
 
-def _final(subject: str, payload: bytes, headers: Mapping[str, str]) -> Heard | None:
+def _final(subject: str, payload: bytes, headers: Mapping[str, str]) -> ResponseSeen | None:
     parts = subject.split(".", 3)
     if len(parts) < 4 or not parts[3].startswith("done."):
         return None
-    return Heard(decode_token(parts[2]), codec.decode(payload, headers.get("Content-Type")).data)
+    return ResponseSeen(decode_token(parts[2]), codec.decode(payload, headers.get("Content-Type")).data)
 
 
 def _effect_of(seen: Seen) -> Effect | None:

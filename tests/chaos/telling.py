@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pprint import pformat
 
-from simulation.history import Entry, History, Struck
+from simulation.history import Entry, FaultStruck, History
 from simulation.workload import PlanSpec
 from tests.chaos.faults import Misfortune
 from tests.chaos.proving import Proof, root_of
@@ -84,7 +84,7 @@ def _tell_story(key: str, plan: PlanSpec | None, history: History, record: Recor
     if not history.entries:
         return
     begin, end = history.entries[0].time, history.entries[-1].time
-    faults = [each for each in record.facts if isinstance(each.fact, Struck) and begin - 5 <= each.time <= end]
+    faults = [each for each in record.facts if isinstance(each.fact, FaultStruck) and begin - 5 <= each.time <= end]
     entries = sorted([*history.entries, *faults], key=lambda entry: entry.time)
     lines = History([Entry(each.time - begin, each.node, each.fact) for each in entries]).lines()
     for line in lines[-MAX_LINES:]:

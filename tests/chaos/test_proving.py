@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from simulation.history import Entry, Submitted, Told
+from simulation.history import ClientResult, Entry, Submitted
 from simulation.workload import PlanSpec, Step
 from tests.chaos.proving import prove
 from tests.chaos.recorder import Record, Seen, Stored
@@ -56,7 +56,10 @@ def good() -> Record:
     first, last = turn(1, "running", "goal:c1", ASKED), turn(2, "completed", "answer:c1:1-0", GIVEN)
     respond = "plancast-store.responses.action-results.c1.done.p0"
     return Record(
-        facts=[Entry(0.5, "people", Submitted("c1", SPEC.goal)), Entry(2.5, "people", Told("c1", "completed", RESULT))],
+        facts=[
+            Entry(0.5, "people", Submitted("c1", SPEC.goal)),
+            Entry(2.5, "people", ClientResult("c1", "completed", RESULT)),
+        ],
         seen=[
             seen(1.0, first[0].subject, first[0].payload),
             seen(1.1, ASKED.subject, ASKED.payload, Nats_Msg_Id="c1:1-0"),
@@ -117,7 +120,7 @@ def _no_plan(record: Record) -> None:
 
 
 def _wrong_result(record: Record) -> None:
-    record.facts[1] = Entry(2.5, "people", Told("c1", "completed", {"start": {"key": "p0/start", "n": 2}}))
+    record.facts[1] = Entry(2.5, "people", ClientResult("c1", "completed", {"start": {"key": "p0/start", "n": 2}}))
 
 
 def _called_for_nothing(record: Record) -> None:

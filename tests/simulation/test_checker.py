@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from simulation.history import Called, Committed, Emitted, Entry, Heard, Submitted, Told
+from simulation.history import Called, ClientResult, Committed, Emitted, Entry, ResponseSeen, Submitted
 
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.ports.effects import Publish, Respond
@@ -84,19 +84,19 @@ def _two_responses(history: History) -> None:
 
 
 def _heard_twice(history: History) -> None:
-    history.entries.append(history.entries[_at(history, Heard)])
+    history.entries.append(history.entries[_at(history, ResponseSeen)])
 
 
 def _never_heard(history: History) -> None:
-    del history.entries[_at(history, Heard)]
+    del history.entries[_at(history, ResponseSeen)]
 
 
 def _never_told(history: History) -> None:
-    del history.entries[_at(history, Told)]
+    del history.entries[_at(history, ClientResult)]
 
 
 def _told_otherwise(history: History) -> None:
-    _swap(history, _at(history, Told), Told("p0", "failed", None))
+    _swap(history, _at(history, ClientResult), ClientResult("p0", "failed", None))
 
 
 def _unexplained(history: History) -> None:
@@ -161,15 +161,15 @@ def _left_waiting(history: History) -> None:
 
 
 def _wrong_result(history: History) -> None:
-    place = _at(history, Heard)
+    place = _at(history, ResponseSeen)
     fact = history.entries[place].fact
-    assert isinstance(fact, Heard)
+    assert isinstance(fact, ResponseSeen)
     wrong = fact.data["result"] | {"start": {"key": "p0/start", "n": 77}}
-    _swap(history, place, Heard("p0", fact.data | {"result": wrong}))
+    _swap(history, place, ResponseSeen("p0", fact.data | {"result": wrong}))
 
 
 def _wrong_status(history: History) -> None:
-    _swap(history, _at(history, Heard, "p1"), Heard("p1", {"status": "cancelled", "result": None}))
+    _swap(history, _at(history, ResponseSeen, "p1"), ResponseSeen("p1", {"status": "cancelled", "result": None}))
 
 
 def _lost_letter(history: History) -> None:

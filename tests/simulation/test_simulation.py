@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from simulation.history import Struck
+from simulation.history import FaultStruck
 from simulation.runner import run_seed
 
 from plancast.turn import autonomous, task_responses
@@ -198,9 +198,9 @@ def test_a_failure_is_told_with_its_seed_the_smallest_workload_and_the_timeline(
 ) -> None:
     _effects_before_the_commit(monkeypatch)
     said = report(simulate(make_workload(7)), max_runs=60)
-    assert said.startswith("seed 7 breaks ")
-    assert "the smallest workload found that does:\nWorkload(seed=7" in said
-    assert "what happened to plan p" in said
+    assert said.startswith("seed 7 violates ")
+    assert "smallest workload found that still fails:\nWorkload(seed=7" in said
+    assert "timeline of plan p" in said
     assert "committed p" in said
 
 
@@ -229,5 +229,6 @@ def test_a_fault_strikes_between_two_awaits_of_its_process(kind: Any) -> None:
         outcome = simulate(replace(workload, faults=(Fault(kind, 0.0, steps=steps),)))
         assert outcome.violations == []
         facts = [entry.fact for entry in outcome.history.entries]
-        places.add(next((at for at, fact in enumerate(facts) if isinstance(fact, Struck) and kind[:5] in fact.what), 0))
+        struck = (at for at, fact in enumerate(facts) if isinstance(fact, FaultStruck) and kind[:5] in fact.what)
+        places.add(next(struck, 0))
     assert len(places) > 2
