@@ -1,13 +1,13 @@
-"""An agent of LangGraph as a worker: plans ask it questions, and it takes as many steps as it needs to answer.
+"""A LangGraph agent as a worker: it answers the questions of plans in as many steps as it needs.
 
     pip install langgraph langchain-openai                     # or another provider of LangChain's
-    export AGENT_MODEL=openai:gpt-4o OPENAI_API_KEY=...        # without AGENT_MODEL canned answers show the way
+    export AGENT_MODEL=openai:gpt-4o OPENAI_API_KEY=...        # without AGENT_MODEL it uses canned answers
     plancast run examples.langgraph_worker:app
     plancast submit research.question --data '{"question": "What is a tide?"}' --wait
 
-The worker is the ten lines of `answer`. While the agent works its task is kept alive; what it raises, its own timeout
-included, fails the task with these words, and the plan hears it. If the process dies, the task is given to another one:
-with a checkpointer of LangGraph's, `thread_id` has that one go on where the agent was.
+The worker is the ten lines of `answer`. The task is kept alive while the agent works; an exception, its own timeout
+included, fails the task, and the plan receives its text. If the process dies, the task is redelivered to another one,
+where a LangGraph checkpointer can continue the agent's thread by its `thread_id`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ SECONDS = 120.0
 
 
 def chat_model() -> BaseChatModel:
-    """The model that the environment names, or one that needs no key."""
+    """The model in the environment, or one that needs no key."""
     if name := os.environ.get("AGENT_MODEL"):
         from langchain.chat_models import init_chat_model
 
@@ -34,7 +34,7 @@ def chat_model() -> BaseChatModel:
 
 
 def make_agent(model: BaseChatModel) -> Any:
-    """A graph of two: one writes, the other reads, until it is good."""
+    """A graph of a writer and a reviewer, which loop until the answer is good."""
 
     async def write(state: MessagesState) -> dict[str, Any]:
         return {"messages": [await model.ainvoke([("system", "Answer in a sentence."), *state["messages"]])]}

@@ -1,13 +1,13 @@
-"""An agent of Pydantic AI as a worker: plans ask it, its tools are its own, and its answer has a schema.
+"""A Pydantic AI agent as a worker, with its own tools and a typed answer.
 
     pip install pydantic-ai
     export AGENT_MODEL=openai:gpt-4o OPENAI_API_KEY=...        # without AGENT_MODEL a stand-in answers
     plancast run examples.pydantic_ai_worker:app
     plancast submit support.question --data '{"question": "Where is order 7?"}' --wait
 
-The worker is the ten lines of `answer`. While the agent works its task is kept alive; what it raises, its own timeout
-and limits included, fails the task with these words, and the plan hears it. What may pass is raised as
-`RetryableError`: the task is tried again, by this process or another one.
+The worker is the ten lines of `answer`. The task is kept alive while the agent works; an exception, its own timeout and
+limits included, fails the task, and the plan receives its text. Transient errors are raised as `RetryableError`: the
+task is retried, by this process or another one.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ agent = Agent(os.environ.get("AGENT_MODEL") or stand_in, output_type=Reply, inst
 
 @agent.tool_plain
 def order_status(number: str) -> str:
-    """Where an order is, by its number."""
+    """Return the status of an order by its number."""
     return ORDERS.get(number, "unknown")
 
 

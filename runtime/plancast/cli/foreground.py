@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from plancast.cli.errors import DONE
 from plancast.terminal.output import note
 from plancast_bus.errors import BusUnavailable
 
@@ -70,10 +71,25 @@ class Foreground:
             self._task.cancel()
 
 
-def run_in_foreground(work: Coroutine[Any, Any, int]) -> int:
-    """Run a foreground command, on uvloop where it is installed."""
+def run_in_foreground(work: Callable[[Foreground], Coroutine[Any, Any, str | None]]) -> int:
+    """Run a foreground command, on uvloop where it is installed; ``work`` may return a text for the final note.
+
+    A signal that cancels the start is a regular end.
+    """
+
+    async def run() -> None:
+        foreground, summary = Foreground(), None
+        try:
+            summary = await work(foreground)
+        except asyncio.CancelledError:
+            if not foreground.asked_to_end:
+                raise
+        note(f"ended{summary or ''}")
+
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(work)
-    return uvloop.run(work)
+        asyncio.run(run())
+    else:
+        uvloop.run(run())
+    return DONE

@@ -23,7 +23,7 @@ from plancast.terminal.output import print_line
 
 EPILOG = (
     "Settings are environment variables such as PLANCAST_HOSTS__COUNT and PLANCAST_NATS__PASSWORD. "
-    "Exit codes: 0 done, 1 the plan failed or a check found faults, 2 wrong usage, 3 cannot connect."
+    "Exit codes: 0 done, 1 the plan failed or a check found faults, 2 invalid usage, 3 connection failed."
 )
 
 app = typer.Typer(
@@ -57,23 +57,23 @@ def plancast(
 
 
 for _panel, _commands in (
-    ("Run an app", (new.new, validate.validate, run.run, run.worker, status.status, status.stop)),
-    ("On a cluster", (nats_config.nats_config, deployment.deploy, deployment.upgrade, deployment.drain, probe.probe)),
+    ("Apps", (new.new, validate.validate, run.run, run.worker, status.status, status.stop)),
+    ("Cluster", (nats_config.nats_config, deployment.deploy, deployment.upgrade, deployment.drain, probe.probe)),
     ("Plans", (submit.submit,)),
-    ("Look after it", (console.console, doctor.doctor, demo.demo)),
+    ("Operations", (console.console, doctor.doctor, demo.demo)),
 ):
     for _command in _commands:
         app.command(rich_help_panel=_panel)(_command)
 app.add_typer(plans.plans, name="plans", rich_help_panel="Plans")
-app.add_typer(bridge.bridge, name="bridge", rich_help_panel="Run an app")
-app.add_typer(dead_letters.deadletters, name="deadletters", rich_help_panel="Look after it")
+app.add_typer(bridge.bridge, name="bridge", rich_help_panel="Apps")
+app.add_typer(dead_letters.deadletters, name="deadletters", rich_help_panel="Operations")
 
 
-@app.command("help", rich_help_panel="Look after it")
+@app.command("help", rich_help_panel="Operations")
 def help_on(
     command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="Such as: plans show.")] = None,
 ) -> int:
-    """Show how a command is used."""
+    """Show the help of a command."""
     return run_command_line([*(command or ()), "--help"])
 
 

@@ -62,35 +62,35 @@ class Code:
 @contextlib.contextmanager
 def shipped_code(
     app_address: str,
-    *,
-    working_dir: Path | None = None,
-    exclude: Sequence[str] = (),
-    pip: Sequence[str] = (),
-    requirements: Path | None = None,
-    no_ship: bool = False,
+    working_dir: Path | None,
+    exclude: Sequence[str] | None,
+    pip: Sequence[str] | None,
+    requirements: Path | None,
+    no_ship: bool,
+    digest: str,
 ) -> Iterator[Code]:
-    """Pack the code of a loaded app; the archive exists while the context is open.
+    """Pack the code of a loaded app; the archive exists while the context is open. ``digest`` overrides its digest.
 
     Raises:
         CommandFailed: the options exclude each other, or the files cannot be shipped.
     """
     from plancast_actors.deployment.code_archive import CannotShip, CodeArchive
 
-    packages = [*pip, *_packages(requirements)]
+    packages = [*(pip or ()), *_packages(requirements)]
     folder = working_dir or folder_of(app_address)
     if no_ship and (working_dir or packages):
         raise usage_error("--no-ship excludes --working-dir, --pip and --requirements")
     try:
-        shipment = CodeArchive.of(folder, exclude=exclude, requirements=packages) if folder is not None else None
+        shipment = CodeArchive.of(folder, exclude=exclude or (), requirements=packages) if folder is not None else None
     except CannotShip as error:
         raise CommandFailed(
             str(error), hint="--exclude PATTERN leaves files out; --working-dir selects a folder."
-        ) from (error)
+        ) from error
     if inside_job():  # actors of a job run the job's own code
-        yield Code(shipment.digest if shipment is not None else "", None, ())
+        yield Code(digest or (shipment.digest if shipment is not None else ""), None, ())
         return
     if no_ship or shipment is None:
-        digest = shipment.digest if shipment is not None else _of_package(app_address)
+        digest = digest or (shipment.digest if shipment is not None else _of_package(app_address))
         env = {"pip": packages} if packages else None
         yield Code(digest, env, (str(Path.cwd()),))
         return
@@ -98,7 +98,7 @@ def shipped_code(
     with tempfile.TemporaryDirectory(prefix="plancast-ship-") as scratch:
         archive = Path(scratch) / f"{shipment.digest}.zip"
         shipment.write(archive)
-        yield Code(shipment.digest, shipment.runtime_env(archive), ())
+        yield Code(digest or shipment.digest, shipment.runtime_env(archive), ())
 
 
 def inside_job() -> bool:

@@ -54,9 +54,7 @@ def deploy(
     The code is shipped to all nodes. With an address such as http://head:8265, a job in the cluster deploys it.
     """
     loaded, settings = _load(app, working_dir, address, nats_url, no_ship)
-    options = {"working_dir": working_dir, "exclude": exclude or (), "pip": pip or (), "requirements": requirements}
-    with shipped_code(app, no_ship=no_ship, **options) as code:  # type: ignore[arg-type]
-        code = dataclasses.replace(code, digest=code_name or code.digest)
+    with shipped_code(app, working_dir, exclude, pip, requirements, no_ship, code_name) as code:
         if is_dashboard(settings.ray.address):
             document = run_in_cluster(["deploy", app, *_flags(no_workers, no_ship, code)], settings, code)
         else:
@@ -130,9 +128,7 @@ def upgrade(
     Refused when the new app lacks a planner or goal that running plans need.
     """
     loaded, settings = _load(app, working_dir, address, nats_url, no_ship)
-    options = {"working_dir": working_dir, "exclude": exclude or (), "pip": pip or (), "requirements": requirements}
-    with shipped_code(app, no_ship=no_ship, **options) as code:  # type: ignore[arg-type]
-        code = dataclasses.replace(code, digest=code_name or code.digest)
+    with shipped_code(app, working_dir, exclude, pip, requirements, no_ship, code_name) as code:
         if is_dashboard(settings.ray.address):
             flags = [*_flags(no_workers, no_ship, code), *(["--force"] if force else []), "--timeout", f"{timeout:g}"]
             document = run_in_cluster(["upgrade", app, *flags], settings, code)

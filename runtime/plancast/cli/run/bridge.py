@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from plancast.cli.connection import open_bus, reachable_settings
-from plancast.cli.errors import DONE, usage_error
+from plancast.cli.errors import usage_error
 from plancast.cli.foreground import Foreground, run_in_foreground
 from plancast.cli.options import AsJson, NatsUrl, Verbose
 from plancast.terminal.output import note, print_json, print_line, public_url
@@ -82,57 +81,53 @@ def soorma(
     goals, tasks = (tuple(map(check_event_type, each or ())) for each in (goal, task))
     settings = reachable_settings(nats_url)
     options = SoormaOptions(root, goals, facts)
-    return run_in_foreground(_soorma(settings, soorma_url, options, tasks, task_seconds, as_json))
+    return run_in_foreground(
+        lambda foreground: _soorma(foreground, settings, soorma_url, options, tasks, task_seconds, as_json)
+    )
 
 
 async def _soorma(
+    foreground: Foreground,
     settings: Settings,
     soorma_url: str | None,
     options: SoormaOptions,
     tasks: tuple[str, ...],
     task_seconds: float,
     as_json: bool,
-) -> int:
+) -> str:
     from plancast.integrations.soorma.bridge import SoormaBridge
     from plancast.integrations.soorma.workers import SoormaTasks
     from plancast_bus.jetstream.core_nats import connect_core
     from plancast_bus.settings import NatsSettings
 
-    foreground, counts = Foreground(), ""
     there = NatsSettings(url=soorma_url) if soorma_url else settings.nats
     nats, prefix = public_url(settings.nats.url), settings.bus.prefix
     note(f"bridging {options.root}.> on {public_url(there.url)} and {prefix} on {nats} …")
-    try:
-        async with AsyncExitStack() as stack:
-            bus = await stack.enter_async_context(open_bus(settings))
-            foreground.depend_on(bus)
-            await bus.ensure_streams()
-            theirs = await connect_core(there)
-            foreground.depend_on(theirs)
-            stack.push_async_callback(theirs.close)
-            running = SoormaBridge(bus, theirs, options)
-            stack.push_async_callback(running.stop)
-            await running.start()
-            if tasks:
-                from plancast_actors.workers.runner import TaskRunner
+    async with AsyncExitStack() as stack:
+        bus = await stack.enter_async_context(open_bus(settings))
+        foreground.depend_on(bus)
+        await bus.ensure_streams()
+        theirs = await connect_core(there)
+        foreground.depend_on(theirs)
+        stack.push_async_callback(theirs.close)
+        running = SoormaBridge(bus, theirs, options)
+        stack.push_async_callback(running.stop)
+        await running.start()
+        if tasks:
+            from plancast_actors.workers.runner import TaskRunner
 
-                there_done = SoormaTasks(theirs, tasks, prefix=prefix, root=options.root, seconds=task_seconds)
-                await there_done.start()
-                limit = settings.bus.max_event_bytes
-                runner = TaskRunner([there_done.worker], bus, settings.workers, max_event_bytes=limit)
-                stack.push_async_callback(runner.stop)
-                await runner.start()
-            if as_json:
-                print_json({"ready": True, "nats": nats, "from": f"{options.root}.>", "tasks": tasks}, compact=True)
-            else:
-                print_line(f"ready nats={nats} from={options.root}.>")
-            await foreground.until_asked()
-            counts = _counts_text(running.status())
-    except asyncio.CancelledError:
-        if not foreground.asked_to_end:
-            raise
-    note("ended" + counts)
-    return DONE
+            there_done = SoormaTasks(theirs, tasks, prefix=prefix, root=options.root, seconds=task_seconds)
+            await there_done.start()
+            limit = settings.bus.max_event_bytes
+            runner = TaskRunner([there_done.worker], bus, settings.workers, max_event_bytes=limit)
+            stack.push_async_callback(runner.stop)
+            await runner.start()
+        if as_json:
+            print_json({"ready": True, "nats": nats, "from": f"{options.root}.>", "tasks": tasks}, compact=True)
+        else:
+            print_line(f"ready nats={nats} from={options.root}.>")
+        await foreground.until_asked()
+        return _counts_text(running.status())
 
 
 def _counts_text(counts: dict[str, int]) -> str:

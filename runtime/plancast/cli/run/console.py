@@ -15,7 +15,7 @@ import typer
 
 from plancast.cli.connection import open_bus, reachable_settings
 from plancast.cli.data_folder import find_running
-from plancast.cli.errors import DONE, CommandFailed
+from plancast.cli.errors import CommandFailed
 from plancast.cli.foreground import Foreground, run_in_foreground
 from plancast.cli.options import AsJson, DataDir, LogFormat, NatsUrl, RayAddress, Verbose
 from plancast.console.service.exposure import check_exposure
@@ -56,32 +56,25 @@ def console(
     if running is not None and running.is_on(settings) and not settings.ray.address:
         running.lead_to_ray(settings)
     check_exposure(settings)
-    return run_in_foreground(_serve(settings, open_browser, as_json))
+    return run_in_foreground(lambda foreground: _serve(foreground, settings, open_browser, as_json))
 
 
-async def _serve(settings: Settings, open_browser: bool, as_json: bool) -> int:
-    foreground = Foreground()
-    try:
-        async with (
-            open_bus(settings) as bus,
-            asking_actors(settings) as actors,
-            serving(bus, settings, actors) as server,
-        ):
-            foreground.depend_on(bus)
-            nats = public_url(settings.nats.url)
-            if as_json:
-                print_json({"ready": True, "console": server.link, "nats": nats}, compact=True)
-            else:
-                print_line(f"ready console={server.link} nats={nats}")
-            with page_that_leads_to(server.link) as page:
-                if open_browser:
-                    webbrowser.open(page.as_uri())
-                await foreground.until_asked()
-    except asyncio.CancelledError:
-        if not foreground.asked_to_end:
-            raise
-    note("ended")
-    return DONE
+async def _serve(foreground: Foreground, settings: Settings, open_browser: bool, as_json: bool) -> None:
+    async with (
+        open_bus(settings) as bus,
+        asking_actors(settings) as actors,
+        serving(bus, settings, actors) as server,
+    ):
+        foreground.depend_on(bus)
+        nats = public_url(settings.nats.url)
+        if as_json:
+            print_json({"ready": True, "console": server.link, "nats": nats}, compact=True)
+        else:
+            print_line(f"ready console={server.link} nats={nats}")
+        with page_that_leads_to(server.link) as page:
+            if open_browser:
+                webbrowser.open(page.as_uri())
+            await foreground.until_asked()
 
 
 @contextlib.contextmanager

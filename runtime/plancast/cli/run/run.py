@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import time
@@ -15,7 +14,7 @@ import typer
 from plancast.cli.apps.validate import load_valid
 from plancast.cli.connection import lead_to_nats, load_settings, open_bus
 from plancast.cli.data_folder import DataFolder, Running
-from plancast.cli.errors import DONE, usage_error
+from plancast.cli.errors import usage_error
 from plancast.cli.foreground import Foreground, run_in_foreground
 from plancast.cli.options import AppAddress, AsJson, DataDir, LogFormat, NatsUrl, OwnNatsUrl, RayAddress, Verbose
 from plancast.console.service.exposure import check_exposure
@@ -88,43 +87,39 @@ def run(
         )
 
     with DataFolder(settings.data_dir) as folder:
-        return run_in_foreground(_run(loaded, settings, prepare, folder, with_console, as_json))
+        return run_in_foreground(
+            lambda foreground: _run(foreground, loaded, settings, prepare, folder, with_console, as_json)
+        )
 
 
 async def _run(
+    foreground: Foreground,
     app: App,
     settings: Settings,
     prepare: Callable[[], LocalRuntime],
     folder: DataFolder,
     with_console: bool,
     as_json: bool,
-) -> int:
-    foreground = Foreground()
+) -> None:
     nats = public_url(settings.nats.url) if settings.nats.url else "embedded NATS"
     note(f"starting {app.name} on {nats} and {settings.ray.address or 'local Ray'} …")
     runtime = prepare()
-    try:
-        async with runtime, _console(runtime, with_console, foreground) as console_url:
-            folder.write(
-                Running(
-                    nats_url=runtime.nats_url,
-                    namespace=runtime.namespace,
-                    pid=os.getpid(),
-                    nats_embedded=runtime.server is not None,
-                    app=runtime.app_address,
-                    ray_address=runtime.ray_address or "auto",
-                    ray_auth_token_path=str(runtime.ray_auth_token_path or ""),
-                    started_at=time.time(),
-                    console_url=console_url,
-                )
+    async with runtime, _console(runtime, with_console, foreground) as console_url:
+        folder.write(
+            Running(
+                nats_url=runtime.nats_url,
+                namespace=runtime.namespace,
+                pid=os.getpid(),
+                nats_embedded=runtime.server is not None,
+                app=runtime.app_address,
+                ray_address=runtime.ray_address or "auto",
+                ray_auth_token_path=str(runtime.ray_auth_token_path or ""),
+                started_at=time.time(),
+                console_url=console_url,
             )
-            _announce_run(runtime.nats_url, runtime.namespace, console_url, as_json)
-            await foreground.until_asked()
-    except asyncio.CancelledError:
-        if not foreground.asked_to_end:
-            raise
-    note("ended")
-    return DONE
+        )
+        _announce_run(runtime.nats_url, runtime.namespace, console_url, as_json)
+        await foreground.until_asked()
 
 
 @contextlib.asynccontextmanager
@@ -175,7 +170,7 @@ def worker(
     workers = _chosen(loaded, only)
     settings = load_settings(base=loaded.settings, nats_url=nats_url, data_dir=data_dir)
     lead_to_nats(settings)
-    return run_in_foreground(_work(loaded, workers, settings, as_json))
+    return run_in_foreground(lambda foreground: _work(foreground, loaded, workers, settings, as_json))
 
 
 def _chosen(app: App, only: list[str] | None) -> tuple[Worker, ...]:
@@ -189,35 +184,30 @@ def _chosen(app: App, only: list[str] | None) -> tuple[Worker, ...]:
     return tuple(each for each in app.workers if only is None or each.name in only)
 
 
-async def _work(app: App, workers: tuple[Worker, ...], settings: Settings, as_json: bool) -> int:
-    foreground = Foreground()
+async def _work(
+    foreground: Foreground, app: App, workers: tuple[Worker, ...], settings: Settings, as_json: bool
+) -> None:
     note(f"starting {plural(len(workers), 'worker')} of {app.name} on {public_url(settings.nats.url)} …")
     from plancast.telemetry.trace_export import open_tracing
     from plancast_actors.workers.runner import TaskRunner
 
-    try:
-        async with open_bus(settings) as bus:
-            foreground.depend_on(bus)
-            if not bus.restricted:
-                await bus.ensure_streams()
-            runner = TaskRunner(
-                workers,
-                bus,
-                settings.workers,
-                max_event_bytes=settings.bus.max_event_bytes,
-                tracing=open_tracing(settings, "worker"),
-            )
-            await runner.start()
-            try:
-                _announce_worker(workers, settings, as_json)
-                await foreground.until_asked()
-            finally:
-                await runner.stop()
-    except asyncio.CancelledError:
-        if not foreground.asked_to_end:
-            raise
-    note("ended")
-    return DONE
+    async with open_bus(settings) as bus:
+        foreground.depend_on(bus)
+        if not bus.restricted:
+            await bus.ensure_streams()
+        runner = TaskRunner(
+            workers,
+            bus,
+            settings.workers,
+            max_event_bytes=settings.bus.max_event_bytes,
+            tracing=open_tracing(settings, "worker"),
+        )
+        await runner.start()
+        try:
+            _announce_worker(workers, settings, as_json)
+            await foreground.until_asked()
+        finally:
+            await runner.stop()
 
 
 def _announce_worker(workers: tuple[Worker, ...], settings: Settings, as_json: bool) -> None:

@@ -1,11 +1,11 @@
-"""Feedback: fetch, analyze, report over `data/feedback.csv`, one decision a step, each taken by a model.
+"""Feedback: fetch, analyze and report on `data/feedback.csv`; a model decides each step.
 
     export OPENAI_API_KEY=...                       # or another FEEDBACK_MODEL, with its provider's key
     plancast run plancast.demo.apps.feedback:app
     plancast submit feedback.goal --data '{"product": "headphones"}' --wait
 
-Nobody wires the steps together: the model sees what each worker takes and answers. `plancast demo feedback` needs no
-key. Entries travel by their ids, so that neither prompts nor events carry the file.
+The steps are not wired together: the model sees the schemas of the workers' tasks. `plancast demo feedback` needs no
+key. Events carry ids of entries only, so that neither prompts nor events contain the file.
 """
 
 import csv

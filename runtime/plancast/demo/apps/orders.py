@@ -1,16 +1,16 @@
-"""Orders: a model decides each step of an order, by the rules below and the events that the workers declare.
+"""Orders: a model decides each step of an order by the rules below and the events of the workers.
 
     export OPENAI_API_KEY=...                       # or another ORDERS_MODEL, with its provider's key
     plancast run plancast.demo.apps.orders:app
     plancast submit order.received --wait --data \
         '{"order_id": "A-1", "customer": "Ada", "item": "a desk", "amount": 420, "payment_method": "card"}'
 
-An order over $5,000 waits for a manager, who answers with
+An order over $5,000 waits for a manager's decision:
 
     plancast plans signal PLAN approval.decided --data '{"approved": true}'
 
-`plancast demo orders` runs thirty of them without a key. The workers stand for a payment provider, a carrier and a
-sanctions list; what they answer depends on the order alone, so that repeating a task does no harm.
+`plancast demo orders` runs thirty orders without a key. The workers simulate a payment provider, a carrier and a
+sanctions list; their responses depend on the order alone, so that a repeated task does no harm.
 """
 
 import os

@@ -1,15 +1,15 @@
-"""Research: a topic becomes an answer with its sources, out of Python's own language reference.
+"""Research: answers a topic with sources from Python's language reference.
 
     plancast run plancast.demo.apps.research:app
     plancast submit research.goal --data '{"topic": "coroutines"}' --wait
 
-The plan is a state machine: it searches, searches again more broadly if that fails, asks a person if nothing
-is found, and has what is found analyzed. While it stands in `ask_user`, a person answers with
+The plan is a state machine: it searches, searches again more broadly after a failure, asks a person when nothing
+is found, and analyzes the passages. In `ask_user` it waits for a clarification:
 
     plancast plans signal PLAN user.clarification.provided --data '{"text": "rich comparison methods"}'
 
-A topic is first taken as a full-text query: `lambda NOT class` and `"with statement"` mean what they say. What
-is no such query (`what is a decorator?`) fails there, and the broader search goes by its words.
+A topic is first used as a full-text query, such as `lambda NOT class` or `"with statement"`. Other text
+(`what is a decorator?`) fails there, and the broader search uses its words.
 """
 
 import re
@@ -22,7 +22,7 @@ from plancast import App, Planner, PlatformContext, StateAction, StateConfig, St
 
 
 def to(states: dict[str, str]) -> list[StateTransition]:
-    """Transitions, written as event type to state."""
+    """Transitions from event types to states."""
     return [StateTransition(on_event=event, to_state=state) for event, state in states.items()]
 
 
@@ -76,7 +76,7 @@ RANKED = """SELECT topic, heading, text FROM passages WHERE passages MATCH ?
 
 @cache
 def corpus() -> sqlite3.Connection:
-    """Every paragraph of the language reference in a full-text index, made on the first search."""
+    """Full-text index of the paragraphs of the language reference, built by the first search."""
     passages: dict[str, tuple[str, str, str, int]] = {}
     for topic in sorted(topics, key=lambda name: (len(topics[name]), name)):
         heading, place = topic, 0
@@ -95,16 +95,16 @@ def corpus() -> sqlite3.Connection:
 
 
 def words(query: str) -> list[str]:
-    """What a query is about: its longer words, in the singular."""
+    """The longer words of a query, in the singular."""
     found = re.findall(r"\w{4,}", query.lower()) or re.findall(r"\w+", query.lower())
     if not found:
-        raise ValueError(f"there is no word in {query!r} to search for")
+        raise ValueError(f"{query!r} contains no word to search for")
     return [word.rstrip("s") for word in found if word not in {"what", "when", "does", "mean"}] or found
 
 
 @search.on_task(SEARCH, FOUND, description="Find passages of the language reference")
 async def find(task: TaskContext, context: PlatformContext) -> dict[str, Any] | None:
-    """The passages that match best, most relevant first."""
+    """Return the best passages, most relevant first."""
     query = str(task.data["so_far"].get("ask_user", {}).get("text") or task.data["topic"])
     match = " OR ".join(f'"{word}"*' for word in words(query)) if task.data.get("broad") else query
     hits = [
@@ -118,7 +118,7 @@ async def find(task: TaskContext, context: PlatformContext) -> dict[str, Any] | 
 
 @analyst.on_task("content.analyze.requested", "content.analyze.completed", description="Extract an answer")
 async def analyze(task: TaskContext, context: PlatformContext) -> dict[str, Any]:
-    """The three sentences that say most about the query: they name it, early, in a good passage."""
+    """Return the three sentences that mention the query earliest, in the best passages."""
     found = next(result for result in task.data["so_far"].values() if result.get("hits"))
     terms = words(found["query"])
     scored: dict[str, tuple[float, str]] = {}

@@ -4,13 +4,13 @@
     plancast submit ticket.received --wait --data \
         '{"ticket_id": "T-1", "subject": "Export crashes", "body": "It worked yesterday.", "customer": "Ada"}'
 
-A critical ticket (try "the site is down") waits for a person, who lets it pass, or ends it, with
+A critical ticket (try "the site is down") waits for an approval or a rejection:
 
     plancast plans signal PLAN triage.approved --data '{"by": "Grace"}'
     plancast plans reject PLAN --reason "not ours"
 
-`plancast demo triage --planner tree|llm|machine` runs thirty of them, without a key, and kills a plan host meanwhile.
-Whoever decides, the same ticket ends with the same result: what the desk answers that has put it into its queue.
+`plancast demo triage --planner tree|llm|machine` runs thirty tickets without a key, and kills a plan host meanwhile.
+All planners end a ticket with the same result: the response of the desk that has routed it to a queue.
 """
 
 import os
@@ -51,7 +51,7 @@ SEARCH, KNOWLEDGE = "knowledge.search.requested", "knowledge.search.completed"
 REPRODUCE, REPRODUCED = "issue.reproduce.requested", "issue.reproduce.completed"
 ROUTE, ROUTED = "ticket.route.requested", "ticket.route.completed"
 
-# The workers. What they answer depends on the ticket alone, so that repeating a task does no harm.
+# The workers. Their responses depend on the ticket alone, so that a repeated task does no harm.
 
 
 class Text(BaseModel):
@@ -143,7 +143,7 @@ def routing(run: RunContext) -> dict[str, Any]:
 
 
 class GiveUp:
-    """Ends the plan when somebody has failed, and says who."""
+    """Completes the plan when a task has failed, with its error."""
 
     async def decide(self, run: RunContext) -> CompleteAction | None:
         failed = next((event for event in run.results if event.endswith(".failed")), None)
@@ -152,7 +152,7 @@ class GiveUp:
 
 
 class AwaitAnswers:
-    """Asks nobody anything while somebody in the foreground still owes an answer: so nothing is asked twice."""
+    """Waits while a foreground request is open, so that nothing is requested twice."""
 
     async def decide(self, run: RunContext) -> AwaitAction | None:
         tasks = map(run.tasks.task, run.tasks.task_ids) if run.tasks else ()
@@ -161,7 +161,7 @@ class AwaitAnswers:
 
 
 class LookUp:
-    """Asks for the customer and the knowledge at once."""
+    """Requests customer and knowledge in parallel."""
 
     async def decide(self, run: RunContext) -> ParallelAction | None:
         if looked_up(run):
@@ -225,7 +225,7 @@ FOUND_OUT = {"reproduced": "{results.reproduce.reproduced}"}
 
 
 def asks(name: str, request: str, data: dict[str, str], **then: str | None) -> StateConfig:
-    """A state that asks a worker; the answer leads to the first state whose condition holds."""
+    """A state that requests a task; its response leads to the first state whose condition holds."""
     answer = request.replace(".requested", ".completed")
     ways = [StateTransition(on_event=answer, to_state=to, condition=condition) for to, condition in then.items()]
     return StateConfig(
@@ -272,7 +272,7 @@ def make_app(planner: str = "tree", **model: Any) -> App:
 
     @desk.on_transition()
     async def move(transition: TransitionContext, context: PlatformContext) -> None:
-        """A machine by itself answers with all its results; this one with the last, as tree and model do."""
+        """Return only the last result, as tree and model do; by default a machine returns all its results."""
         if transition.next_state == "done":
             await transition.plan.finalize(transition.data)
         else:
