@@ -52,7 +52,6 @@ class Running:
             settings.nats.server_uid = os.geteuid() if self.nats_embedded else None
 
     def lead_to_ray(self, settings: Settings) -> None:
-        """Point the settings to its Ray."""
         settings.ray.address, settings.ray.namespace = self.ray_address, self.namespace
         settings.ray.auth_token_path = Path(self.ray_auth_token_path) if self.ray_auth_token_path else None
 

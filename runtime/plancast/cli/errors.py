@@ -77,7 +77,6 @@ class CommandFailed(Exception):
 
 
 def usage_error(message: str, hint: str = "") -> CommandFailed:
-    """The error for invalid arguments."""
     return CommandFailed(message, hint=hint, code=USAGE)
 
 

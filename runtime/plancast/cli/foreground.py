@@ -31,7 +31,6 @@ class Foreground:
 
     @property
     def asked_to_end(self) -> bool:
-        """True after a signal."""
         return self._asked.is_set()
 
     def arm(self) -> None:

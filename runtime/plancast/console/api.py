@@ -145,8 +145,6 @@ class Headers:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request."""
-
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
                 there = {name.lower() for name, _ in message.get("headers", ())}
@@ -164,7 +162,6 @@ class SlashesInIds:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request."""
         raw = scope.get("raw_path") or b""
         if scope["type"] == "http" and b"%2f" in raw.lower():
             parts = raw.split(b"?")[0].decode("latin-1").split("/")

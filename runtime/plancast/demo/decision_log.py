@@ -9,8 +9,6 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class Step:
-    """A decision."""
-
     revision: int
     """Revision of its turn."""
     time: float
@@ -52,8 +50,6 @@ class Step:
 
 @dataclass(frozen=True)
 class Spent:
-    """Model usage."""
-
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -65,7 +61,6 @@ class Spent:
 
     @property
     def tokens(self) -> int:
-        """Prompt and completion tokens."""
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: Spent) -> Spent:
@@ -81,7 +76,6 @@ class Spent:
 
     @classmethod
     def total(cls, parts: Iterable[Spent]) -> Spent:
-        """The sum."""
         return sum(parts, Spent())
 
 
@@ -94,7 +88,6 @@ class Account:
 
     @classmethod
     def of(cls, history: Sequence[Mapping[str, Any]]) -> Self:
-        """Read a plan's timeline."""
         steps: list[Step] = []
         spent: list[Spent] = []
         for entry in history:

@@ -65,7 +65,6 @@ class Board:
             self._live.stop()
 
     def follow(self, drive: PlanDrive[Any, Any]) -> None:
-        """Show the progress of these plans."""
         self._drive = drive
 
     def note(self, text: str) -> None:
@@ -127,7 +126,6 @@ def print_timeline(console: Console, run: Journey[Any], killed_at: float | None)
 
 
 def print_cost(console: Console, cost: Cost) -> None:
-    """Print the cost of the kill."""
     console.print(Text(f"Cost of kill -9 of {cost.host}", style="bold"))
     shown = table("", "")
     shown.show_header = False
@@ -146,7 +144,6 @@ def print_cost(console: Console, cost: Cost) -> None:
 
 
 def print_faults(console: Console, runs: Sequence[Journey[Any]]) -> None:
-    """Print the faults of all plans."""
     for run in runs:
         for fault in run.faults():
             console.print(Text(plain(f"{run.title} (plan {run.handle.plan_id}) {fault}"), style="red"))
@@ -180,7 +177,6 @@ def print_decisions(console: Console, title: str, account: Account, since: float
 
 
 def print_spent(console: Console, model: str, spent: Spent, *, stand_in: bool) -> None:
-    """Print the model and its usage."""
     repairs = plural(spent.repairs, "repair") if spent.repairs else "no repairs"
     each = duration(spent.seconds / spent.calls) if spent.calls else "–"
     price = "(price unknown)" if spent.cost is None else f"for {dollars(spent.cost)}"
@@ -201,7 +197,6 @@ def print_spent(console: Console, model: str, spent: Spent, *, stand_in: bool) -
 
 
 def dollars(cost: float | None) -> str:
-    """Format a price in US dollars."""
     return "–" if cost is None else f"${cost:.4f}"
 
 

@@ -112,23 +112,13 @@ RunT = TypeVar("RunT", bound=Journey[Any])
 class Audience(Protocol):
     """Receives progress."""
 
-    def note(self, text: str) -> None:
-        """Report an event other than the moves of plans."""
-        ...
+    def note(self, text: str) -> None: ...
 
-    def plan_ended(self) -> None:
-        """Report that another plan has ended."""
-        ...
+    def plan_ended(self) -> None: ...
 
 
 class PlanDrive(abc.ABC, Generic[CaseT, RunT]):
-    """Runs all cases concurrently.
-
-    Args:
-        client: Connected to the deployment.
-        cases: One plan each.
-        audience: Receives progress.
-    """
+    """Runs all cases concurrently."""
 
     goal: ClassVar[str]
     response: ClassVar[str]

@@ -27,8 +27,6 @@ PLAN_SECONDS = 180.0
 
 @dataclass
 class FeedbackRun:
-    """A plan that has ended."""
-
     product: str
     plan_id: str
     submitted_at: float
@@ -39,7 +37,6 @@ class FeedbackRun:
 
     @property
     def account(self) -> Account:
-        """Its decisions and their model usage."""
         return Account.of(self.history)
 
 

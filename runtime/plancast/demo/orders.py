@@ -68,7 +68,6 @@ class OrderCase:
 
     @property
     def goal(self) -> dict[str, Any]:
-        """Data of the goal event."""
         return {
             "order_id": self.order_id,
             "customer": self.customer,
@@ -126,11 +125,8 @@ def choose_orders(plans: int, seed: int) -> Sequence[OrderCase]:
 
 @dataclass
 class OrderRun(Journey[OrderCase]):
-    """A plan of the orders demo."""
-
     @property
     def title(self) -> str:
-        """Number of the order."""
         return self.case.order_id
 
     def faults(self) -> list[str]:
@@ -167,8 +163,6 @@ def _faults_of(case: OrderCase, account: Account) -> list[str]:
 
 
 class OrderDrive(PlanDrive[OrderCase, OrderRun]):
-    """Runs all orders concurrently."""
-
     goal, response = GOAL, RESPONSE
     plan_seconds = 180.0  # a model may take seconds for each decision
 

@@ -156,18 +156,14 @@ CASES = mixed(*KINDS)
 
 @dataclass
 class ResearchRun(Journey[Case]):
-    """A plan of the research demo."""
-
     path: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
-        """The topic."""
         return repr(self.case.topic)
 
     @property
     def analysis(self) -> dict[str, Any]:
-        """Result of the analyst."""
         results = self.result if isinstance(self.result, dict) else {}
         return results.get("analyzing") or {"answer": "", "sentences": [], "sources": []}
 
@@ -198,8 +194,6 @@ class ResearchRun(Journey[Case]):
 
 
 class ResearchDrive(PlanDrive[Case, ResearchRun]):
-    """Runs all topics concurrently."""
-
     goal, response = "research.goal", "research.answered"
 
     def _data(self, case: Case) -> dict[str, Any]:

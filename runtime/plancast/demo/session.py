@@ -24,8 +24,6 @@ STAND_IN: Final = "a stand-in for a model, which knows the rules of this example
 
 @dataclass(frozen=True)
 class Session(Generic[RunT]):
-    """The result of a demo."""
-
     runs: Sequence[RunT]
     seconds: float
     cost: Cost | None

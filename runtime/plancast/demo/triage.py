@@ -158,7 +158,6 @@ class TicketCase:
 
     @property
     def goal(self) -> dict[str, Any]:
-        """Data of the goal event."""
         return {name: getattr(self, name) for name in ("ticket_id", "subject", "body", "customer")}
 
     @property
@@ -220,14 +219,11 @@ APPROVALS = ("approval", "bug_approval")
 
 @dataclass
 class TicketRun(Journey[TicketCase]):
-    """A plan of the triage demo."""
-
     routes: set[str] = field(default_factory=set)
     """Ids of the routing requests observed on NATS."""
 
     @property
     def title(self) -> str:
-        """Number and subject of the ticket."""
         return f"{self.case.ticket_id}, {self.case.subject}"
 
     @property

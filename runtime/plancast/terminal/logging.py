@@ -61,7 +61,6 @@ def ask_format(log_format: LogFormat | None) -> LogFormat | None:
 
 
 def asked_format() -> LogFormat | None:
-    """The format of the command line."""
     return _asked
 
 

@@ -105,7 +105,6 @@ def plain(text: str) -> str:
 
 
 def status_text(status: str) -> Text:
-    """A plan's status in its color."""
     return cell(status, STATUS_STYLES.get(status, ""))
 
 
@@ -148,7 +147,6 @@ def iso(seconds: float) -> str | None:
 
 
 def size(count: float) -> str:
-    """Format a number of bytes."""
     for unit in _UNITS:
         if count < 1024 or unit == _UNITS[-1]:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -157,7 +155,6 @@ def size(count: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 plan``, ``2 plans``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 

@@ -42,7 +42,6 @@ class LocalHost:
         return self.host
 
     async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
-        """See :class:`plancast_actors.hosting.protocol.HostPort`."""
         host = self.host
         if host is None:
             raise HostLost(self._name)
@@ -58,11 +57,9 @@ class LocalHost:
         return call.result()
 
     async def incarnation(self) -> str:
-        """See :class:`plancast_actors.hosting.protocol.HostPort`."""
         return await self.start().incarnation()
 
     async def recycle(self) -> None:
-        """See :class:`plancast_actors.hosting.protocol.HostPort`."""
         await self.crash()
 
     async def crash(self) -> None:
@@ -208,11 +205,9 @@ class PlancastTest:
 
     @property
     def shared(self) -> list[HostPort]:
-        """The shared hosts."""
         return list(self.hosts)
 
     def dedicated(self, plan: str) -> HostPort:
-        """The dedicated host of a plan."""
         return self._dedicated.setdefault(plan, LocalHost(self, f"plan-{plan}"))
 
     def new_host(self, name: str) -> PlanHost:

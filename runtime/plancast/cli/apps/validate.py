@@ -69,7 +69,6 @@ def load_valid(address: str) -> App:
 
 
 def faults_of(app: App) -> list[str]:
-    """All faults of an app."""
     try:
         app.validate()
     except InvalidApp as error:

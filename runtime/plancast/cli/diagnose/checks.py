@@ -28,8 +28,6 @@ LOW_DISK = 0.1
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check."""
-
     check: str
     level: Literal["ok", "warning", "fault"]
     detail: str

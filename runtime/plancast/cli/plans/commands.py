@@ -145,6 +145,10 @@ def watch(plan: PlanId, nats_url: NatsUrl = None, as_json: AsJson = False, verbo
     return DONE if ended is PlanStatus.COMPLETED else FAILED
 
 
+JsonData = Annotated[str, typer.Option("--data", "-d", metavar="JSON", help="JSON, @file, or - for stdin.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Reason for the requester and the history.")]
+
+
 @plans.command()
 def signal(
     plan: PlanId,
@@ -154,9 +158,7 @@ def signal(
             metavar="EVENT", help="Event type that the plan waits for.", autocompletion=completion.awaited_events
         ),
     ],
-    data: Annotated[
-        str, typer.Option("--data", "-d", metavar="JSON", help="Data of the event: JSON, @file, or -.")
-    ] = "{}",
+    data: JsonData = "{}",
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
@@ -168,13 +170,7 @@ def signal(
 
 @plans.command()
 def resume(
-    plan: PlanId,
-    data: Annotated[
-        str, typer.Option("--data", "-d", metavar="JSON", help="Input of the plan: JSON, @file, or -.")
-    ] = "{}",
-    nats_url: NatsUrl = None,
-    as_json: AsJson = False,
-    verbose: Verbose = 0,
+    plan: PlanId, data: JsonData = "{}", nats_url: NatsUrl = None, as_json: AsJson = False, verbose: Verbose = 0
 ) -> int:
     """Resume a paused plan with the input that it waits for."""
     value = read_json(data)
@@ -183,13 +179,7 @@ def resume(
 
 @plans.command()
 def cancel(
-    plan: PlanId,
-    reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Reason for the requester and the history.")
-    ] = "cancelled",
-    nats_url: NatsUrl = None,
-    as_json: AsJson = False,
-    verbose: Verbose = 0,
+    plan: PlanId, reason: Reason = "cancelled", nats_url: NatsUrl = None, as_json: AsJson = False, verbose: Verbose = 0
 ) -> int:
     """Cancel a plan and its children."""
     return _move(nats_url, plan, lambda handle: handle.cancel(reason), "sent the request to cancel", as_json)
@@ -197,11 +187,7 @@ def cancel(
 
 @plans.command()
 def pause(
-    plan: PlanId,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, shown by `plans show`.")] = "paused",
-    nats_url: NatsUrl = None,
-    as_json: AsJson = False,
-    verbose: Verbose = 0,
+    plan: PlanId, reason: Reason = "paused", nats_url: NatsUrl = None, as_json: AsJson = False, verbose: Verbose = 0
 ) -> int:
     """Pause a plan until it is resumed."""
     return _move(nats_url, plan, lambda handle: handle.pause(reason), "sent the request to pause", as_json)
@@ -209,11 +195,7 @@ def pause(
 
 @plans.command()
 def reject(
-    plan: PlanId,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason for the requester and the history.")] = "rejected",
-    nats_url: NatsUrl = None,
-    as_json: AsJson = False,
-    verbose: Verbose = 0,
+    plan: PlanId, reason: Reason = "rejected", nats_url: NatsUrl = None, as_json: AsJson = False, verbose: Verbose = 0
 ) -> int:
     """Reject what a plan asks for, and end it as failed."""
     return _move(nats_url, plan, lambda handle: handle.reject(reason), "sent the rejection", as_json)
@@ -221,28 +203,16 @@ def reject(
 
 @plans.command()
 def redirect(
-    plan: PlanId,
-    data: Annotated[
-        str, typer.Option("--data", "-d", metavar="JSON", help="The complete new data: a JSON object, @file, or -.")
-    ],
-    nats_url: NatsUrl = None,
-    as_json: AsJson = False,
-    verbose: Verbose = 0,
+    plan: PlanId, data: JsonData, nats_url: NatsUrl = None, as_json: AsJson = False, verbose: Verbose = 0
 ) -> int:
-    """Replace the data of a plan's goal; its planner sees the new data with its next decision."""
+    """Replace the data of a plan's goal by a JSON object; its planner sees it with its next decision."""
     goal_data = read_object(data)
     return _move(nats_url, plan, lambda handle: handle.redirect(goal_data), "sent the new goal data", as_json)
 
 
 @plans.command()
 def inject(
-    plan: PlanId,
-    data: Annotated[
-        str, typer.Option("--data", "-d", metavar="JSON", help="Context for the planner: JSON, @file, or -.")
-    ],
-    nats_url: NatsUrl = None,
-    as_json: AsJson = False,
-    verbose: Verbose = 0,
+    plan: PlanId, data: JsonData, nats_url: NatsUrl = None, as_json: AsJson = False, verbose: Verbose = 0
 ) -> int:
     """Give a plan's planner context, which it sees with its next decision."""
     context = read_json(data)
@@ -250,11 +220,7 @@ def inject(
 
 
 def _move(
-    nats_url: str | None,
-    plan: str,
-    send: Callable[[PlanHandle], Awaitable[Any]],
-    done: str,
-    as_json: bool,
+    nats_url: str | None, plan: str, send: Callable[[PlanHandle], Awaitable[Any]], done: str, as_json: bool
 ) -> int:
     """Send a control event to a plan; an unknown or finished plan is refused by its handle."""
     asyncio.run(_with_plan(nats_url, plan, send))

@@ -27,7 +27,6 @@ _STEERED = {
 
 
 def show_table(entries: Sequence[Mapping[str, Any]]) -> None:
-    """Print a line for each turn."""
     if not entries:
         note("no turns")
         return

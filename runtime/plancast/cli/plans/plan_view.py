@@ -44,7 +44,6 @@ def summary_document(summary: PlanSummary) -> dict[str, Any]:
 
 
 def show_list(found: Sequence[PlanSummary], now: float, *, following: str | None = None) -> None:
-    """Print a line for each plan."""
     if not found:
         note("no plans")
         return
@@ -87,7 +86,6 @@ def _waiting_document(waiting: Waiting) -> dict[str, Any]:
 
 
 def show_plan(state: Mapping[str, Any], history: _History, now: float) -> None:
-    """Print a plan."""
     console = out()
     console.print(_facts(state, history, now))
     waiting = timeline.waits(state, history)

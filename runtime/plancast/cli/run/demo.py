@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+from collections.abc import Coroutine
+from typing import Annotated, Any, Final
 
 import typer
 
 from plancast.cli.options import AsJson, Verbose
 from plancast.demo import DemoName, PlannerKind
+
+PLANS: Final[dict[DemoName, int]] = {"research": 40, "orders": 30, "feedback": 3, "triage": 30}
 
 
 def demo(
@@ -51,8 +55,6 @@ def demo(
     In research and triage a plan host is killed on the way; in orders and feedback a model decides each step. The
     tickets of triage are decided by a decision tree, a model or a state machine, with the same results.
     """
-    from plancast.demo import run_demo
-
     if topic is not None and name != "research":
         raise typer.BadParameter(f"the {name} demo has no topic", param_hint="--topic")
     if model is not None and name == "research":
@@ -61,7 +63,33 @@ def demo(
         raise typer.BadParameter(f"the {name} demo has its own planner; try triage", param_hint="--planner")
     if model is not None and name == "triage" and planner != "llm":
         raise typer.BadParameter("only --planner llm uses a model", param_hint="--model")
-    return run_demo(
-        topic=topic, plans=plans, seed=seed, kill=kill, json_output=as_json, name=name, model=model,
-        planner=planner or "tree",
-    )  # fmt: skip
+    return asyncio.run(_demonstration(name, topic, model, plans or PLANS[name], seed, kill, planner or "tree", as_json))
+
+
+def _demonstration(
+    name: DemoName,
+    topic: str | None,
+    model: str | None,
+    plans: int,
+    seed: int | None,
+    kill: bool,
+    planner: PlannerKind,
+    json_output: bool,
+) -> Coroutine[Any, Any, int]:
+    if name == "orders":
+        from plancast.demo.orders import process_orders
+
+        return process_orders(plans, seed, model=model, json_output=json_output)
+    if name == "feedback":
+        from plancast.demo.feedback import report_feedback
+
+        return report_feedback(plans, model=model, json_output=json_output)
+    if name == "triage":
+        from plancast.demo.triage import triage_tickets
+
+        return triage_tickets(plans, seed, planner=planner, model=model, kill=kill, json_output=json_output)
+    from plancast.demo.research import ask, demonstrate
+
+    if topic is not None:
+        return ask(topic, json_output=json_output)
+    return demonstrate(plans, seed, kill=kill, json_output=json_output)

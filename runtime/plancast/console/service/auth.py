@@ -59,7 +59,6 @@ class Keyring:
         return secret
 
     def close(self, secret: str) -> None:
-        """End a session."""
         self._sessions.pop(secret, None)
 
     def user_of(self, connection: HTTPConnection, now: float) -> str | None:
@@ -83,7 +82,6 @@ class Guard:
         """Number of API requests in flight, streams included."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -67,7 +67,6 @@ class Backend:
         self._histories: LRUCache[str, tuple[int, Entries]] = LRUCache(KEPT_HISTORIES)
 
     async def start(self) -> None:
-        """Start to follow all plans."""
         self.index.start()
 
     async def stop(self) -> None:
@@ -110,7 +109,6 @@ class Backend:
             return cached[1]
 
     def handle(self, plan_id: str) -> PlanHandle:
-        """Handle of a plan."""
         return self.client.plan(plan_id)
 
     async def checkpoint(self, plan_id: str) -> Checkpoint:

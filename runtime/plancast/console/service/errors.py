@@ -78,7 +78,6 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
 def problem(
     status: int, detail: str, errors: list[Fault] | None = None, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """Create a problem response."""
     body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, errors=errors or [])
     fields = body.model_dump(exclude={"errors"} if not errors else None)
     return JSONResponse(fields, status, dict(headers or {}), CONTENT_TYPE)

@@ -14,13 +14,7 @@ RETRY_SECONDS = 5
 
 
 class Slots:
-    """Limits one kind of work.
-
-    Args:
-        what: Name of the work, in the plural.
-        total: Number of slots.
-        each: Maximum number of slots per user.
-    """
+    """Limits one kind of work."""
 
     def __init__(self, what: str, total: int, each: int) -> None:
         self._what = what

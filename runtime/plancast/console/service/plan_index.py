@@ -35,8 +35,6 @@ COMMIT_BATCH = 256
 
 
 class Row(NamedTuple):
-    """A plan in the index."""
-
     key: str
     """Correlation id, the key of its checkpoint."""
     version: int
@@ -59,7 +57,6 @@ class PlanQuery:
 
     @property
     def words(self) -> list[str]:
-        """Words to search for, case-folded."""
         return [word.casefold() for word in self.text.split()]
 
     @property
@@ -84,8 +81,6 @@ class PlanQuery:
 
 
 class Page(NamedTuple):
-    """A page of matching plans."""
-
     rows: list[Row]
     next: str | None
     """Cursor of the next page; None at the end."""
@@ -95,11 +90,7 @@ class Page(NamedTuple):
 
 
 class PlanIndex:
-    """The summaries of all plans; follows the store from :meth:`start` to :meth:`stop`.
-
-    Args:
-        store: Store of the plans.
-    """
+    """The summaries of all plans; follows the store from :meth:`start` to :meth:`stop`."""
 
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
@@ -118,7 +109,6 @@ class PlanIndex:
 
     @property
     def version(self) -> int:
-        """Version of the newest applied commit."""
         return self._version
 
     def __len__(self) -> int:
@@ -136,12 +126,10 @@ class PlanIndex:
         return self.loaded
 
     def start(self) -> None:
-        """Start to load, then to follow."""
         spawn = asyncio.get_running_loop().create_task
         self._tasks = [spawn(self._follow()), spawn(self._expire()), spawn(self._compare())]
 
     async def stop(self) -> None:
-        """Stop following."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -228,7 +216,6 @@ class PlanIndex:
             yield self._rows[key]
 
     def take(self, committed: Committed) -> None:
-        """Apply a commit."""
         self.changes += 1
         key, plan = committed.correlation_id, committed.summary
         before = self._rows.pop(key, None)
@@ -255,7 +242,6 @@ class PlanIndex:
             listener(row)
 
     def drop(self, key: str) -> None:
-        """Remove a plan."""
         row = self._rows.pop(key, None)
         if row is None:
             return
@@ -303,7 +289,6 @@ class PlanIndex:
             self.expire(time.time())
 
     def expire(self, now: float) -> None:
-        """Remove the plans that have expired."""
         while self._expiring and self._expiring[0][0] <= now:
             _, key = heapq.heappop(self._expiring)
             row = self._rows.get(key)

@@ -36,7 +36,6 @@ ANSWERED_BY_PEOPLE = frozenset({"approval_required", "await_input", "constraints
 
 
 def summary_of(plan: PlanSummary) -> Summary:
-    """A plan in a list."""
     return Summary(
         plan_id=plan.plan_id,
         status=PlanStatus(plan.status),
@@ -54,7 +53,6 @@ def summary_of(plan: PlanSummary) -> Summary:
 
 
 def entry_of(entry: Fields) -> Entry:
-    """A turn."""
     event: Fields = entry.get("event") or {}
     decisions = [_decision(each) for each in entry.get("decisions") or ()]
     effects = [EffectOf(kind="event", event_type=str(kind), id=str(name)) for kind, name in entry.get("sent") or ()]
@@ -107,7 +105,6 @@ def _decision(taken: Fields) -> DecisionOf:
 
 
 def usage_of(state: Fields, history: Iterable[Fields]) -> Usage:
-    """Model usage of a plan's decisions."""
     spent: Fields = state.get("spent") or {}
     models: dict[str, ModelUsage] = {}
     decisions = 0
@@ -130,7 +127,6 @@ def usage_of(state: Fields, history: Iterable[Fields]) -> Usage:
 
 
 def groups_of(state: Fields) -> list[Group]:
-    """The task groups of a plan."""
     if not state.get("tasks"):
         return []
     tasks = TaskRegistry.from_state(state["tasks"])
@@ -166,13 +162,7 @@ def requests_of(state: Fields) -> dict[str, Request]:
 
 
 def waits_of(state: Fields, history: Sequence[Fields], people: frozenset[str]) -> list[Waiting]:
-    """Everything that a plan waits for, oldest first.
-
-    Args:
-        state: The plan.
-        history: Its timeline.
-        people: Event types that planners expect from people.
-    """
+    """Everything that a plan waits for, oldest first."""
     if PlanStatus(state["status"]).finished:
         return []
     sent_at = {sent[1]: float(entry["time"]) for entry in history for sent in entry.get("sent") or ()}

@@ -63,8 +63,6 @@ class ResponsesBus(Bus, Protocol):
 
 @dataclass(frozen=True)
 class SoormaOptions:
-    """Options of a bridge."""
-
     root: str = "soorma.events"
     """Prefix of Soorma's subjects, before the topic."""
     goals: tuple[str, ...] = ()

@@ -31,10 +31,6 @@ def read_event(payload: bytes, topic: str) -> EventEnvelope:
 
     Metadata is dropped: plancast stores its own data there.
 
-    Args:
-        payload: JSON, in snake_case or camelCase.
-        topic: Topic in the subject.
-
     Raises:
         InvalidEnvelope, InvalidSubject: it is not a valid event for plancast.
     """

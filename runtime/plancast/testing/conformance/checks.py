@@ -141,7 +141,6 @@ def _shown_of(run: RunContext) -> str:
 
 
 def named(decision: object) -> str:
-    """Short text for a decision."""
     try:
         action = action_of(decision)
     except NotConforming:

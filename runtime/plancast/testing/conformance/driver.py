@@ -21,12 +21,7 @@ MOST_STEPS: Final = 10
 
 
 class Drive:
-    """A run between decisions.
-
-    Args:
-        run: The initial run.
-        answers: Data of responses by event type; others are ``{"success": True}``.
-    """
+    """A run between decisions."""
 
     def __init__(self, run: RunContext, answers: Mapping[str, Any]) -> None:
         self.run = run
@@ -39,7 +34,6 @@ class Drive:
 
     @property
     def tasks(self) -> TaskRegistry:
-        """The run's tasks and groups."""
         assert self.run.tasks is not None  # set by the bench
         return self.run.tasks
 

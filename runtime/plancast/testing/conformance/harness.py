@@ -69,19 +69,11 @@ class Bench:
         """All decisions with a known action."""
 
     async def fresh(self) -> Any:
-        """A fresh planner."""
         made = self._factory()
         return await made if inspect.isawaitable(made) else made
 
     def run(self, planner: Any, who: int = 1, *, tasks: TaskRegistry | None = None, **fields: Any) -> RunContext:
-        """A run at its goal, with unique identity and goal data.
-
-        Args:
-            planner: Planner of the run.
-            who: Number of the run's user, up to three digits.
-            tasks: Tasks of the plan; by default the planner's own registry, or a fresh one.
-            fields: Other fields of the run.
-        """
+        """A run at its goal, with unique identity and goal data."""
         sample = self._sample
         goals = sorted(map(str, getattr(planner, "goals", ()) or ()))
         goal_event = sample.goal_event or next(iter(goals), _GOAL_EVENT)
@@ -202,6 +194,5 @@ def plain(decision: object) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """An error on one line."""
     text = " ".join(str(error).split())
     return text if isinstance(error, NotConforming) else f"{type(error).__name__}: {text}"

@@ -40,12 +40,7 @@ class Reached:
 
 
 def reached(modules: Mapping[str, Path], forbidden: tuple[str, ...] = RUNTIME) -> Reached:
-    """Follow imports, including those in functions, through the modules' own packages and plancast.
-
-    Args:
-        modules: Files of the initial modules by name.
-        forbidden: Forbidden modules and packages.
-    """
+    """Follow imports, including those in functions, through the modules' own packages and plancast."""
     roots = {name: folder for name in _OURS if (folder := _package(name)) is not None}
     siblings: list[Path] = []
     for name, file in modules.items():

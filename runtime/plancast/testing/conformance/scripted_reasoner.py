@@ -37,12 +37,7 @@ TOKEN: Final = re.compile(r"token-k\d{3}")
 
 
 class ScriptedReasoner:
-    """A `ReasonerPort` for one call of a planner.
-
-    Args:
-        script: Produces the answers.
-        run: Run of the planner's call.
-    """
+    """A `ReasonerPort` for one call of a planner."""
 
     def __init__(self, script: Script, run: RunContext) -> None:
         self._script = script
@@ -51,7 +46,6 @@ class ScriptedReasoner:
         """Number of requests."""
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
-        """See :class:`plancast.models.port.ReasonerPort`."""
         self.questions += 1
         for _ in range(1 + crc32(self._run.run_id.encode()) % 5):
             await asyncio.sleep(0)  # reorder concurrent calls
@@ -86,7 +80,6 @@ def parallel(branches: int) -> str:
 
 
 def waiting(payload: Mapping[str, Any]) -> str:
-    """A wait for the approval."""
     fields = {"expected_event": APPROVED, "timeout_seconds": 60, "payload": payload}
     return _decision("wait", reason="the kit approves", **fields)
 
@@ -110,7 +103,6 @@ GOOD: Final[Mapping[str, Script]] = {
 
 
 def saying(text: str) -> Script:
-    """Always give the same text."""
     return lambda request, run: text
 
 
