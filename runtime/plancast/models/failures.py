@@ -1,7 +1,7 @@
-"""What a failed call to a model means: whether asking again can help, when, and what to tell the user, without keys.
+"""Classifies failed model calls: transient or not, when to retry, and a message without keys.
 
-An exception of litellm is judged by its status, not its class: the class follows the error's ``type`` in the
-body, so that a 500 may come as ``BadRequestError``.
+An exception of litellm is classified by its status, not its class: the class follows the error's ``type`` in the body,
+so that a 500 may come as ``BadRequestError``.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _NO_PACKAGE = re.compile(r"No module named '([\w.]+)'|(?:pip|uv) install '?\"?([
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a call failed."""
+    """A failed call."""
 
     text: str
-    """For the user: one line, no key in it."""
+    """Message for the user: one line, without keys."""
     status: int | None = None
-    """HTTP status, where there was one."""
+    """HTTP status, if any."""
     transient: bool = False
-    """Whether asking again can help."""
+    """True when a retry can help."""
     retry_after: float | None = None
-    """Seconds that the server wants us to wait."""
+    """The server's Retry-After, in seconds."""
     about_format: Literal["", "this", "any"] = ""
-    """Whether the model took offence at the response format: at this one, or at there being one."""
+    """The model refused this response format, or any."""
 
 
-def judge(error: BaseException, secrets: Iterable[str] = (), *, key_hint: str = "") -> Failure:
-    """What this exception of litellm's means. `key_hint` says where a key would be taken from."""
+def classify(error: BaseException, secrets: Iterable[str] = (), *, key_hint: str = "") -> Failure:
+    """Classify an exception of litellm. `key_hint` tells the user how to set a key."""
     raw = str(error)
     text = _one_line(redact(raw, secrets))
     lowered = raw.lower()
@@ -69,7 +69,7 @@ def judge(error: BaseException, secrets: Iterable[str] = (), *, key_hint: str = 
 
 
 def refused(why: str, secrets: Iterable[str] = ()) -> Failure:
-    """The model will not answer this. Asking it again does not help; another one may."""
+    """A refusal by the model: a retry does not help, another model may."""
     return Failure(f"refused: {_one_line(redact(why, secrets))}")
 
 
@@ -88,7 +88,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _missing_package(error: BaseException, text: str) -> str:
-    """litellm hides an ImportError behind a status 500, which would look worth another try."""
+    """The package that is missing; litellm reports an ImportError as status 500, which would be retried."""
     found = _NO_PACKAGE.search(text)
     if found:
         return next(name for name in found.groups() if name).partition(".")[0]
@@ -96,7 +96,7 @@ def _missing_package(error: BaseException, text: str) -> str:
 
 
 def _headers(error: BaseException) -> dict[str, str]:
-    """litellm keeps them in an attribute of its own; its `response` mostly has none."""
+    """Response headers; litellm has them in an attribute of its own, its `response` mostly has none."""
     found: dict[str, str] = {}
     for headers in (
         getattr(getattr(error, "response", None), "headers", None),

@@ -1,4 +1,4 @@
-"""One model, asked on behalf of one request: what is sent to it, with which key, and in which response format."""
+"""Calls of one model for one request: arguments, key and response format."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from plancast.models.failures import Failure, judge, refused, timed_out
+from plancast.models.failures import Failure, classify, refused, timed_out
 from plancast.models.port import ReasonRequest, Usage
 from plancast.telemetry.redaction import without
 
 Level: TypeAlias = Literal["json_schema", "json_object", "text"]
-"""How strictly a model can be held to a format; see `LEVELS`."""
+"""Structured output that a model supports; see `LEVELS`."""
 
 LEVELS: tuple[Level, ...] = ("json_schema", "json_object", "text")
 """From the strictest."""
@@ -25,7 +25,7 @@ _OF_ONE_PROVIDER = frozenset(
 _HEADERS = ("extra_headers", "headers")
 _AZURE_SIGN_IN = ("AZURE_AD_TOKEN", "AZURE_CLIENT_ID", "AZURE_TENANT_ID")
 _CLIENT_SECONDS = 86_400.0
-"""What litellm is told as a timeout. It keeps a client, with its connections, for each value: so there is one."""
+"""litellm's timeout. It keeps a client, with its connections, for each value, so there is only one."""
 
 
 class ModelCall:
@@ -33,11 +33,11 @@ class ModelCall:
 
     Args:
         litellm: The module.
-        request: What is asked.
+        request: The request.
         model: The request's model, or one of its fallbacks.
-        timeout: Seconds for a call, where the request does not say.
-        level: What the model supports, as far as is known.
-        secrets: What neither answers nor errors may tell, beside the request's own and the environment's.
+        timeout: Seconds for a call, where the request has no timeout.
+        level: Structured output that the model supports.
+        secrets: Redacted from answers and errors, besides those of the request and the environment.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ModelCall:
         self._timeout = request.timeout or timeout
         self._known = tuple(secrets)
         self.provider = provider_of(litellm, model, request.api_base)
-        # A key, and an address, are for one provider. No other one gets to see them.
+        # A key and an address are for one provider, and not sent to others.
         at_home = model == request.model or self.provider == provider_of(litellm, request.model, request.api_base)
         self._key = request.api_key.get_secret_value() if request.api_key and at_home else None
         self._parameters = {
@@ -69,7 +69,7 @@ class ModelCall:
         """Calls so far."""
 
     async def make(self) -> tuple[Any, Failure | None]:
-        """One call: litellm's answer, or why there is none. Cancelling it closes its connection."""
+        """Make one call; returns litellm's answer or a failure. Cancelling it closes its connection."""
         if self._lacks_key():
             return None, Failure(f"no key is set: {self._key_hint()}")
         self.made += 1
@@ -79,7 +79,7 @@ class ModelCall:
         except TimeoutError:
             return None, timed_out(self._timeout)
         except Exception as error:  # whatever litellm, and the clients below it, may raise
-            return None, judge(error, self._secrets(), key_hint=self._key_hint())
+            return None, classify(error, self._secrets(), key_hint=self._key_hint())
         failure = _fault_of(answer, self._secrets)
         if failure:
             return None, failure
@@ -87,7 +87,7 @@ class ModelCall:
         return answer, None
 
     def lower(self, failure: Failure) -> bool:
-        """After a complaint about the response format, ask for less. False when there is nothing to lower."""
+        """Lower the response format after a failure about it. False when it cannot be lowered."""
         asked = _asked_level(self._fitting())
         if not failure.about_format or asked is None:
             return False
@@ -95,14 +95,14 @@ class ModelCall:
         return True
 
     def estimate(self) -> int:
-        """Tokens that the call may take, at four characters each."""
-        said = sum(len(str(message.get("content", ""))) for message in self._request.messages) // 4
+        """Estimate the tokens of the call, at four characters each."""
+        prompt = sum(len(str(message.get("content", ""))) for message in self._request.messages) // 4
         answer = self._parameters.get("max_tokens") or self._parameters.get("max_completion_tokens") or 0
-        return said + int(answer)
+        return prompt + int(answer)
 
     def _arguments(self) -> dict[str, Any]:
         return {
-            # Leaves out what a provider is known not to take: some models refuse any temperature, say.
+            # Drops parameters that a provider is known to refuse, such as temperature.
             "drop_params": True,
             **self._fitting(),
             "model": self.model,
@@ -127,9 +127,9 @@ class ModelCall:
         return _key_names(self._litellm, self.model, self.provider)
 
     def _lacks_key(self) -> bool:
-        """Told before the call: litellm would report it as a server's error, which looks worth another try.
+        """Check for a key before the call: litellm would report a server error, which would be retried.
 
-        Only of providers that take an API key. There are other ways to sign in to a cloud than by such variables.
+        Only for providers with API keys; clouds have other ways to sign in.
         """
         if self._key or not any(name.endswith("_API_KEY") for name in self._key_names):
             return False
@@ -148,13 +148,13 @@ class ModelCall:
         return f"set the environment {variables}, or give an api_key{anything}"
 
     def _scrub(self, answer: Any) -> None:
-        """Take keys that a model echoes out of its answer, before anything is made of it, kept, traced or logged."""
+        """Redact keys that a model echoes in its answer, before it is stored, traced or logged."""
         secrets = self._secrets()
         choice = answer.choices[0]
-        for said, field in ((choice.message, "content"), (choice, "finish_reason"), (answer, "model"), (answer, "id")):
-            value = getattr(said, field, None)
+        for part, field in ((choice.message, "content"), (choice, "finish_reason"), (answer, "model"), (answer, "id")):
+            value = getattr(part, field, None)
             if isinstance(value, str) and (clean := without(value, secrets)) != value:
-                setattr(said, field, clean)
+                setattr(part, field, clean)
 
     def _secrets(self) -> list[str]:
         given = [str(value) for name, value in self._parameters.items() if _is_secret(name)]
@@ -166,15 +166,15 @@ class ModelCall:
 
 
 def provider_of(litellm: Any, model: str, api_base: str | None = None) -> str:
-    """litellm's name for the provider of this model; empty where it knows none."""
+    """litellm's name for a model's provider; empty when it knows none."""
     try:
         return str(litellm.get_llm_provider(model, api_base=api_base)[1])
-    except Exception:  # a model that litellm knows nothing of: the call itself will say so
+    except Exception:  # a model unknown to litellm: the call will fail
         return ""
 
 
 def usage_of(litellm: Any, answer: Any) -> Usage:
-    """What the answer took; no cost where litellm has no price."""
+    """The usage of an answer, without cost where litellm has no price."""
     usage = getattr(answer, "usage", None)
     return Usage(
         int(getattr(usage, "prompt_tokens", 0) or 0),
@@ -184,10 +184,10 @@ def usage_of(litellm: Any, answer: Any) -> Usage:
 
 
 def _cost_of(litellm: Any, answer: Any) -> float | None:
-    """US dollars; as litellm has told with the answer, where it has: to have it work that out again takes long."""
-    told = getattr(answer, "_hidden_params", None)
-    if isinstance(told, Mapping) and "response_cost" in told:
-        cost = told["response_cost"]
+    """US dollars, as litellm has noted in the answer: computing it again is slow."""
+    hidden = getattr(answer, "_hidden_params", None)
+    if isinstance(hidden, Mapping) and "response_cost" in hidden:
+        cost = hidden["response_cost"]
         return None if cost is None else float(cost)
     try:
         return float(litellm.completion_cost(completion_response=answer))
@@ -196,32 +196,33 @@ def _cost_of(litellm: Any, answer: Any) -> float | None:
 
 
 def _fault_of(answer: Any, secrets: Callable[[], Iterable[str]]) -> Failure | None:
-    """Why this is no answer, though the call succeeded."""
+    """The failure in the answer of a successful call."""
     choices = getattr(answer, "choices", None)
     if not choices:
         return Failure("an answer without choices", transient=True)
     message = choices[0].message
-    said = (getattr(message, "provider_specific_fields", None) or {}).get("refusal") or getattr(message, "refusal", "")
-    if said:
-        return refused(str(said), secrets())
+    fields = getattr(message, "provider_specific_fields", None) or {}
+    refusal = fields.get("refusal") or getattr(message, "refusal", "")
+    if refusal:
+        return refused(str(refusal), secrets())
     if choices[0].finish_reason == "content_filter" and not message.content:
         return refused("stopped by the provider's content filter")
     return None
 
 
 def _key_names(litellm: Any, model: str, provider: str) -> tuple[str, ...]:
-    """The environment variables that would give a key to this model, and are not set."""
+    """The environment variables for a model's key that are not set."""
     if provider == "azure" and any(os.environ.get(name) for name in _AZURE_SIGN_IN):
         return ()
     try:
         missing = litellm.validate_environment(model)["missing_keys"]
-    except Exception:  # no help to be had
+    except Exception:  # a model unknown to litellm
         return ()
     return tuple(name for name in missing if _is_secret(name))
 
 
 def _asked_level(parameters: Mapping[str, Any]) -> Level | None:
-    """The level of the response format that is asked for; None for none, or one that is not known here."""
+    """The level of the requested response format; None: none, or an unknown one."""
     wanted = parameters.get("response_format")
     kind = wanted.get("type") if isinstance(wanted, Mapping) else None
     return next((level for level in LEVELS if level == kind), None)

@@ -1,4 +1,4 @@
-"""What is asked of a model and what it answers: the values and the port between planners and reasoners."""
+"""The port between planners and reasoners: requests to language models, and their replies."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ReasonRequest:
-    """A question to a model.
+    """A request to a model.
 
     Raises:
-        ValueError: `parameters` hold what has a field of its own, or streaming is asked for.
+        ValueError: `parameters` hold a field of the request, or `stream`.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -33,22 +33,22 @@ class ReasonRequest:
     model: str
     """A litellm model string: ``gpt-4o``, ``anthropic/claude-...``, ``openai/<name>`` with an `api_base`."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """JSON-able parameters for the model: temperature, max_tokens, response_format, and any that its provider knows."""
+    """JSON-able parameters of the model: temperature, max_tokens, response_format, and any that its provider takes."""
     idempotency_key: str = ""
-    """Requests of a tenant with the same key get the same answer, paid for once; empty asks anew."""
+    """Requests of a tenant with the same key get the same reply, paid for once; empty: a new one."""
     tenant_id: str = ""
     plan_id: str = ""
     planner: str = ""
     fallback_models: tuple[str, ...] = ()
-    """Asked in this order when `model` fails."""
+    """Tried in this order when `model` fails."""
     timeout: float | None = None
-    """Seconds for one attempt; None takes the reasoner's."""
+    """Seconds for one attempt; None: the reasoner's."""
     api_base: str | None = None
-    """Where the model is; also for fallback models of the same provider, and for no others."""
+    """URL of the model's API, also for fallback models of the same provider; None: the provider's."""
     api_key: SecretStr | None = None
-    """None takes the provider's environment variable. Goes where `api_base` goes, never to another provider."""
+    """None: the provider's environment variable. Never sent to another provider."""
     trace: str = ""
-    """The trace that it belongs to; see :mod:`plancast_bus.events.trace_context`."""
+    """W3C traceparent; see :mod:`plancast_bus.events.trace_context`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fallback_models", tuple(self.fallback_models))
@@ -65,26 +65,26 @@ class ReasonRequest:
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Refuse parameters that have a field of their own, which for keys is what keeps them secret.
+    """Refuse parameters that are fields of the request: only as a field is a key kept secret.
 
     Raises:
-        ValueError: there are such; the message names them, and where they go.
+        ValueError: the message names the parameters and their fields.
     """
     misplaced = [f"{name} (give it as {_ELSEWHERE[name]})" for name in parameters if name in _ELSEWHERE]
     if parameters.get("stream"):
-        misplaced.append("stream (answers come whole)")
+        misplaced.append("stream (replies are not streamed)")
     if misplaced:
         raise ValueError(f"not among a model's parameters: {', '.join(misplaced)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an answer took."""
+    """Tokens and cost of a reply."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float | None = None
-    """US dollars, by litellm's price list; None where it does not know the model."""
+    """US dollars by litellm's price list; None for a model that it does not list."""
 
     @property
     def total_tokens(self) -> int:
@@ -93,24 +93,24 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class ReasonReply:
-    """A model's answer."""
+    """A model's reply."""
 
     text: str
     usage: Usage = field(default_factory=Usage)
     model: str = ""
-    """The model that answered: the one asked for, or one of its fallbacks."""
+    """The model that replied: the requested one, or a fallback."""
     latency_seconds: float = 0.0
-    """From the request to the answer, all attempts and waits included."""
+    """From the request to the reply, all attempts and waits included."""
     attempts: int = 1
-    """Calls that were made."""
+    """Calls made."""
     fallback_used: bool = False
     finish_reason: str = "stop"
-    """``length`` where the answer was cut off at its token limit."""
+    """``length`` where the reply was cut off at its token limit."""
     cached: bool = False
-    """Whether another request with the same idempotency key has paid for it: its usage is counted there."""
+    """True for the reply to an earlier request with the same idempotency key, which counts its usage."""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able; see :meth:`from_dict`."""
+        """Convert to a JSON-able dict."""
         return asdict(self)
 
     @classmethod
@@ -119,40 +119,40 @@ class ReasonReply:
 
 
 CURRENT_REASONER: ContextVar[ReasonerPort | None] = ContextVar("CURRENT_REASONER", default=None)
-"""The reasoner of the turn that is running; None outside a deployment."""
+"""The reasoner of the current turn; None outside a deployment."""
 
 
 class ReasonerPort(Protocol):
-    """Whoever asks models: the pool in a deployment, a `Reasoner` in this process, a script in tests."""
+    """Calls models: the pool in a deployment, a `Reasoner` in this process, or a script in tests."""
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
-        """Ask, and wait for the answer. Cancelling ends the call to the model.
+        """Complete a request. Cancelling it ends the call to the model.
 
         Raises:
             ModelUnavailable: the model and its fallbacks failed for good.
-            ReasonerUnavailable: nobody can ask now; later may do.
+            ReasonerUnavailable: no reasoner is available now; a retry may help.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ReasonRetry:
-    """How often and when a model is asked again after a transient failure. The only retry loop there is."""
+    """Retry policy for transient failures of a model. No other layer retries."""
 
     attempts: int = 5
-    """Attempts that may fail transiently, fallback models included, which share what is left evenly."""
+    """Attempts that may fail transiently; fallback models share the remaining ones evenly."""
     first_delay: float = 0.5
-    """Seconds before the second attempt; doubles with each, and half of it is random."""
+    """Seconds before the second attempt; doubled for each further one, half of it jitter."""
     max_delay: float = 20.0
-    """Seconds that the doubling stops at."""
+    """Maximum of the backoff, in seconds."""
     max_retry_after: float = 60.0
-    """A model that asks for a longer wait (``Retry-After``, seconds) is given up, and the next one is asked."""
+    """After a longer ``Retry-After`` (seconds) the next model is tried instead."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.attempts <= 5:
             raise ValueError(f"attempts must be from 1 to 5, got {self.attempts}")
 
     def delay(self, failures: int, retry_after: float | None, chance: float) -> float:
-        """Seconds to wait after so many failures; `chance` is from 0 to 1. Never less than the server asked for."""
+        """Backoff in seconds after a number of failures, at least `retry_after`; `chance` (0 to 1) is the jitter."""
         backoff = min(self.max_delay, self.first_delay * 2.0 ** (failures - 1)) * (0.5 + chance / 2)
         return max(backoff, retry_after or 0.0)

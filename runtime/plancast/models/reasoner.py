@@ -1,6 +1,6 @@
-"""Reasoner: asks models through litellm, and is the only one that does.
+"""Reasoner: calls models through litellm, which no other module imports.
 
-litellm takes seconds to import and some 170 MB, so it is loaded on the first call, in a thread.
+litellm takes seconds and about 170 MB to import, so it is loaded at the first call, in a thread.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ _BEFORE_IMPORT = {
 
 
 class Reasoner:
-    """Asks models, in this process. See :class:`~plancast.models.port.ReasonerPort`.
+    """Calls models in this process; a :class:`~plancast.models.port.ReasonerPort`.
 
-    What is asked under an idempotency key is asked once, and its answer kept for a while. A Reasoner needs no
-    closing: its connections end with the event loop.
+    Requests with the same idempotency key share one call and its reply. A Reasoner needs no closing: its connections
+    are closed with the event loop.
 
     Args:
-        retry: The one retry policy; the clients' own retries are off.
-        timeout: Seconds for one attempt, where a request does not say.
+        retry: The retry policy; the clients' own retries are off.
+        timeout: Seconds for one attempt, where a request has no timeout.
         limits: Rate limits by model.
-        structured_output: What models support that litellm does not know, or knows wrongly.
-        cache_size: Answers kept.
-        cache_seconds: How long they are kept.
-        secrets: What answers and errors are kept without, beside the keys of requests and of the environment.
+        structured_output: Levels of models that litellm does not know, or knows wrongly.
+        cache_size: Cached replies.
+        cache_seconds: Their maximum age.
+        secrets: Redacted from answers and errors, besides the keys of requests and of the environment.
         sleep: Waits between attempts.
-        chance: A number from 0 to 1, for the jitter of those waits.
+        chance: Returns a number from 0 to 1, for jitter.
     """
 
     def __init__(
@@ -81,22 +81,22 @@ class Reasoner:
         self._levels = dict(structured_output or {})
         self._learned: dict[tuple[str, str | None], Level] = {}
         self.tracing: Tracing | None = None
-        """Makes spans of calls; without it, those of the turn that asks in this process are made."""
-        self._answers = AnswerCache(cache_size, cache_seconds)
+        """Creates the spans of calls; None: the current turn's does."""
+        self._cache = AnswerCache(cache_size, cache_seconds)
         self._sleep = sleep
         self._chance = chance
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
-        """Ask the model, then its fallbacks, until one answers. Cancelling closes the connection to the model.
+        """Call the model, then its fallbacks, until one replies. Cancelling closes the connection to the model.
 
         Raises:
-            ModelUnavailable: none answered; the reason says why, for each of them.
+            ModelUnavailable: none replied; the message has the failure of each.
         """
         if not request.idempotency_key:
-            return await self._ask(request)
-        return await self._answers.get((request.tenant_id, request.idempotency_key), lambda: self._ask(request))
+            return await self._call(request)
+        return await self._cache.get((request.tenant_id, request.idempotency_key), lambda: self._call(request))
 
-    async def _ask(self, request: ReasonRequest) -> ReasonReply:
+    async def _call(self, request: ReasonRequest) -> ReasonReply:
         begun = time.monotonic()
         litellm = await load_litellm()
         models = (request.model, *request.fallback_models)
@@ -108,7 +108,7 @@ class Reasoner:
                 break
             level = self._level(litellm, model, request.api_base)
             call = ModelCall(litellm, request, model, self._timeout, level, self._secrets)
-            answer, failure, failed = await self._persist(call, share, request)
+            answer, failure, failed = await self._try_model(call, share, request)
             calls, tries = calls + call.made, tries - failed
             if failure is None:
                 choice = answer.choices[0]
@@ -125,8 +125,8 @@ class Reasoner:
             logger.info("model %s failed: %s", model, failure.text, extra={"plan_id": request.plan_id})
         raise _unavailable(request.model, failures, calls)
 
-    async def _persist(self, call: ModelCall, share: int, request: ReasonRequest) -> tuple[Any, Failure | None, int]:
-        """Call one model until it answers, fails for good, or has failed transiently `share` times."""
+    async def _try_model(self, call: ModelCall, share: int, request: ReasonRequest) -> tuple[Any, Failure | None, int]:
+        """Call one model until it replies, fails for good, or has failed transiently `share` times."""
         limit = self._limits.get(call.model)
         failed = 0
         while True:
@@ -164,8 +164,8 @@ class Reasoner:
                 choice = answer.choices[0]
                 used = getattr(answer, "usage", None)
                 tokens = int(getattr(used, "prompt_tokens", 0) or 0), int(getattr(used, "completion_tokens", 0) or 0)
-                told = str(getattr(answer, "model", "") or ""), str(getattr(answer, "id", "") or "")
-                answered(work, told[0], tokens, str(choice.finish_reason or "stop"), told[1])
+                model, answer_id = str(getattr(answer, "model", "") or ""), str(getattr(answer, "id", "") or "")
+                answered(work, model, tokens, str(choice.finish_reason or "stop"), answer_id)
             return answer, failure
         except BaseException as error:
             work.fail(type(error).__name__)
@@ -179,16 +179,16 @@ class Reasoner:
 
 
 def supports_structured_output(model: str) -> Level:
-    """How strictly this model can be held to a format, by what litellm knows of it. Loads litellm, blocking.
+    """The structured output that a model supports, as far as litellm knows. Imports litellm, which blocks.
 
-    An OpenAI-compatible model that litellm does not know counts as ``json_object``, which most servers take. Where one
-    does not, `Reasoner` goes down to plain text by itself; of better ones it is told by its `structured_output`.
+    An unknown OpenAI-compatible model counts as ``json_object``, which most servers accept; `Reasoner` falls back to
+    plain text where one does not. Its option `structured_output` raises the level of better ones.
     """
     return _level(_load(), model)
 
 
 async def load_litellm() -> Any:
-    """Load litellm without blocking the event loop, and have its connections end with the loop."""
+    """Import litellm in a thread, and have its connections closed with the event loop."""
     litellm = sys.modules.get("litellm") if _loaded else None
     if litellm is None:
         litellm = await asyncio.to_thread(_load)
@@ -209,27 +209,25 @@ def _load() -> Any:
         os.environ.setdefault(name, value)
     _quieten()
     try:
-        # By name, so that type checkers do not read all of litellm, which takes them minutes.
+        # By name, so that type checkers do not analyse litellm, which takes minutes.
         litellm: Any = importlib.import_module("litellm")
     except ImportError as error:
         raise ModelUnavailable("of any name", f"litellm cannot be imported ({error}): pip install litellm") from error
     if not _loaded:
-        litellm.suppress_debug_info = True  # it prints advertisements of itself on errors
-        _quieten()  # the import has given its loggers handlers
+        litellm.suppress_debug_info = True  # else it prints hints to its website on errors
+        _quieten()  # the import has added handlers
         _loaded = True
     return litellm
 
 
 def _quieten() -> None:
-    """litellm writes to stderr by handlers of its own, and at DEBUG whole requests; ``LITELLM_LOG`` has it speak.
+    """Silence litellm's loggers, which write to stderr, unless ``LITELLM_LOG`` is set.
 
-    So does the client beneath it, headers that carry credentials included: what it sends is never logged.
-
-    A call that is cancelled in its first milliseconds, while litellm prepares it in a thread, leaves behind a
-    coroutine that was to make the request and never starts. That is as it should be, and no reason to warn.
+    The OpenAI client's log of requests, which holds credentials, is always dropped. So is the warning about the
+    coroutine that never starts when a call is cancelled while litellm prepares it in a thread.
     """
     warnings.filterwarnings("ignore", r"coroutine '\w+\.a(sync_)?completion\w*' was never awaited", RuntimeWarning)
-    logging.getLogger("openai._base_client").addFilter(_tells_no_request)
+    logging.getLogger("openai._base_client").addFilter(_drop_requests)
     if os.environ.get("LITELLM_LOG"):
         return
     for name in ("LiteLLM", "LiteLLM Proxy", "LiteLLM Router"):
@@ -238,15 +236,12 @@ def _quieten() -> None:
         log.setLevel(logging.CRITICAL)
 
 
-def _tells_no_request(record: logging.LogRecord) -> bool:
+def _drop_requests(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Request options")
 
 
 async def _close_clients_at_end(litellm: Any, loop_id: int) -> AsyncGenerator[None]:
-    """Suspended until the event loop shuts down its generators, which is the last that runs in it.
-
-    litellm keeps HTTP clients for each loop, and closes none of them before the process ends.
-    """
+    """Close litellm's HTTP clients of a loop when the loop shuts down its async generators; litellm does not."""
     try:
         yield
     finally:
@@ -279,7 +274,7 @@ def _look_up_level(litellm: Any, model: str) -> Level:
 
 
 def _unavailable(model: str, failures: Mapping[str, Failure], calls: int) -> ModelUnavailable:
-    """One error for all: of a single model its reason alone, else each by name."""
+    """One error for all models, each failure after the first with the model's name."""
     first = failures[model]
     reasons = [failure.text if name == model else f"{name}: {failure.text}" for name, failure in failures.items()]
     often = f" ({calls} calls)" if calls > 1 else ""

@@ -1,8 +1,8 @@
-"""What evaluating a condition can cost at most, estimated before it is evaluated: the evaluator cannot be stopped.
+"""Upper bound on the cost of evaluating a condition, computed first because an evaluation cannot be interrupted.
 
-The evaluator bounds depth and iterations, but not what one operation does: converting, comparing, joining or searching
-all of a plan's data, ten thousand times over. The estimate errs on the side of more, and only conditions that mention
-few values and neither loop, search nor join much are evaluated without one.
+The evaluator bounds depth and iterations, but not a single operation, which may convert, compare, join or search all of
+a plan's data, ten thousand times over. The bound errs on the high side. Conditions that mention few values and hardly
+loop, search or join are evaluated without it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from itertools import chain
 from typing import Any, Final
 
 MAX_COST: Final = 200_000_000
-"""Characters that an evaluation may have to look at; any other value counts as 128, about a nanosecond for each."""
+"""Characters that an evaluation may visit, about a nanosecond each; any other value counts as 128."""
 
-_ITERATIONS = 10_000  # of the evaluator, for all loops of an expression together
+_ITERATIONS = 10_000  # the evaluator's limit for all loops of an expression together
 _NODE = 128
-_APPENDED = 64  # for each item already in a list that `map` or `filter` make: they copy it for each item that they add
+_APPENDED = 64  # for each item of a list that `map` or `filter` build: they copy the list for each item that they add
 _FREE_JOINS = 8
 _FREE_MENTIONS = 4
-_DURATION = 32  # of a character that is read as one
+_DURATION = 32  # of a character that is parsed as a duration
 _LOOP = r"\b(?:all|exists|exists_one|filter|map)\b"
 _LOOPS = re.compile(_LOOP)
 _MAPS = re.compile(r"\bmap\b")
@@ -33,7 +33,7 @@ _SEARCHES = re.compile(r"\b(contains|matches)\b(?:\s*\(\s*(?:([A-Za-z_][\w\s.]*?
 _REPEATS = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
 _CLASSES = re.compile(r"\\[pP]")
 _CLASS = 256  # instructions of a Unicode class
-# As CEL reads them: raw strings know no escapes.
+# CEL's literals: raw strings have no escapes.
 _LITERALS = re.compile(
     r"""//[^\n]*|\b(?:[bB]?[rR]|[rR][bB])(?:\"{3}[\s\S]*?\"{3}|'{3}[\s\S]*?'{3}|"[^"]*"|'[^']*')"""
     r"""|\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}(?:[^\\]|\\.)*?'{3}|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
@@ -45,7 +45,7 @@ class Cost:
 
     Args:
         source: The expression.
-        mentions: For each value that it mentions: its path, and where in the source the mention ends.
+        mentions: The path of each mentioned value, and the end of the mention in the source.
     """
 
     __slots__ = (
@@ -77,18 +77,18 @@ class Cost:
         self._needles = [path for path in named if path in known]
         self._dynamic_needle = len(self._needles) < len(needles)
         self.free = not self._loops and not found and joins <= _FREE_JOINS and len(mentions) <= _FREE_MENTIONS
-        """Whether it costs no more than reading its values a few times."""
+        """True when the cost is that of reading its values a few times."""
         hidden = "//" in source
         self._over: Counter[tuple[str, ...]] = Counter()
         self._others: Counter[tuple[str, ...]] = Counter()
         for path, end in mentions:
             plain_loop = not hidden and _LOOPS_OVER.match(source, end)
             (self._over if plain_loop else self._others)[path] += 1
-        # What loops then call by names of their own is a part of what they loop over.
+        # Loop variables are then parts of what the loops iterate over.
         self._direct = bool(self._over) and len(_OVER_PARTS.findall(bare)) == self._loops
 
     def of(self, roots: Mapping[str, Any]) -> int:
-        """An upper bound, over ``MAX_COST`` when it is too much."""
+        """An upper bound; more than ``MAX_COST`` when the evaluation is to be refused."""
         looped = _Measure((_at(roots, path), often) for path, often in self._over.items())
         others = _Measure((_at(roots, path), often) for path, often in self._others.items())
         if looped.size > MAX_COST or others.size > MAX_COST:
@@ -116,7 +116,7 @@ class Cost:
 
 
 def _nesting(bare: str) -> tuple[int, list[int]]:
-    """How deeply loops are nested, and how deeply those that build lists are."""
+    """Depth of the deepest loop, and the depths of the loops that build lists."""
     deepest, builds = 0, []
     opened: list[bool] = []
     for each in _NESTING.finditer(bare):
@@ -133,10 +133,10 @@ def _nesting(bare: str) -> tuple[int, list[int]]:
 
 
 class _Measure:
-    """How large values are: in all, the largest element of one, its widest list, its longest string.
+    """Sizes of values: total, largest element, widest list or object, longest string.
 
     Args:
-        values: Each value, and how often it counts.
+        values: Each value, and its number of mentions.
     """
 
     def __init__(self, values: Iterable[tuple[Any, int]]) -> None:
@@ -195,7 +195,7 @@ def _at(roots: Mapping[str, Any], path: tuple[str, ...]) -> Any:
 
 
 def _program(text: str) -> int:
-    """How large regular expressions in a text become, their repetitions written out."""
+    """Size of the regular expressions in a text, repetitions written out."""
     size = len(text) + 1 + _CLASS * len(_CLASSES.findall(text))
     for repeat in _REPEATS.finditer(text):
         size *= max(1, int(f"0{(repeat[2] or repeat[1])[:6]}"))

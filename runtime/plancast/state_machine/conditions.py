@@ -1,9 +1,8 @@
-"""Conditions on transitions: CEL expressions over what a plan knows.
+"""Conditions of transitions: CEL expressions over `event` (`type`, `data`, `topic`), `goal_data`, `results` and `plan`.
 
-An expression sees four names: `event` (`type`, `data`, `topic`), `goal_data`, `results` and `plan`.
-It is checked when it is compiled, and its cost is bounded: in length here, in depth and iterations by the
-evaluator, and their cost on a plan's data by :mod:`plancast.state_machine.condition_cost`. An evaluation only
-ever touches the fields that the expression mentions.
+An expression is checked when it is compiled. Its length is bounded here, its depth and iterations by the evaluator, its
+cost on a plan's data by :mod:`plancast.state_machine.condition_cost`. An evaluation reads only the fields that the
+expression mentions.
 """
 
 import re
@@ -22,7 +21,7 @@ ROOTS: Final = ("event", "goal_data", "results", "plan")
 """The names that an expression may use."""
 
 MAX_LENGTH: Final = 4096
-"""Longest expression, in characters. Deeper than 32 levels is refused by the CEL parser itself."""
+"""Longest expression, in characters. The CEL parser refuses more than 32 levels."""
 
 _MAX_DEPTH: Final = 100
 _INT64_MIN: Final = -(2**63)
@@ -34,7 +33,7 @@ _PATH = re.compile(rf"\b({'|'.join(ROOTS)})\b((?:\s*\.\s*[A-Za-z_][A-Za-z0-9_]*+
 _environment: Final = cel.NewEnv(variables={root: cel.Type.Map(cel.Type.STRING, cel.Type.DYN) for root in ROOTS})
 
 _Fields = dict[str, "_Fields"]
-"""The fields that an expression mentions, as a tree; an empty one stands for the whole value."""
+"""The fields that an expression mentions, as a tree; an empty tree stands for the whole value."""
 
 
 class Condition:
@@ -59,11 +58,11 @@ class Condition:
         results: Mapping[str, Any],
         plan: Mapping[str, Any],
     ) -> bool:
-        """Whether the condition holds.
+        """Evaluate the condition.
 
-        Raises ConditionFailed when it cannot be told: a field that is not there, values that do not
-        compare, a result that is no bool, too many iterations, more data than it may work through.
-        `has(event.data.x)` tests for a field.
+        Raises:
+            ConditionFailed: a field is missing (`has(event.data.x)` tests for one), values do not compare, the result
+                is no bool, or the iterations or the data are too many.
         """
         roots = {"event": event, "goal_data": goal_data, "results": results, "plan": plan}
         if not self._cost.free and (cost := self._cost.of(roots)) > MAX_COST:
@@ -87,7 +86,7 @@ class Condition:
         return value
 
     def _reason(self, error: object) -> str:
-        """The evaluator's words, without values that came from the data."""
+        """The evaluator's message, without values of the data."""
         text = re.sub(r"^[A-Z_]+: | \[[A-Z_]+\]$", "", str(error))
         if missing := re.fullmatch(r'Key not found in map : "(.*)"', text, re.DOTALL):
             key = repr(missing[1]) if missing[1] in self.source else "of that name"
@@ -103,10 +102,11 @@ class Condition:
 
 @lru_cache(maxsize=1024)
 def compile_condition(source: str) -> Condition:
-    """Compile a CEL expression; the same source is compiled once per process.
+    """Compile a CEL expression, once per process.
 
-    Raises InvalidCondition with the expression, the position and the reason when it is no expression,
-    uses a name that does not exist, can never be a bool, is too long or is nested too deeply.
+    Raises:
+        InvalidCondition: with the expression, the position and the reason: it does not parse, uses an unknown name, is
+            no bool, is too long or is nested too deeply.
     """
     if len(source) > MAX_LENGTH:
         raise InvalidCondition(
@@ -123,14 +123,13 @@ def compile_condition(source: str) -> Condition:
 
 
 class _Unfit(Exception):
-    """A value that no condition can look at."""
+    """Raised for a value that the evaluator does not take."""
 
 
 def _mentioned(source: str) -> _Fields:
-    """The fields that `source` can possibly read, by root.
+    """The fields that `source` may read, by root.
 
-    Errs on the side of more, by finding names also where they only look like roots (in strings, as fields
-    of something else): every root that is used is found, so the evaluator never misses a value that is there.
+    It also finds names that only look like roots (in strings, or as other fields), but never misses one that is read.
     """
     if "//" in source:  # a comment may hide the end of a path
         return {root: {} for root in ROOTS}
@@ -152,7 +151,7 @@ def _mentions(source: str) -> Iterator[tuple[tuple[str, ...], int]]:
 
 
 def _projected(value: Any, fields: _Fields, depth: int) -> Any:
-    """The part of `value` that `fields` name, in the types that the evaluator takes."""
+    """The mentioned part of a value, in types of the evaluator."""
     if not fields or not isinstance(value, Mapping):
         return _plain(value, depth)
     return {name: _projected(value[name], inner, depth + 1) for name, inner in fields.items() if name in value}
@@ -187,11 +186,11 @@ def _shown(source: str) -> str:
 
 
 def _fault(error: Exception) -> str:
-    """The compiler's messages in one line, each with its position as line:column."""
+    """The compiler's messages on one line, each with its position as line:column."""
     if not isinstance(error, RuntimeError):
         return "it holds characters that are not text"
     faults = re.findall(r"ERROR: <input>:(-?\d+:-?\d+): (.*)", str(error))
     if not faults:
         return re.sub(r"^[A-Z_]+: | \[[A-Z_]+\]$", "", str(error))[:300]
-    told = (reason if position.startswith("-") else f"{reason} (at {position})" for position, reason in faults)
-    return "; ".join(told)[:600].replace(" [INVALID_ARGUMENT]", "").replace(" (in container '')", "")
+    reasons = (reason if position.startswith("-") else f"{reason} (at {position})" for position, reason in faults)
+    return "; ".join(reasons)[:600].replace(" [INVALID_ARGUMENT]", "").replace(" (in container '')", "")

@@ -1,11 +1,11 @@
 """Placeholders in the data of an action.
 
-`{{path}}` and `{path}` stand for a value that the plan knows: `{goal_data.topic}`, `{plan_id}`,
-`{results.search.hits.0}`. A path is a root and then tokens of letters, digits, `_` and `-`, joined by dots;
-a number selects from a list. Spaces are allowed inside double braces. All other braces are text; keys too.
+`{{path}}` and `{path}` stand for a value of the plan: `{goal_data.topic}`, `{plan_id}`, `{results.search.hits.0}`. A
+path is a root and then tokens of letters, digits, `_` and `-`, joined by dots; a number selects from a list. Spaces are
+allowed inside double braces. All other braces are text, and keys have no placeholders.
 
-A string that is one placeholder becomes the value with its type. Inside a longer string, text, numbers and
-bools are inserted as `str()` gives them, everything else as JSON. What was inserted is never read again.
+A string that is a single placeholder becomes the value with its type. Inside a longer string, text, numbers and bools
+are inserted as by `str()`, other values as JSON. Inserted values are never parsed as templates.
 """
 
 import json
@@ -20,16 +20,16 @@ from plancast.json_values import normalize
 __all__ = ["ROOTS", "Placeholder", "Template", "compile_template"]
 
 ROOTS: Final = frozenset(("goal_data", "results", "plan_id", "correlation_id", "session_id", "user_id", "tenant_id"))
-"""What a path may begin with."""
+"""The roots of paths."""
 
 MAX_DEPTH: Final = 100
 """Deepest nesting of an action's data."""
 
 MAX_INSERTED: Final = 4_000_000
-"""Most bytes that placeholders insert into an action's data in all, as JSON without escapes; an event takes less."""
+"""Bytes that placeholders may insert into an action's data in all, as JSON without escapes; an event takes less."""
 
 MAX_PLACEHOLDERS: Final = 1_000
-"""Most placeholders in an action's data."""
+"""Placeholders in an action's data."""
 
 _PATH = r"[A-Za-z_][A-Za-z0-9_]*+(?:\.[A-Za-z0-9_-]++)*+"
 _PLACEHOLDER = re.compile(rf"\{{\{{\s*+({_PATH})\s*+\}}\}}|\{{({_PATH})\}}")
@@ -43,11 +43,11 @@ class Placeholder:
     """One placeholder of a template."""
 
     path: str
-    """What it stands for, such as `goal_data.topic`."""
+    """Path of the value, such as `goal_data.topic`."""
     where: str
-    """Where in the data it is, such as `data.filters[0].query`."""
+    """Position in the data, such as `data.filters[0].query`."""
     depth: int = field(default=0, compare=False)
-    """How many lists and objects it is in."""
+    """Number of lists and objects around it."""
 
     @property
     def root(self) -> str:
@@ -56,24 +56,23 @@ class Placeholder:
 
 
 class Template:
-    """Data with its placeholders found. Immutable, and independent of the data it was compiled from."""
+    """Data with its placeholders parsed. Immutable, and independent of the data it was compiled from."""
 
-    __slots__ = ("_lookups", "_render", "placeholders", "unknown_roots")
+    __slots__ = ("_lookups", "_render", "placeholders")
 
     def __init__(self, render: _Render, placeholders: tuple[Placeholder, ...]) -> None:
         self._render = render
         self._lookups = {each.path: _lookup(each) for each in placeholders}
         self.placeholders: Final = placeholders
-        self.unknown_roots: Final = tuple(sorted({p.root for p in placeholders} - ROOTS))
-        """Roots in use that do not exist; a template that has some cannot be rendered."""
 
     def render(self, scope: Mapping[str, Any]) -> Any:
-        """The data with every placeholder replaced by its value in `scope` (root to value).
+        """Replace every placeholder by its value in `scope` (root to value).
 
-        Containers of the template are made anew, so that a result may be changed freely; a value that
-        takes the place of a whole string is the scope's own object, not a copy.
-        Raises InterpolationError, naming the path and where it stands, when a path leads nowhere, or when the
-        result would be too large or too deep; nothing has been made of it by then.
+        Containers of the template are copied; a value in place of a whole string is the scope's own object.
+
+        Raises:
+            InterpolationError: a path does not exist, or the result would be too large or too deep; the message names
+                the path and its position.
         """
         if self.placeholders:
             self._check_size(scope)
@@ -98,10 +97,10 @@ class Template:
 
 
 def compile_template(data: Any) -> Template:
-    """Find the placeholders in JSON-like data, once, for any number of renderings.
+    """Parse the placeholders in JSON-like data. Tuples become lists; values that are not JSON-like stay as they are.
 
-    Tuples become lists. Anything that is not JSON-like is passed on as it is.
-    Raises InterpolationError when the data is nested deeper than MAX_DEPTH, or has more than MAX_PLACEHOLDERS.
+    Raises:
+        InterpolationError: the data is nested deeper than MAX_DEPTH, or has more than MAX_PLACEHOLDERS.
     """
     placeholders: list[Placeholder] = []
     constant, content = _compile(data, "data", 0, placeholders)
@@ -113,7 +112,7 @@ def compile_template(data: Any) -> Template:
 
 
 def _compile(data: Any, where: str, depth: int, found: list[Placeholder]) -> tuple[bool, Any]:
-    """Either (True, the constant) or (False, a function that renders it)."""
+    """(True, the constant), or (False, a function that renders it)."""
     if isinstance(data, str):
         return _compile_text(data, where, depth, found)
     if not isinstance(data, (dict, list, tuple)):
@@ -153,7 +152,7 @@ def _compile_text(text: str, where: str, depth: int, found: list[Placeholder]) -
 
 
 def _measured(value: Any, most: int) -> tuple[int, int]:
-    """Bytes of JSON, a little more than ``most`` where they are more, and levels of lists and objects."""
+    """Bytes of JSON, counted up to a little more than ``most``, and levels of lists and objects."""
     size = depth = 0
     level: Sequence[Any] = [value]
     while level and size <= most and depth <= MAX_DEPTH:
@@ -213,7 +212,7 @@ def _as_text(value_of: _Render, placeholder: Placeholder) -> _Render:
 
 
 def _copier(constant: Any) -> _Render:
-    """A function that gives the constant; containers in it anew each time."""
+    """A function that returns the constant with its containers copied."""
     if isinstance(constant, dict):
         inner = [(key, _copier(value)) for key, value in constant.items() if isinstance(value, (dict, list))]
         if not inner:

@@ -1,7 +1,7 @@
-"""State machines: checked as a whole, and compiled for the turn.
+"""Validates and compiles state machines.
 
-`validate_state_machine` tells an author everything that is wrong at once. `Machine` is the form that runs:
-immutable, known by the hash of its content, compiled once per process however many plans use it.
+`validate_state_machine` reports every fault at once. `Machine` is the compiled form: immutable, identified by the hash
+of its content, compiled once per process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ START: Final = "start"
 """The state in which every plan begins."""
 
 View = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
-"""What a condition sees under one name, or a function that makes it when a condition asks."""
+"""A value of a condition's names, or a function that computes it for the first condition."""
 
 
 def base_of(response_event: str) -> str:
@@ -44,12 +44,12 @@ def base_of(response_event: str) -> str:
 
 
 def failed_event(response_event: str) -> str:
-    """The event that tells of a failure instead of `response_event`: `web.search.failed`."""
+    """The event of a failed request: `web.search.failed` for `web.search.completed`."""
     return _sibling(response_event, "failed")
 
 
 def timeout_event(response_event: str) -> str:
-    """The event that tells that `response_event` did not come in time: `web.search.timeout`."""
+    """The event of a request that timed out: `web.search.timeout` for `web.search.completed`."""
     return _sibling(response_event, "timeout")
 
 
@@ -60,7 +60,7 @@ def _sibling(event_type: str, token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CompiledTransition:
-    """A transition that is ready to be tried."""
+    """A transition with its condition compiled."""
 
     on_event: str
     to_state: str
@@ -68,21 +68,21 @@ class CompiledTransition:
 
 
 class Machine:
-    """A compiled state machine. Immutable: a change to the states that it was made from does not reach it."""
+    """A compiled state machine. Immutable, and independent of the states that it was compiled from."""
 
     __slots__ = ("_templates", "_transitions", "_ways", "encoded", "event_types", "hash", "states")
 
     states: Mapping[str, StateConfig]
-    """State name to state; to be read only."""
+    """State name to state; read-only."""
     encoded: bytes
-    """Canonical JSON of the states, the same however they were ordered."""
+    """Canonical JSON of the states, independent of their order."""
     hash: str
     """The first 32 hexadecimal digits of the SHA-256 of `encoded`."""
     event_types: frozenset[str]
-    """Every event type that some transition listens for."""
+    """Event types of all transitions."""
 
     def __init__(self, encoded: bytes) -> None:
-        """Use `Machine.compile` or `Machine.decode`, which keep what they have compiled."""
+        """Use `Machine.compile` or `Machine.decode`, which cache."""
         faults: list[str] = []
         states = read_states(_decoded(encoded), faults)
         self.encoded = encoded
@@ -97,10 +97,10 @@ class Machine:
 
     @classmethod
     def compile(cls, states: Mapping[str, StateConfig]) -> Machine:
-        """Compile states, or find them compiled.
+        """Compile states, without validating the graph, as `validate_state_machine` does.
 
-        Does not judge the graph (that is `validate_state_machine`); raises InvalidStateMachine when a state
-        cannot be read, a condition does not compile, or data is not JSON.
+        Raises:
+            InvalidStateMachine: a state is invalid, a condition does not compile, or data is not JSON.
         """
         faults: list[str] = []
         read = read_states(states, faults)
@@ -110,7 +110,7 @@ class Machine:
 
     @classmethod
     def decode(cls, encoded: bytes) -> Machine:
-        """The machine whose `encoded` this is."""
+        """Compile the `encoded` form of a machine."""
         return _compiled(encoded)
 
     def __repr__(self) -> str:
@@ -120,16 +120,18 @@ class Machine:
         return Machine.decode, (self.encoded,)
 
     def transition(self, state_name: str, event_type: str) -> tuple[CompiledTransition, ...]:
-        """The transitions of a state that listen for an event type, in the order in which they are tried."""
+        """The transitions of a state on an event type, in order."""
         return self._transitions.get(state_name, {}).get(event_type, ())
 
     def next_state(
         self, state_name: str, event_type: str, *, event: View, goal_data: View, results: View, plan: View
     ) -> str | None:
-        """Where an event leads from a state: the first transition that listens for it and holds.
+        """The next state after an event, by the first transition that matches; None: none matches.
 
-        The four views are what conditions see; a function is called only when a condition is tried, once.
-        None when nothing listens or nothing holds. Raises ConditionFailed.
+        The views are the values of the names in conditions; functions among them are called once, if a condition is.
+
+        Raises:
+            ConditionFailed: a condition cannot be evaluated.
         """
         views: dict[str, Mapping[str, Any]] | None = None
         for transition in self.transition(state_name, event_type):
@@ -143,19 +145,20 @@ class Machine:
         return None
 
     def awaited(self, state_name: str) -> frozenset[str]:
-        """The event types that can move a plan out of a state."""
+        """The event types of a state's transitions."""
         return frozenset(self._transitions.get(state_name, ()))
 
     def action_template(self, state_name: str) -> Template | None:
-        """The data of a state's action, ready to be rendered; None for a state without an action."""
+        """The compiled data of a state's action; None for a state without an action."""
         return self._templates.get(state_name)
 
     def resolve_passthrough(self, state_name: str) -> list[str]:
-        """The states that are entered when a plan moves to `state_name`, itself first.
+        """The states that a plan enters when it moves to `state_name`, itself first.
 
-        States with neither action nor transitions are left at once along `default_next`; the last of the
-        list is the one in which the plan stays. Raises InvalidStateMachine when the way has no end or leads
-        nowhere.
+        States with neither action nor transitions are left at once along `default_next`; the plan stays in the last.
+
+        Raises:
+            InvalidStateMachine: the path is endless or leads to an unknown state.
         """
         way = self._ways.get(state_name)
         if way is None:
@@ -177,14 +180,15 @@ class Machine:
 
 
 def validate_state_machine(machine: Mapping[str, StateConfig | Mapping[str, Any]]) -> None:
-    """Check a state machine as a whole; raises InvalidStateMachine naming every fault. States may be dicts.
+    """Validate a state machine as a whole; its states may be dicts.
 
-    Faults: no `start`; a state that cannot be read, or whose name is not its key; an unknown target; a state
-    that cannot be reached; a dead end; a terminal state with a way out or an action; an outcome on a state
-    that is not terminal; an endless `default_next` loop; a condition that does not compile; an unknown
-    placeholder root; an action that no transition of its state could answer. An answer is the action's
-    `response_event` or another event of the same base (`web.search.failed` for `web.search.completed`); to
-    ask and move on along `default_next` at once is not offered.
+    Faults: no `start`; an invalid state, or one whose name is not its key; an unknown target; an unreachable state; a
+    dead end; a terminal state with a way out or an action; an outcome on a state that is not terminal; an endless
+    `default_next` loop; a condition that does not compile; an unknown placeholder root; an action without a transition
+    on its `response_event` or another event of the same base (`web.search.failed` for `web.search.completed`).
+
+    Raises:
+        InvalidStateMachine: with every fault.
     """
     faults: list[str] = []
     states = read_states(machine, faults)
@@ -202,7 +206,7 @@ def validate_state_machine(machine: Mapping[str, StateConfig | Mapping[str, Any]
                     f"({placeholder.path!r}; roots are {', '.join(sorted(ROOTS))})"
                 )
     faults.extend(_loop_fault(loop) for loop in _endless_loops(states))
-    if START in states and len(states) == len(names):  # a state that cannot be read may lead anywhere
+    if START in states and len(states) == len(names):  # an invalid state may lead anywhere
         reached = _reached(states)
         faults.extend(f"state {name!r} cannot be reached" for name in states if name not in reached)
     try:

@@ -1,6 +1,6 @@
-"""What a state machine is written in: states, transitions, actions, retries.
+"""Definitions of state machines: states, transitions, actions, retry policies (seed 001).
 
-The fields are those of seed 001. These are plain values; `plancast.state_machine.machine` checks and runs them.
+These are plain values; `plancast.state_machine.machine` validates and compiles them.
 """
 
 import json
@@ -48,80 +48,81 @@ class _Definition(BaseModel):
 
 
 class RetryPolicy(_Definition):
-    """How often an unanswered action is asked again, and how long to wait in between."""
+    """Attempts at an action's request without a response, and the backoff between them."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     attempts: int = Field(default=3, ge=1, le=100)
-    """Tries in all, the first included."""
+    """Attempts in all, the first included."""
     backoff_seconds: _Seconds = 1.0
-    """Wait before the second try, in seconds."""
+    """Seconds before the second attempt."""
     multiplier: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] = 2.0
-    """By how much each further wait is longer than the one before."""
+    """Factor from each wait to the next."""
     max_backoff_seconds: _Seconds = 60.0
-    """No wait is longer than this, in seconds."""
+    """Longest wait, in seconds."""
 
     def delay(self, attempt: int) -> float:
-        """Seconds to wait after try number `attempt` (from 1) before the next one."""
+        """Backoff in seconds after attempt number `attempt` (from 1)."""
         if attempt < 1:
-            raise ValueError(f"tries are counted from 1, not {attempt}")
+            raise ValueError(f"attempts are counted from 1, not {attempt}")
         exponent = min(attempt - 1, 100)
         return min(self.backoff_seconds * self.multiplier**exponent, self.max_backoff_seconds)
 
 
 class StateAction(_Definition):
-    """What a plan asks of others when it enters a state."""
+    """A request that a plan publishes when it enters a state."""
 
     event_type: EventType
-    """The request that is published."""
+    """Event type of the request."""
     response_event: EventType
-    """The event type that answers it."""
+    """Event type of the response."""
     data: dict[str, Any] | None = None
-    """The request's data; strings in it may hold placeholders, see `plancast.state_machine.interpolation`."""
+    """The request's data; its strings may hold placeholders, see `plancast.state_machine.interpolation`."""
     timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """How long an answer may take, in seconds; None waits for ever."""
+    """Timeout of the response, in seconds; None: no timeout."""
     retry: RetryPolicy | None = None
-    """Ask again before giving up; None asks once."""
+    """Retry policy; None: one attempt."""
 
 
 class StateTransition(_Definition):
-    """From the state it stands in to another, when an event comes."""
+    """A transition from its state to another one, on an event."""
 
     on_event: EventType
-    """The event type that triggers it."""
+    """Event type of the trigger."""
     to_state: str
-    """The state it leads to."""
+    """The next state."""
     condition: str | None = None
-    """A CEL expression that must hold too, see `plancast.state_machine.conditions`."""
+    """A CEL expression that must hold, see `plancast.state_machine.conditions`."""
 
 
 class StateConfig(_Definition):
     """One state of a plan."""
 
     state_name: str
-    """The same as its key in the state machine."""
+    """The state's key in the state machine."""
     description: str = ""
     """For people and for models."""
     action: StateAction | None = None
-    """What is asked of others on entering."""
+    """The request on entering the state."""
     transitions: list[StateTransition] = Field(default_factory=list)
-    """Ways out, tried in this order; the first one that matches is taken."""
+    """Tried in this order; the first that matches is taken."""
     default_next: str | None = None
-    """The way out that needs no event: at once without action and transitions, else on resume."""
+    """The next state without an event: at once if there is neither action nor transition, else on resume."""
     is_terminal: bool = False
-    """Whether the plan ends here."""
+    """True when the plan ends in this state."""
     outcome: Literal["completed", "failed"] | None = None
-    """How a plan that ends here has ended; None: failed if the state is named `failed`, else completed."""
+    """Outcome of a plan that ends here; None: failed if the state is named `failed`, else completed."""
 
 
 StateMachine = dict[str, StateConfig]
-"""A whole machine: state name to state. A plan begins in the state `start`."""
+"""State name to state. A plan begins in the state `start`."""
 
 
 def read_states(machine: object, faults: list[str]) -> dict[str, StateConfig]:
-    """The states of a machine that can be read, given as StateConfig or dict, each checked anew and copied.
+    """Validate and copy the states of a machine, given as StateConfig or dict; invalid ones go into `faults`.
 
-    What is wrong with the others is added to `faults`. Raises InvalidStateMachine for what is no mapping.
+    Raises:
+        InvalidStateMachine: the machine is no mapping.
     """
     if not isinstance(machine, Mapping):
         raise InvalidStateMachine([f"it maps state names to states; this is a {type(machine).__name__}"])
@@ -143,9 +144,10 @@ def read_states(machine: object, faults: list[str]) -> dict[str, StateConfig]:
 
 
 def encode_states(states: Mapping[str, StateConfig]) -> bytes:
-    """Canonical JSON of the states: the same however they are ordered, without what is left at its default.
+    """Canonical JSON of the states, independent of their order, without defaults.
 
-    Raises InvalidStateMachine when the data of an action is not JSON.
+    Raises:
+        InvalidStateMachine: the data of an action is not JSON.
     """
     faults: list[str] = []
     content: dict[str, Any] = {}

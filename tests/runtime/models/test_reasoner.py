@@ -17,7 +17,7 @@ import pytest
 from pydantic import SecretStr
 
 from plancast.errors import ModelUnavailable, TerminalError
-from plancast.models.failures import judge
+from plancast.models.failures import classify
 from plancast.models.port import ReasonReply, ReasonRequest, ReasonRetry
 from plancast.models.rate_limit import RateLimit
 from plancast.models.reasoner import Reasoner, supports_structured_output
@@ -254,7 +254,7 @@ async def test_a_key_from_the_environment_is_used_and_hidden(
 )
 def test_a_missing_package_says_what_to_install(error: Exception) -> None:
     error.status_code = 500  # type: ignore[attr-defined] # litellm's disguise for it
-    failure = judge(error)
+    failure = classify(error)
     assert "pip install boto3" in failure.text
     assert not failure.transient
 
