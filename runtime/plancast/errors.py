@@ -2,37 +2,37 @@
 
 PlancastError                  root of every error that plancast raises (it lives in plancast_bus)
 ├── BusError                   what the bus reports: see plancast_bus.errors
-├── InvalidApp                 an app, planner or worker is put together wrongly
-├── InvalidStateMachine        a state machine cannot run; names every fault
+├── InvalidApp                 an app, planner or worker is misconfigured
+├── InvalidStateMachine        a state machine is invalid; lists every fault
 ├── InvalidCondition           a condition does not compile
-├── ConditionFailed            a condition compiles, but fails on the values it met
+├── ConditionFailed            a condition fails on the values of a plan
 ├── InterpolationError         a placeholder has no value
-├── UnknownGoal                no planner takes this goal
+├── UnknownGoal                no planner has this goal
 ├── PlanNotFound               no plan has this id
-├── PlanFinished               a finished plan was asked to move
+├── PlanFinished               a finished plan cannot move
 ├── ForeignPlan                a turn tried to write another plan than its own
-├── UnknownRevision            a plan has no such revision, or it is gone from its history
-├── CannotReplay               a plan's history cannot be re-run up to a revision, or not gone on from there
-├── TurnAborted                a turn must stop and leave no trace
-├── PlanFailed                 the plan whose result was asked for has failed
-├── PlanCancelled              the plan whose result was asked for was cancelled
-├── InvalidDecision            what a planner decided cannot be done; names every fault
-├── InvalidPlannerConfig       a planner or one of its steps is put together wrongly
-├── IdentityRequired           a run lacks a part of its identity
+├── UnknownRevision            a plan has no such revision, or its history no longer holds it
+├── CannotReplay               a plan's history cannot be replayed up to a revision
+├── TurnAborted                a turn must stop without effects
+├── PlanFailed                 the plan has failed
+├── PlanCancelled              the plan was cancelled
+├── InvalidDecision            a planner's decision is invalid; lists every fault
+├── InvalidPlannerConfig       a planner or one of its steps is misconfigured
+├── IdentityRequired           a part of a run's identity is empty
 ├── DeterministicStepError     a step of a decision tree has failed; has the step's index
-├── TaskError                  a plan's tasks were told something that cannot be
+├── TaskError                  a task registry refuses an operation
 │   ├── UnknownTask            there is no such task or group
-│   ├── IllegalTaskMove        a task or group cannot go there from where it stands
-│   └── IdempotencyConflict    a key was used before, for something else
-├── HandlerAborted             code of an app has raised what is no Exception
-├── TerminalError              a handler's way to say: do not try again
+│   ├── IllegalTaskMove        a task or group has no such transition from its state
+│   └── IdempotencyConflict    a key was used before, for another request
+├── HandlerAborted             an app's code raised a BaseException that is no Exception
+├── TerminalError              a handler's error that must not be retried
 │   ├── BudgetExhausted        a plan has spent its actions, tokens, cost or time
 │   ├── ModelUnavailable       a model has failed for good
-│   └── UnstorablePlan         what a turn has written into its plan cannot be stored
-└── RetryableError             a handler's way to say: try again, perhaps later
-    └── ReasonerUnavailable    no reasoner can take the request now
+│   └── UnstorablePlan         a plan holds a value that cannot be stored
+└── RetryableError             a handler's error that may be retried, perhaps after a delay
+    └── ReasonerUnavailable    no reasoner is available now
 
-All of them survive pickling, because they cross process borders inside Ray.
+All of them can be pickled, because they cross process boundaries in Ray.
 """
 
 from collections.abc import Iterable
@@ -74,11 +74,11 @@ __all__ = [
 
 
 class InvalidApp(PlancastError, ValueError):
-    """Raised when an app, a planner or a worker is declared wrongly, before anything runs."""
+    """Raised when an app, a planner or a worker is misconfigured, before anything runs."""
 
 
 class InvalidStateMachine(PlancastError, ValueError):
-    """Raised when a state machine is validated or compiled and cannot run; `faults` names every fault."""
+    """Raised when a state machine is invalid or does not compile; `faults` lists every fault."""
 
     def __init__(self, faults: Iterable[str]) -> None:
         self.faults: list[str] = list(faults)
@@ -95,35 +95,35 @@ class InvalidCondition(PlancastError, ValueError):
 
 
 class ConditionFailed(PlancastError):
-    """Raised when a condition fails on the values it met: a missing field, mismatched types, no bool."""
+    """Raised when a condition fails on the values of a plan: a missing field, mismatched types, no bool."""
 
 
 class InterpolationError(PlancastError):
-    """Raised when a placeholder's path leads nowhere; the message names the path and where it stands."""
+    """Raised when a placeholder's path does not exist; the message names the path and its position."""
 
 
 class UnknownGoal(PlancastError, LookupError):
-    """Raised when a goal arrives or is submitted that no planner takes."""
+    """Raised when no planner has a goal that arrives or is submitted."""
 
 
 class PlanNotFound(PlancastError, LookupError):
-    """Raised when a plan is asked for that does not exist, or whose retention has passed."""
+    """Raised when a plan does not exist, or its retention has expired."""
 
 
 class PlanFinished(PlancastError):
-    """Raised when a completed, failed or cancelled plan is asked to move."""
+    """Raised when a completed, failed or cancelled plan is to be moved."""
 
 
 class ForeignPlan(PlancastError):
-    """Raised when a handler tries to change or save another plan than the one whose turn it is."""
+    """Raised when a handler changes or saves another plan than that of its turn."""
 
 
 class UnknownRevision(PlancastError, LookupError):
-    """Raised when a plan is asked for as of a revision that it has not had, or that is gone from its history."""
+    """Raised when a plan has had no such revision, or its history no longer holds it."""
 
 
 class CannotReplay(PlancastError):
-    """Raised when a plan's history cannot be re-run up to a revision that something is to be made of."""
+    """Raised when a plan's history cannot be replayed up to the revision of a fork or a look-up."""
 
     def __init__(self, plan_id: str, revision: int, reason: str) -> None:
         self.plan_id = plan_id
@@ -136,11 +136,11 @@ class CannotReplay(PlancastError):
 
 
 class TurnAborted(PlancastError):
-    """Raised inside a turn that must leave no trace: its plan was cancelled, or taken over, meanwhile."""
+    """Raised in a turn that must stop without effects: its plan was cancelled or taken over meanwhile."""
 
 
 class PlanFailed(PlancastError):
-    """Raised when the result of a failed plan is asked for, also of one that ended short of its goal."""
+    """Raised by the result of a plan that has failed, or has ended without reaching its goal."""
 
     def __init__(self, plan_id: str, error: str = "", reason: str | None = None) -> None:
         self.plan_id = plan_id
@@ -155,7 +155,7 @@ class PlanFailed(PlancastError):
 
 
 class PlanCancelled(PlancastError):
-    """Raised when the result of a cancelled plan is asked for."""
+    """Raised by the result of a cancelled plan."""
 
     def __init__(self, plan_id: str, reason: str | None = None) -> None:
         self.plan_id = plan_id
@@ -168,9 +168,9 @@ class PlanCancelled(PlancastError):
 
 
 class InvalidDecision(PlancastError, ValueError):
-    """Raised when a planner's decision is read or about to be acted on, and cannot be; `faults` names every fault.
+    """Raised when a planner's decision is invalid, on parsing or before its execution; `faults` lists every fault.
 
-    Each fault reads `path: got ..., allowed: ...`, so that a model can mend its answer by it.
+    Each fault reads `path: got ..., allowed: ...`, so that a model can correct its answer.
     """
 
     def __init__(self, faults: str | Iterable[str]) -> None:
@@ -184,11 +184,11 @@ class InvalidDecision(PlancastError, ValueError):
 
 
 class InvalidPlannerConfig(PlancastError, ValueError):
-    """Raised when a planner, or a step of one, is declared in a way that can never work."""
+    """Raised when a planner, or a step of one, is misconfigured."""
 
 
 class IdentityRequired(PlancastError, ValueError):
-    """Raised when a planner is asked to decide for a run whose tenant, user, session or run id is empty."""
+    """Raised when a planner is called for a run whose tenant, user, session or run id is empty."""
 
     def __init__(self, missing: str | Iterable[str]) -> None:
         self.missing: list[str] = [missing] if isinstance(missing, str) else list(missing)
@@ -213,32 +213,32 @@ class DeterministicStepError(PlancastError):
 
 
 class TaskError(PlancastError):
-    """Root of what a registry of tasks refuses."""
+    """Root of the errors of a task registry."""
 
 
 class UnknownTask(TaskError, LookupError):
-    """Raised when a task or a group is named that does not exist, or is forgotten; the message has those that do."""
+    """Raised when a task or a group does not exist, or is forgotten; the message lists those that exist."""
 
 
 class IllegalTaskMove(TaskError, ValueError):
-    """Raised when a task or a group is told to go where it cannot from where it stands."""
+    """Raised when a task or a group has no such transition from its state."""
 
 
 class IdempotencyConflict(TaskError, ValueError):
-    """Raised when a key or an id is used again for another request than the first."""
+    """Raised when a key or an id is used again for another request."""
 
 
 class HandlerAborted(PlancastError):
-    """Raised in place of what is no `Exception` and would pass every `except Exception`: a `SystemExit`, a panic of an
-    extension module, a `CancelledError` that nobody has asked for. The message names it; `__cause__` is it."""
+    """Raised in place of a `BaseException` that no `except Exception` catches: a `SystemExit`, a panic of an extension
+    module, a `CancelledError` without a cancellation. The message names it; `__cause__` is it."""
 
 
 class TerminalError(PlancastError):
-    """Raised by a handler when trying again cannot help."""
+    """Raised by a handler when a retry cannot help."""
 
 
 class RetryableError(PlancastError):
-    """Raised by a handler when trying again may help, not before `retry_after` seconds if given."""
+    """Raised by a handler when a retry may help, after `retry_after` seconds if given."""
 
     def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
         self.retry_after = retry_after
@@ -246,7 +246,7 @@ class RetryableError(PlancastError):
 
 
 class BudgetExhausted(TerminalError):
-    """Raised when a plan has spent what it may; `reason` names the budget, as `RunBudget.exhausted_reason` does."""
+    """Raised when a plan's budget is exhausted; `reason` names the limit, as `RunBudget.exhausted_reason` does."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -257,9 +257,9 @@ class BudgetExhausted(TerminalError):
 
 
 class ModelUnavailable(TerminalError):
-    """Raised when a model, and whatever was to stand in for it, has failed and asking again cannot help.
+    """Raised when a model and its fallbacks have failed, and a retry cannot help.
 
-    `status` is the HTTP status of the model's last answer, where there was one.
+    `status` is the HTTP status of the model's last response, if any.
     """
 
     def __init__(self, model: str, reason: str, status: int | None = None) -> None:
@@ -273,8 +273,8 @@ class ModelUnavailable(TerminalError):
 
 
 class UnstorablePlan(TerminalError):
-    """Raised when a turn has left in its plan what cannot be stored and read again; the message names plan and path."""
+    """Raised when a turn has left a value in its plan that cannot be stored; the message names plan and path."""
 
 
 class ReasonerUnavailable(RetryableError):
-    """Raised when no reasoner can be reached, or none takes the request before its time is up."""
+    """Raised when no reasoner can be reached, or none accepts the request before its timeout."""

@@ -1,4 +1,4 @@
-"""Settings: read once, at the edge, from ``PLANCAST_`` environment variables; handed in everywhere else."""
+"""Settings, read once from ``PLANCAST_`` environment variables where a process starts, and passed on from there."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from plancast_bus.subjects import check_event_type
 
 
 class RaySettings(BaseModel):
-    """Where Ray is."""
+    """Connection to Ray."""
 
     address: str = ""
-    """Address of a Ray cluster; empty takes ``RAY_ADDRESS`` or starts Ray on this machine."""
+    """Address of a Ray cluster; empty: ``RAY_ADDRESS``, else Ray is started on this machine."""
     namespace: str = "plancast"
     """Ray namespace of all actors."""
     auth_token_path: Path | None = None
-    """File with the token that the cluster at `address` asks for; empty takes what Ray itself finds (``RAY_AUTH_MODE``,
+    """File with the token of the cluster at `address`; empty: the one that Ray finds (``RAY_AUTH_MODE``,
     ``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH``). A Ray that ``run`` starts has a token of its own."""
 
 
 class HostSettings(BaseModel):
-    """Plan hosts: the Ray actors that plan actors live in."""
+    """Plan hosts: the Ray actors that hold plan actors."""
 
     count: int = Field(0, ge=0)
     """Shared hosts; 0 takes one for each core but one, at least one."""
     cpus: float = Field(0.0, ge=0)
-    """Share of a core that each host asks Ray for; 0 lets Ray place them anywhere."""
+    """Share of a core that each host requests from Ray; 0 lets Ray place them anywhere."""
     placement: Literal["shared", "dedicated"] = "shared"
-    """Where plans live unless their planner says otherwise."""
+    """Placement of plans whose planner has none."""
     max_live_plans: int = Field(50_000, ge=1)
-    """Plan actors that a host keeps in memory; the least recently used is passivated first."""
+    """Plan actors in a host's memory; the least recently used is passivated first."""
     idle_seconds: float = Field(300.0, gt=0)
     """Seconds without an event after which a plan actor is passivated."""
     dedicated_idle_seconds: float = Field(30.0, gt=0)
-    """Seconds without an event after which a dedicated host ends itself."""
+    """Seconds without an event after which a dedicated host exits."""
     max_handler_attempts: int = Field(5, ge=1)
-    """How often a turn is tried when its handler raises ``RetryableError``."""
+    """Attempts at a turn whose handler raises ``RetryableError``."""
     max_turn_attempts: int = Field(8, ge=1)
-    """How often an event is tried that cannot be handled at all (its plan's checkpoint cannot be read, for one)
-    before it becomes a dead letter and its plan fails."""
+    """Attempts at an event that cannot be handled (because its plan's checkpoint cannot be read, for example), before
+    it becomes a dead letter and its plan fails."""
     max_losses: int = Field(4, ge=2)
-    """In how many losses of its host in a row an event may be in hand before it is taken for the cause: it becomes a
-    dead letter and its plan fails. From the third time on it is handed over by itself."""
+    """Consecutive host crashes with an event in flight after which it counts as their cause: it becomes a dead letter
+    and its plan fails. From the third time on it is redelivered alone."""
     stall_seconds: float = Field(60.0, ge=0)
-    """Seconds without any progress of its event loop after which a host, dispatcher or reasoner ends its own process,
-    so that Ray restarts it; 0 never. A handler that blocks for as long is taken for the cause."""
+    """Seconds that the event loop of a host, dispatcher or reasoner may block before its process exits, and Ray
+    restarts it; 0: for ever. A handler that blocks for as long counts as the cause."""
     direct_lines: bool = True
-    """Whether dispatchers connect to hosts by TCP, on a free port of the address that Ray uses for the host's node, and
-    hosts to the reasoner pool, and that to its reasoners, in the same way. Where they cannot, or when this is False, or
-    Ray uses TLS, events and questions go through Ray, which costs more."""
+    """Dispatchers connect to hosts by TCP, on a free port of the address that Ray uses for the host's node; so do hosts
+    to the reasoner pool, and the pool to its reasoners. If they cannot, if this is False, or if Ray uses TLS, events
+    and model requests go through Ray, which costs more."""
 
 
 class DispatcherSettings(BaseModel):
@@ -62,21 +62,21 @@ class DispatcherSettings(BaseModel):
 
     count: int = Field(1, ge=1)
     max_outstanding: int = Field(4096, ge=1)
-    """Events handed to hosts, not yet committed and not waiting for a model, for each dispatcher; more wait in the
-    stream. A quarter is kept for answers, signals and timers, so that plans under way go on when goals flood."""
+    """In-flight events of a dispatcher, those that wait for a model aside; more wait in the stream. A quarter is
+    reserved for responses, signals and timers, so that running plans go on under a flood of goals."""
     max_parked: int = Field(100_000, ge=1)
-    """Events whose turns wait for a model, for each dispatcher. Beyond it no further goals are begun; plans under way
-    go on. A tenant may have half of them. Each takes some kilobytes of its host and dispatcher."""
+    """Events of a dispatcher whose turns wait for a model. Beyond it no goals are started; running plans go on. A
+    tenant may have half of them. Each takes some kilobytes of its host and dispatcher."""
     max_waiting_goals: int = Field(16_384, ge=1)
-    """Goals that a dispatcher reads ahead. Of these, tenants are served in turn. A tenant may have half of them: more
-    of its goals are given back to the stream for a while, so that goals of others behind them are found."""
+    """Goals that a dispatcher reads ahead, from which tenants are served in turn. A tenant may have half of them: more
+    of its goals are returned to the stream for a while, so that goals of other tenants behind them are read."""
     max_bytes: int = Field(268_435_456, ge=1_048_576)
-    """Bytes of events, about, that a dispatcher has in hand, those that wait for a model aside; beyond it none are
+    """Approximate bytes of a dispatcher's in-flight events, those that wait for a model aside; beyond it none are
     read."""
     max_batch: int = Field(512, ge=1)
     """Events in one call to a host."""
     ack_wait: float = Field(30.0, gt=0)
-    """Seconds after which an event that nobody reports on is delivered again."""
+    """Seconds without a report after which an event is redelivered."""
     unknown_plan_seconds: float = Field(60.0, ge=0)
     """Seconds that an event for an unknown plan is retried before it becomes a dead letter."""
 
@@ -87,21 +87,20 @@ class WorkerSettings(BaseModel):
     processes: int = Field(1, ge=0)
     """Worker actors that ``run`` and ``deploy`` start."""
     tasks: tuple[Annotated[str, AfterValidator(check_event_type)], ...] = ()
-    """Tasks that are not in the app: ``run`` and ``deploy`` create their consumers too, for workers whose logins may
-    not; see ``plancast nats-config``."""
+    """Tasks that are not in the app, whose consumers ``run`` and ``deploy`` create for workers that may not; see
+    ``plancast nats-config``."""
     ack_wait: float = Field(15.0, gt=0)
-    """Seconds after which the task of a worker that died is given to another."""
+    """Seconds after which the task of a crashed worker is redelivered."""
     max_lost: int = Field(10, ge=0)
-    """How often processes may end while they do a task, before it is answered as failed and becomes a dead letter.
-    Only what a worker has begun counts, and not its first three deliveries (fewer when this is less): these cost
-    no note of their beginning."""
+    """Process crashes during a task before it fails and becomes a dead letter. Only started attempts count, and not the
+    first three deliveries (fewer when this is less), whose start is not recorded."""
     stall_seconds: float = Field(300.0, ge=0)
-    """Seconds that an async handler may block its process before that is ended and restarted; 0 for ever.
-    Plain functions run in threads and block nothing."""
+    """Seconds that an async handler may block its process before it is restarted; 0: for ever. Plain functions run in
+    threads and do not block."""
 
 
 class ModelLimit(BaseModel):
-    """How much a model may be asked in any 60 seconds; None sets no limit."""
+    """Rate limits of a model in any 60 seconds; None: no limit."""
 
     rpm: int | None = Field(None, ge=1)
     """Requests a minute."""
@@ -110,20 +109,20 @@ class ModelLimit(BaseModel):
 
 
 class ReasonerSettings(BaseModel):
-    """Reasoners: the Ray actors that ask models, shared by all plans. They run only where a planner needs a model."""
+    """Reasoners: the Ray actors that call models, shared by all plans. They run only where a planner needs a model."""
 
     min: int = Field(1, ge=0)
-    """Reasoners that are always there; 0 starts the first one when it is needed, which takes seconds."""
+    """Minimum number of reasoners; 0 starts the first one when it is needed, which takes seconds."""
     max: int = Field(4, ge=0)
-    """Most reasoners; 0 runs none, and plan hosts ask models themselves."""
+    """Maximum number of reasoners; 0: none, plan hosts call models themselves."""
     concurrency: int = Field(50, ge=1)
-    """Requests that a reasoner has in hand at once; more wait, or bring another reasoner."""
+    """In-flight requests of a reasoner; more wait, or start another reasoner."""
     idle_seconds: float = Field(60.0, gt=0)
-    """Seconds without need of it after which a reasoner over the minimum is let go."""
+    """Seconds without need of it after which a reasoner over the minimum is stopped."""
     timeout: float = Field(120.0, gt=0)
-    """Seconds for one attempt at a model, where the request does not say."""
+    """Seconds for one attempt, where the request has no timeout."""
     kept_answers_seconds: float = Field(86_400.0, ge=0)
-    """How long an answer is kept, so that a crash does not pay for it twice; 0 keeps none."""
+    """Seconds that a model's reply is stored, so that it is not paid for again after a crash; 0: not at all."""
     limits: dict[str, ModelLimit] = Field(default_factory=dict)
     """Rate limits by model, for all reasoners together: ``{"gpt-4o": {"rpm": 500, "tpm": 30000}}``."""
 
@@ -135,36 +134,35 @@ class ReasonerSettings(BaseModel):
 
 
 class PlanSettings(BaseModel):
-    """Bounds of a plan."""
+    """Limits of plans."""
 
     retention_seconds: float = Field(7 * 86400, ge=0)
-    """Seconds that a finished plan can still be looked up; 0 keeps it for ever."""
+    """Seconds that a finished plan is stored; 0: for ever."""
     max_depth: int = Field(8, ge=1)
-    """Longest chain of plans that begin each other, the top-level plan included. A child plan beyond it is refused: its
-    parent is answered as if the child had failed."""
+    """Depth of a tree of plans, the top-level plan included. A child plan beyond it is refused: its parent gets a
+    response as if the child had failed."""
     max_tree: int = Field(1_000, ge=1, le=100_000)
-    """Plans that may come of one goal, its own plan included: children, their children, and so on, also those that have
-    ended. A child plan beyond it is refused in the same way."""
+    """Plans of one tree, the top-level plan and finished plans included. A child plan beyond it is refused in the same
+    way."""
     max_kept_events: int = Field(100, ge=1)
-    """Events that came early, or while paused; beyond it the oldest is dropped, with a warning in the timeline."""
+    """Buffered events that came early or while paused; beyond it the oldest is dropped, and the timeline warns."""
     max_processed_ids: int = Field(512, ge=16)
-    """Event ids that a checkpoint remembers, to know a repetition by."""
+    """Event ids in a checkpoint, for deduplication."""
     timeline_tail_bytes: int = Field(8192, ge=256)
-    """Timeline that a checkpoint carries; what is over it is put away once."""
+    """Bytes of timeline in a checkpoint; older entries are stored separately, once."""
     timeline_detail: Literal["summary", "full"] = "summary"
-    """Whether the timeline also keeps what each turn has sent, not only its types and ids, and what models have
-    answered handlers: then ``plancast plans replay`` tells of those, too. Timelines grow by as much, and plans reach
-    the limit of their size sooner."""
+    """``full`` also stores the data that each turn has sent, not only types and ids, and models' replies to handlers,
+    which ``plancast plans replay`` then covers. Timelines grow, and plans reach their size limit sooner."""
     turn_seconds: float = Field(900.0, ge=0)
-    """Seconds that handlers and planners may take over one event before the plan fails; 0 sets no limit. While a turn
-    waits for a model, the reasoners' limits count instead."""
+    """Seconds that handlers and planners may take for one event before the plan fails; 0: no limit. While a turn waits
+    for a model, the reasoners' limits apply instead."""
     sweep_seconds: float = Field(60.0, ge=0)
-    """Seconds between two looks for plans that stand still, waiting for nothing; 0 never looks."""
+    """Seconds between scans for stalled plans, which wait for nothing; 0: no scans."""
     stalled_seconds: float = Field(300.0, gt=0)
-    """Seconds without a turn, and beyond the time of a timer, from which on a plan may count as standing still."""
+    """Seconds without a turn, and after the time of a timer, after which a plan may count as stalled."""
     unused_machine_seconds: float = Field(30 * 86400, ge=0)
-    """Seconds that a state machine is kept at least, and beyond it for as long as a stored plan has it; 0 keeps it for
-    ever, as does ``sweep_seconds=0``. Not less than two days."""
+    """Minimum seconds that a state machine is stored; it stays while a stored plan uses it. 0, or ``sweep_seconds=0``:
+    for ever. At least two days."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -177,38 +175,37 @@ class ConsoleSettings(BaseModel):
     """The console and its HTTP API."""
 
     host: str = "127.0.0.1"
-    """Address that it listens on. Off the loopback it wants tokens, and TLS in front of it."""
+    """Listening address. Beyond the loopback it requires tokens, and TLS in front of it."""
     port: int = Field(7878, ge=0, le=65535)
-    """Port that it listens on; 0 takes a free one."""
+    """Listening port; 0: a free one."""
     tokens: dict[str, SecretStr] = Field(default_factory=dict)
-    """Who may use it, and the token of each: ``{"ada": "..."}``. Empty: a random one, in the link that is printed at
-    the start."""
+    """Tokens by user: ``{"ada": "..."}``. Empty: a random one, in the link that is printed at the start."""
     max_streams: int = Field(200, ge=1)
-    """Streams and long polls at a time; where several have tokens, half of them for one."""
+    """Concurrent streams and long polls; with several tokens, half of them for each."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name, token in self.tokens.items():
             if not name.strip() or len(token.get_secret_value()) < 16:
-                raise ValueError("tokens: each wants a name, and at least 16 characters")
+                raise ValueError("tokens: each needs a name, and at least 16 characters")
         return self
 
 
 class TelemetrySettings(BaseModel):
-    """What the processes tell of themselves; see ``docs/telemetry.md``."""
+    """Metrics, logs and traces; see ``docs/telemetry.md``."""
 
     metrics_interval: float = Field(10.0, ge=0)
-    """Seconds between two reports of metrics to Ray, by each actor; 0 reports and measures nothing."""
+    """Seconds between an actor's reports of metrics to Ray; 0: no metrics."""
     metrics_port: int = Field(0, ge=0, le=65535)
-    """Port on which the Ray that ``run`` starts exports metrics for Prometheus; 0 takes a free one. A Ray cluster of
-    your own is told by ``ray start --metrics-export-port``. Needs ``ray[default]``; without it nothing is exported."""
+    """Port on which the Ray that ``run`` starts exports metrics for Prometheus; 0: a free one. For your own cluster use
+    ``ray start --metrics-export-port``. Needs ``ray[default]``; without it nothing is exported."""
     log_format: Literal["text", "json"] = "text"
-    """How log records are written: lines for people, or one JSON object a line. Of actors and of the command line."""
+    """Format of the log records of actors and the command line: text, or one JSON object a line."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
-    """Least level of what actors log; on the command line ``-v`` says it."""
+    """Minimum log level of actors; the command line has ``-v``."""
     traces: Literal["off", "on"] = "off"
-    """Whether turns, tasks, questions to models and what clients publish are OpenTelemetry spans; see
-    ``docs/tracing.md``. OpenTelemetry's own variables (``OTEL_...``) say where they go, and which are kept."""
+    """OpenTelemetry spans of turns, tasks, model calls and clients' events; see ``docs/tracing.md``. OpenTelemetry's
+    own variables (``OTEL_...``) configure export and sampling."""
 
 
 class Settings(BaseSettings):
@@ -229,24 +226,24 @@ class Settings(BaseSettings):
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
     console: ConsoleSettings = Field(default_factory=ConsoleSettings)
     data_dir: Path = Path(".plancast")
-    """Where ``run`` keeps the embedded nats-server's data, and notes the URL of what runs."""
+    """Folder of ``run`` for the embedded nats-server's data and the URL of the running deployment."""
 
     def secrets(self) -> list[str]:
-        """The values of all that is secret among the settings."""
-        held = [self.nats.token, self.nats.password, *self.console.tokens.values()]
-        return [each.get_secret_value() for each in held if each is not None]
+        """The values of all secret settings."""
+        secrets = [self.nats.token, self.nats.password, *self.console.tokens.values()]
+        return [each.get_secret_value() for each in secrets if each is not None]
 
     @classmethod
     def load(cls, base: Settings | None = None) -> Settings:
-        """The environment over an app's settings; ``NATS_URL`` and ``RAY_ADDRESS`` count where nothing is said."""
-        said = cls()
+        """Merge the environment over an app's settings; ``NATS_URL`` and ``RAY_ADDRESS`` are the defaults."""
+        merged = cls()
         if base is not None:
-            said = cls.model_validate(_merge(base.model_dump(), said.model_dump(exclude_unset=True)))
-        if not said.nats.url:
-            said.nats.url = os.environ.get("NATS_URL", "")
-        if not said.ray.address:
-            said.ray.address = os.environ.get("RAY_ADDRESS", "")
-        return said
+            merged = cls.model_validate(_merge(base.model_dump(), merged.model_dump(exclude_unset=True)))
+        if not merged.nats.url:
+            merged.nats.url = os.environ.get("NATS_URL", "")
+        if not merged.ray.address:
+            merged.ray.address = os.environ.get("RAY_ADDRESS", "")
+        return merged
 
 
 def _merge(base: dict[str, object], over: dict[str, object]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What agents declare of themselves: events with their schemas, and who consumes and produces them."""
+"""Definitions that agents register: events with their schemas, and agents with the events they consume and produce."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _D = TypeVar("_D")
 
 @dataclass(frozen=True, init=False)
 class EventDefinition:
-    """An event that may be published, with what its data looks like and what answers it.
+    """An event that may be published, with the schema of its data and the event of its response.
 
     Raises:
         InvalidSubject: a name is no event type.
@@ -30,11 +30,11 @@ class EventDefinition:
     topic: EventTopic
     description: str = ""
     payload_schema: dict[str, Any] | None = field(default=None, hash=False)
-    """JSON Schema of the event's data; None: anything goes."""
+    """JSON Schema of the event's data; None: any data."""
     response_event: str | None = None
-    """The event that answers it."""
+    """Event type of the response."""
     response_schema: dict[str, Any] | None = field(default=None, hash=False)
-    """JSON Schema of the answer's data."""
+    """JSON Schema of the response's data."""
 
     def __init__(
         self,
@@ -67,19 +67,19 @@ class EventDefinition:
         return self.event_type
 
     def to_dict(self) -> dict[str, Any]:
-        """The definition as JSON has it; what is left at its default is left out."""
-        told = {name: getattr(self, name) for name in self.__dataclass_fields__} | {"topic": str(self.topic)}
-        return {name: plain(value) for name, value in told.items() if value not in (None, "")}
+        """Convert to a JSON-able dict, without defaults."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__} | {"topic": str(self.topic)}
+        return {name: plain(value) for name, value in values.items() if value not in (None, "")}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """What `to_dict` gave; fields that are not known (of a later version) are passed over."""
+        """Create a definition from `to_dict`; unknown fields, of later versions, are ignored."""
         return _read(cls, fields, {*cls.__dataclass_fields__, "event_name"})
 
 
 @dataclass(frozen=True)
 class AgentDefinition:
-    """An agent (worker or planner), with the event types that it acts on and sends."""
+    """An agent (worker or planner), with the event types that it consumes and produces."""
 
     agent_id: str
     name: str
@@ -94,13 +94,12 @@ class AgentDefinition:
             object.__setattr__(self, side, _event_types(getattr(self, side), f"agent {self.name!r}: {side}"))
 
     def to_dict(self) -> dict[str, Any]:
-        """The definition as JSON has it."""
-        told = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {name: plain(value) for name, value in told.items()}
+        """Convert to a JSON-able dict."""
+        return {name: plain(getattr(self, name)) for name in self.__dataclass_fields__}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """What `to_dict` gave; fields that are not known (of a later version) are passed over."""
+        """Create a definition from `to_dict`; unknown fields, of later versions, are ignored."""
         return _read(cls, fields, cls.__dataclass_fields__)
 
 
@@ -108,7 +107,7 @@ def _read(cls: type[_D], fields: Mapping[str, Any], known: Container[str]) -> _D
     try:
         return cls(**{name: value for name, value in fields.items() if name in known})
     except (AttributeError, TypeError) as error:
-        raise InvalidApp(f"it is no {cls.__name__}: {str(error)[:300]}") from None
+        raise InvalidApp(f"invalid {cls.__name__}: {str(error)[:300]}") from None
 
 
 def _event_types(given: Iterable[str], where: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""AgentRegistry and Toolkit: which agents are there, and which events can be acted on now."""
+"""AgentRegistry and Toolkit: the live agents, and the events that they act on."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ __all__ = ["AgentRegistry", "Toolkit", "UnknownAgent"]
 
 logger = logging.getLogger(__name__)
 TTL_SECONDS: Final = 45.0
-"""How long an agent is there after its last sign of life."""
+"""Time to live of an agent after its last heartbeat."""
 EVENT_SECONDS: Final = 86_400.0
-"""How long an event's definition is kept after it was last registered; it is actionable only while an agent lives."""
+"""Time to live of an event's definition; the event is actionable only while an agent that consumes it is live."""
 
 
 class UnknownAgent(PlancastError, LookupError):
-    """Raised when an agent that is not registered, or no longer, gives a sign of life."""
+    """Raised for the heartbeat of an agent that is not registered, or has expired."""
 
 
 class AgentRegistry:
-    """``context.registry``: agents with a lifetime, and the events that they act on and send.
+    """``context.registry``: agents with a time to live, and the events that they consume and produce.
 
-    What is read may be ``cache_seconds`` old, and is read once for all who ask at the same time. A
-    registration that cannot be understood is passed over with a warning.
+    Reads are cached for ``cache_seconds``, and shared by concurrent callers. Invalid registrations are skipped with a
+    warning.
 
     Args:
-        port: Where registrations rest: ``bus.registry``.
-        ttl: Seconds that an agent is there after it was registered or gave a sign of life.
-        cache_seconds: How long what was read is taken to be up to date.
-        clock: The machine's, unless one is given.
+        port: The store: ``bus.registry``.
+        ttl: Seconds that an agent lives after its registration or last heartbeat.
+        cache_seconds: Maximum age of cached reads.
+        clock: By default the machine's.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class AgentRegistry:
         self.ttl = ttl
         self._cache_seconds = cache_seconds
         self._clock = clock or SystemClock()
-        self._agents = _Shelf("agent", AgentDefinition.from_dict)
-        self._events = _Shelf("event", EventDefinition.from_dict)
+        self._agents = _Definitions("agent", AgentDefinition.from_dict)
+        self._events = _Definitions("event", EventDefinition.from_dict)
         self._own_agents: dict[str, AgentDefinition] = {}
         self._own_events: dict[str, EventDefinition] = {}
         self._listing: _Listing | None = None
@@ -60,37 +60,37 @@ class AgentRegistry:
 
     @classmethod
     def in_memory(cls, *, clock: Clock | None = None, **options: Any) -> Self:
-        """A registry of one's own that needs no server, for tests; ``options`` as for the constructor."""
+        """Create a registry without a server, for tests; ``options`` as for the constructor."""
         from plancast_bus.memory import MemoryBus
 
         clock = clock or SystemClock()
         return cls(MemoryBus(clock=clock).registry, clock=clock, **options)
 
     async def register_event(self, definition: EventDefinition) -> None:
-        """Make an event known, or known anew.
+        """Register an event, or replace it.
 
         Raises:
-            BusUnavailable: NATS cannot be reached; it is registered at the next sign of life of its agent.
+            BusUnavailable: NATS cannot be reached; the next heartbeat of its agent registers the event.
         """
         self._own_events[_key(definition)] = definition
         await self._put_event(definition)
 
     async def register_agent(self, definition: AgentDefinition) -> None:
-        """Make an agent known; it is gone ``ttl`` seconds after its last sign of life.
+        """Register an agent; it expires ``ttl`` seconds after its last heartbeat.
 
         Raises:
-            BusUnavailable: NATS cannot be reached; it is registered at its next sign of life.
+            BusUnavailable: NATS cannot be reached; the next heartbeat registers the agent.
         """
         self._own_agents[definition.agent_id] = definition
         await self._put_agent(definition)
 
     async def heartbeat(self, agent_id: str) -> None:
-        """Renew an agent, and the events that it acts on or sends.
+        """Renew an agent, and the events that it consumes and produces.
 
-        Whoever has registered the agent may also bring it back after its time; others cannot.
+        The registry that has registered the agent also renews it after it has expired; others do not.
 
         Raises:
-            UnknownAgent: it is not registered.
+            UnknownAgent: the agent is not registered.
             BusUnavailable: NATS cannot be reached.
         """
         agent = self._own_agents.get(agent_id)
@@ -102,20 +102,20 @@ class AgentRegistry:
             events = listing.events
         if agent is None:
             raise UnknownAgent(
-                f"no agent {agent_id!r} is registered, or its {self.ttl:g} s are over: call register_agent first"
+                f"agent {agent_id!r} is not registered, or has expired after {self.ttl:g} s: call register_agent first"
             )
         types = {*agent.consumes, *agent.produces}
         renewed = [self._put_event(each) for each in events if each.event_type in types]
         await _all(*renewed, self._put_agent(agent))
 
     async def deregister(self, agent_id: str) -> None:
-        """Take an agent off at once; harmless when there is none."""
+        """Remove an agent, if it is registered."""
         self._own_agents.pop(agent_id, None)
         await self.port.delete(self._agents.kind, agent_id)
         self._forget_listing()
 
     async def discover(self, topic: str | None = None) -> list[EventDefinition]:
-        """All events that are known, whether or not an agent is there for them, sorted by type.
+        """All registered events, with or without a live agent, sorted by type.
 
         Args:
             topic: Only events of this topic.
@@ -123,10 +123,10 @@ class AgentRegistry:
         return [each for each in (await self._listed()).events if topic is None or each.topic == topic]
 
     async def agents(self, consuming: str | None = None) -> list[AgentDefinition]:
-        """The agents that are there now, sorted by id.
+        """The live agents, sorted by id.
 
         Args:
-            consuming: Only those that act on this event type.
+            consuming: Only those that consume this event type.
         """
         return [each for each in (await self._listed()).agents if consuming is None or consuming in each.consumes]
 
@@ -138,8 +138,6 @@ class AgentRegistry:
         await self.port.put(self._agents.kind, definition.agent_id, definition.to_dict(), ttl=self.ttl)
         self._forget_listing()
 
-    # What was read.
-
     def _forget_listing(self) -> None:
         self._listing = self._reading = None
 
@@ -150,7 +148,7 @@ class AgentRegistry:
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self._read())
             self._reading.add_done_callback(self._keep)
-        return await asyncio.shield(self._reading)  # one who is cancelled leaves it to the others
+        return await asyncio.shield(self._reading)  # a cancelled caller leaves it to the others
 
     async def _read(self) -> _Listing:
         read_at = self._clock.time()
@@ -162,14 +160,14 @@ class AgentRegistry:
         )
 
     def _keep(self, reading: asyncio.Task[_Listing]) -> None:
-        if self._reading is reading:  # and nothing was written meanwhile
+        if self._reading is reading:  # nothing was written meanwhile
             self._reading = None
             if not reading.cancelled() and reading.exception() is None:
                 self._listing = reading.result()
 
 
 class _Discovery(Protocol):
-    """What a toolkit needs of a registry."""
+    """The part of a registry that a toolkit uses."""
 
     async def discover(self, topic: str | None = None) -> list[EventDefinition]: ...
 
@@ -177,7 +175,7 @@ class _Discovery(Protocol):
 
 
 class Toolkit:
-    """``context.toolkit``: what a planner may choose from.
+    """``context.toolkit``: the events that a planner may choose from.
 
     Args:
         registry: An :class:`AgentRegistry`.
@@ -187,7 +185,7 @@ class Toolkit:
         self.registry = registry
 
     async def discover_actionable_events(self, topic: str | None = None) -> list[EventDefinition]:
-        """The events that an agent which is there now acts on, sorted by type.
+        """The events that a live agent consumes, sorted by type.
 
         Args:
             topic: Only events of this topic, such as ``action-requests``.
@@ -197,16 +195,16 @@ class Toolkit:
         return [each for each in events if each.event_type in consumed]
 
     async def discover_events(self, topic: str | None = None) -> list[EventDefinition]:
-        """All events that are known, sorted by type; only of ``topic`` when it is given."""
+        """All registered events, sorted by type; only of ``topic`` if it is given."""
         return await self.registry.discover(topic)
 
     def format_for_llm(self, events: Iterable[EventDefinition]) -> str:
-        """Events as text for a prompt; the same for the same events, in whatever order they come."""
+        """Render events for a prompt, independent of their order."""
         ordered = sorted(events, key=lambda each: (each.event_type, each.topic))
-        return "\n".join(map(_told, ordered)) or "(no events)"
+        return "\n".join(map(_rendered, ordered)) or "(no events)"
 
 
-def _told(event: EventDefinition) -> str:
+def _rendered(event: EventDefinition) -> str:
     description = " ".join(event.description.split())
     lines = [f"- {event.event_type} (topic {event.topic})" + (f": {description}" if description else "")]
     if event.payload_schema is None:
@@ -219,9 +217,6 @@ def _told(event: EventDefinition) -> str:
     return "\n".join(lines)
 
 
-# What lies behind the port.
-
-
 @dataclass(frozen=True)
 class _Listing:
     read_at: float
@@ -232,8 +227,8 @@ class _Listing:
 _D = TypeVar("_D", bound=AgentDefinition | EventDefinition)
 
 
-class _Shelf(Generic[_D]):
-    """The registrations of a kind, as definitions. What has not changed since it was last read is not checked anew."""
+class _Definitions(Generic[_D]):
+    """The registrations of a kind, as definitions; unchanged ones are not parsed again."""
 
     def __init__(self, kind: str, parse: Callable[[Mapping[str, Any]], _D]) -> None:
         self.kind = kind
@@ -241,13 +236,11 @@ class _Shelf(Generic[_D]):
         self._known: dict[str, tuple[Any, _D | None]] = {}
 
     async def read(self, port: Registry) -> list[_D]:
-        """All that can be understood."""
+        """All valid definitions."""
         try:
             stored = await port.list(self.kind)
         except InvalidEnvelope as error:
-            logger.warning(
-                "registrations of kind %s cannot be read, the last known ones are used: %s", self.kind, error
-            )
+            logger.warning("registrations of kind %s cannot be read, the last ones are used: %s", self.kind, error)
         else:
             known = {}
             for key, fields in stored.items():
@@ -255,16 +248,16 @@ class _Shelf(Generic[_D]):
                 if before is not None and before[0] == fields:
                     known[key] = before
                 else:
-                    known[key] = self._understood(key, fields)
-                    await asyncio.sleep(0)  # checking a schema takes its time; there may be many, of whatever kind
+                    known[key] = self._parsed(key, fields)
+                    await asyncio.sleep(0)  # checking a schema takes time, and there may be many
             self._known = known
         return [definition for _, definition in self._known.values() if definition is not None]
 
-    def _understood(self, key: str, fields: Any) -> tuple[Any, _D | None]:
+    def _parsed(self, key: str, fields: Any) -> tuple[Any, _D | None]:
         try:
             return fields, self._checked(key, fields)
-        except Exception as error:  # whatever is wrong with this one, the others are of use
-            logger.warning("the registration of %s %.200r is passed over: %.500s", self.kind, key, error)
+        except Exception as error:  # the others are usable
+            logger.warning("the registration of %s %.200r is skipped: %.500s", self.kind, key, error)
             return fields, None
 
     def _checked(self, key: str, fields: Mapping[str, Any]) -> _D:
@@ -272,7 +265,7 @@ class _Shelf(Generic[_D]):
         if not isinstance(definition.description, str):
             raise TypeError("its description is no text")
         if key != _key(definition):
-            raise ValueError(f"it is registered under another name than its own, {_key(definition)!r:.200}")
+            raise ValueError(f"it is registered under a key other than its own, {_key(definition)!r:.200}")
         return definition
 
 
@@ -283,7 +276,7 @@ def _key(definition: AgentDefinition | EventDefinition) -> str:
 
 
 async def _all(*writes: Any) -> None:
-    """Do all at once; raises the first failure when all have come to an end."""
+    """Await all concurrently, then raise the first failure."""
     for outcome in await asyncio.gather(*writes, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome

@@ -143,9 +143,9 @@ def test_an_agent_that_is_none_is_refused() -> None:
         {"agent_id": "i", "name": "n", "consumes": [1]},
         {"agent_id": "i", "name": "n", "consumes": 1},
     ):
-        with pytest.raises(InvalidApp, match="it is no AgentDefinition"):
+        with pytest.raises(InvalidApp, match="invalid AgentDefinition"):
             AgentDefinition.from_dict(told)
-    with pytest.raises(InvalidApp, match="it is no EventDefinition"):
+    with pytest.raises(InvalidApp, match="invalid EventDefinition"):
         EventDefinition.from_dict({"event_type": 1, "topic": "action-requests"})
 
 
