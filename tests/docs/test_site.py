@@ -17,6 +17,7 @@ from tests.docs.blocks import ROOT
 
 import plancast
 import plancast.errors
+import plancast.planners
 import plancast.testing
 import plancast_bus.errors
 from plancast.cli.root import app
@@ -102,7 +103,7 @@ def test_the_reference_has_every_public_name() -> None:
     )
     assert len(named) == len(set(named)), "a name is there twice"
     errors = {name for name in plancast.__all__ if name in vars(plancast.errors) or name in vars(plancast_bus.errors)}
-    public = {*plancast.__all__, *plancast.testing.__all__} - errors - {"Settings"}
+    public = {*plancast.__all__, *plancast.planners.__all__, *plancast.testing.__all__} - errors - {"Settings"}
     assert public <= set(named), sorted(public - set(named))
     text = script("pages").GENERATED["errors"]()
     assert all(f"`{name}`" in text for name in errors)
