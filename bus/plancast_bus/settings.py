@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
@@ -19,7 +19,7 @@ class NatsSettings(BaseModel):
     that the URL can be displayed and logged.
     """
 
-    model_config = ConfigDict(validate_assignment=True, hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(validate_assignment=True, hide_input_in_errors=True)
 
     url: str = ""
     """``nats://host:port``, several separated by commas; empty takes ``NATS_URL`` or an embedded server."""

@@ -44,9 +44,9 @@ class App:
         retiring: Iterable[Planner | AutonomousPlanner] = (),
     ) -> None:
         self.name = name
-        self.planners = tuple(map(_as_planner, planners))
-        self.retiring = tuple(map(_as_planner, retiring))
-        self.workers = tuple(workers)
+        self.planners: tuple[Planner, ...] = tuple(map(_as_planner, planners))
+        self.retiring: tuple[Planner, ...] = tuple(map(_as_planner, retiring))
+        self.workers: tuple[Worker, ...] = tuple(workers)
         self.settings = settings
         faults = list(self._faults())
         if faults:

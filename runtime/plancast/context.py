@@ -107,12 +107,12 @@ class PlatformContext:
         reasoner: Any = None,
         turn: TurnPort | None = None,
     ) -> None:
-        self.bus = bus
-        self.memory = memory
-        self.registry = registry
-        self.toolkit = toolkit
-        self.reasoner = reasoner
-        self.turn = turn
+        self.bus: EventPort = bus
+        self.memory: PlanMemory = memory
+        self.registry: Any = registry
+        self.toolkit: Any = toolkit
+        self.reasoner: Any = reasoner
+        self.turn: TurnPort | None = turn
 
     @property
     def read_only(self) -> bool:

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from math import modf
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 from uuid import uuid4
 
 from pydantic import AfterValidator, AliasChoices, AliasGenerator, BaseModel, ConfigDict, Field
@@ -104,7 +104,7 @@ def derived_id(event_id: str, suffix: str) -> str:
 class EventEnvelope(BaseModel):
     """One event. Keys are accepted in snake_case and in camelCase, and written in snake_case. Times are UTC."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         alias_generator=AliasGenerator(validation_alias=_either_case),
         populate_by_name=True,
         extra="ignore",
@@ -235,8 +235,8 @@ class WireEvent:
         Raises:
             ValueError: a field is missing or wrong (as pydantic's ValidationError, which names it).
         """
-        self.data = fields.get("data")
-        self.metadata = fields.get("metadata") or {}
+        self.data: Any = fields.get("data")
+        self.metadata: dict[str, Any] = fields.get("metadata") or {}
         self._fields = _in_wire_form(fields) or EventEnvelope.model_validate(fields).to_wire()
 
     def to_wire(self) -> dict[str, Any]:

@@ -46,12 +46,12 @@ class MemoryWorld:
         clock: Clock | None = None,
         max_payload: int = MAX_PAYLOAD,
     ) -> None:
-        self.settings = settings or BusSettings()
+        self.settings: BusSettings = settings or BusSettings()
         self.clock: Clock = clock or SystemClock()
         self.max_payload = max_payload
-        self.subjects = Subjects(self.settings.prefix)
-        self.notices = Notices()
-        self.timers = TimerStream(
+        self.subjects: Subjects = Subjects(self.settings.prefix)
+        self.notices: Notices = Notices()
+        self.timers: TimerStream = TimerStream(
             self._stream_name("timers"), self.clock, duplicate_window=self.settings.duplicate_window
         )
         self.streams: dict[Source, MemoryStream] = {
@@ -67,10 +67,12 @@ class MemoryWorld:
             "timers": self.timers,
         }
         self._topics: dict[str, MemoryStream] = {topic: self.streams[source] for topic, source in SOURCES.items()}
-        self.plans = PlanTable(self.clock)
-        self.dead_letters = DeadLetterTable(self.clock, self.settings.dead_letters_max_age, max_payload)
-        self.registrations = RegistrationTable(self.clock)
-        self.trees = TreeTable(self.clock)
+        self.plans: PlanTable = PlanTable(self.clock)
+        self.dead_letters: DeadLetterTable = DeadLetterTable(
+            self.clock, self.settings.dead_letters_max_age, max_payload
+        )
+        self.registrations: RegistrationTable = RegistrationTable(self.clock)
+        self.trees: TreeTable = TreeTable(self.clock)
         self._responses: OrderedDict[str, float] = OrderedDict()
 
     def carry_out(self, effect: Effect) -> int:

@@ -46,10 +46,10 @@ class MemoryBus:
         if isinstance(world, MemoryWorld):
             if clock is not None:
                 raise ValueError("a world has a clock: give it to MemoryWorld(clock=...)")
-            self.world = world
+            self.world: MemoryWorld = world
         else:
             self.world = MemoryWorld(world, clock=clock)
-        self.settings = self.world.settings
+        self.settings: BusSettings = self.world.settings
         self.subjects: Subjects = self.world.subjects
         self._plans = MemoryCheckpoints(self)
         self.checkpoints: CheckpointStore = self._plans
@@ -57,7 +57,7 @@ class MemoryBus:
         self.registry: Registry = MemoryRegistry(self)
         self.trees: Trees = MemoryTrees(self)
         self.faults = faults
-        self.closed = False
+        self.closed: bool = False
         self._consumers: set[MemoryConsumer] = set()
         self._subscriptions: set[MemorySubscription] = set()
         self._on_reconnect: list[Callable[[], None]] = []
@@ -93,6 +93,7 @@ class MemoryBus:
         return asyncio.get_running_loop().create_task(self.emit(effects))
 
     def encode(self, event: EventEnvelope | WireEvent) -> tuple[bytes, str]:
+        """Encode an event in the configured wire format; returns the bytes and their content type."""
         wire_format = self.settings.wire_format
         return codec.encode(event, wire_format), codec.CONTENT_TYPES[wire_format]
 
@@ -178,6 +179,7 @@ class MemoryBus:
             await self.faults(point, subject)
 
     def forget_consumer(self, consumer: MemoryConsumer) -> None:
+        """Remove a closed consumer."""
         self._consumers.discard(consumer)
 
     def _unsubscribe(self, subject: str, subscription: MemorySubscription) -> None:

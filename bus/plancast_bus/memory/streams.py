@@ -69,7 +69,7 @@ class MemoryStream:
         self.clock = clock
         self.work_queue = work_queue
         self.messages: dict[int, StoredMessage] = {}
-        self.size = 0
+        self.size: int = 0
         self._durables: dict[str, Durable] = {}
         self._index: SubjectIndex[Durable] = SubjectIndex()
         self._seen: OrderedDict[str, tuple[float, int]] = OrderedDict()

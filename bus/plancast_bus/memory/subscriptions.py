@@ -89,7 +89,7 @@ class MemorySubscription:
         """Context of the subscriber, in which notices are handled."""
         self._waiting: deque[tuple[str, bytes, str | None]] = deque()
         self._runner: asyncio.Task[None] | None = None
-        self.closed = False
+        self.closed: bool = False
 
     def offer(self, subject: str, payload: bytes, content_type: str | None) -> None:
         if self.closed:

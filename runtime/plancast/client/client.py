@@ -67,10 +67,10 @@ class Client:
     ) -> None:
         self.bus = bus
         self.tenant_id = tenant_id
-        self.results = ResultWaiter(bus, first_look=first_look, longest_look=longest_look)
+        self.results: ResultWaiter = ResultWaiter(bus, first_look=first_look, longest_look=longest_look)
         self.tracing: Tracing | None = None
         """Creates spans for published events; None: no spans."""
-        self.closed = False
+        self.closed: bool = False
         self._owns_bus = False
         self._goals: frozenset[str] | None = None
         """Goals of the deployed apps; None while no app is deployed."""

@@ -64,7 +64,7 @@ class ResultWaiter:
         self._inbox_subscription: Subscription | None = None
         self._opening = asyncio.Lock()
         self._closed = self._blind = False
-        self.lost = ""
+        self.lost: str = ""
         """Why the connection is gone for good; empty while it stands or may come back."""
         bus.on_reconnect(self._schedule_all)
         bus.on_lost(self._on_lost)
@@ -337,29 +337,29 @@ class PendingResult:
     )
 
     def __init__(self, plan_id: str, tenant_id: str | None = None) -> None:
-        self.plan_id = plan_id
-        self.tenant_id = tenant_id
+        self.plan_id: str = plan_id
+        self.tenant_id: str | None = tenant_id
         """Tenant that the plan must have; None: any."""
-        self.key = plan_id
+        self.key: str = plan_id
         """Correlation id of its checkpoint."""
         self.data: dict[str, Any] | None = None
         """Data of the final response, once known."""
         self.failure: Exception | None = None
         """Error that ends the wait without a response."""
-        self.announced = False
+        self.announced: bool = False
         """The response is sent to this client's inbox."""
-        self.arrived = asyncio.Event()
+        self.arrived: asyncio.Event = asyncio.Event()
         self.hint: Subscription | None = None
         """Receives a hint when the plan's checkpoint is written."""
-        self.hinted = False
-        self.revision = 0
+        self.hinted: bool = False
+        self.revision: int = 0
         """Revision of the newest checkpoint that was read."""
         self.missing_since: float | None = None
-        self.waiters = 0
-        self.delay = 0.0
+        self.waiters: int = 0
+        self.delay: float = 0.0
         """Seconds between the next two reads."""
-        self.due = 0.0
-        self.urgent = False
+        self.due: float = 0.0
+        self.urgent: bool = False
         """It is queued to be read at once."""
 
     def unknown(self, checkpoint: Checkpoint) -> PlanNotFound | None:

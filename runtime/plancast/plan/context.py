@@ -183,7 +183,7 @@ class PlanContext(PlanRecord):
         if self.status.finished:
             return
         self._claim()
-        self.error = error_text(error)
+        self.error: str | None = error_text(error)
         await self._end(FAILED)
 
     async def cancel(self, reason: str = "cancelled") -> None:
@@ -203,7 +203,7 @@ class PlanContext(PlanRecord):
         self._require_unfinished()
         self._claim()
         self.status = PAUSED
-        self.pause_reason = reason
+        self.pause_reason: str | None = reason
         await self.save()
 
     async def resume(self, input_data: Any = None) -> None:

@@ -44,7 +44,7 @@ class Work:
 
     def __init__(self, span: api.Span) -> None:
         self.span = span
-        self.trace = text_of(span.get_span_context())
+        self.trace: str = text_of(span.get_span_context())
         """W3C traceparent of the span, for what is sent within it."""
 
     def note(self, **attributes: AttributeValue | None) -> None:

@@ -103,11 +103,11 @@ class PlancastTest:
     ) -> None:
         app.validate()
         self.app = app
-        self.settings = settings or app.settings or Settings()
-        self.world = world or MemoryWorld(self.settings.bus, clock=clock or SystemClock())
+        self.settings: Settings = settings or app.settings or Settings()
+        self.world: MemoryWorld = world or MemoryWorld(self.settings.bus, clock=clock or SystemClock())
         self.clock: Clock = self.world.clock
-        self.hosts = [LocalHost(self, f"host-{index}") for index in range(hosts)]
-        self.bus = MemoryBus(self.world)
+        self.hosts: list[LocalHost] = [LocalHost(self, f"host-{index}") for index in range(hosts)]
+        self.bus: MemoryBus = MemoryBus(self.world)
         self.client: Client
         self.tracing = tracing
         if tracing is None and self.settings.telemetry.traces == "on":

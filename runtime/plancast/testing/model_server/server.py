@@ -68,7 +68,7 @@ class ModelServer:
         self._port = 0
         self.requests: list[ModelRequest] = []
         """Completion requests in the order of arrival."""
-        self.high_water = 0
+        self.high_water: int = 0
         """Highest number of requests in flight so far."""
         self.errors: list[Exception] = []
         """Exceptions that the rule raised; such a request is answered with status 500."""
