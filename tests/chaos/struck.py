@@ -15,7 +15,7 @@ from typing import Any
 from plancast import Settings
 from plancast.app import load_app
 from plancast.models.port import ReasonReply, ReasonRequest, Usage
-from plancast.models.response_cache import AnswerCache, Key
+from plancast.models.response_cache import Key, ResponseCache
 from plancast.settings import ReasonerSettings
 from plancast.testing import PlancastTest
 from plancast_actors.hosting.plan_host import PlanHost
@@ -67,7 +67,7 @@ class Model:
     def __init__(self) -> None:
         self.paid: Counter[str] = Counter()
         self.recent_keys: list[Key] = []
-        self._answers: defaultdict[str, AnswerCache] = defaultdict(AnswerCache)
+        self._answers: defaultdict[str, ResponseCache] = defaultdict(ResponseCache)
 
     async def forward(self, request: AnyRequest) -> ReasonReply:
         assert isinstance(request, ReasonRequest)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from plancast.models.in_process import in_process_reasoner
 from plancast.models.port import ReasonerPort, ReasonReply, ReasonRequest
-from plancast.models.throttle import in_turn
+from plancast.models.throttle import throttle
 from plancast.telemetry.trace_scope import TRACING, current_trace
 
 
@@ -48,7 +48,7 @@ class ParkingReasoner:
         turn.model_requested()
         try:
             reply = await self._ask(request)
-            await in_turn(request.plan_id)
+            await throttle(request.plan_id)
             return reply
         finally:
             turn.model_replied()

@@ -11,7 +11,7 @@ from typing import Any
 from plancast.errors import ReasonerUnavailable
 from plancast.models.port import ReasonReply
 from plancast.models.rate_limit import MonotonicClock, Ticket
-from plancast.models.response_cache import AnswerCache, Key
+from plancast.models.response_cache import Key, ResponseCache
 from plancast.settings import ReasonerSettings
 from plancast_actors.reasoning.autoscaler import Autoscaler, Member, ReasonerStarter
 from plancast_actors.reasoning.fair_queue import FairQueue
@@ -81,7 +81,7 @@ class ReasonerPool:
         )
         self._limits = ModelLimits(self._settings.limits, clock=self._clock)
         self._queue: FairQueue[_Waiter] = FairQueue()
-        self._flights = AnswerCache(size=0)  # requests in flight only; replies are in the store
+        self._flights = ResponseCache(size=0)  # requests in flight only; replies are in the store
         self._ledger = Ledger()
         self._repeated = 0
         self._in_flight = 0

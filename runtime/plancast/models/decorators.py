@@ -8,7 +8,7 @@ from plancast.models.in_process import in_process_reasoner
 from plancast.models.port import ReasonerPort, ReasonReply, ReasonRequest
 
 
-class Metered:
+class MeteredReasoner:
     """A reasoner that adds the usage of each reply to a plan's `spent`.
 
     Args:
@@ -41,7 +41,7 @@ class Metered:
         return reply
 
 
-class RecordedAnswers:
+class RecordingReasoner:
     """A reasoner that records its replies in the order of the requests.
 
     Args:

@@ -23,7 +23,7 @@ from plancast.models.failures import Failure
 from plancast.models.litellm_call import Level, ModelCall, provider_of, usage_of
 from plancast.models.port import ReasonReply, ReasonRequest, ReasonRetry
 from plancast.models.rate_limit import RateLimit
-from plancast.models.response_cache import AnswerCache
+from plancast.models.response_cache import ResponseCache
 from plancast.telemetry.trace_scope import TRACING
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Reasoner:
         self._learned: dict[tuple[str, str | None], Level] = {}
         self.tracing: Tracing | None = None
         """Creates the spans of calls; None: the current turn's does."""
-        self._cache = AnswerCache(cache_size, cache_seconds)
+        self._cache = ResponseCache(cache_size, cache_seconds)
         self._sleep = sleep
         self._chance = chance
 

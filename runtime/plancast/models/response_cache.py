@@ -24,7 +24,7 @@ class _Flight:
     waiters: int = 0
 
 
-class AnswerCache:
+class ResponseCache:
     """Replies, bounded in number and age; failures are not cached.
 
     Args:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 from weakref import WeakKeyDictionary
 
-__all__ = ["in_turn"]
+__all__ = ["throttle"]
 
 PAUSE_SECONDS: Final = 0.005
 """Between two plans. A turn of another plan takes a dozen iterations of the event loop, in which it waits for sockets
@@ -15,17 +15,16 @@ SPREAD_SECONDS: Final = 0.2
 """Longest delay by pauses, about: where many plans wait, pauses are shorter."""
 
 
-async def in_turn(plan_id: str) -> None:
+async def throttle(plan_id: str) -> None:
     """Wait for a slot: callers go on in the order of arrival, a pause apart.
 
     Goals and model replies arrive in bursts; prompts and decisions of a whole burst at once would hold up every other
     plan of the process. A plan that comes alone, or right after itself, does not wait.
     """
     loop = asyncio.get_running_loop()
-    throttle = _throttles.get(loop)
-    if throttle is None:
-        throttle = _throttles[loop] = _Throttle()
-    await throttle.acquire(plan_id, loop)
+    if loop not in _throttles:
+        _throttles[loop] = _Throttle()
+    await _throttles[loop].acquire(plan_id, loop)
 
 
 class _Throttle:

@@ -14,7 +14,7 @@ from plancast.decisions.actions import AwaitAction, CompleteAction, DelegateActi
 from plancast.decisions.decision import PlannerDecision, check_decision
 from plancast.decisions.executor import execute_decision, send_pending
 from plancast.errors import BudgetExhausted, InvalidDecision, RetryableError, TaskError, TerminalError
-from plancast.models.decorators import Metered
+from plancast.models.decorators import MeteredReasoner
 from plancast.models.port import CURRENT_REASONER
 from plancast.plan import early_events
 from plancast.plan.context import PlanContext
@@ -202,7 +202,7 @@ class AutonomousTurn:
 
     async def _ask(self, run: RunContext) -> PlannerDecision:
         """Ask the planner for the next decision, and record what it took."""
-        metered = Metered(self._record.environment.reasoner, self._plan.spent)
+        metered = MeteredReasoner(self._record.environment.reasoner, self._plan.spent)
         token = CURRENT_REASONER.set(metered)
         begun = time.perf_counter()
         try:

@@ -6,7 +6,7 @@ from typing import Any
 
 from plancast.context import GoalContext, PlatformContext
 from plancast.errors import ForeignPlan
-from plancast.models.decorators import RecordedAnswers
+from plancast.models.decorators import RecordingReasoner
 from plancast.plan.context import PlanContext
 from plancast.plan.staged_events import StagedEvents
 from plancast.plan.status import PAUSED
@@ -89,8 +89,8 @@ class TurnRecord:
             plan.moves.clear()
             self.requests_before = {key: (each.due, each.child, each.sequence) for key, each in plan.requests.items()}
 
-    def _recorded_reasoner(self) -> RecordedAnswers:
-        recorded = RecordedAnswers(self.environment.reasoner)
+    def _recorded_reasoner(self) -> RecordingReasoner:
+        recorded = RecordingReasoner(self.environment.reasoner)
         self.answers = recorded.answers
         return recorded
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from simulation.loop import VirtualLoop
 
-from plancast.models.throttle import PAUSE_SECONDS, SPREAD_SECONDS, in_turn
+from plancast.models.throttle import PAUSE_SECONDS, SPREAD_SECONDS, throttle
 
 
 async def test_callers_go_on_in_order_and_others_come_in_between() -> None:
@@ -22,7 +22,7 @@ async def test_callers_go_on_in_order_and_others_come_in_between() -> None:
             await asyncio.sleep(0)
 
     async def work(number: int) -> None:
-        await in_turn(f"plan-{number}")
+        await throttle(f"plan-{number}")
         went_on.append((number, rounds))
 
     counting = asyncio.create_task(count_rounds())
@@ -34,7 +34,7 @@ async def test_callers_go_on_in_order_and_others_come_in_between() -> None:
 
 
 async def test_one_that_is_cancelled_holds_up_nobody() -> None:
-    waiting = [asyncio.create_task(in_turn(f"plan-{number}")) for number in range(3)]
+    waiting = [asyncio.create_task(throttle(f"plan-{number}")) for number in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     waiting[1].cancel()
@@ -50,7 +50,7 @@ def waits(calls: list[tuple[str, float]]) -> list[float]:
     async def call(plan: str, at: float) -> float:
         await asyncio.sleep(at)
         came = loop.time()
-        await in_turn(plan)
+        await throttle(plan)
         return round(loop.time() - came, 6)
 
     async def all_of_them() -> list[float]:

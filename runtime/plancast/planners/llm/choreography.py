@@ -19,7 +19,7 @@ from plancast.models.in_process import reasoner_of
 from plancast.models.options import AnswerFormat, ModelOptions
 from plancast.models.port import ReasonerPort
 from plancast.models.repair_loop import RepairLoop
-from plancast.models.throttle import in_turn
+from plancast.models.throttle import throttle
 from plancast.planners.contract import RunBudget, RunContext, WakeMode
 from plancast.planners.llm.decision_validation import decision_faults, settle_decision
 from plancast.planners.llm.prompt import DEFAULT_LIMIT, Prompt, PromptTemplate, check_prompt_options
@@ -236,7 +236,7 @@ class ChoreographyPlanner(Planner):
         if exhausted is not None and not exhausted.startswith("max_actions"):
             raise BudgetExhausted(exhausted)  # a request would spend more
         labels = {"tenant_id": run.tenant_id, "plan_id": run.plan_id, "planner": self.name}
-        await in_turn(run.plan_id)
+        await throttle(run.plan_id)
         prompt = self._prompt(run)
         steady = prompt.messages(_without_time(run)) if key else None
         loop = RepairLoop(port, self.options, _answer_format(), labels, key, steady)
