@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from plancast.telemetry.logging import IN_HAND
+from plancast.telemetry.logging import LOG_CONTEXT
 from plancast.telemetry.redaction import redact
 from plancast_bus.ports.bus import Bus, Delivery
 from plancast_bus.retry import retrying
@@ -52,7 +52,7 @@ class DeadLetterWriter:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _write_all(self) -> None:
-        IN_HAND.set(None)  # log records must not name the event before
+        LOG_CONTEXT.set(None)  # log records must not name the event before
         try:
             while self._waiting:
                 entries, self._waiting = self._waiting, []

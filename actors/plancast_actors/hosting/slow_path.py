@@ -13,7 +13,7 @@ from plancast.context import GoalContext
 from plancast.errors import RetryableError, TerminalError, UnstorablePlan
 from plancast.plan.event_fields import error_text
 from plancast.plan_tree import KEPT_SECONDS, Place
-from plancast.telemetry.logging import IN_HAND, about
+from plancast.telemetry.logging import LOG_CONTEXT, event_fields
 from plancast.telemetry.redaction import redact
 from plancast.turn.turn import Turn, TurnOutcome
 from plancast_actors.hosting.activation import EXPIRED, Activation, digest_of
@@ -101,7 +101,7 @@ class SlowTurn:
 
     async def _take(self) -> Outcome:
         inbound, host = self._inbound, self._host
-        IN_HAND.set(None)  # log records must not name the event before
+        LOG_CONTEXT.set(None)  # log records must not name the event before
         if inbound.crash_reason:
             await self._dead_letter("crashes-host", inbound.crash_reason)
             await self._fail_without_running(inbound.crash_reason)
@@ -112,7 +112,7 @@ class SlowTurn:
             self._decode()
         except InvalidEnvelope as error:
             raise UndecodableEvent(str(error)) from error
-        IN_HAND.set(self._log_fields)
+        LOG_CONTEXT.set(self._log_fields)
         self._state.laps = laps_of(host.samples, inbound.token)
         if fault_injection.armed and self._is_timer:
             await fault_injection.reach(CrashPoint.TIMER_DUE, self._state.correlation_id)
@@ -282,7 +282,7 @@ class SlowTurn:
                 continue  # its own delivery dead-letters it
             if outcome.kind != "done":
                 return outcome
-        IN_HAND.set(self._log_fields)
+        LOG_CONTEXT.set(self._log_fields)
         return None
 
     def _request_is_open(self) -> bool:
@@ -361,4 +361,4 @@ class SlowTurn:
         """Fields of the log records made in this turn."""
         plan = self._state.plan
         plan_id = plan.plan_id if plan is not None else self._event.plan_id or self._state.correlation_id
-        return about(self._event) | {"plan_id": plan_id}
+        return event_fields(self._event) | {"plan_id": plan_id}

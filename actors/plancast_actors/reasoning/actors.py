@@ -19,7 +19,7 @@ from plancast.models.reasoner import Reasoner, load_litellm
 from plancast.models.response_cache import Key
 from plancast.settings import ReasonerSettings
 from plancast.telemetry import trace_export
-from plancast.telemetry.logging import IN_HAND
+from plancast.telemetry.logging import LOG_CONTEXT
 from plancast_actors.ray.endpoint import open_endpoint
 from plancast_actors.ray.process import Blueprint, Process, actor_options, names_of, open_bus
 from plancast_actors.reasoning.client import POOL, ActorClient
@@ -150,7 +150,7 @@ class ReasonerProcess(RequestProcess):
     async def _run(self, packed: PackedRequest) -> ReasonReply:
         request = unpack_request(packed)
         _granted.set({request.model})
-        IN_HAND.set(lambda: {"plan_id": request.plan_id, "model": request.model})
+        LOG_CONTEXT.set(lambda: {"plan_id": request.plan_id, "model": request.model})
         if request.idempotency_key:
             self._keys[request.tenant_id, request.idempotency_key] = None
         return await self.reasoner.complete(request)

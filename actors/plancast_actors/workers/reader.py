@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 
 from plancast.errors import RetryableError, TerminalError
-from plancast.telemetry.logging import IN_HAND
+from plancast.telemetry.logging import LOG_CONTEXT
 from plancast.telemetry.redaction import redact
 from plancast.telemetry.trace_scope import TRACE
 from plancast_actors.dead_letters import DeadLetterWriter
@@ -195,7 +195,7 @@ class TaskReader:
             except InvalidEnvelope as error:
                 self._refuse(held, error)
                 return
-            IN_HAND.set(request)
+            LOG_CONTEXT.set(request)
             if delivery.trace:
                 TRACE.set(delivery.trace)
                 request.trace_id = trace_id_of(delivery.trace)

@@ -19,11 +19,13 @@ MAX_CHARS = 16_384
 """Length of a message, a field or a traceback; the rest is cut off."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
-IN_HAND: ContextVar[EventEnvelope | Callable[[], Mapping[str, Any]] | None] = ContextVar("IN_HAND", default=None)
+LOG_CONTEXT: ContextVar[EventEnvelope | Callable[[], Mapping[str, Any]] | None] = ContextVar(
+    "LOG_CONTEXT", default=None
+)
 """The event that this task handles, or a function that returns log fields, called for each record."""
 
 
-def about(event: EventEnvelope) -> dict[str, Any]:
+def event_fields(event: EventEnvelope) -> dict[str, Any]:
     """Log fields of an event: ids, no data."""
     return {
         "plan_id": event.plan_id,
@@ -39,10 +41,10 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
     ``trace_id`` and ``span_id`` are those of the open span, else ``trace_id`` is the event's.
     """
-    in_hand = IN_HAND.get()
+    context = LOG_CONTEXT.get()
     fields: dict[str, Any] = {}
-    if in_hand is not None:
-        fields |= in_hand() if callable(in_hand) else about(in_hand)
+    if context is not None:
+        fields |= context() if callable(context) else event_fields(context)
     fields |= _span()
     # Ray, where it is loaded, adds attributes of its own to every record.
     fields |= {key: value for key, value in vars(record).items() if key not in _STANDARD and not key.startswith("_ray")}

@@ -20,7 +20,7 @@ from plancast import App, Planner, StateAction, StateConfig, StateTransition, Wo
 from plancast.cli import main
 from plancast.cli.connection import load_settings
 from plancast.settings import Settings, TelemetrySettings
-from plancast.telemetry.logging import IN_HAND, MAX_CHARS, FieldFormatter, JsonFormatter
+from plancast.telemetry.logging import LOG_CONTEXT, MAX_CHARS, FieldFormatter, JsonFormatter
 from plancast.terminal import logging as logs
 from plancast.testing import PlancastTest
 from plancast_actors.hosting.protocol import Inbound
@@ -146,7 +146,7 @@ def test_surrogates_and_endless_texts_are_written_too() -> None:
 
 
 def test_what_is_in_hand_is_said_unless_the_record_says_otherwise() -> None:
-    token = IN_HAND.set(lambda: {"plan_id": "p", "event_id": "e", "trace_id": None})
+    token = LOG_CONTEXT.set(lambda: {"plan_id": "p", "event_id": "e", "trace_id": None})
     try:
         assert as_json(a_record())["plan_id"] == "p"
         said = as_json(a_record(plan_id="other"))
@@ -154,18 +154,18 @@ def test_what_is_in_hand_is_said_unless_the_record_says_otherwise() -> None:
         assert "trace_id" not in said
         assert FieldFormatter().format(a_record()).endswith("done plan_id=p event_id=e")
     finally:
-        IN_HAND.reset(token)
+        LOG_CONTEXT.reset(token)
 
 
 def test_the_span_that_is_under_way_is_named() -> None:
     span = NonRecordingSpan(SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(1)))
-    token = IN_HAND.set(lambda: {"trace_id": "of the event"})
+    token = LOG_CONTEXT.set(lambda: {"trace_id": "of the event"})
     try:
         assert as_json(a_record())["trace_id"] == "of the event"
         with trace.use_span(span):
             said = as_json(a_record())
     finally:
-        IN_HAND.reset(token)
+        LOG_CONTEXT.reset(token)
     assert (said["trace_id"], said["span_id"]) == (f"{0xABC:032x}", f"{0xDEF:016x}")
 
 
