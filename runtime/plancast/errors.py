@@ -37,40 +37,7 @@ All of them can be pickled, because they cross process boundaries in Ray.
 
 from collections.abc import Iterable
 
-from plancast_bus.errors import PlancastError
-
-__all__ = [
-    "BudgetExhausted",
-    "CannotReplay",
-    "ConditionFailed",
-    "DeterministicStepError",
-    "ForeignPlan",
-    "HandlerAborted",
-    "IdempotencyConflict",
-    "IdentityRequired",
-    "IllegalTaskMove",
-    "InterpolationError",
-    "InvalidApp",
-    "InvalidCondition",
-    "InvalidDecision",
-    "InvalidPlannerConfig",
-    "InvalidStateMachine",
-    "ModelUnavailable",
-    "PlanCancelled",
-    "PlanFailed",
-    "PlanFinished",
-    "PlanNotFound",
-    "PlancastError",
-    "ReasonerUnavailable",
-    "RetryableError",
-    "TaskError",
-    "TerminalError",
-    "TurnAborted",
-    "UnknownGoal",
-    "UnknownRevision",
-    "UnknownTask",
-    "UnstorablePlan",
-]
+from plancast_bus.errors import PlancastError as PlancastError
 
 
 class InvalidApp(PlancastError, ValueError):

@@ -12,8 +12,6 @@ from plancast.json_values.schemas import Schema, checked_schema
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.subjects import check_event_type
 
-__all__ = ["AgentDefinition", "EventDefinition", "Schema"]
-
 _D = TypeVar("_D")
 
 

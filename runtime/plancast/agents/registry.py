@@ -16,8 +16,6 @@ from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.ports.bus import Registry
 
-__all__ = ["AgentRegistry", "Toolkit", "UnknownAgent"]
-
 logger = logging.getLogger(__name__)
 TTL_SECONDS: Final = 45.0
 """Time to live of an agent after its last heartbeat."""

@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["LEAST", "cut", "data_block", "fair_share", "join_names", "to_json", "to_json_within"]
-
 LEAST: Final = 120
 """Characters that every value gets, so that there is room for a note on what is left out."""
 

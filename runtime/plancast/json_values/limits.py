@@ -12,8 +12,6 @@ from typing import Any, Final, NoReturn
 from plancast.errors import InvalidDecision
 from plancast.json_values.normalize import MAX_DEPTH
 
-__all__ = ["DATA_BOUNDS", "PAUSE_BOUNDS", "FrozenDict", "FrozenList", "at", "check_payload", "freeze", "shown"]
-
 PAUSE_BOUNDS: Final[dict[str, int]] = {
     "max_depth": 6,
     "max_keys": 64,

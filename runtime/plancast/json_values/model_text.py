@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from plancast.json_values.limits import shown
 
-__all__ = ["MAX_ANSWER_BYTES", "object_in_text"]
-
 MAX_ANSWER_BYTES: Final = 256 * 1024
 """Longest answer of a model that is parsed, in bytes of UTF-8."""
 _MAX_STARTS: Final = 100

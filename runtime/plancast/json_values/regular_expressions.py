@@ -7,8 +7,6 @@ from typing import Any
 
 import re2
 
-__all__ = ["Expression", "compile_expression"]
-
 _MAX_MEMORY = 1 << 20
 """Bytes for one expression: about 16,000 instructions."""
 

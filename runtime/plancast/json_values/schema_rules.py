@@ -14,8 +14,6 @@ from typing import Any, Final
 
 from plancast.json_values.regular_expressions import compile_expression
 
-__all__ = ["BUDGET", "MAX_COST", "REFERENCES", "Budget", "OverBudget", "TooDeep", "bounded", "check_expression"]
-
 MAX_COST: Final = 2_000_000
 """Budget of a validation: 24 for each subschema that is applied, 1 for each value."""
 REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")

@@ -28,8 +28,6 @@ from plancast.json_values.schema_rules import (
     check_expression,
 )
 
-__all__ = ["MAX_COST", "MAX_SCHEMA_BYTES", "Budget", "Schema", "checked_schema", "schema_faults"]
-
 Schema = Mapping[str, Any] | type[BaseModel]
 """A JSON Schema, or a pydantic model, which stands for its schema."""
 

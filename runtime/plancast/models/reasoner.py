@@ -29,8 +29,6 @@ from plancast.telemetry.trace_scope import TRACING
 if TYPE_CHECKING:
     from plancast.telemetry.tracing import Tracing
 
-__all__ = ["Level", "Reasoner", "load_litellm", "supports_structured_output"]
-
 logger = logging.getLogger(__name__)
 
 _BEFORE_IMPORT = {

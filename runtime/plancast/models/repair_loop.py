@@ -12,8 +12,6 @@ from plancast.json_values.abbreviate import cut
 from plancast.models.options import AnswerFormat, Messages, ModelOptions
 from plancast.models.port import ReasonerPort, ReasonReply
 
-__all__ = ["RepairLoop"]
-
 _MAX_ANSWER: Final = 4_000
 _MAX_PROMPT: Final = 8_000
 _T = TypeVar("_T")

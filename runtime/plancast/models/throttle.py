@@ -6,8 +6,6 @@ import asyncio
 from typing import Final
 from weakref import WeakKeyDictionary
 
-__all__ = ["throttle"]
-
 PAUSE_SECONDS: Final = 0.005
 """Between two plans. A turn of another plan takes a dozen iterations of the event loop, in which it waits for sockets
 and acknowledgements: with prompt building in each of them it would take several times as long."""

@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from plancast.decisions.decision import PlannerDecision
     from plancast.tasks.registry import TaskRegistry
 
-__all__ = [
-    "AutonomousPlanner",
-    "RunBudget",
-    "RunContext",
-    "RunControl",
-    "TrajectoryEntry",
-    "WakeMode",
-    "resolve_wake_mode",
-    "version_of",
-]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

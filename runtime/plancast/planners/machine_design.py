@@ -25,8 +25,6 @@ from plancast.worker import Worker
 if TYPE_CHECKING:
     from plancast.context import GoalContext
 
-__all__ = ["design_plan", "parse_machine"]
-
 _MAX_GOAL: Final = 12_000
 _MAX_EVENT: Final = 6_000
 _WRAPPERS: Final = ("state_machine", "states")

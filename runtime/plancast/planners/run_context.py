@@ -17,8 +17,6 @@ from plancast.state_machine.machine import failed_event
 from plancast_bus.errors import PlancastError
 from plancast_bus.events.envelope import EventTopic
 
-__all__ = ["budget_of", "build_run", "live_agents", "plan_of", "publishable_events", "run_of_handler", "trigger_of"]
-
 
 async def build_run(context: Any, plan: Any, **fields: Any) -> RunContext:
     """Build a run from a plan and a context.

@@ -15,8 +15,6 @@ from cel_expr_python import cel
 from plancast.errors import ConditionFailed, InvalidCondition
 from plancast.state_machine.condition_cost import MAX_COST, Cost
 
-__all__ = ["MAX_LENGTH", "ROOTS", "Condition", "compile_condition"]
-
 ROOTS: Final = ("event", "goal_data", "results", "plan")
 """The names that an expression may use."""
 

@@ -17,8 +17,6 @@ from typing import Any, Final
 from plancast.errors import InterpolationError
 from plancast.json_values import normalize
 
-__all__ = ["ROOTS", "Placeholder", "Template", "compile_template"]
-
 ROOTS: Final = frozenset(("goal_data", "results", "plan_id", "correlation_id", "session_id", "user_id", "tenant_id"))
 """The roots of paths."""
 

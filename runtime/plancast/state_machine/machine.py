@@ -21,16 +21,6 @@ from plancast.state_machine.states import StateConfig, encode_states, read_state
 if TYPE_CHECKING:
     from plancast.state_machine.conditions import Condition
 
-__all__ = [
-    "START",
-    "CompiledTransition",
-    "Machine",
-    "base_of",
-    "failed_event",
-    "timeout_event",
-    "validate_state_machine",
-]
-
 START: Final = "start"
 """The state in which every plan begins."""
 

@@ -12,17 +12,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from plancast.errors import InvalidStateMachine
 
-__all__ = [
-    "EventType",
-    "RetryPolicy",
-    "StateAction",
-    "StateConfig",
-    "StateMachine",
-    "StateTransition",
-    "encode_states",
-    "read_states",
-]
-
 _EVENT_TYPE = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 
 

@@ -16,8 +16,6 @@ from plancast.tasks.registry import TaskRegistry
 from plancast_bus.errors import InvalidSubject, PlancastError
 from plancast_bus.subjects import check_event_type
 
-__all__ = ["DecisionTreeStep", "DeterministicPlanner"]
-
 _MAX_REASON: Final = 300
 
 

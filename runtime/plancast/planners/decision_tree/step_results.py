@@ -22,19 +22,6 @@ from plancast.json_values.limits import shown
 from plancast.planners.contract import RunContext
 from plancast.tasks.model import GroupCompletion
 
-__all__ = [
-    "Builder",
-    "Claim",
-    "Guard",
-    "OnResolved",
-    "as_claim",
-    "as_object",
-    "as_reason",
-    "built",
-    "holds",
-    "required",
-]
-
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 Builder: TypeAlias = Callable[[RunContext], T | Awaitable[T]]

@@ -41,8 +41,6 @@ from plancast.planners.decision_tree.step_results import (
 from plancast.tasks.model import GroupCompletion, StepState, group_of_step
 from plancast.tasks.registry import TaskRegistry
 
-__all__ = ["CallToolStep", "FinishStep", "PauseStep", "SpawnAndAwaitStep", "WatchGroupStep"]
-
 _DEFAULT_STEP_ID: Final = "<spawn-and-await>"
 _PAUSES: Final = {
     PauseReason.APPROVAL_REQUIRED: "somebody has to approve",

@@ -22,11 +22,10 @@ from plancast.models.repair_loop import RepairLoop
 from plancast.models.throttle import throttle
 from plancast.planners.contract import RunBudget, RunContext, WakeMode
 from plancast.planners.llm.decision_validation import decision_faults, settle_decision
-from plancast.planners.llm.prompt import DEFAULT_LIMIT, Prompt, PromptTemplate, check_prompt_options
+from plancast.planners.llm.prompt import DEFAULT_LIMIT, Prompt, check_prompt_options
+from plancast.planners.llm.prompt_template import PromptTemplate
 from plancast.planners.planner import Planner
 from plancast.planners.run_context import publishable_events, run_of_handler
-
-__all__ = ["ChoreographyPlanner", "CustomContext"]
 
 CustomContext = Mapping[str, Any] | Callable[[RunContext], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 """Additional context of every prompt: a dict, or a function of the run that returns one, plain or async."""
@@ -100,6 +99,14 @@ class ChoreographyPlanner(Planner):
                 raise InvalidPlannerConfig(f"planner {name!r}: {what} is {limit!r}, allowed: a number from 0")
         if isinstance(goals, str):
             raise InvalidPlannerConfig(f"planner {name!r}: goals is a list of event types, not the text {goals:.80}")
+        assert self.model_options is not None
+        self.options: Final[ModelOptions] = self.model_options
+        self.reasoning_model: Final[str] = self.options.model
+        self.api_key: Final[SecretStr | None] = self.options.api_key
+        self.api_base: Final[str | None] = self.options.api_base
+        self.temperature: Final[float | None] = self.options.temperature
+        self.fallback_models: Final[tuple[str, ...]] = self.options.fallback_models
+        self.max_repairs: Final[int] = self.options.max_repairs
         self.max_actions = max_actions
         self.token_budget = token_budget
         self.cost_budget = cost_budget
@@ -112,44 +119,8 @@ class ChoreographyPlanner(Planner):
             self.add_goal(goal, decided_by=self)
 
     @property
-    def options(self) -> ModelOptions:
-        """The model and its parameters."""
-        assert self.model_options is not None
-        return self.model_options
-
-    @property
-    def reasoning_model(self) -> str:
-        """The litellm model string."""
-        return self.options.model
-
-    @property
-    def api_key(self) -> SecretStr | None:
-        """The API key."""
-        return self.options.api_key
-
-    @property
-    def api_base(self) -> str | None:
-        """URL of the model's API."""
-        return self.options.api_base
-
-    @property
-    def temperature(self) -> float | None:
-        """The model's temperature."""
-        return self.options.temperature
-
-    @property
-    def fallback_models(self) -> tuple[str, ...]:
-        """The models that are tried when the first fails."""
-        return self.options.fallback_models
-
-    @property
-    def max_repairs(self) -> int:
-        """Times that an invalid answer is sent back."""
-        return self.options.max_repairs
-
-    @property
     def llm_kwargs(self) -> Mapping[str, Any]:
-        """Further parameters for the model."""
+        """Further parameters of the model. They may hold secrets, so no attribute holds them."""
         return self.options.llm_kwargs
 
     async def next(self, run: RunContext) -> PlannerDecision:

@@ -16,11 +16,10 @@ from plancast.decisions.actions import (
 )
 from plancast.decisions.decision import PlannerDecision, settled
 from plancast.json_values.limits import freeze
-from plancast.json_values.schemas import Budget, schema_faults
+from plancast.json_values.schema_rules import Budget
+from plancast.json_values.schemas import schema_faults
 from plancast.planners.contract import RunContext
 from plancast.state_machine.machine import failed_event
-
-__all__ = ["RESERVED_PREFIX", "action_faults", "decision_faults", "settle_decision"]
 
 RESERVED_PREFIX: Final = "plan."
 """Prefix of plancast's own event types; planners never publish them."""

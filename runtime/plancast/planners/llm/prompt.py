@@ -19,14 +19,6 @@ from plancast.planners.llm.prompt_history import history_of, render_entry
 from plancast.planners.llm.prompt_template import DEFAULT_TEMPLATE, PromptTemplate, fill, placeholders
 from plancast.tasks.model import Task
 
-__all__ = [
-    "DEFAULT_LIMIT",
-    "STRATEGIES",
-    "Prompt",
-    "PromptTemplate",
-    "check_prompt_options",
-]
-
 DEFAULT_LIMIT: Final = 24_000
 """Characters of trigger, history and results together."""
 MIN_LIMIT: Final = 2_000

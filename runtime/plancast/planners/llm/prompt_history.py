@@ -9,8 +9,6 @@ from typing import Any
 from plancast.json_values.abbreviate import LEAST, cut, to_json, to_json_within
 from plancast.planners.contract import RunContext, TrajectoryEntry
 
-__all__ = ["history_of", "render_entry"]
-
 _SUMMARY = 1_000
 _BEFORE = 250
 _NOTE = 500

@@ -10,8 +10,6 @@ from typing import Final
 
 from plancast.errors import InvalidPlannerConfig
 
-__all__ = ["DEFAULT_TEMPLATE", "PLACEHOLDERS", "PromptTemplate", "fill", "placeholders"]
-
 _PLACES = """role rules instructions strategy schema plan goal trigger history results tasks events agents
     expected context injected budget time"""
 PLACEHOLDERS: Final = frozenset(_PLACES.split())
