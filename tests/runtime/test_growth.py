@@ -18,7 +18,7 @@ from plancast.decisions.decision import PlannerDecision
 from plancast.plan.requests import Request
 from plancast.planners.contract import RunContext, WakeMode
 from plancast.tasks.model import StepState
-from plancast.tasks.registry import KEPT_STEPS, TaskRegistry
+from plancast.tasks.registry import MAX_FINISHED_STEPS, TaskRegistry
 from plancast.tasks.spec import SpawnSpec
 from plancast.testing import ManualClock, PlancastTest
 from plancast.turn.timers import MAX_ALIASES
@@ -244,13 +244,13 @@ async def test_an_activation_late_in_a_plans_life_reads_its_checkpoint_alone() -
 def test_steps_that_are_done_with_are_not_remembered_without_bound() -> None:
     tasks = TaskRegistry()
     tasks.keep_step("run", "waiting", StepState("group", "task"))
-    for number in range(3 * KEPT_STEPS):
+    for number in range(3 * MAX_FINISHED_STEPS):
         tasks.keep_step("run", f"step-{number}", StepState(resolved=True))
         tasks.prune()
-    assert len(tasks.to_state()["steps"]) == KEPT_STEPS + 1
+    assert len(tasks.to_state()["steps"]) == MAX_FINISHED_STEPS + 1
     assert tasks.step("run", "waiting") is not None
     assert tasks.step("run", "step-0") is None
-    assert tasks.step("run", f"step-{3 * KEPT_STEPS - 1}") is not None
+    assert tasks.step("run", f"step-{3 * MAX_FINISHED_STEPS - 1}") is not None
 
 
 # Finished plans.

@@ -13,6 +13,7 @@ import itertools
 import logging
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -314,53 +315,37 @@ class ResultWaiter:
             logger.debug("a subscription was not closed: %s", error)
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class PendingResult:
     """The result of one plan, for all its waiters in a client."""
 
-    __slots__ = (
-        "__weakref__",
-        "announced",
-        "arrived",
-        "data",
-        "delay",
-        "due",
-        "failure",
-        "hint",
-        "hinted",
-        "key",
-        "missing_since",
-        "plan_id",
-        "revision",
-        "tenant_id",
-        "urgent",
-        "waiters",
-    )
+    plan_id: str
+    tenant_id: str | None = None
+    """Tenant that the plan must have; None: any."""
+    key: str = ""
+    """Correlation id of its checkpoint; the plan's id until that was read."""
+    data: dict[str, Any] | None = None
+    """Data of the final response, once known."""
+    failure: Exception | None = None
+    """Error that ends the wait without a response."""
+    announced: bool = False
+    """The response is sent to this client's inbox."""
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    hint: Subscription | None = None
+    """Receives a hint when the plan's checkpoint is written."""
+    hinted: bool = False
+    revision: int = 0
+    """Revision of the newest checkpoint that was read."""
+    missing_since: float | None = None
+    waiters: int = 0
+    delay: float = 0.0
+    """Seconds between the next two reads."""
+    due: float = 0.0
+    urgent: bool = False
+    """It is queued to be read at once."""
 
-    def __init__(self, plan_id: str, tenant_id: str | None = None) -> None:
-        self.plan_id: str = plan_id
-        self.tenant_id: str | None = tenant_id
-        """Tenant that the plan must have; None: any."""
-        self.key: str = plan_id
-        """Correlation id of its checkpoint."""
-        self.data: dict[str, Any] | None = None
-        """Data of the final response, once known."""
-        self.failure: Exception | None = None
-        """Error that ends the wait without a response."""
-        self.announced: bool = False
-        """The response is sent to this client's inbox."""
-        self.arrived: asyncio.Event = asyncio.Event()
-        self.hint: Subscription | None = None
-        """Receives a hint when the plan's checkpoint is written."""
-        self.hinted: bool = False
-        self.revision: int = 0
-        """Revision of the newest checkpoint that was read."""
-        self.missing_since: float | None = None
-        self.waiters: int = 0
-        self.delay: float = 0.0
-        """Seconds between the next two reads."""
-        self.due: float = 0.0
-        self.urgent: bool = False
-        """It is queued to be read at once."""
+    def __post_init__(self) -> None:
+        self.key = self.key or self.plan_id
 
     def unknown(self, checkpoint: Checkpoint) -> PlanNotFound | None:
         """The error for a plan of another tenant; None when the plan may be shown."""

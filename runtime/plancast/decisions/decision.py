@@ -1,4 +1,4 @@
-"""Decisions: what a planner wants next, as a value, and as read from what a model wrote (seed 004, RF-SDK-015)."""
+"""Decisions of planners: the model, its checks, and the parser for a model's answer (seed 004, RF-SDK-015)."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 MAX_DECISION_BYTES: Final = 512 * 1024
-"""Largest decision, in bytes of JSON: it is committed with the plan, whose checkpoint has 1 MiB."""
+"""Largest decision, in bytes of JSON: it is committed with the plan, whose checkpoint is limited to 1 MiB."""
 
 _MAX_FAULTS: Final = 20
 _ALTERNATIVES: Final = "alternative_actions"
@@ -109,11 +109,11 @@ def _response_format() -> dict[str, Any]:
 
 
 def decision_response_format() -> dict[str, Any]:
-    """The `response_format` by which an OpenAI-compatible API is asked for a decision.
+    """The `response_format` for an OpenAI-compatible API that is to return a decision.
 
-    `strict` is false: strict mode wants every object's keys declared, and the data of events and results is
-    free-form. So an answer may still break the schema, and `parse_decision` judges it. Alternatives are written
-    as plain `anyOf`, which more providers know than `oneOf` with a discriminator. The schema is made once.
+    `strict` is false: strict mode requires every object's keys to be declared, and the data of events and results is
+    free-form. So an answer may still violate the schema, and `parse_decision` checks it. Alternatives are plain
+    `anyOf`, which more providers support than `oneOf` with a discriminator. The schema is built once.
     """
     return dict(_response_format())
 
@@ -132,7 +132,7 @@ def _any_of(schema: Any) -> Any:
 
 
 def parse_decision(text: str, *, drop_bad_alternatives: bool = False) -> PlannerDecision:
-    """Parse the decision in a model's answer; Markdown fences and prose around the JSON object are passed over.
+    """Parse the decision in a model's answer; Markdown fences and prose around the JSON object are skipped.
 
     Of several objects the first with a `next_action` counts.
 
@@ -141,8 +141,8 @@ def parse_decision(text: str, *, drop_bad_alternatives: bool = False) -> Planner
         drop_bad_alternatives: Accept a decision whose only faults are in its alternatives, without them.
 
     Raises:
-        InvalidDecision: there is no such object, or it is no decision; each fault names the field, what was got
-            and what is allowed, such as `next_action.action: got 'publsh', allowed: publish, complete, ...`.
+        InvalidDecision: there is no such object, or it is not a decision; each fault names the field, the value and
+            the allowed values, such as `next_action.action: got 'publsh', allowed: publish, complete, ...`.
     """
     try:
         fields = object_in_text(text, "next_action")
@@ -157,11 +157,11 @@ def parse_decision(text: str, *, drop_bad_alternatives: bool = False) -> Planner
 
 
 def check_decision(decision: object) -> PlannerDecision:
-    """A decision (or its fields) checked anew and with its bounds, whoever made it: what an executor does first.
+    """Validate a decision (or its fields), its size limits included.
 
     Raises:
-        InvalidDecision: as `parse_decision` does; also when data is not JSON or exceeds its bounds, which are
-            `PAUSE_BOUNDS` for a pause's payload and `DATA_BOUNDS` for everything else.
+        InvalidDecision: as in `parse_decision`; also when data is not JSON or exceeds its limits: `PAUSE_BOUNDS` for
+            a pause's payload, `DATA_BOUNDS` for everything else.
     """
     if isinstance(decision, PlannerDecision) and is_checked(decision):
         return decision
@@ -184,12 +184,12 @@ _checked: WeakValueDictionary[int, PlannerDecision] = WeakValueDictionary()
 
 
 def is_checked(decision: PlannerDecision) -> bool:
-    """Whether this very object has come out of `check_decision`: it is read-only throughout, so it still holds."""
+    """Whether `check_decision` has returned this very object; it is deeply read-only, so it is still valid."""
     return _checked.get(id(decision)) is decision
 
 
-def settled(decision: PlannerDecision, fields: Mapping[str, Any]) -> PlannerDecision:
-    """A decision with other fields, which come from its run and so need no check: as well checked as it was."""
+def with_run_fields(decision: PlannerDecision, fields: Mapping[str, Any]) -> PlannerDecision:
+    """Copy a decision with fields of its run, which need no check; the copy counts as checked if the decision did."""
     copy = decision.model_copy(update={name: freeze(value) for name, value in fields.items()})
     return _noted(copy) if is_checked(decision) else copy
 
@@ -200,7 +200,7 @@ def _noted(decision: PlannerDecision) -> PlannerDecision:
 
 
 def _overloads(path: str, value: BaseModel) -> Iterator[str]:
-    """The faults of all data and texts in a decision, an action or a spec."""
+    """Yield the faults of all data and texts in a decision, an action or a spec."""
     for name in type(value).model_fields:
         inner, where = getattr(value, name), at(path, name)
         if name in _BOUNDS or isinstance(inner, str):
@@ -219,11 +219,11 @@ def _reasoned(top: object, action: object) -> bool:
     def read(name: str) -> object:
         return action.get(name) if isinstance(action, Mapping) else getattr(action, name, None)
 
-    said = (top, read("reasoning"), read("reason") if read("action") == PlanAction.WAIT else None)
-    return any(isinstance(text, str) and text.strip() for text in said)
+    texts = (top, read("reasoning"), read("reason") if read("action") == PlanAction.WAIT else None)
+    return any(isinstance(text, str) and text.strip() for text in texts)
 
 
-# Faults in words.
+# Error texts.
 
 _SHOULD = re.compile(r"^\w+ should (?:be|have) ")
 _ENUM = re.compile(r"<\w+\.\w+: ('[^']*')>")
@@ -250,16 +250,16 @@ def _fault(detail: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         return f"{path}: got a field that does not exist, allowed: {', '.join(owner.model_fields)}"
     if kind == "value_error":
-        said = detail["msg"].removeprefix("Value error, ")
-        if said.startswith("got "):
-            return f"{path}: {said}"
-        return f"{path}.{said}" if path else said  # a model's own check, which names the field
+        text = detail["msg"].removeprefix("Value error, ")
+        if text.startswith("got "):
+            return f"{path}: {text}"
+        return f"{path}.{text}" if path else text  # a model's own check, which names the field
     allowed = _ENUM.sub(r"\1", _SHOULD.sub("", detail["msg"]))
     return f"{path or 'the decision'}: got {shown(got)}, allowed: {allowed}"
 
 
 def _placed(location: tuple[int | str, ...]) -> tuple[str, type[PlannerValue]]:
-    """An error's path as the writer knows it, without the union's tags, and the model that its last step is in."""
+    """The path of an error without the union's tags, and the model class that holds its last step."""
     tagged = {"next_action": 1, "alternative_actions": 2}.get(str(location[0]) if location else "", len(location))
     tag, rest = location[tagged : tagged + 1], location[tagged + 1 :]
     path = ""

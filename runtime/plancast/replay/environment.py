@@ -1,4 +1,4 @@
-"""What turns share when they are run again: the app of today, and what the history tells of the world."""
+"""The environment of a replay: the current app, with recorded decisions, models, plans and registry."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.subjects import Subjects
 
-_ELSEWHERE: Final = "a handler looks up another plan, and what it was then is not in the history"
-MOST_BYTES: Final = 1 << 40
-"""Events that are only looked at may have any size."""
+_OTHER_PLAN: Final = "a handler reads another plan, whose state is not in the history"
+MAX_EVENT_BYTES: Final = 1 << 40
+"""No limit: the events are not sent."""
 
 
-class Unknowable(BaseException):
-    """Raised where the history does not tell what a turn has met. No error, so that no handler takes it for one."""
+class NotRecorded(BaseException):
+    """A turn needs a value that the history does not hold. Not an ``Exception``, so that no handler catches it."""
 
 
-class ModelAsked(Unknowable):
-    """Raised in place of a model's answer."""
+class ModelCallNotRecorded(NotRecorded):
+    """A model is called whose answer is not recorded."""
 
 
-class OneMoreDecision(Exception):
-    """Raised when a planner is asked for a decision that was not asked for then."""
+class UnexpectedDecision(Exception):
+    """A planner is asked for a decision that was not made in the recorded turn."""
 
 
 class Script:
-    """What the history tells of the turn that is run: its decisions, and how it failed."""
+    """Recorded decisions, answers of models and failure of the turn that is re-run."""
 
     def __init__(self) -> None:
         self.decisions: list[Mapping[str, Any]] = []
         self.answers: list[Mapping[str, Any] | None] = []
-        """What models have answered handlers, where the timeline has it."""
+        """Answers of models to handlers, if the timeline holds them."""
         self.failure: Exception | None = None
         self.asked = 0
-        """Decisions that were asked for."""
+        """Number of decisions taken so far."""
         self.reply: ReasonReply | None = None
-        """What the next question is answered, so that it counts in the plan's account."""
+        """Reply to the next model request, so that its cost counts as the plan's spend."""
 
     def load(self, entry: Mapping[str, Any]) -> None:
-        """Take up another turn."""
+        """Switch to another turn."""
         self.decisions = list(entry.get("decisions") or ())
         self.answers = list(entry.get("answers") or ())
         self.failure = recorded_failure(entry)
@@ -65,13 +65,13 @@ class Script:
 
 
 class ReplayedPlanner:
-    """A planner that decides, asked again: where it asks a model, what was decided then stands for the answer.
+    """A planner that decides; when it calls a model, the recorded decision is used instead.
 
     Args:
-        planner: As it is today; None where there is no code, so that every decision is the one of then.
+        planner: The current code; None: every decision is the recorded one.
         name: Its name.
         version: Its version.
-        script: What was decided.
+        script: The recorded decisions.
     """
 
     def __init__(self, planner: AutonomousPlanner | None, name: str, version: str, script: Script) -> None:
@@ -85,22 +85,22 @@ class ReplayedPlanner:
         self._script = script
 
     async def next(self, run: RunContext) -> PlannerDecision:
-        """The decision of today's code, or the recorded one."""
+        """The decision of the current code, or the recorded one."""
         recorded = self._script.take()
         if self._planner is not None:
             try:
                 return await self._planner.next(run)
-            except ModelAsked:
+            except ModelCallNotRecorded:
                 pass
         if recorded is None:
-            raise self._script.failure or OneMoreDecision(
-                f"planner {self.name!r} asks for a decision that was not asked for then"
+            raise self._script.failure or UnexpectedDecision(
+                f"planner {self.name!r} makes a decision that was not made then"
             )
         await self._account(recorded.get("calls") or ())
         return PlannerDecision.model_validate(recorded["decision"])
 
     async def _account(self, calls: Iterable[Mapping[str, Any]]) -> None:
-        """Have the plan's account show what the recorded questions took."""
+        """Add the recorded cost of model calls to the plan's spend."""
         metered = CURRENT_REASONER.get()
         for call in calls if metered is not None else ():
             assert metered is not None
@@ -109,8 +109,8 @@ class ReplayedPlanner:
             await metered.complete(ReasonRequest((), "recorded"))
 
 
-class _Taken:
-    """A planner of the app; who decides its plans is asked by the script."""
+class _ReplayedHandlers:
+    """A planner of the app whose deciders are replaced by replayed ones."""
 
     def __init__(self, planner: Planner, deciders: Mapping[int, ReplayedPlanner]) -> None:
         self._planner = planner
@@ -124,8 +124,8 @@ class _Taken:
         return None if real is None else self._deciders[id(real)]
 
 
-class Silent:
-    """``context.reasoner``: no model is asked again."""
+class RecordedReasoner:
+    """``context.reasoner`` that answers from the record and calls no model."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -137,14 +137,14 @@ class Silent:
         answer = self._script.answers.pop(0) if self._script.answers else None
         if answer is not None and CURRENT_REASONER.get() is None:
             return ReasonReply.from_dict(answer)
-        raise ModelAsked("a handler asks a model, and what models answer handlers is not in the history")
+        raise ModelCallNotRecorded("a handler calls a model, and its answer is not in the history")
 
 
-class OtherPlans:
-    """``context.memory``: what was found then is not known.
+class RecordedMemory:
+    """``context.memory`` that only knows the forked plan.
 
     Args:
-        source: The plan that this one was forked from, as far as it matters: its machine.
+        source: Id and machine of the plan that this one was forked from.
     """
 
     def __init__(self, source: Mapping[str, Any] | None = None) -> None:
@@ -152,18 +152,18 @@ class OtherPlans:
 
     async def get_plan_context(self, plan_id: str) -> Any:
         if self._source is None or self._source["plan_id"] != plan_id:
-            raise Unknowable(_ELSEWHERE)
+            raise NotRecorded(_OTHER_PLAN)
         return self._source
 
     async def get_plan_by_correlation(self, correlation_id: str) -> Any:
-        raise Unknowable(_ELSEWHERE)
+        raise NotRecorded(_OTHER_PLAN)
 
     async def store_plan_context(self, *args: Any, **fields: Any) -> Any:
-        raise Unknowable(_ELSEWHERE)
+        raise NotRecorded(_OTHER_PLAN)
 
 
-class Definitions:
-    """``context.registry``: what the app itself declares, and what else was given."""
+class RecordedRegistry:
+    """``context.registry`` with the definitions of the app and further ones."""
 
     def __init__(self, app: App | None, more: Iterable[EventDefinition], agents: Iterable[AgentDefinition]) -> None:
         declared = [] if app is None else list(_declared(app))
@@ -172,7 +172,7 @@ class Definitions:
         found = {each.agent_id: each for each in [*(agent for _, agent in declared), *agents]}
         consumed = {event_type for agent in found.values() for event_type in agent.consumes}
         others = [each.event_type for each in self._events if each.event_type not in consumed]
-        if others:  # whoever acted on them then
+        if others:  # stands in for agents that are gone
             found["unknown"] = AgentDefinition("unknown", "unknown", others)
         self._agents = sorted(found.values(), key=lambda each: each.agent_id)
 
@@ -211,25 +211,24 @@ def environment_of(
     agents: Iterable[AgentDefinition] = (),
     source: Mapping[str, Any] | None = None,
 ) -> TurnEnvironment:
-    """What turns of an app share when they are run again.
+    """The environment for a replay with an app.
 
     Args:
-        app: The code of today.
-        script: Where the recorded decisions come from.
-        prefer: Name and version of the planner that began the plan; one of the app that is retiring takes its goal
-            as it did then.
+        app: The current code.
+        script: Source of the recorded decisions.
+        prefer: Name and version of the planner that began the plan; if it is retiring, it gets its goal back.
         settings: ``plans``, as in the deployment.
-        events: Further events that agents act on.
+        events: Further events that agents handle.
         agents: Further agents.
-        source: See :class:`OtherPlans`.
+        source: See :class:`RecordedMemory`.
     """
-    environment = _bare(app, script, settings, Definitions(app, events, agents), source)
+    environment = _environment(app, script, settings, RecordedRegistry(app, events, agents), source)
     deciders = {id(each): ReplayedPlanner(each, each.name, version_of(each), script) for each in app.deciders()}
-    goals: dict[str, Any] = {goal: _Taken(planner, deciders) for goal, planner in environment.goals.items()}
+    goals: dict[str, Any] = {goal: _ReplayedHandlers(planner, deciders) for goal, planner in environment.goals.items()}
     for planner in app.retiring:
         if prefer in ((planner.name, planner.version), *_decided_by(planner)):
-            goals |= {goal: _Taken(planner, deciders) for goal in planner.goals}
-    _put(environment, goals=goals, deciders={(each.name, each.version): each for each in deciders.values()})
+            goals |= {goal: _ReplayedHandlers(planner, deciders) for goal in planner.goals}
+    _set_fields(environment, goals=goals, deciders={(each.name, each.version): each for each in deciders.values()})
     return environment
 
 
@@ -248,18 +247,18 @@ def environment_without_app(
     events: Iterable[EventDefinition] = (),
     source: Mapping[str, Any] | None = None,
 ) -> TurnEnvironment:
-    """The same where there is no code: a plan's machine, or its recorded decisions, are all that moves it.
+    """The environment for a replay without an app, by the plan's machine or its recorded decisions.
 
     Args:
-        script: Where the recorded decisions come from.
-        plan: The plan's fields: who ran it.
-        machine: The one that it began with.
+        script: Source of the recorded decisions.
+        plan: The plan's fields.
+        machine: The machine that it began with.
         goals: Event types that begin child plans.
         settings: ``plans``, as in the deployment.
-        events: What agents act on.
-        source: See :class:`OtherPlans`.
+        events: Events that agents handle.
+        source: See :class:`RecordedMemory`.
     """
-    environment = _bare(App("unknown"), script, settings, Definitions(None, events, ()), source)
+    environment = _environment(App("unknown"), script, settings, RecordedRegistry(None, events, ()), source)
     version = str(plan.get("planner_version") or "1")
     planner = Planner(str(plan.get("planner") or "unknown"), version=version)
     goal, decider = str(plan.get("goal_event") or ""), str(plan.get("decider") or "")
@@ -269,7 +268,7 @@ def environment_without_app(
         planner.add_goal(goal, decided_by=decides[decider, version])
     elif goal and machine is not None:
         planner.add_goal(goal, machine.states)
-    _put(
+    _set_fields(
         environment,
         goals=dict.fromkeys((*goals, *planner.goals), planner),
         planners={(planner.name, version): planner},
@@ -279,29 +278,33 @@ def environment_without_app(
     return environment
 
 
-def _bare(
-    app: App, script: Script, settings: PlanSettings | None, registry: Definitions, source: Mapping[str, Any] | None
+def _environment(
+    app: App,
+    script: Script,
+    settings: PlanSettings | None,
+    registry: RecordedRegistry,
+    source: Mapping[str, Any] | None,
 ) -> TurnEnvironment:
     return TurnEnvironment(
         app=app,
         subjects=Subjects(),
         encode=lambda event: (codec.encode(event), codec.MSGPACK_TYPE),
-        memory=OtherPlans(source),
+        memory=RecordedMemory(source),
         settings=settings or PlanSettings(),
-        max_event_bytes=MOST_BYTES,
+        max_event_bytes=MAX_EVENT_BYTES,
         registry=registry,
         toolkit=Toolkit(registry),
-        reasoner=Silent(script),
+        reasoner=RecordedReasoner(script),
     )
 
 
-def _put(environment: TurnEnvironment, **fields: Any) -> None:
+def _set_fields(environment: TurnEnvironment, **fields: Any) -> None:
     for name, value in fields.items():
         object.__setattr__(environment, name, value)
 
 
 def recorded_failure(entry: Mapping[str, Any]) -> Exception | None:
-    """The error by which a turn failed then, as it is told by the turn's entry; None when it did not."""
+    """The error of a failed turn, rebuilt from its entry; None when it did not fail."""
     prefix = "the turn failed: "
     name = next((note.removeprefix(prefix) for note in entry.get("notes") or () if note.startswith(prefix)), None)
     if name is None:

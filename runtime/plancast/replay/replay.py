@@ -1,4 +1,4 @@
-"""A plan's history, re-run through the pure core: what the code of today makes of it, and the plan at any revision."""
+"""Replays a plan's history with the current code, and rebuilds the plan at any revision."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from plancast_bus.ports.effects import Effect
 __all__ = ["Outcome", "PlanAt", "RecordedPlan", "Replay", "ReplayOptions", "ReplayedTurn", "replay", "state_at", "walk"]
 
 STORED = "plan"
-"""Where differences from the stored plan are, in paths."""
+"""First part of the paths of differences from the stored plan."""
 
 
 @dataclass(frozen=True)
 class RecordedPlan:
-    """What is stored of a plan, as far as a replay needs it."""
+    """The stored parts of a plan that a replay needs."""
 
     correlation_id: str
     state: Mapping[str, Any]
@@ -41,9 +41,9 @@ class RecordedPlan:
     history: Sequence[Mapping[str, Any]]
     """Its timeline, oldest first."""
     machine: Machine | None = None
-    """The state machine that it began with; None where it has none."""
+    """The state machine that it began with; None when it has none."""
     outbox: tuple[Effect, ...] | None = None
-    """The effects of its last turn; None: not known."""
+    """Effects of its last turn; None: unknown."""
 
     @property
     def plan_id(self) -> str:
@@ -52,45 +52,44 @@ class RecordedPlan:
 
     @property
     def revision(self) -> int:
-        """The newest one."""
+        """The newest revision."""
         return int(self.history[-1]["revision"]) if self.history else 0
 
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """By what a history is re-run."""
+    """Code, settings and registry of a replay."""
 
     app: App | None = None
-    """The code of today. None: the plan's own machine and its recorded decisions alone, which tells of plans that
-    handlers move only as far as their machine would have done the same."""
+    """The current code. None: only the plan's own machine and its recorded decisions; then moves that a handler made
+    otherwise than the machine are unknown."""
     machine: Which = "then"
-    """The state machine that the plan began with, or the one that its goal has today."""
+    """The state machine that the plan began with, or the one that its goal has now."""
     settings: PlanSettings = field(default_factory=PlanSettings)
-    """As in the deployment: how many early events are kept."""
+    """As in the deployment: the limit of early events."""
     events: Sequence[EventDefinition] = ()
-    """Events that agents outside the app act on: what answers them."""
+    """Events that agents outside the app handle, with their response events."""
     agents: Sequence[AgentDefinition] = ()
     goals: Sequence[str] = ()
-    """Without an app: event types that begin child plans."""
+    """Without an app: event types that start child plans."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A turn of a walk through a history."""
+    """One turn of a replay."""
 
     turn: ReplayedTurn
     entry: Mapping[str, Any]
     state: bytes | None
-    """The plan's fields after it, packed; None when they are not known."""
+    """The plan's packed fields after the turn; None when unknown."""
     machine: Machine | None
-    """The plan's state machine then."""
+    """The plan's state machine after the turn."""
     asked: Mapping[str, Mapping[str, Any]]
-    """The events by which the open requests were asked, by request id; what people were asked, under
-    ``plan.waiting_for_input``."""
+    """Events that sent the open requests, by request id; a WAIT's event under ``plan.waiting_for_input``."""
 
 
 async def replay(plan: RecordedPlan, options: ReplayOptions | None = None) -> Replay:
-    """Re-run a plan's history. Handlers of the app are run; what they do in the world by themselves is done again.
+    """Re-run a plan's history. Handlers of the app are run: side effects of their own happen again.
 
     Raises:
         CannotReplay: the beginning of the history is gone.
@@ -101,36 +100,36 @@ async def replay(plan: RecordedPlan, options: ReplayOptions | None = None) -> Re
 
 
 async def state_at(plan: RecordedPlan, revision: int, options: ReplayOptions | None = None) -> PlanAt:
-    """The plan as it was after a turn.
+    """The plan after one of its turns.
 
     Raises:
         UnknownRevision: there was no such turn, or it is gone from the history.
     """
     entry = entry_of(plan, revision)
     event = entry.get("event") or {}
-    told = PlanAt(
+    at = PlanAt(
         revision, float(entry["time"]), str(event.get("type", "")), str(entry.get("status", "")),
         str(entry.get("state", "")), tuple(entry.get("path") or ()), known=False,
     )  # fmt: skip
     if revision == plan.revision:
-        return _known(told, dict(plan.state))
+        return _known(at, dict(plan.state))
     try:
         steps = [step async for step in walk(plan, options)]
     except CannotReplay as error:
-        return replace(told, why=str(error))
+        return replace(at, why=str(error))
     step = steps[revision - 1]
     if step.state is None:
-        return replace(told, why=step.turn.why or f"the code of today does not lead to revision {revision}")
-    if (doubt := doubt_of(steps, revision)) is not None:
-        return replace(told, why=f"the code of today differs at revision {doubt.revision}")
-    return _known(told, codec.unpack(step.state))
+        return replace(at, why=step.turn.why or f"the current code does not lead to revision {revision}")
+    if (doubt := diverging_turn(steps, revision)) is not None:
+        return replace(at, why=f"the current code differs at revision {doubt.revision}")
+    return _known(at, codec.unpack(step.state))
 
 
-def doubt_of(steps: Sequence[Step], revision: int) -> ReplayedTurn | None:
-    """The turn for which what a whole walk has found at a revision may not be what was there; None when it is.
+def diverging_turn(steps: Sequence[Step], revision: int) -> ReplayedTurn | None:
+    """The turn that makes the state of a replay at this revision doubtful; None when it is reliable.
 
-    That is one up to the revision that differs; or the last one, when every turn was the same by its entry and the plan
-    that is stored has other fields: then nobody knows since when.
+    That is the first turn that differs, up to the revision; or the last turn, when all entries are the same but the
+    stored plan has other fields: then the first deviation is unknown.
     """
     for step in steps:
         stored = step is steps[-1] and any(each.path.startswith(STORED) for each in step.turn.differences)
@@ -139,14 +138,14 @@ def doubt_of(steps: Sequence[Step], revision: int) -> ReplayedTurn | None:
     return None
 
 
-def _known(told: PlanAt, state: dict[str, Any]) -> PlanAt:
+def _known(at: PlanAt, state: dict[str, Any]) -> PlanAt:
     state.pop("machine", None)
     results, goal_data = dict(state.get("results") or {}), dict(state.get("goal_data") or {})
-    return replace(told, known=True, results=results, goal_data=goal_data, state=state)
+    return replace(at, known=True, results=results, goal_data=goal_data, state=state)
 
 
 def entry_of(plan: RecordedPlan, revision: int) -> Mapping[str, Any]:
-    """A turn in a plan's timeline.
+    """The entry of a turn in a plan's timeline.
 
     Raises:
         UnknownRevision: there was no such turn, or it is gone.
@@ -167,19 +166,15 @@ def entry_of(plan: RecordedPlan, revision: int) -> Mapping[str, Any]:
 
 
 async def walk(plan: RecordedPlan, options: ReplayOptions | None = None) -> AsyncIterator[Step]:
-    """Re-run a plan's history, turn by turn. What follows a turn that has led elsewhere is unknown.
-
-    Args:
-        plan: What is stored of it.
-        options: By what it is re-run.
+    """Re-run a plan's history, turn by turn. Turns after one that leads to another state are unknown.
 
     Raises:
         CannotReplay: the beginning of the history is gone.
     """
     _require_beginning(plan)
-    walking = _Walking(plan, options or ReplayOptions())
+    walk_state = _Walk(plan, options or ReplayOptions())
     for entry in plan.history:
-        yield await walking.take(entry, compare=entry is plan.history[-1])
+        yield await walk_state.take(entry, compare=entry is plan.history[-1])
 
 
 def _require_beginning(plan: RecordedPlan) -> None:
@@ -190,20 +185,20 @@ def _require_beginning(plan: RecordedPlan) -> None:
         raise CannotReplay(plan.plan_id, 1, "a part of its history is gone")
 
 
-class _Walking:
-    """Where a walk through a history stands."""
+class _Walk:
+    """State of a replay between two turns."""
 
     def __init__(self, plan: RecordedPlan, options: ReplayOptions) -> None:
         self._plan = plan
         self._options = options
         self._script = Script()
         self._source = self._forked_from()
-        self._events = [*_learned(plan), *self._options.events]
+        self._events = [*_observed_events(plan), *self._options.events]
         self._state: bytes | None = None
         self._machine = plan.machine if options.machine == "then" or options.app is None else None
         self._asked: dict[str, Mapping[str, Any]] = {}
-        self._astray = ""
-        """Why nothing is known any more."""
+        self._diverged = ""
+        """Why the remaining turns are unknown; empty while they are not."""
         if options.app is None:
             self._environment = self._without_app()
         else:
@@ -214,9 +209,9 @@ class _Walking:
             )  # fmt: skip
 
     async def take(self, entry: Mapping[str, Any], *, compare: bool) -> Step:
-        """Run the next turn."""
-        if self._astray:
-            return self._step(entry, Outcome.UNKNOWN, self._astray)
+        """Re-run the next turn."""
+        if self._diverged:
+            return self._step(entry, Outcome.UNKNOWN, self._diverged)
         done = await self._rerun(self._environment, entry)
         outcome, why = Outcome.SAME, done.why
         if why and done.plan is None and self._options.app is not None:
@@ -224,7 +219,7 @@ class _Walking:
         if done.why:
             outcome, why = Outcome.UNKNOWN, done.why
         elif done.differences and self._options.app is None:
-            outcome, why = Outcome.UNKNOWN, "the plan's machine alone does not lead here: it takes the app to tell"
+            outcome, why = Outcome.UNKNOWN, "the plan's machine alone does not lead here; the replay needs the app"
             done = Rerun(why=why)
         elif done.differences:
             outcome, why = Outcome.DIFFERS, ""
@@ -234,15 +229,15 @@ class _Walking:
             found = self._compare_stored(done)
             outcome = Outcome.DIFFERS if found else outcome
             if found and self._options.app is None:
-                outcome, why, found = Outcome.UNKNOWN, "what was stored cannot be told without the app", []
+                outcome, why, found = Outcome.UNKNOWN, "the stored plan can only be compared with the app", []
         return self._step(entry, outcome, why, found)
 
     def _go_on(self, entry: Mapping[str, Any], done: Rerun) -> None:
         plan = done.plan
         if plan is None:
             self._state, self._asked = None, {}
-            told = "where the code of today leads elsewhere" if done.differences else "of which nothing is known"
-            self._astray = f"it follows revision {entry['revision']}, {told}"
+            why = "where the current code leads elsewhere" if done.differences else "which is unknown"
+            self._diverged = f"it follows revision {entry['revision']}, {why}"
             return
         self._machine = plan.machine if plan.state_machine else None
         self._state = codec.pack(to_state(plan))
@@ -262,7 +257,7 @@ class _Walking:
         return await rerun(environment, self._script, entry, self._state, self._machine, self._plan.correlation_id)
 
     async def _as_recorded(self, entry: Mapping[str, Any], why: str) -> Rerun:
-        """A turn of which the app cannot tell, by the plan's machine alone; known when that leads where it led then."""
+        """Re-run a turn that the app cannot, by the plan's machine alone; known if that leads to the recorded state."""
         before = codec.unpack(self._state) if self._state is not None else None
         machine, self._machine = self._machine, self._machine or self._plan.machine
         done = await self._rerun(self._without_app(before), entry)
@@ -286,7 +281,7 @@ class _Walking:
         return [*self._options.goals, *(app.goals if app is not None else ())]
 
     def _forked_from(self) -> dict[str, Any] | None:
-        """What a fork took from its source, beside what its first event says: the machine."""
+        """The machine of the forked plan, which the fork's first event does not hold."""
         event = self._plan.history[0].get("event") or {}
         if event.get("type") != FORK:
             return None
@@ -298,7 +293,7 @@ class _Walking:
         return {"plan_id": event["data"]["plan_id"], "state_machine": dict(machine.states) if machine else {}}
 
     def _compare_stored(self, done: Rerun) -> list[Difference]:
-        """Where the plan, and what its last turn has sent, differ from what is stored."""
+        """Differences of the plan and its last turn's events from the stored ones."""
         assert self._state is not None
         found = differences(STORED, _comparable(self._plan.state), _comparable(codec.unpack(self._state)))
         if self._plan.outbox is not None:
@@ -306,8 +301,8 @@ class _Walking:
         return found
 
 
-def _learned(plan: RecordedPlan) -> list[EventDefinition]:
-    """What has answered the plan's requests: how agents outside the app had declared them."""
+def _observed_events(plan: RecordedPlan) -> list[EventDefinition]:
+    """Definitions of events outside the app, from the answers to the plan's requests."""
     asked = {event_id: event_type for entry in plan.history for event_type, event_id in entry.get("sent") or ()}
     answers: dict[str, str] = {}
     for event in (entry.get("event") or {} for entry in plan.history):
@@ -319,7 +314,7 @@ def _learned(plan: RecordedPlan) -> list[EventDefinition]:
 
 
 def _comparable(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan's fields without what hangs on the host or is no matter of behaviour."""
+    """A plan's fields without those that depend on the host or do not affect behaviour."""
     left_out = ("machine", "state_machine", "planner_version", "requests", "trace_id")
     fields: dict[str, Any] = {name: value for name, value in state.items() if name not in left_out}
     requests = {key: Request(*value) for key, value in (state.get("requests") or {}).items()}
@@ -329,7 +324,7 @@ def _comparable(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _comparable_events(effects: Sequence[Effect]) -> dict[str, dict[str, Any]]:
-    """The events among effects, by their ids, without the trace that they belong to."""
+    """The events among effects by id, without trace ids."""
     return {
         event_id: {name: value for name, value in event.items() if name != "trace_id"}
         for event_id, event in sent_events(effects).items()

@@ -1,4 +1,4 @@
-"""What a replay finds: values, for people and as JSON."""
+"""Results of a replay: outcome and differences of each turn, and a plan at a revision."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from typing import Any, Literal
 from plancast.json_values.diff import Difference
 
 Which = Literal["then", "now"]
-"""Which state machine a history is re-run with."""
+"""State machine of a replay: the plan's own, or the one that its goal has now."""
 
 
 class Outcome(StrEnum):
-    """What a replay finds of a turn, or of a plan."""
+    """Outcome of the replay of a turn or a plan."""
 
     SAME = "same"
-    """The code of today does what was done then."""
+    """The current code does the same."""
     DIFFERS = "differs"
     UNKNOWN = "unknown"
-    """The history does not tell."""
+    """The history does not show it."""
 
 
 @dataclass(frozen=True)
 class ReplayedTurn:
-    """A turn that was run again."""
+    """The replay of one turn."""
 
     revision: int
     time: float
-    """When it was, seconds since the epoch, UTC."""
+    """Time of the turn, seconds since the epoch, UTC."""
     event_type: str
     outcome: Outcome
     why: str = ""
-    """Why it is unknown, or what else is to be said."""
+    """Why it is unknown, or a remark."""
     differences: tuple[Difference, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        told = {
+        """The fields as JSON-able values."""
+        fields = {
             "revision": self.revision,
             "time": self.time,
             "event": self.event_type,
@@ -45,12 +45,12 @@ class ReplayedTurn:
             "why": self.why,
             "differences": [each.to_dict() for each in self.differences],
         }
-        return {name: value for name, value in told.items() if value not in ("", [])}
+        return {name: value for name, value in fields.items() if value not in ("", [])}
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What the code of today makes of a plan's history."""
+    """The replay of a plan's history with the current code."""
 
     plan_id: str
     machine: Which
@@ -58,17 +58,17 @@ class Replay:
 
     @property
     def outcome(self) -> Outcome:
-        """Differs when a turn does; else unknown when one is; else the same."""
+        """DIFFERS if any turn differs; else UNKNOWN if any is unknown; else SAME."""
         found = {turn.outcome for turn in self.turns}
         return next((each for each in (Outcome.DIFFERS, Outcome.UNKNOWN) if each in found), Outcome.SAME)
 
     @property
     def first(self) -> ReplayedTurn | None:
-        """The first turn that is not the same."""
+        """The first turn whose outcome is not SAME."""
         return next((turn for turn in self.turns if turn.outcome is not Outcome.SAME), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+        """The fields as JSON-able values."""
         return {
             "plan_id": self.plan_id,
             "outcome": str(self.outcome),
@@ -79,18 +79,18 @@ class Replay:
 
 @dataclass(frozen=True)
 class PlanAt:
-    """A plan as it was after a turn."""
+    """A plan after one of its turns."""
 
     revision: int
     time: float
-    """When the turn was, seconds since the epoch, UTC."""
+    """Time of the turn, seconds since the epoch, UTC."""
     event_type: str
     status: str
     current_state: str
     path: tuple[str, ...]
     """States entered in the turn."""
     known: bool
-    """Whether the rest is known; else it is None, and ``why`` says why."""
+    """Whether the remaining fields are known; if not, they are None and ``why`` holds the reason."""
     why: str = ""
     results: dict[str, Any] | None = None
     goal_data: dict[str, Any] | None = None
@@ -98,6 +98,6 @@ class PlanAt:
     """All fields, as ``plancast.plan.serialization.to_state`` writes them."""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        told = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "event_type"}
-        return told | {"event": self.event_type, "path": list(self.path)}
+        """The fields as JSON-able values."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "event_type"}
+        return fields | {"event": self.event_type, "path": list(self.path)}

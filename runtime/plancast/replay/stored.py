@@ -1,4 +1,4 @@
-"""Replays and forks of stored plans: what a replay is given is read from the stores, and a fork's event is sent."""
+"""Replays and forks of stored plans: reads the history from the stores, and sends the event of a fork."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plancast.agents.registry import AgentRegistry
 from plancast.errors import CannotReplay, ForeignPlan
 from plancast.json_values.normalize import plain
 from plancast.plan.control_events import FORK
-from plancast.replay.replay import RecordedPlan, ReplayOptions, Step, doubt_of, entry_of, walk
+from plancast.replay.replay import RecordedPlan, ReplayOptions, Step, diverging_turn, entry_of, walk
 from plancast.replay.report import ReplayedTurn, Which
 from plancast.settings import Settings
 from plancast.state_machine.machine import Machine
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from plancast_bus.ports.bus import Bus
 
 _AT_ONCE: Final = 0.0
-"""When a fork is due: long ago, by whatever clock."""
-_TOLD: Final = 3
-"""Differences that an error names."""
+"""Due time of a fork: in the past for every clock."""
+_SHOWN: Final = 3
+"""Differences that an error lists."""
 
 
 async def recorded_plan(bus: Bus, checkpoint: Checkpoint) -> RecordedPlan:
-    """What is stored of a plan.
+    """Load a plan and its history from the stores.
 
     Raises:
         CannotReplay: its state machine is gone from the store.
@@ -41,7 +41,7 @@ async def recorded_plan(bus: Bus, checkpoint: Checkpoint) -> RecordedPlan:
     """
     key = checkpoint.correlation_id
     history = [unpack(entry) for entry in await bus.checkpoints.history(key)]
-    history = [entry for entry in history if entry["revision"] <= checkpoint.revision]  # it may have gone on meanwhile
+    history = [entry for entry in history if entry["revision"] <= checkpoint.revision]  # the plan may have moved since
     state: dict[str, Any] = unpack(checkpoint.state)
     digest, machine = state.pop("machine", None), None
     if digest:
@@ -55,7 +55,7 @@ async def recorded_plan(bus: Bus, checkpoint: Checkpoint) -> RecordedPlan:
 async def options_of(
     bus: Bus, app: App | None = None, *, machine: Which = "then", settings: Settings | None = None
 ) -> ReplayOptions:
-    """Options for a replay of what is stored here: what agents act on now stands for what they acted on then.
+    """Options for a replay of stored plans; the current registry stands in for the registry of then.
 
     Raises:
         BusUnavailable: the registry cannot be reached.
@@ -81,7 +81,7 @@ async def send_fork(
     correlation_id: str | None = None,
     notify: str = "",
 ) -> str:
-    """Have a plan begin where another one stood; returns its id when that is durable.
+    """Start a fork of a plan; returns the new plan's id when the event is durable.
 
     Raises:
         UnknownRevision, PlanFinished, CannotReplay, ForeignPlan, PayloadTooLarge, BusUnavailable: see
@@ -98,9 +98,7 @@ async def send_fork(
     given = None if data is None else plain(dict(data))
     event = fork_event(fork_id, revision, state, step.asked if step else {}, data=given, notify=notify)
     payload, content_type = bus.encode(event)
-    limit = (
-        BusSettings().max_event_bytes // 2
-    )  # the fork's first checkpoint has the state twice: as it is, and in its timeline
+    limit = BusSettings().max_event_bytes // 2  # the first checkpoint holds the state twice: itself and in the timeline
     if len(payload) > limit:
         raise PayloadTooLarge(
             f"plan {plan.plan_id} has {len(payload)} bytes at revision {revision}; forks take {limit}"
@@ -110,7 +108,7 @@ async def send_fork(
 
 
 async def _plan_at(plan: RecordedPlan, revision: int, options: ReplayOptions) -> tuple[dict[str, Any], Step | None]:
-    """The plan's fields at a revision, and the walk's step there."""
+    """The plan's fields at a revision, and the step of the replay there."""
     newest = revision == plan.revision
     try:
         steps = [step async for step in walk(plan, options)]
@@ -118,35 +116,33 @@ async def _plan_at(plan: RecordedPlan, revision: int, options: ReplayOptions) ->
         if newest:
             return dict(plan.state), None
         raise
-    step, doubt = steps[revision - 1], doubt_of(steps, revision)
+    step, doubt = steps[revision - 1], diverging_turn(steps, revision)
     if newest:
         return dict(plan.state), step
     if doubt is not None:
         raise CannotReplay(plan.plan_id, revision, _differing(doubt))
     if step.state is None:
-        hint = "" if options.app is not None else "; name the app to have its code run"
+        hint = "" if options.app is not None else "; name the app to run its code"
         raise CannotReplay(plan.plan_id, revision, f"{step.turn.why}{hint}")
     return unpack(step.state), step
 
 
 def _differing(turn: ReplayedTurn) -> str:
-    found = [f"{each.path} was {each.then!r:.100}, is {each.now!r:.100}" for each in turn.differences[:_TOLD]]
-    return f"the code of today differs at revision {turn.revision}: {'; '.join(found)}"
+    found = [f"{each.path} was {each.then!r:.100}, is {each.now!r:.100}" for each in turn.differences[:_SHOWN]]
+    return f"the current code differs at revision {turn.revision}: {'; '.join(found)}"
 
 
 async def _is_forked(bus: Bus, fork_id: str, plan_id: str, revision: int) -> bool:
-    """Whether this very fork was begun already.
+    """Whether the same fork was started already.
 
     Raises:
-        ForeignPlan: the correlation id is another plan's.
+        ForeignPlan: another plan has the correlation id.
     """
     entries = await bus.checkpoints.history(fork_id)
     if not entries:
         return False
     event = unpack(entries[0]).get("event") or {}
-    said = event.get("data") if event.get("type") == FORK else None
-    if isinstance(said, dict) and (said.get("plan_id"), said.get("revision")) == (plan_id, revision):
+    data = event.get("data") if event.get("type") == FORK else None
+    if isinstance(data, dict) and (data.get("plan_id"), data.get("revision")) == (plan_id, revision):
         return True
-    raise ForeignPlan(
-        f"the correlation id {fork_id!r} is another plan's; a fork of plan {plan_id} takes one of its own"
-    )
+    raise ForeignPlan(f"another plan has the correlation id {fork_id!r}; a fork of plan {plan_id} needs its own")

@@ -1,4 +1,4 @@
-"""A turn of a plan's history, run again as the code of today would: with its event, time and ids as they were then."""
+"""Re-runs one turn of a plan's history with the current code, with the recorded event, time and ids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from plancast.json_values.diff import Difference, differences
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import FORK
-from plancast.replay.environment import Script, Unknowable, recorded_failure
+from plancast.replay.environment import NotRecorded, Script, recorded_failure
 from plancast.state_machine.machine import Machine
 from plancast.turn.turn import Turn, TurnEnvironment, TurnOutcome
 from plancast_bus.events import codec
@@ -17,34 +17,34 @@ from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.ports.effects import Effect, Publish, Respond
 
 _COMPARED: Final = ("from", "path", "state", "status", "error", "pause_reason", "notes")
-_UNSURE: Final = frozenset(("withdraw", "seal_history"))
-"""Effects that hang on what a host knew beside the plan: where a request rests, how long the timeline is."""
-_ASTRAY: Final = ("from", "path", "state", "status", "sent")
-"""Where a turn differs that has left the plan elsewhere: what came afterwards was not meant for it."""
-_OUTSIDE_NAMES: Final = frozenset(("PayloadTooLarge", "ModelUnavailable", "ReasonerUnavailable", "InvalidEnvelope"))
+_HOST_DEPENDENT: Final = frozenset(("withdraw", "seal_history"))
+"""Effects that depend on the host beside the plan: a request's sequence, the length of the timeline."""
+_DIVERGING: Final = ("from", "path", "state", "status", "sent")
+"""Differences in these fields leave the plan in another state, so that later events do not fit it."""
+_OUTSIDE_ERRORS: Final = frozenset(("PayloadTooLarge", "ModelUnavailable", "ReasonerUnavailable", "InvalidEnvelope"))
 _OUTSIDE_TEXTS: Final = (
     "deadline_exceeded: the turn for ",
     "the event could not be handled in ",
     "the process of its plan host ended ",
 )
-"""By which a failure is known that a turn did not bring about by itself."""
+"""Beginnings of errors that have causes outside the turn."""
 
 
 @dataclass
 class Rerun:
-    """What came of a turn that was run again."""
+    """The result of re-running a turn."""
 
     differences: list[Difference] = field(default_factory=list)
     why: str = ""
-    """Why it cannot be told whether it is the same; empty when it can."""
+    """Why the comparison is impossible; empty when it is not."""
     plan: PlanContext | None = None
-    """The plan after it; None when that is not known."""
+    """The plan after the turn; None when unknown."""
     effects: tuple[Effect, ...] = ()
     event: EventEnvelope | None = None
 
 
 class _Turn(Turn):
-    """A turn whose plan begins with a machine that is given, whatever its goal has today."""
+    """A turn whose plan begins with a given machine instead of its goal's current one."""
 
     begins_with: Machine | None = None
 
@@ -67,15 +67,15 @@ async def rerun(
     machine: Machine | None,
     correlation_id: str,
 ) -> Rerun:
-    """Run a turn again.
+    """Re-run a turn.
 
     Args:
-        environment: What it meets.
-        script: Where the environment takes recorded decisions from.
-        entry: The turn in the plan's timeline.
-        before: The plan's fields before it, packed; None for the first turn.
-        machine: The plan's, or the one that it is to begin with (None: the one that its goal has today).
-        correlation_id: Under which its events come.
+        environment: The environment of the replay.
+        script: Source of the environment's recorded decisions.
+        entry: The turn's entry in the timeline.
+        before: The plan's packed fields before the turn; None for the first turn.
+        machine: The plan's, or the one to begin with (None: its goal's current one).
+        correlation_id: Correlation id of the plan's events.
     """
     script.load(entry)
     event = EventEnvelope.model_validate(entry["event"])
@@ -93,34 +93,34 @@ async def rerun(
 
     try:
         done = first = await _run(turn)
-    except Unknowable as unknowable:
+    except NotRecorded as unknowable:
         return Rerun(why=str(unknowable), event=event)
     found = _compare(entry, done)
     if not found:
-        return _taken(done)
+        return _result(done)
     failure = recorded_failure(entry)
     if failure is not None and _from_outside(failure):
         failed = turn()
         done = _Done(failed, await failed.fail(failure))
         if not _compare(entry, done):
-            return _taken(done, why=f"it failed for a reason outside the plan: {failure}")
+            return _result(done, why=f"it failed for a reason outside the plan: {failure}")
     if before is None and entry.get("status") == "cancelled":
         cancelled = turn()
         done = _Done(cancelled, await cancelled.cancel(str(entry.get("error") or "")))
         if not _compare(entry, done):
-            return _taken(done, why="a cancellation has interrupted the goal's handler")
-    differs = _taken(first)
+            return _result(done, why="a cancellation has interrupted the goal's handler")
+    differs = _result(first)
     differs.differences = found
-    if first.verdict is not TurnOutcome.COMMIT or any(each.path.startswith(_ASTRAY) for each in found):
+    if first.verdict is not TurnOutcome.COMMIT or any(each.path.startswith(_DIVERGING) for each in found):
         differs.plan = None
     return differs
 
 
 async def _run(turn: Callable[[], Turn]) -> _Done:
-    """Run a turn as a plan actor does: one that raises fails its plan.
+    """Run a turn as a plan actor does: an error fails the plan.
 
     Raises:
-        Unknowable: what it does hangs on what the history does not tell.
+        NotRecorded: the turn depends on something that the history does not show.
     """
     first = turn()
     try:
@@ -130,16 +130,16 @@ async def _run(turn: Callable[[], Turn]) -> _Done:
         return _Done(failed, await failed.fail(error))
 
 
-def _taken(done: _Done, why: str = "") -> Rerun:
+def _result(done: _Done, why: str = "") -> Rerun:
     return Rerun(why=why, plan=done.turn.plan, effects=tuple(done.turn.effects), event=done.turn.event)
 
 
 def _from_outside(failure: Exception) -> bool:
-    return type(failure).__name__ in _OUTSIDE_NAMES or str(failure).startswith(_OUTSIDE_TEXTS)
+    return type(failure).__name__ in _OUTSIDE_ERRORS or str(failure).startswith(_OUTSIDE_TEXTS)
 
 
 def _compare(entry: Mapping[str, Any], done: _Done) -> list[Difference]:
-    """Where a turn differs from what was recorded of it."""
+    """The differences between a turn and its recorded entry."""
     if done.verdict is not TurnOutcome.COMMIT:
         return [Difference("turn", "taken", f"not taken: {done.turn.reason or 'the plan does not begin'}")]
     now: dict[str, Any] = codec.unpack(codec.pack(done.turn.entry()))
@@ -158,7 +158,7 @@ def _types(entry: Mapping[str, Any]) -> list[Any]:
 
 
 def _kinds(entry: Mapping[str, Any]) -> list[Any]:
-    return [kind for kind in entry.get("effects") or () if kind not in _UNSURE]
+    return [kind for kind in entry.get("effects") or () if kind not in _HOST_DEPENDENT]
 
 
 def _decisions(entry: Mapping[str, Any]) -> list[Any]:
@@ -168,7 +168,7 @@ def _decisions(entry: Mapping[str, Any]) -> list[Any]:
 
 
 def sent_events(effects: Sequence[Effect]) -> dict[str, dict[str, Any]]:
-    """The events among effects as they are on the wire, by their ids."""
+    """The events among effects in wire form, by id."""
     return {event["id"]: event for event in _sent(effects)}
 
 

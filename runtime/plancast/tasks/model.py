@@ -1,4 +1,4 @@
-"""Tasks and groups of tasks: what a plan has started and may wait for, and the moves that each can make."""
+"""Tasks and groups of tasks that a plan has started, with the legal moves between their states."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = [
 ]
 
 _MAX_NAME: Final = 180
-"""Of a group, with room for a number behind it: groups and tasks in decisions have names of at most 200 characters."""
+"""Longest name of a group, with room for a suffix: names in decisions have at most 200 characters."""
 
 
 class TaskState(StrEnum):
-    """Where a task stands."""
+    """State of a task."""
 
     PENDING = "pending"
-    """Registered, not yet sent to whoever does it."""
+    """Registered, not sent yet."""
     RUNNING = "running"
     PAUSED = "paused"
     COMPLETE = "complete"
@@ -38,7 +38,7 @@ class TaskState(StrEnum):
 
     @property
     def finished(self) -> bool:
-        """Whether it moves no more."""
+        """Whether the state is final."""
         return not LEGAL_MOVES[self]
 
 
@@ -50,55 +50,55 @@ LEGAL_MOVES: Final[dict[TaskState, frozenset[TaskState]]] = {
     TaskState.FAILED: frozenset(),
     TaskState.CANCELLED: frozenset(),
 }
-"""Where a task may go from each state."""
+"""Legal next states, by state."""
 
 
 class GroupState(StrEnum):
-    """Where a group stands."""
+    """State of a group."""
 
     OPEN = "open"
-    """It takes more members."""
+    """Takes more members."""
     SEALED = "sealed"
-    """Its members are known; it is waited for."""
+    """Takes no more members, and is awaited."""
     COMPLETED = "completed"
     CANCELLED = "cancelled"
 
     @property
     def resolved(self) -> bool:
-        """Whether waiting for it is over."""
+        """Whether the group is completed or cancelled."""
         return self in (GroupState.COMPLETED, GroupState.CANCELLED)
 
 
 @dataclass(slots=True)
 class Task:
-    """A request to an agent, or a child plan, that was started and is answered once."""
+    """A request to an agent, or a child plan, with one answer."""
 
     task_id: str
     spec: SpawnSpec | None = None
-    """What it is to do; None for requests that were sent by other means."""
+    """The request or goal; None for requests that were sent by other means."""
     kind: str = "background"
     group_id: str = ""
-    """The group that it belongs to; empty for none."""
+    """Id of its group; empty for none."""
     state: TaskState = TaskState.PENDING
     result: Any = None
-    """The data of its answer."""
+    """Data of its answer."""
     error: str = ""
     """Why it failed or was cancelled."""
     idempotency_key: str = ""
 
     def outcome(self) -> MemberOutcome:
-        """What became of it so far."""
+        """Its current outcome."""
         return MemberOutcome(self.task_id, self.state, self.result, self.error or None)
 
 
 @dataclass(slots=True)
 class TaskGroup:
-    """Tasks that are waited for together."""
+    """Tasks that are awaited together."""
 
     group_id: str
     join: JoinKind = "all"
     needed: int = 0
-    """Successes that end the waiting; 0 for ``all``, which waits for every member."""
+    """Successes that resolve the group; 0 for ``all``, which waits for every member."""
     fail_fast: bool = False
     """Whether the first failure cancels the rest."""
     state: GroupState = GroupState.OPEN
@@ -110,7 +110,7 @@ class TaskGroup:
 
 @dataclass(frozen=True, slots=True)
 class MemberOutcome:
-    """What became of a member of a group."""
+    """Outcome of a member of a group."""
 
     task_id: str
     status: TaskState
@@ -118,18 +118,18 @@ class MemberOutcome:
     error: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Its fields as plain values."""
+        """The fields as plain values."""
         return {"task_id": self.task_id, "status": str(self.status), "result": self.result, "error": self.error}
 
 
 @dataclass(frozen=True, slots=True)
 class GroupCompletion:
-    """How a group was resolved; the same for everybody who looks, however late."""
+    """How a group was resolved; never changes."""
 
     group_id: str
     status: Literal["completed", "cancelled"]
     reason: str
-    """In words: ``3 of 3 members succeeded``, ``task-2 failed: ...``."""
+    """Text for people: ``3 of 3 members succeeded``, ``task-2 failed: ...``."""
     members: tuple[MemberOutcome, ...] = ()
 
     @property
@@ -140,17 +140,17 @@ class GroupCompletion:
 
 @dataclass(slots=True)
 class StepState:
-    """What a step of a decision tree keeps of one run."""
+    """State of a decision-tree step in one run."""
 
     group_id: str = ""
     task_id: str = ""
     resolved: bool = False
-    """The step is done with for good."""
+    """The step is finished."""
     busy: bool = field(default=False, compare=False)
-    """A call for the run is at work on it this very moment; never kept, since calls do not outlive a restart."""
+    """A call is working on the step right now; not stored, since calls do not survive a restart."""
 
 
 def group_of_step(run_id: str, step_id: str) -> str:
-    """The name of a step's group in a run, where the step names none."""
+    """Default name of a step's group in a run."""
     name = f"{run_id}/{step_id}"
     return name if len(name) <= _MAX_NAME else sha256(name.encode(errors="surrogatepass")).hexdigest()

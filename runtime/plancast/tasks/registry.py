@@ -1,4 +1,4 @@
-"""TaskRegistry: the tasks and groups of a plan; a plain value, kept in the plan's checkpoint."""
+"""TaskRegistry: the tasks and groups of a plan; a plain value, stored in the plan's checkpoint."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from plancast.errors import IdempotencyConflict, IllegalTaskMove, UnknownTask
 from plancast.tasks.model import LEGAL_MOVES, GroupCompletion, GroupState, StepState, Task, TaskGroup, TaskState
 from plancast.tasks.spec import JoinKind, SpawnSpec
 
-__all__ = ["KEPT_RESOLVED", "KEPT_STEPS", "TaskRegistry"]
+__all__ = ["MAX_FINISHED_STEPS", "MAX_RESOLVED", "TaskRegistry"]
 
-KEPT_STEPS: Final = 512
-"""Steps that are done with, of which a plan remembers that they are; a planner has far fewer, unless it names new ones
-on its way."""
-KEPT_RESOLVED: Final = 16
-"""Resolved groups, and finished tasks outside groups, that a plan keeps for late looks; older ones are forgotten."""
+MAX_FINISHED_STEPS: Final = 512
+"""Finished steps that a plan remembers; planners have far fewer, unless they create steps while they run."""
+MAX_RESOLVED: Final = 16
+"""Resolved groups, and finished tasks outside groups, that a plan keeps; older ones are dropped."""
 
 
 class TaskRegistry:
     """Tasks and groups of tasks: started, watched, and resolved once.
 
-    It does no work and waits for nothing: it is told what became of tasks, and says when a group's waiting is over.
-    A plan's registry is part of its checkpoint (``run.tasks``); one that is made by hand lives in memory, for tests.
-    Wherever a task or a group is named, its id or the value itself will do.
+    It does no work and never blocks: callers report what became of tasks, and it decides when a group is resolved.
+    A plan's registry is part of its checkpoint (``run.tasks``); others live in memory, for tests. Methods accept a
+    task or group, or its id.
 
     Source: seed 002 (the registry that group-aware steps watch).
     """
@@ -39,7 +38,7 @@ class TaskRegistry:
     def __repr__(self) -> str:
         return f"TaskRegistry(tasks={len(self._tasks)}, groups={len(self._groups)})"
 
-    # Groups and tasks are started.
+    # Start groups and tasks.
 
     def open_group(
         self,
@@ -49,18 +48,18 @@ class TaskRegistry:
         n: int | None = None,
         fail_fast: bool = False,
     ) -> TaskGroup:
-        """Open a group, or find the open one of this id.
+        """Open a group, or return the open one of this id.
 
         Args:
-            group_id: A new id when left out.
-            join: When waiting is over: after all members, the first success, or ``n`` successes.
-            n: How many successes, when join is ``n``.
+            group_id: Defaults to a new id.
+            join: The group is resolved after all members, the first success, or ``n`` successes.
+            n: Number of successes, when join is ``n``.
             fail_fast: Whether the first failure cancels the rest.
 
         Raises:
             IllegalTaskMove: a group of this id takes no more members.
-            IdempotencyConflict: an open group of this id was opened otherwise.
-            ValueError: there is no such join, or no such ``n``.
+            IdempotencyConflict: an open group of this id has other options.
+            ValueError: ``join`` or ``n`` is invalid.
         """
         needed = _needed(join, n)
         if group_id is None:
@@ -83,19 +82,19 @@ class TaskRegistry:
         task_id: str | None = None,
         idempotency_key: str = "",
     ) -> Task:
-        """Register a task, pending.
+        """Register a pending task.
 
         Args:
-            spec: What it is to do.
-            group_id: An open group that it becomes a member of.
-            kind: For people to read.
-            task_id: A new id when left out.
-            idempotency_key: The same key with the same spec and group gives the same task.
+            spec: The request or goal to send.
+            group_id: An open group that it joins.
+            kind: Shown to people.
+            task_id: Defaults to a new id.
+            idempotency_key: The same key with the same spec and group returns the same task.
 
         Raises:
             UnknownTask: there is no such group.
             IllegalTaskMove: the group takes no more members, or the id is taken.
-            IdempotencyConflict: the key was used for something else.
+            IdempotencyConflict: the key belongs to another task.
         """
         group = self.group(group_id) if group_id is not None else None
         owner = group.group_id if group is not None else ""
@@ -119,7 +118,7 @@ class TaskRegistry:
         return task
 
     def seal_group(self, group_id: str | TaskGroup) -> TaskGroup:
-        """Take no more members; a group whose waiting is over by then is resolved at once, also one without members.
+        """Close a group to new members; it is resolved at once if its join is reached, or it has no members.
 
         Raises:
             UnknownTask: there is no such group.
@@ -132,35 +131,35 @@ class TaskRegistry:
         self._resolve(group)
         return group
 
-    # What becomes of them.
+    # State changes of tasks.
 
     def start(self, task_id: str | Task) -> Task:
-        """It is being worked on, or again after a pause. Raises as `complete` does."""
+        """Mark a task as running, also after a pause. Raises as `complete` does."""
         return self._move(task_id, TaskState.RUNNING)
 
     def pause(self, task_id: str | Task) -> Task:
-        """Work on it rests. Raises as `complete` does."""
+        """Mark a task as paused. Raises as `complete` does."""
         return self._move(task_id, TaskState.PAUSED)
 
     def complete(self, task_id: str | Task, result: Any = None) -> Task:
-        """It is done, with a result.
+        """Mark a task as complete, with a result.
 
         Raises:
             UnknownTask: there is no such task.
-            IllegalTaskMove: it cannot go there from where it stands.
+            IllegalTaskMove: its state does not allow it.
         """
         return self._move(task_id, TaskState.COMPLETE, result=result)
 
     def fail(self, task_id: str | Task, error: str = "failed", result: Any = None) -> Task:
-        """It has failed; with fail-fast, the rest of its group is cancelled. Raises as `complete` does."""
+        """Mark a task as failed; with fail-fast, the rest of its group is cancelled. Raises as `complete` does."""
         return self._move(task_id, TaskState.FAILED, result=result, error=str(error))
 
     def cancel(self, task_id: str | Task, reason: str = "cancelled") -> Task:
-        """It is no longer wanted. Raises as `complete` does."""
+        """Mark a task as cancelled. Raises as `complete` does."""
         return self._move(task_id, TaskState.CANCELLED, error=reason)
 
     def cancel_group(self, group_id: str | TaskGroup, reason: str = "cancelled") -> TaskGroup:
-        """Cancel a group and all its unfinished members. A second time changes nothing.
+        """Cancel a group and all its unfinished members. A second call changes nothing.
 
         Raises:
             UnknownTask: there is no such group.
@@ -173,10 +172,10 @@ class TaskRegistry:
             self._end(group, GroupState.CANCELLED, reason)
         return group
 
-    # Looks.
+    # Queries.
 
     def watch_group(self, group_id: str | TaskGroup) -> GroupCompletion | None:
-        """How a group was resolved, or None while it is not: a look that waits for nothing.
+        """How a group was resolved; None while it is not. Never blocks.
 
         Raises:
             UnknownTask: there is no such group.
@@ -190,7 +189,7 @@ class TaskRegistry:
         )
 
     def task(self, task_id: str | Task) -> Task:
-        """A task.
+        """The task with this id.
 
         Raises:
             UnknownTask: there is none of this id.
@@ -201,7 +200,7 @@ class TaskRegistry:
         return self._tasks[task_id]
 
     def group(self, group_id: str | TaskGroup) -> TaskGroup:
-        """A group.
+        """The group with this id.
 
         Raises:
             UnknownTask: there is none of this id.
@@ -212,11 +211,11 @@ class TaskRegistry:
         return self._groups[group_id]
 
     def is_task(self, task_id: str) -> bool:
-        """Whether there is such a task."""
+        """Whether a task with this id exists."""
         return task_id in self._tasks
 
     def is_group(self, group_id: str) -> bool:
-        """Whether there is such a group."""
+        """Whether a group with this id exists."""
         return group_id in self._groups
 
     @property
@@ -231,30 +230,29 @@ class TaskRegistry:
 
     @property
     def task_ids(self) -> tuple[str, ...]:
-        """The tasks that are not finished."""
+        """Ids of unfinished tasks."""
         return tuple(key for key, task in self._tasks.items() if not task.state.finished)
 
     @property
     def group_ids(self) -> tuple[str, ...]:
-        """The groups whose waiting is not over."""
+        """Ids of unresolved groups."""
         return tuple(key for key, group in self._groups.items() if not group.state.resolved)
 
-    # What steps keep.
+    # State of steps.
 
     def step(self, run_id: str, step_id: str) -> StepState | None:
-        """What a step has kept of a run; None before its first call."""
+        """The state of a step in a run; None before its first call."""
         return self._steps.get((run_id, step_id))
 
     def keep_step(self, run_id: str, step_id: str, state: StepState) -> StepState:
-        """Keep a step's state of a run."""
+        """Store the state of a step in a run."""
         self._steps[run_id, step_id] = state
         return state
 
     def forget_step(self, run_id: str, step_id: str) -> None:
-        """Begin a step anew, as if it had never been called: what it kept is gone, and the task that it registered.
+        """Drop a step's state and the task that it registered, as if it had never been called.
 
-        The task's group goes with it, or takes members again if it has others; one that is resolved with others
-        stays as it is.
+        A group with this task only is dropped too; one with other members opens again, unless it is resolved.
         """
         state = self._steps.pop((run_id, step_id), None)
         group = self._groups.get(state.group_id) if state is not None else None
@@ -269,13 +267,11 @@ class TaskRegistry:
             group.state = GroupState.OPEN
         del self._tasks[state.task_id]
 
-    # As plain values.
+    # Stored form.
 
-    def prune(self, keep: int = KEPT_RESOLVED) -> None:
-        """Forget the oldest resolved groups, and finished tasks outside groups, beyond so many of each; and steps that
-        are done with, beyond ``KEPT_STEPS``.
-
-        A group that a step has not looked at yet is kept.
+    def prune(self, keep: int = MAX_RESOLVED) -> None:
+        """Drop the oldest resolved groups, and finished tasks outside groups, beyond ``keep`` of each; and finished
+        steps beyond ``MAX_FINISHED_STEPS``. A group that a step has not seen resolved yet stays.
         """
         watched = {state.group_id for state in self._steps.values() if not state.resolved}
         resolved = [each for each in self._groups.values() if each.state.resolved and each.group_id not in watched]
@@ -287,11 +283,11 @@ class TaskRegistry:
         for key in finished[: max(0, len(finished) - keep)]:
             del self._tasks[key]
         done = [step for step, state in self._steps.items() if state.resolved]
-        for step in done[: max(0, len(done) - KEPT_STEPS)]:
+        for step in done[: max(0, len(done) - MAX_FINISHED_STEPS)]:
             del self._steps[step]
 
     def to_state(self) -> dict[str, Any]:
-        """All of it as plain values, but for steps whose task is still being made: those begin anew."""
+        """The registry as plain values, without steps whose task is still being created: those start over."""
         return {
             "count": self._count,
             "tasks": [_written(task) for task in self._tasks.values()],
@@ -308,7 +304,7 @@ class TaskRegistry:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """What `to_state` has written."""
+        """Read the result of `to_state`."""
         registry = cls()
         registry._count = state["count"]
         for key, spec, kind, group_id, moved, result, error, idempotency in state["tasks"]:
@@ -320,7 +316,7 @@ class TaskRegistry:
             registry._steps[run_id, step_id] = StepState(*kept)
         return registry
 
-    # How groups are resolved.
+    # Resolution of groups.
 
     def _move(self, task_id: str | Task, to: TaskState, *, result: Any = None, error: str = "") -> Task:
         task = self.task(task_id)
@@ -342,7 +338,7 @@ class TaskRegistry:
             self._resolve(group)
 
     def _resolve(self, group: TaskGroup) -> None:
-        """Complete a sealed group when its waiting is over."""
+        """Complete a sealed group if its join is reached."""
         states = [self._tasks[each].state for each in group.members]
         done, open_members = states.count(TaskState.COMPLETE), sum(not each.finished for each in states)
         needed = group.needed or len(states)

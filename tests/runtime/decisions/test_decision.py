@@ -26,7 +26,7 @@ from plancast.decisions.decision import (
     check_decision,
     decision_response_format,
     parse_decision,
-    settled,
+    with_run_fields,
 )
 from plancast.errors import InvalidDecision, PlancastError
 from plancast.json_values.model_text import MAX_ANSWER_BYTES
@@ -528,14 +528,14 @@ def test_what_has_been_checked_is_not_checked_again_but_a_copy_of_it_is() -> Non
 def test_a_settled_decision_is_as_checked_and_as_read_only_as_it_was() -> None:
     checked = parse_decision(answer())
     forged = PlannerDecision.model_construct(next_action=checked.next_action, reasoning="r", confidence=7.0)
-    made = settled(checked, {"plan_id": "p", "alternative_actions": [checked.next_action]})
+    made = with_run_fields(checked, {"plan_id": "p", "alternative_actions": [checked.next_action]})
 
     assert check_decision(made) is made
     assert (made.plan_id, made.alternative_actions) == ("p", [checked.next_action])
     with pytest.raises(TypeError, match="read-only"):
         made.alternative_actions.append(checked.next_action)  # type: ignore[union-attr]
     with pytest.raises(InvalidDecision, match=r"confidence: got 7\.0"):
-        check_decision(settled(forged, {"plan_id": "p"}))
+        check_decision(with_run_fields(forged, {"plan_id": "p"}))
 
 
 def test_decisions_are_read_only() -> None:

@@ -388,7 +388,7 @@ async def test_where_a_handler_asks_a_model_it_is_unknown_and_the_rest_goes_on_a
     plan = await ran(app)
     replayed = await replay(plan, ReplayOptions(app))
     assert [str(turn.outcome) for turn in replayed.turns] == ["unknown", "same", "same"]
-    assert "asks a model" in replayed.turns[0].why
+    assert "calls a model" in replayed.turns[0].why
     assert "as recorded" in replayed.turns[0].why
     assert replayed.outcome is Outcome.UNKNOWN
 

@@ -8,7 +8,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from plancast.errors import IdempotencyConflict, IllegalTaskMove, TaskError, UnknownTask
 from plancast.tasks.model import LEGAL_MOVES, GroupCompletion, GroupState, MemberOutcome, StepState, TaskState
-from plancast.tasks.registry import KEPT_RESOLVED, TaskRegistry
+from plancast.tasks.registry import MAX_RESOLVED, TaskRegistry
 from plancast.tasks.spec import SpawnSpec
 
 SPEC = SpawnSpec(event_type="report.write", data={"about": "tides"}, priority=3)
@@ -308,7 +308,7 @@ def test_a_completion_that_others_have_seen_is_not_changed_by_a_step_that_is_for
 
 def test_the_oldest_of_what_is_over_is_forgotten() -> None:
     registry = TaskRegistry()
-    for number in range(KEPT_RESOLVED + 2):
+    for number in range(MAX_RESOLVED + 2):
         registry.spawn(SPEC, registry.open_group(f"g{number}"), task_id=f"in-{number}")
         registry.seal_group(f"g{number}")
         registry.spawn(SPEC, task_id=f"out-{number}")
@@ -316,7 +316,7 @@ def test_the_oldest_of_what_is_over_is_forgotten() -> None:
             registry.complete(f"in-{number}")
             registry.complete(f"out-{number}")
     registry.prune()
-    assert len(registry.groups) == KEPT_RESOLVED + 1
+    assert len(registry.groups) == MAX_RESOLVED + 1
     assert [each for each in ("g0", "g1", "g2") if registry.is_group(each)] == ["g0", "g2"]
     assert [each for each in ("in-0", "in-1", "out-0", "out-1", "out-2") if registry.is_task(each)] == [
         "in-0",

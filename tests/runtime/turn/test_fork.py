@@ -25,7 +25,7 @@ from plancast.plan.serialization import to_state
 from plancast.planners.contract import RunContext
 from plancast.planners.decision_tree.planner import DeterministicPlanner
 from plancast.planners.decision_tree.steps import FinishStep, SpawnAndAwaitStep
-from plancast.replay.environment import OtherPlans
+from plancast.replay.environment import RecordedMemory
 from plancast.replay.replay import ReplayOptions, walk
 from plancast.state_machine.machine import Machine
 from plancast.tasks.spec import SpawnSpec
@@ -49,7 +49,7 @@ class Fork:
         self.world = world
         self.revision = revision
         states = {name: state.model_dump(mode="json") for name, state in world.machine.items()}
-        self.environment = replace(world.environment, memory=OtherPlans({"plan_id": "p1", "state_machine": states}))
+        self.environment = replace(world.environment, memory=RecordedMemory({"plan_id": "p1", "state_machine": states}))
         self.machine = Machine.compile(world.machine)
         self.ids: dict[str, str] = {}
         self.state: bytes | None = None
@@ -260,7 +260,7 @@ async def test_forking_twice_under_one_id_makes_one_plan_whatever_was_lost_in_be
         assert calls.seen == [("old", 1), ("old", 2), ("new", 2)]
         assert [entry["event"]["type"] for entry in await fork.history()] == [FORK, "t.done"]
         for at, plan in ((1, "old"), (2, "new")):
-            with pytest.raises(ForeignPlan, match="another plan's"):
+            with pytest.raises(ForeignPlan, match="another plan has"):
                 await env.client.fork(plan, at=at, correlation_id="new" if plan == "old" else "old")
 
 
@@ -335,7 +335,7 @@ async def test_what_cannot_be_forked_says_why() -> None:
             await context.bus.announce("moved", {})
             await transition.plan.execute_next(transition.event)
 
-        with pytest.raises(CannotReplay, match=r"code of today differs at revision 2.*sent"):
+        with pytest.raises(CannotReplay, match=r"current code differs at revision 2.*sent"):
             await env.client.fork("old", at=2, app=App("app", planners=[other]))
         assert (await env.client.plans()).__len__() == 1
 

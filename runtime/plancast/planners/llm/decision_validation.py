@@ -14,7 +14,7 @@ from plancast.decisions.actions import (
     PublishAction,
     WaitAction,
 )
-from plancast.decisions.decision import PlannerDecision, settled
+from plancast.decisions.decision import PlannerDecision, with_run_fields
 from plancast.json_values.limits import freeze
 from plancast.json_values.schema_rules import Budget
 from plancast.json_values.schemas import schema_faults
@@ -37,7 +37,7 @@ def settle_decision(decision: PlannerDecision, run: RunContext) -> PlannerDecisi
         "next_action": _with_topics(decision.next_action, run),
         "alternative_actions": [_with_topics(each, run) for each in alternatives] or None,
     }
-    return settled(decision, fields)
+    return with_run_fields(decision, fields)
 
 
 def _with_topics(action: PlannerAction, run: RunContext) -> PlannerAction:
