@@ -15,7 +15,7 @@ from uuid import uuid4
 from pydantic import BaseModel
 
 from plancast import plan_tree
-from plancast.client.connect import RUN_FILE, Connecting
+from plancast.client.connect import RUN_FILE, ClientConnector, connect_bus
 from plancast.client.handle import PlanHandle
 from plancast.client.results import ResultWaiter
 from plancast.errors import ForeignPlan, UnknownGoal
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from plancast.app import App
     from plancast.telemetry.tracing import Tracing
 
-__all__ = ["RUN_FILE", "Client", "Connecting"]
+__all__ = ["RUN_FILE", "Client", "ClientConnector"]
 
 RESERVED_METADATA = frozenset({"notify", "parent_plan_id", "reply_to", "tenant_id", *plan_tree.METADATA})
 """Keys of a goal's metadata that only plancast may set: parent, tenant, and addresses of the response."""
@@ -85,7 +85,7 @@ class Client:
         settings: Settings | None = None,
         data_dir: Path | str | None = None,
         tenant_id: str | None = None,
-    ) -> Connecting:
+    ) -> ClientConnector[Client]:
         """Connect to a deployment: ``await Client.connect(url)``, or ``async with Client.connect(url) as client``.
 
         Args:
@@ -99,7 +99,18 @@ class Client:
             BusUnavailable: no URL is known, or nothing answers there.
             UnsupportedServer: the server is too old or runs without JetStream.
         """
-        return Connecting(cls, url, settings, data_dir, tenant_id)
+
+        async def open_client() -> Client:
+            loaded = settings or Settings.load()
+            client = cls(await connect_bus(url, loaded, data_dir), tenant_id=tenant_id)
+            client._owns_bus = True
+            if loaded.telemetry.traces == "on":
+                from plancast.telemetry.tracing import Tracing
+
+                client.tracing = Tracing()  # the program sets up the export
+            return client
+
+        return ClientConnector(open_client)
 
     async def __aenter__(self) -> Client:
         return self
@@ -180,7 +191,7 @@ class Client:
         )
         pending = self.results.pending(plan_id, announced=True, tenant_id=tenant)
         await self._publish(event)
-        return PlanHandle(self, pending, submitted=True)
+        return PlanHandle(self.results, self._publish, pending, submitted=True)
 
     async def _publish(self, event: EventEnvelope) -> None:
         """Publish an event, in a span when tracing is on."""
@@ -202,7 +213,8 @@ class Client:
         Raises:
             ForeignPlan: the client is bound to another tenant.
         """
-        return PlanHandle(self, self.results.pending(plan_id, tenant_id=self._tenant_of(tenant_id)))
+        pending = self.results.pending(plan_id, tenant_id=self._tenant_of(tenant_id))
+        return PlanHandle(self.results, self._publish, pending)
 
     async def fork(
         self,
@@ -251,7 +263,7 @@ class Client:
             notify=await self.results.inbox(),
         )
         pending = self.results.pending(fork_id, announced=True, tenant_id=checkpoint.summary.tenant_id)
-        return PlanHandle(self, pending, submitted=True)
+        return PlanHandle(self.results, self._publish, pending, submitted=True)
 
     async def plans(
         self,

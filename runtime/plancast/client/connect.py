@@ -4,82 +4,66 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 from plancast.settings import Settings
 from plancast_bus import private_files
 from plancast_bus.errors import BusUnavailable
+from plancast_bus.ports.bus import Bus
 
-if TYPE_CHECKING:
-    from plancast.client.client import Client
+_C = TypeVar("_C", bound=AbstractAsyncContextManager[Any])
 
 RUN_FILE = "run.json"
 """File in the data folder of ``plancast run``, readable by its owner: ``{"nats_url": ...}``, with the token of an
 embedded server."""
 
 
-class Connecting:
+class ClientConnector(Generic[_C]):
     """Result of :meth:`Client.connect`: awaitable, and an async context manager."""
 
-    def __init__(
-        self,
-        kind: type[Client],
-        url: str | None,
-        settings: Settings | None,
-        data_dir: Path | str | None,
-        tenant_id: str | None = None,
-    ) -> None:
-        self._kind = kind
-        self._tenant_id = tenant_id
-        self._url = url
-        self._settings = settings
-        self._data_dir = data_dir
-        self._client: Client | None = None
+    def __init__(self, open_client: Callable[[], Coroutine[Any, Any, _C]]) -> None:
+        self._open_client = open_client
+        self._client: _C | None = None
 
-    def __await__(self) -> Generator[Any, None, Client]:
-        return self._connect().__await__()
+    def __await__(self) -> Generator[Any, None, _C]:
+        return self._open_client().__await__()
 
-    async def __aenter__(self) -> Client:
-        self._client = await self._connect()
+    async def __aenter__(self) -> _C:
+        self._client = await self._open_client()
         return self._client
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         if self._client is not None:
-            await self._client.close()
-
-    async def _connect(self) -> Client:
-        from plancast_bus.jetstream import connect  # a slow import that tests in memory do without
-
-        settings = self._settings or Settings.load()
-        url, hint = self._url or settings.nats.url or os.environ.get("NATS_URL", ""), ""
-        embedded = False
-        if not url:
-            run_file = Path(self._data_dir or settings.data_dir) / RUN_FILE
-            url, embedded = _noted_url(run_file)
-            hint = f" (the URL is from {run_file}: does `plancast run` still run?)"
-        try:
-            nats = settings.nats.model_copy()
-            nats.url = url
-            if embedded:
-                nats.server_uid = os.geteuid()
-            bus = await connect(nats, settings.bus)
-        except BusUnavailable as error:
-            raise BusUnavailable(f"{error}{hint}") from error
-        client = self._kind(bus, tenant_id=self._tenant_id)
-        client._owns_bus = True
-        if settings.telemetry.traces == "on":
-            from plancast.telemetry.tracing import Tracing
-
-            client.tracing = Tracing()  # the program sets up the export
-        return client
+            await self._client.__aexit__(*error)
 
 
-def _noted_url(run_file: Path) -> tuple[str, bool]:
+async def connect_bus(url: str | None, settings: Settings, data_dir: Path | str | None) -> Bus:
+    """Connect to the NATS server of a URL, the settings, ``NATS_URL`` or the run file, in this order.
+
+    Raises:
+        BusUnavailable: no URL is known, or nothing answers there.
+        UnsupportedServer: the server is too old or runs without JetStream.
+    """
+    from plancast_bus.jetstream import connect  # a slow import that tests in memory do without
+
+    nats, hint = settings.nats.model_copy(), ""
+    nats.url = url or nats.url or os.environ.get("NATS_URL", "")
+    if not nats.url:
+        run_file = Path(data_dir or settings.data_dir) / RUN_FILE
+        nats.url, embedded = _read_run_file(run_file)
+        hint = f" (the URL is from {run_file}: does `plancast run` still run?)"
+        if embedded:
+            nats.server_uid = os.geteuid()
+    try:
+        return await connect(nats, settings.bus)
+    except BusUnavailable as error:
+        raise BusUnavailable(f"{error}{hint}") from error
+
+
+def _read_run_file(run_file: Path) -> tuple[str, bool]:
     """Read the URL of the running server, and whether the server is embedded."""
     try:
         with open(run_file, "rb") as file:

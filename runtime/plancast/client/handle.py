@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from plancast.client.results import PendingResult
+from plancast.client.results import PendingResult, ResultWaiter
 from plancast.errors import PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
 from plancast.json_values.normalize import plain
 from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, REJECT, RESUME
@@ -23,7 +23,6 @@ from plancast_bus.subjects import check_event_type
 
 if TYPE_CHECKING:
     from plancast.app import App
-    from plancast.client.client import Client
     from plancast.replay.report import PlanAt, Replay, Which
 
 BEGIN_SECONDS = 5.0
@@ -56,8 +55,17 @@ class PlanHandle:
     The plan of a handle from ``submit`` may not have begun yet; one from ``plan`` must exist.
     """
 
-    def __init__(self, client: Client, pending: PendingResult, *, submitted: bool = False) -> None:
-        self._client = client
+    def __init__(
+        self,
+        results: ResultWaiter,
+        publish: Callable[[EventEnvelope], Awaitable[None]],
+        pending: PendingResult,
+        *,
+        submitted: bool = False,
+    ) -> None:
+        self._results = results
+        self._bus = results.bus
+        self._publish = publish
         self._pending = pending
         self._submitted = submitted
         self._tenant_id = pending.tenant_id
@@ -87,7 +95,7 @@ class PlanHandle:
         scope = asyncio.timeout(timeout)
         try:
             async with scope:
-                data = await self._client.results.wait(self._pending)
+                data = await self._results.wait(self._pending)
         except TimeoutError:
             if not scope.expired():
                 raise
@@ -118,7 +126,7 @@ class PlanHandle:
             PlanNotFound: no plan has this id, or it has not begun in this time.
             BusUnavailable: the store cannot be reached.
         """
-        return await plan_fields(self._client.bus.checkpoints, await self.begun())
+        return await plan_fields(self._bus.checkpoints, await self.begun())
 
     async def history(self) -> list[dict[str, Any]]:
         """The plan's timeline, oldest first: for each turn a JSON-able dict with its ``revision``, ``time``, ``event``.
@@ -126,7 +134,7 @@ class PlanHandle:
         Waits and raises as :meth:`state` does.
         """
         checkpoint = await self.begun()
-        entries = await self._client.bus.checkpoints.history(checkpoint.correlation_id)
+        entries = await self._bus.checkpoints.history(checkpoint.correlation_id)
         return [unpack(entry) for entry in entries]
 
     async def state_at(self, revision: int, *, app: App | None = None) -> PlanAt:
@@ -143,7 +151,7 @@ class PlanHandle:
         from plancast.replay.replay import state_at
         from plancast.replay.stored import options_of, recorded_plan
 
-        bus = self._client.bus
+        bus = self._bus
         plan = await recorded_plan(bus, await self.begun())
         return await state_at(plan, revision, await options_of(bus, app))
 
@@ -163,7 +171,7 @@ class PlanHandle:
         from plancast.replay.replay import replay
         from plancast.replay.stored import options_of, recorded_plan
 
-        bus = self._client.bus
+        bus = self._bus
         plan = await recorded_plan(bus, await self.begun())
         return await replay(plan, await options_of(bus, app, machine=machine))
 
@@ -204,7 +212,7 @@ class PlanHandle:
             user_id=user_id or None,
             **fields,
         )
-        await self._client._publish(event)
+        await self._publish(event)
         return event.id
 
     async def resume(self, data: Any = None, *, user_id: str = "", event_id: str | None = None) -> None:
@@ -256,7 +264,7 @@ class PlanHandle:
         seen = 0
         while True:
             try:
-                async for checkpoint in self._client.bus.checkpoints.watch(self._pending.key):
+                async for checkpoint in self._bus.checkpoints.watch(self._pending.key):
                     if (unknown := self._pending.unknown(checkpoint)) is not None:
                         raise unknown
                     if checkpoint.revision > seen:
@@ -266,7 +274,7 @@ class PlanHandle:
                         if change.status.finished:
                             return
             except BusUnavailable:
-                if self._client.closed or self._client.results.lost:
+                if self._results.closed or self._results.lost:
                     raise
             await asyncio.sleep(_AGAIN_SECONDS)
 
@@ -282,7 +290,7 @@ class PlanHandle:
 
     async def _checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint; None while a submitted plan has not begun."""
-        checkpoint = await find_checkpoint(self._client.bus.checkpoints, self._pending.key)
+        checkpoint = await find_checkpoint(self._bus.checkpoints, self._pending.key)
         if checkpoint is not None:
             if (unknown := self._pending.unknown(checkpoint)) is not None:
                 raise unknown

@@ -49,7 +49,7 @@ class ResultWaiter:
     """
 
     def __init__(self, bus: Bus, *, first_look: float = 1.0, longest_look: float = 15.0) -> None:
-        self._bus = bus
+        self.bus = bus
         self._first_look = first_look
         self._longest_look = longest_look
         self._pending: WeakValueDictionary[tuple[str | None, str], PendingResult] = WeakValueDictionary()
@@ -64,8 +64,8 @@ class ResultWaiter:
         self._inbox = ""
         self._inbox_subscription: Subscription | None = None
         self._opening = asyncio.Lock()
-        self._closed = self._blind = False
-        self.lost: str = ""
+        self.closed = self._blind = False
+        self.lost = ""
         """Why the connection is gone for good; empty while it stands or may come back."""
         bus.on_reconnect(self._schedule_all)
         bus.on_lost(self._on_lost)
@@ -79,8 +79,8 @@ class ResultWaiter:
         if self._inbox_subscription is None:
             async with self._opening:
                 if self._inbox_subscription is None:
-                    self._inbox = self._inbox or self._bus.new_inbox()
-                    self._inbox_subscription = await self._bus.subscribe(self._inbox, self._on_response)
+                    self._inbox = self._inbox or self.bus.new_inbox()
+                    self._inbox_subscription = await self.bus.subscribe(self._inbox, self._on_response)
         return self._inbox
 
     def pending(self, plan_id: str, *, announced: bool = False, tenant_id: str | None = None) -> PendingResult:
@@ -100,7 +100,7 @@ class ResultWaiter:
         """
         if pending.data is not None:
             return pending.data
-        if self._closed:
+        if self.closed:
             raise BusUnavailable("this client is closed")
         if self.lost:
             raise BusUnavailable(f"{self.lost}; connect anew")
@@ -121,7 +121,7 @@ class ResultWaiter:
 
     async def close(self) -> None:
         """Stop; open waits raise BusUnavailable."""
-        self._closed = True
+        self.closed = True
         for pending in list(self._waiting):
             pending.resolve(None, BusUnavailable(f"the client was closed while waiting for plan {pending.plan_id}"))
         if self._poller is not None:
@@ -265,7 +265,7 @@ class ResultWaiter:
             self._schedule_later(pending)
 
     async def _look_up(self, pending: PendingResult) -> None:
-        checkpoint = await find_checkpoint(self._bus.checkpoints, pending.key)
+        checkpoint = await find_checkpoint(self.bus.checkpoints, pending.key)
         if checkpoint is not None and (unknown := pending.unknown(checkpoint)) is not None:
             pending.resolve(None, unknown)
             return
@@ -275,7 +275,7 @@ class ResultWaiter:
                 # The response goes to another client. What was written before the subscription is read now.
                 pending.key = checkpoint.correlation_id
                 await self._listen(pending)
-                checkpoint = await find_checkpoint(self._bus.checkpoints, pending.key)
+                checkpoint = await find_checkpoint(self.bus.checkpoints, pending.key)
         if checkpoint is None:
             self._missing(pending)
             return
@@ -289,10 +289,10 @@ class ResultWaiter:
         pending.revision, pending.hinted = checkpoint.revision, False
 
     async def _listen(self, pending: PendingResult) -> None:
-        subscription = await self._bus.subscribe(
-            self._bus.subjects.checkpoint(pending.key), partial(self._on_write, pending)
+        subscription = await self.bus.subscribe(
+            self.bus.subjects.checkpoint(pending.key), partial(self._on_write, pending)
         )
-        if pending in self._waiting and not self._closed:
+        if pending in self._waiting and not self.closed:
             pending.hint = subscription
         else:
             self._retired.append(subscription)
