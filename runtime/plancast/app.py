@@ -69,7 +69,7 @@ class App:
 
     @property
     def needs_reasoner(self) -> bool:
-        """Whether any planner calls a model."""
+        """True if any planner calls a model."""
         return any(planner.needs_reasoner for planner in (*self.retiring, *self.planners))
 
     @property

@@ -116,7 +116,7 @@ class PlatformContext:
 
     @property
     def read_only(self) -> bool:
-        """Whether plans can be read but not saved through this context."""
+        """True if plans can be read but not saved through this context."""
         return self.turn is None
 
 

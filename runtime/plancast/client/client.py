@@ -310,11 +310,13 @@ class Client:
         page = sorted(found.values(), reverse=True, key=lambda each: each.version)[:limit]
         return PlanPage((each.summary for each in page), str(page[-1].version) if stopped and page else None)
 
-    def _tenant_of(self, asked: str | None) -> str | None:
+    def _tenant_of(self, tenant_id: str | None) -> str | None:
         """The given tenant, or else the client's; None for all."""
-        if self.tenant_id is not None and asked not in (None, self.tenant_id):
-            raise ForeignPlan(f"this client is bound to the tenant {self.tenant_id!r}, and cannot act for {asked!r}")
-        return self.tenant_id if asked is None else asked
+        if self.tenant_id is not None and tenant_id not in (None, self.tenant_id):
+            raise ForeignPlan(
+                f"this client is bound to the tenant {self.tenant_id!r}, and cannot act for {tenant_id!r}"
+            )
+        return self.tenant_id if tenant_id is None else tenant_id
 
     async def _require_goal(self, goal: str) -> None:
         if self._surely_taken(goal):

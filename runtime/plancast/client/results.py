@@ -66,7 +66,7 @@ class ResultWaiter:
         self._opening = asyncio.Lock()
         self.closed = self._blind = False
         self.lost = ""
-        """Why the connection is gone for good; empty while it stands or may come back."""
+        """Why the connection is gone for good; empty while it is up or may come back."""
         bus.on_reconnect(self._schedule_all)
         bus.on_lost(self._on_lost)
 
@@ -378,5 +378,5 @@ def response_of(checkpoint: Checkpoint) -> dict[str, Any] | None:
 
 
 def announces_to(checkpoint: Checkpoint, inbox: str) -> bool:
-    """Whether the plan's final response is sent to this inbox."""
+    """True if the plan's final response is sent to this inbox."""
     return bool(inbox) and unpack(checkpoint.state).get("notify") == inbox

@@ -1,1 +1,1 @@
-"""What a planner can decide, and how a decision is carried out."""
+"""Decisions of planners: their actions, their checks, their execution."""

@@ -1,4 +1,4 @@
-"""What a planner can do next: the members of the union that a decision holds, told apart by `action`.
+"""Actions: the discriminated union (by `action`) that a decision holds.
 
 The fields are those of seed 004, with PARALLEL and AWAIT besides. The docstrings of models and fields go into
 the JSON schema, and so into prompts: they are written for models to read. Data in actions is read-only.

@@ -184,7 +184,7 @@ _checked: WeakValueDictionary[int, PlannerDecision] = WeakValueDictionary()
 
 
 def is_checked(decision: PlannerDecision) -> bool:
-    """Whether `check_decision` has returned this very object; it is deeply read-only, so it is still valid."""
+    """True if `check_decision` has returned this very object; it is deeply read-only, so it is still valid."""
     return _checked.get(id(decision)) is decision
 
 

@@ -145,7 +145,7 @@ class PlanContext(PlanRecord):
         return transitions.next_state(self, event)
 
     async def execute_next(self, trigger_event: Any = None) -> None:
-        """Take the step that the event asks for, or the first one when there is no event.
+        """Take the transition on an event, or the first step without one.
 
         The event's data becomes the result of the state that waited for it. An event that no
         transition takes changes nothing. Entering a terminal state finishes the plan.
@@ -164,7 +164,7 @@ class PlanContext(PlanRecord):
         await self.save()
 
     def is_complete(self) -> bool:
-        """Whether the plan is finished or stands in a terminal state."""
+        """True if the plan is finished or in a terminal state."""
         state = self.state_machine.get(self.current_state)
         return self.status.finished or (state is not None and state.is_terminal)
 

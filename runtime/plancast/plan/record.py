@@ -40,7 +40,7 @@ class PlanRecord(_Open):
     """Type of the event that created the plan."""
     goal_data: dict[str, Any] = field(default_factory=dict)
     response_event: str = ""
-    """Type of the final response, as the requester asked for it; empty: ``<goal>.completed`` or ``.failed``."""
+    """Type of the final response, from the request; empty: ``<goal>.completed`` or ``.failed``."""
     status: PlanStatus = PENDING
     current_state: str = START
     results: dict[str, Any] = field(default_factory=dict)

@@ -18,7 +18,7 @@ def effect_id(plan_id: str, revision: int, index: int) -> str:
 
 
 def is_request_of(plan_id: str, event_id: str) -> bool:
-    """Whether this plan has allocated the event id."""
+    """True if this plan has allocated the event id."""
     prefix = encode_token(plan_id) + ":"
     return event_id.startswith(prefix) and _NUMBER.fullmatch(event_id, len(prefix)) is not None
 

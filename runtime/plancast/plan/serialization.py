@@ -110,7 +110,7 @@ def _origin_of(plan: PlanRecord) -> tuple[Any, ...]:
 
 
 def _is_unusual(plan: PlanRecord) -> bool:
-    """Whether any of the fields that few plans use is set."""
+    """True if any of the fields that few plans use is set."""
     return (
         plan.result is not None
         or plan.response_topic is not None

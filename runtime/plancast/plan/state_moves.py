@@ -45,7 +45,7 @@ def store_result(plan: PlanRecord, name: str, event: Any) -> None:
 
 
 async def enter(plan: PlanRecord, target: str) -> None:
-    """Enter a state, passing through those with nothing to do, and go on while early events allow it."""
+    """Enter a state, pass through states without action or transitions, and repeat while early events match."""
     next_target: str | None = target
     for _ in range(MAX_MOVES):
         if next_target is None:
@@ -107,7 +107,7 @@ def stay_in_assigned(plan: PlanRecord, event: Any = None) -> None:
 
 
 def is_assigned(plan: PlanRecord) -> bool:
-    """Whether ``current_state`` was assigned and not entered."""
+    """True if ``current_state`` was assigned and not entered."""
     return plan.current_state != plan._entered
 
 

@@ -14,7 +14,7 @@ class PlanStatus(StrEnum):
     CANCELLED = "cancelled"
 
     finished: bool
-    """Whether the plan has sent its final response."""
+    """True if the plan has sent its final response."""
 
     def __init__(self, value: str) -> None:
         self.finished = value in ("completed", "failed", "cancelled")

@@ -9,7 +9,7 @@ from typing import Any
 from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, REJECT, RESUME
 from plancast.plan.requests import Request
 
-_SAID_IN = {
+_VALUE_KEYS = {
     CANCEL: "reason",
     PAUSE: "reason",
     REJECT: "reason",
@@ -81,11 +81,11 @@ def controls(history: Iterable[Mapping[str, Any]]) -> list[Control]:
 def control(entry: Mapping[str, Any]) -> Control | None:
     """The control event of an entry; None for other events."""
     kind = event_type(entry)
-    if kind not in _SAID_IN:
+    if kind not in _VALUE_KEYS:
         return None
     data = entry["event"].get("data")
-    said = data.get(_SAID_IN[kind]) if isinstance(data, Mapping) else None
-    return Control(kind, said, float(entry["time"]))
+    value = data.get(_VALUE_KEYS[kind]) if isinstance(data, Mapping) else None
+    return Control(kind, value, float(entry["time"]))
 
 
 def waits(state: Mapping[str, Any], history: Iterable[Mapping[str, Any]]) -> list[Waiting]:

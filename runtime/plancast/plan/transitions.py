@@ -34,7 +34,7 @@ def target_of(plan: PlanRecord, state: str, event: Any) -> str | None:
 
 
 def is_stale(plan: PlanRecord, request_id: str) -> bool:
-    """Whether this request of the plan is closed, so that an answer to it is late or repeated."""
+    """True if this request of the plan is closed, so that an answer to it is late or repeated."""
     return request_id not in plan.requests and is_request_of(plan.plan_id, request_id)
 
 

@@ -35,7 +35,7 @@ class ModelCallNotRecorded(NotRecorded):
 
 
 class UnexpectedDecision(Exception):
-    """A planner is asked for a decision that was not made in the recorded turn."""
+    """A planner makes a decision that the recorded turn does not have."""
 
 
 class Script:
@@ -46,7 +46,7 @@ class Script:
         self.answers: list[Mapping[str, Any] | None] = []
         """Answers of models to handlers, if the timeline holds them."""
         self.failure: Exception | None = None
-        self.asked = 0
+        self.taken = 0
         """Number of decisions taken so far."""
         self.reply: ReasonReply | None = None
         """Reply to the next model request, so that its cost counts as the plan's spend."""
@@ -56,12 +56,12 @@ class Script:
         self.decisions = list(entry.get("decisions") or ())
         self.answers = list(entry.get("answers") or ())
         self.failure = recorded_failure(entry)
-        self.asked = 0
+        self.taken = 0
 
     def take(self) -> Mapping[str, Any] | None:
         """The next recorded decision, or None."""
-        self.asked += 1
-        return self.decisions[self.asked - 1] if self.asked <= len(self.decisions) else None
+        self.taken += 1
+        return self.decisions[self.taken - 1] if self.taken <= len(self.decisions) else None
 
 
 class ReplayedPlanner:
@@ -172,7 +172,7 @@ class RecordedRegistry:
         found = {each.agent_id: each for each in [*(agent for _, agent in declared), *agents]}
         consumed = {event_type for agent in found.values() for event_type in agent.consumes}
         others = [each.event_type for each in self._events if each.event_type not in consumed]
-        if others:  # stands in for agents that are gone
+        if others:  # represents agents that are gone
             found["unknown"] = AgentDefinition("unknown", "unknown", others)
         self._agents = sorted(found.values(), key=lambda each: each.agent_id)
 

@@ -90,7 +90,7 @@ class PlanAt:
     path: tuple[str, ...]
     """States entered in the turn."""
     known: bool
-    """Whether the remaining fields are known; if not, they are None and ``why`` holds the reason."""
+    """True if the remaining fields are known; if not, they are None and ``why`` holds the reason."""
     why: str = ""
     results: dict[str, Any] | None = None
     goal_data: dict[str, Any] | None = None

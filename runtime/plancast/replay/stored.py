@@ -55,7 +55,7 @@ async def recorded_plan(bus: Bus, checkpoint: Checkpoint) -> RecordedPlan:
 async def options_of(
     bus: Bus, app: App | None = None, *, machine: Which = "then", settings: Settings | None = None
 ) -> ReplayOptions:
-    """Options for a replay of stored plans; the current registry stands in for the registry of then.
+    """Options for a replay of stored plans; with the events and agents of the current registry.
 
     Raises:
         BusUnavailable: the registry cannot be reached.
@@ -133,7 +133,7 @@ def _differing(turn: ReplayedTurn) -> str:
 
 
 async def _is_forked(bus: Bus, fork_id: str, plan_id: str, revision: int) -> bool:
-    """Whether the same fork was started already.
+    """Check whether the same fork was started already.
 
     Raises:
         ForeignPlan: another plan has the correlation id.

@@ -38,7 +38,7 @@ class TaskState(StrEnum):
 
     @property
     def finished(self) -> bool:
-        """Whether the state is final."""
+        """True if the state is final."""
         return not LEGAL_MOVES[self]
 
 
@@ -65,7 +65,7 @@ class GroupState(StrEnum):
 
     @property
     def resolved(self) -> bool:
-        """Whether the group is completed or cancelled."""
+        """True if the group is completed or cancelled."""
         return self in (GroupState.COMPLETED, GroupState.CANCELLED)
 
 
@@ -100,7 +100,7 @@ class TaskGroup:
     needed: int = 0
     """Successes that resolve the group; 0 for ``all``, which waits for every member."""
     fail_fast: bool = False
-    """Whether the first failure cancels the rest."""
+    """True if the first failure cancels the rest."""
     state: GroupState = GroupState.OPEN
     reason: str = ""
     """Why it was resolved."""
@@ -124,7 +124,7 @@ class MemberOutcome:
 
 @dataclass(frozen=True, slots=True)
 class GroupCompletion:
-    """How a group was resolved; never changes."""
+    """The resolution of a group; never changes."""
 
     group_id: str
     status: Literal["completed", "cancelled"]
@@ -134,7 +134,7 @@ class GroupCompletion:
 
     @property
     def succeeded(self) -> bool:
-        """Whether it was completed with no member failed or cancelled."""
+        """True if it was completed with no member failed or cancelled."""
         return self.status == "completed" and all(each.status is TaskState.COMPLETE for each in self.members)
 
 

@@ -175,7 +175,7 @@ class TaskRegistry:
     # Queries.
 
     def watch_group(self, group_id: str | TaskGroup) -> GroupCompletion | None:
-        """How a group was resolved; None while it is not. Never blocks.
+        """The resolution of a group; None while it is unresolved. Never blocks.
 
         Raises:
             UnknownTask: there is no such group.
@@ -211,11 +211,11 @@ class TaskRegistry:
         return self._groups[group_id]
 
     def is_task(self, task_id: str) -> bool:
-        """Whether a task with this id exists."""
+        """True if a task with this id exists."""
         return task_id in self._tasks
 
     def is_group(self, group_id: str) -> bool:
-        """Whether a group with this id exists."""
+        """True if a group with this id exists."""
         return group_id in self._groups
 
     @property

@@ -1,4 +1,4 @@
-"""What a task is spawned with."""
+"""SpawnSpec: the request or goal of a task to start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns of plans that a planner decides: asks it for decisions, and executes them.
+"""Turns of plans that a planner decides: requests its decisions and executes them.
 
 The runtime knows planners by :class:`~plancast.planners.contract.AutonomousPlanner` alone: decisions of a model and
 of a decision tree go through the same executor and are committed by the same turn.
@@ -78,7 +78,7 @@ class AutonomousTurn:
         return True
 
     async def on_timer(self, event: Any, request_id: str, request: Request) -> None:
-        """Take a timeout: the planner is asked with the timer event as its trigger."""
+        """Take a timeout: the planner decides with the timer event as its trigger."""
         plan = self._plan
         plan.requests.pop(request_id, None)
         if request.event_type == WAIT:
@@ -87,7 +87,7 @@ class AutonomousTurn:
         await self._decide(event)
 
     async def on_resume(self, waited: bool, data: Any) -> None:
-        """Take the early answers after a pause, and ask the planner if there is anything new to it.
+        """Take the early answers after a pause, and let the planner decide if it has anything new to see.
 
         Args:
             waited: The pause was a WAIT.
@@ -107,7 +107,7 @@ class AutonomousTurn:
         return bool(answers)
 
     def _take_answer(self, event: Any) -> bool:
-        """Take an answer; True when the planner's wake mode asks for a decision now."""
+        """Take an answer; True when the planner's wake mode requires a decision now."""
         plan = self._plan
         resolved = take_answer(plan, _fields(event))
         if resolve_wake_mode(self._decider) is not WakeMode.PUSH:
@@ -125,7 +125,7 @@ class AutonomousTurn:
         add_event(self._plan, self._record.revision, self._record.now, fields)
 
     async def _decide(self, trigger: Any) -> None:
-        """Ask for decisions and execute them, until the plan waits for something or is finished."""
+        """Request decisions and execute them, until the plan waits for something or is finished."""
         plan, record = self._plan, self._record
         fields = _fields(trigger)
         self._remember(fields)
@@ -244,12 +244,12 @@ class AutonomousTurn:
         return None
 
     def _waits(self, decision: PlannerDecision) -> bool:
-        """Whether the plan waits after a decision, or its planner is asked for the next one at once."""
+        """True if the plan waits after a decision; False: the planner makes the next one at once."""
         action = decision.next_action
         if isinstance(action, AwaitAction):
             return not awaited_is_resolved(self._plan)
         if isinstance(action, DelegateAction) and action.group_id and not self._plan.awaiting:
-            return False  # it goes on in the background
+            return False  # the task runs in the background
         return bool(self._plan.requests)
 
 

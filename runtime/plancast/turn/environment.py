@@ -19,7 +19,7 @@ from plancast_bus.subjects import Subjects
 
 
 class TurnOutcome(StrEnum):
-    """What a turn has come to, which decides what becomes of its event."""
+    """Outcome of a turn, and so of its event."""
 
     COMMIT = "commit"
     """The plan has changed: commit, emit, then acknowledge."""
@@ -58,7 +58,7 @@ class TurnEnvironment:
     listeners: tuple[Planner, ...] = field(init=False)
     """Planners with event handlers."""
     in_full: bool = field(init=False)
-    """Whether timelines keep the data of sent events and the replies of models."""
+    """True if timelines keep the data of sent events and the replies of models."""
     checked: set[str] = field(init=False, default_factory=set)
     """Hashes of state machines that passed validation."""
 
@@ -99,7 +99,7 @@ class TurnEnvironment:
         return self.deciders.get((plan.decider, plan.planner_version)) if plan.decider else None
 
     def runs_itself(self, event: EventEnvelope, plan: PlanContext | None) -> bool:
-        """Whether handling the event certainly calls no code of the app: a state machine alone moves the plan."""
+        """True if handling the event certainly calls no code of the app: a state machine alone moves the plan."""
         if self.listeners:
             return False
         if plan is not None:

@@ -172,7 +172,7 @@ async def _resend_requests(turn: TurnRecord, plan: PlanContext, fork_data: ForkD
 
 
 def _is_answered(plan: PlanContext, request_id: str, request: Request) -> bool:
-    """Whether an early answer to the request arrived during the pause."""
+    """True if an early answer to the request arrived during the pause."""
     if plan.status is not PAUSED:
         return False
     answers = [str(each.get("type")) for each in plan.kept if answered_request(each) == request_id]

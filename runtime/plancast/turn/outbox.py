@@ -47,7 +47,7 @@ class Outbox:
         self.plan = plan
         """The sending plan, once it exists."""
         self.begun = plan is not None
-        """Whether events belong to a plan; also true while a goal's handler is about to create it."""
+        """True if events belong to a plan; also true while a goal's handler is about to create it."""
         self.effects: list[Effect] = []
         self.sent: list[list[str]] = []
         """Type and id of every staged event."""

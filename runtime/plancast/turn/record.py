@@ -68,7 +68,7 @@ class TurnRecord:
         self.too_large = False
         """The plan did not fit into its checkpoint; the timeline leaves the event's data out too."""
         self.has_run = False
-        """Whether code of the app may have changed the plan."""
+        """True if code of the app may have changed the plan."""
         self.saves = 0
         """Calls of :meth:`adopt`."""
         self.requests_before: dict[str, tuple[float | None, bool, int]] = {}
@@ -108,11 +108,11 @@ class TurnRecord:
 
     @property
     def is_goal(self) -> bool:
-        """Whether the event is a goal of one of the app's planners."""
+        """True if the event is a goal of one of the app's planners."""
         return self.event.topic == REQUESTS and self.event.type in self.environment.goals
 
     def same_tenant(self, event: EventEnvelope) -> bool:
-        """Whether an event has the tenant of this turn's plan, or of the plan that this turn is to create."""
+        """True if an event has the tenant of this turn's plan, or of the plan that this turn is to create."""
         owner = self.plan.tenant_id if self.plan is not None else self.event.tenant_id or ""
         return self.is_timer or (event.tenant_id or "") == owner
 

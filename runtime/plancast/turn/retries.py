@@ -10,7 +10,7 @@ from plancast.state_machine.machine import base_of, failed_event, timeout_event
 
 
 def is_failure(request: Request, event: Any) -> bool:
-    """Whether an answer is the failure or the timeout of its request."""
+    """True if an answer is the failure or the timeout of its request."""
     expected = request.response_event
     return event.type != expected and event.type in (failed_event(expected), timeout_event(expected))
 
@@ -49,7 +49,7 @@ def schedule_retry(plan: PlanRecord, request: Request, event: Any, now: float, n
 
 
 def ends_request(plan: PlanRecord, request: Request, event: Any) -> bool:
-    """Whether an answer that no transition takes is the final one to its request."""
+    """True if an answer that no transition takes is the final one to its request."""
     if is_failure(request, event) or plan.machine.transition(plan.current_state, event.type):
         return True
     return request.state == plan.current_state and base_of(event.type) == base_of(request.response_event)

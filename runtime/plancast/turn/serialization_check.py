@@ -35,7 +35,7 @@ def packed_and_checked(turn: TurnRecord, machine: str) -> tuple[bytes, bytes]:
     """Pack a turn's plan and its timeline entry in msgpack.
 
     msgpack writes some values that it cannot read again (keys that are not strings), and some that no event can carry
-    (bytes, NaN). Both are refused here, while the plan's last checkpoint still stands.
+    (bytes, NaN). Both are refused here, while the plan's last checkpoint is intact.
 
     Args:
         turn: A turn with a plan.

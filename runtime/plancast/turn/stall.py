@@ -21,7 +21,7 @@ class StallKind(StrEnum):
     PENDING = "pending"
     """It never began."""
     UNDECIDED = "undecided"
-    """It has no open request, and its planner was not asked."""
+    """It has no open request, and its planner made no decision."""
     UNENTERED = "unentered"
     """Its state was never entered properly: no request sent, not left, not finished."""
     NO_WAY_OUT = "no-way-out"

@@ -43,7 +43,7 @@ def _finish(tasks: TaskRegistry, task_id: str, event_type: str, data: Any) -> No
 
 
 def awaited_is_resolved(plan: PlanRecord) -> bool:
-    """Whether the task or group that a plan awaits is resolved; forgotten ones are."""
+    """True if the task or group that a plan awaits is resolved, or was dropped after that."""
     tasks, awaited = tasks_of(plan), plan.awaiting
     if tasks.is_group(awaited):
         return tasks.watch_group(awaited) is not None

@@ -40,7 +40,7 @@ def _add(plan: PlanRecord, step: dict[str, Any]) -> None:
 
 
 def trigger_entry(fields: Mapping[str, Any], revision: int, now: float) -> TrajectoryEntry:
-    """The event that a planner is asked about, as an entry."""
+    """The event that triggers a decision, as an entry."""
     return TrajectoryEntry(
         revision=revision,
         time=now,  # type: ignore[arg-type]

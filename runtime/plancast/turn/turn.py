@@ -363,5 +363,5 @@ def _position(plan: PlanContext) -> tuple[Any, ...]:
 
 
 def _waits_for(plan: PlanContext, event: Any) -> bool:
-    """Whether a paused plan waits for this event from outside."""
+    """True if a paused plan waits for this event from outside."""
     return plan.get_next_state(event) is not None or event.type == plan.results.get(WAITING_FOR)
