@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from plancast.agents.definitions import AgentDefinition, EventDefinition
@@ -201,101 +202,81 @@ def _declared(app: App) -> Iterable[tuple[EventDefinition, AgentDefinition]]:
         )
 
 
-def environment_of(
-    app: App,
-    script: Script,
-    *,
-    prefer: tuple[str, str] = ("", ""),
-    settings: PlanSettings | None = None,
-    events: Iterable[EventDefinition] = (),
-    agents: Iterable[AgentDefinition] = (),
-    source: Mapping[str, Any] | None = None,
-) -> TurnEnvironment:
-    """The environment for a replay with an app.
+@dataclass(frozen=True)
+class ReplayEnvironments:
+    """Creates the environments of a replay."""
 
-    Args:
-        app: The current code.
-        script: Source of the recorded decisions.
-        prefer: Name and version of the planner that began the plan; if it is retiring, it gets its goal back.
-        settings: ``plans``, as in the deployment.
-        events: Further events that agents handle.
-        agents: Further agents.
-        source: See :class:`RecordedMemory`.
-    """
-    environment = _environment(app, script, settings, RecordedRegistry(app, events, agents), source)
-    deciders = {id(each): ReplayedPlanner(each, each.name, version_of(each), script) for each in app.deciders()}
-    goals: dict[str, Any] = {goal: _ReplayedHandlers(planner, deciders) for goal, planner in environment.goals.items()}
-    for planner in app.retiring:
-        if prefer in ((planner.name, planner.version), *_decided_by(planner)):
-            goals |= {goal: _ReplayedHandlers(planner, deciders) for goal in planner.goals}
-    _set_fields(environment, goals=goals, deciders={(each.name, each.version): each for each in deciders.values()})
-    return environment
+    script: Script
+    settings: PlanSettings
+    events: Sequence[EventDefinition]
+    """Events that agents outside the app handle."""
+    source: Mapping[str, Any] | None
+    """Id and machine of the plan that the replayed one was forked from."""
+
+    def with_app(self, app: App, agents: Iterable[AgentDefinition], began: tuple[str, str]) -> TurnEnvironment:
+        """The environment with the current code.
+
+        Args:
+            app: The current code.
+            agents: Agents outside the app.
+            began: Name and version of the planner that began the plan; if it is retiring, it gets its goal back.
+        """
+        environment = self._environment(app, RecordedRegistry(app, self.events, agents))
+        deciders = {
+            id(each): ReplayedPlanner(each, each.name, version_of(each), self.script) for each in app.deciders()
+        }
+        planners: dict[str, Any] = dict(environment.goals)
+        for planner in app.retiring:
+            if began in ((planner.name, planner.version), *_decided_by(planner)):
+                planners |= dict.fromkeys(planner.goals, planner)
+        goals = {goal: _ReplayedHandlers(planner, deciders) for goal, planner in planners.items()}
+        _set_fields(environment, goals=goals, deciders={(each.name, each.version): each for each in deciders.values()})
+        return environment
+
+    def without_app(self, plan: Mapping[str, Any], machine: Machine | None, goals: Iterable[str]) -> TurnEnvironment:
+        """The environment without code: the plan's machine or its recorded decisions move it.
+
+        Args:
+            plan: The plan's fields.
+            machine: The machine that it began with.
+            goals: Event types that begin child plans.
+        """
+        environment = self._environment(App("unknown"), RecordedRegistry(None, self.events, ()))
+        version = str(plan.get("planner_version") or "1")
+        planner = Planner(str(plan.get("planner") or "unknown"), version=version)
+        goal, decider = str(plan.get("goal_event") or ""), str(plan.get("decider") or "")
+        decides: dict[tuple[str, str], Any] = {}
+        if decider:
+            decides[decider, version] = ReplayedPlanner(None, decider, version, self.script)
+            planner.add_goal(goal, decided_by=decides[decider, version])
+        elif goal and machine is not None:
+            planner.add_goal(goal, machine.states)
+        _set_fields(
+            environment,
+            goals=dict.fromkeys((*goals, *planner.goals), planner),
+            planners={(planner.name, version): planner},
+            current={planner.name: planner},
+            deciders=decides,
+        )
+        return environment
+
+    def _environment(self, app: App, registry: RecordedRegistry) -> TurnEnvironment:
+        return TurnEnvironment(
+            app=app,
+            subjects=Subjects(),
+            encode=lambda event: (codec.encode(event), codec.MSGPACK_TYPE),
+            memory=RecordedMemory(self.source),
+            settings=self.settings,
+            max_event_bytes=MAX_EVENT_BYTES,
+            registry=registry,
+            toolkit=Toolkit(registry),
+            reasoner=RecordedReasoner(self.script),
+        )
 
 
 def _decided_by(planner: Planner) -> list[tuple[str, str]]:
     deciders = [planner.decider(goal) for goal in planner.goals]
     return [(each.name, version_of(each)) for each in deciders if each is not None]
-
-
-def environment_without_app(
-    script: Script,
-    plan: Mapping[str, Any],
-    machine: Machine | None,
-    *,
-    goals: Sequence[str] = (),
-    settings: PlanSettings | None = None,
-    events: Iterable[EventDefinition] = (),
-    source: Mapping[str, Any] | None = None,
-) -> TurnEnvironment:
-    """The environment for a replay without an app, by the plan's machine or its recorded decisions.
-
-    Args:
-        script: Source of the recorded decisions.
-        plan: The plan's fields.
-        machine: The machine that it began with.
-        goals: Event types that begin child plans.
-        settings: ``plans``, as in the deployment.
-        events: Events that agents handle.
-        source: See :class:`RecordedMemory`.
-    """
-    environment = _environment(App("unknown"), script, settings, RecordedRegistry(None, events, ()), source)
-    version = str(plan.get("planner_version") or "1")
-    planner = Planner(str(plan.get("planner") or "unknown"), version=version)
-    goal, decider = str(plan.get("goal_event") or ""), str(plan.get("decider") or "")
-    decides: dict[tuple[str, str], Any] = {}
-    if decider:
-        decides[decider, version] = ReplayedPlanner(None, decider, version, script)
-        planner.add_goal(goal, decided_by=decides[decider, version])
-    elif goal and machine is not None:
-        planner.add_goal(goal, machine.states)
-    _set_fields(
-        environment,
-        goals=dict.fromkeys((*goals, *planner.goals), planner),
-        planners={(planner.name, version): planner},
-        current={planner.name: planner},
-        deciders=decides,
-    )
-    return environment
-
-
-def _environment(
-    app: App,
-    script: Script,
-    settings: PlanSettings | None,
-    registry: RecordedRegistry,
-    source: Mapping[str, Any] | None,
-) -> TurnEnvironment:
-    return TurnEnvironment(
-        app=app,
-        subjects=Subjects(),
-        encode=lambda event: (codec.encode(event), codec.MSGPACK_TYPE),
-        memory=RecordedMemory(source),
-        settings=settings or PlanSettings(),
-        max_event_bytes=MAX_EVENT_BYTES,
-        registry=registry,
-        toolkit=Toolkit(registry),
-        reasoner=RecordedReasoner(script),
-    )
 
 
 def _set_fields(environment: TurnEnvironment, **fields: Any) -> None:

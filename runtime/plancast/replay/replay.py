@@ -16,11 +16,12 @@ from plancast.plan.record import WAITING_FOR
 from plancast.plan.requests import Request
 from plancast.plan.serialization import to_state
 from plancast.plan.status import PAUSED
-from plancast.replay.environment import Script, environment_of, environment_without_app
+from plancast.replay.environment import ReplayEnvironments, Script
 from plancast.replay.report import Outcome, PlanAt, Replay, ReplayedTurn, Which
 from plancast.replay.turn import Rerun, rerun, sent_events
 from plancast.settings import PlanSettings
 from plancast.state_machine.machine import Machine, failed_event
+from plancast.turn.environment import TurnEnvironment
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.effects import Effect
@@ -192,21 +193,20 @@ class _Walk:
         self._plan = plan
         self._options = options
         self._script = Script()
-        self._source = self._forked_from()
-        self._events = [*_observed_events(plan), *self._options.events]
+        self._environments = ReplayEnvironments(
+            self._script, options.settings, [*_observed_events(plan), *options.events], self._forked_from()
+        )
         self._state: bytes | None = None
         self._machine = plan.machine if options.machine == "then" or options.app is None else None
         self._asked: dict[str, Mapping[str, Any]] = {}
         self._diverged = ""
         """Why the remaining turns are unknown; empty while they are not."""
         if options.app is None:
-            self._environment = self._without_app()
+            self._environment = self._without_app(plan.state)
         else:
             began = str(plan.state.get("decider") or plan.state.get("planner") or "")
-            self._environment = environment_of(
-                options.app, self._script, prefer=(began, str(plan.state.get("planner_version") or "1")),
-                settings=options.settings, events=self._events, agents=options.agents, source=self._source,
-            )  # fmt: skip
+            version = str(plan.state.get("planner_version") or "1")
+            self._environment = self._environments.with_app(options.app, options.agents, (began, version))
 
     async def take(self, entry: Mapping[str, Any], *, compare: bool) -> Step:
         """Re-run the next turn."""
@@ -224,7 +224,7 @@ class _Walk:
         elif done.differences:
             outcome, why = Outcome.DIFFERS, ""
         found = list(done.differences)
-        self._go_on(entry, done)
+        self._advance(entry, done)
         if compare and self._state is not None and outcome is Outcome.SAME:
             found = self._compare_stored(done)
             outcome = Outcome.DIFFERS if found else outcome
@@ -232,7 +232,7 @@ class _Walk:
                 outcome, why, found = Outcome.UNKNOWN, "the stored plan can only be compared with the app", []
         return self._step(entry, outcome, why, found)
 
-    def _go_on(self, entry: Mapping[str, Any], done: Rerun) -> None:
+    def _advance(self, entry: Mapping[str, Any], done: Rerun) -> None:
         plan = done.plan
         if plan is None:
             self._state, self._asked = None, {}
@@ -253,14 +253,14 @@ class _Walk:
         turn = ReplayedTurn(int(entry["revision"]), float(entry["time"]), event_type, outcome, why, tuple(found))
         return Step(turn, entry, self._state, self._machine, self._asked)
 
-    async def _rerun(self, environment: Any, entry: Mapping[str, Any]) -> Rerun:
+    async def _rerun(self, environment: TurnEnvironment, entry: Mapping[str, Any]) -> Rerun:
         return await rerun(environment, self._script, entry, self._state, self._machine, self._plan.correlation_id)
 
     async def _as_recorded(self, entry: Mapping[str, Any], why: str) -> Rerun:
         """Re-run a turn that the app cannot, by the plan's machine alone; known if that leads to the recorded state."""
         before = codec.unpack(self._state) if self._state is not None else None
         machine, self._machine = self._machine, self._machine or self._plan.machine
-        done = await self._rerun(self._without_app(before), entry)
+        done = await self._rerun(self._without_app(before or self._plan.state), entry)
         if done.plan is None or done.differences:
             self._machine = machine
             return Rerun(why=why)
@@ -270,15 +270,10 @@ class _Walk:
             done.plan.planner_version = planner.version
         return done
 
-    def _without_app(self, plan: Mapping[str, Any] | None = None) -> Any:
-        return environment_without_app(
-            self._script, plan or self._plan.state, self._plan.machine, goals=self._goals(),
-            settings=self._options.settings, events=self._events, source=self._source,
-        )  # fmt: skip
-
-    def _goals(self) -> list[str]:
+    def _without_app(self, plan: Mapping[str, Any]) -> TurnEnvironment:
         app = self._options.app
-        return [*self._options.goals, *(app.goals if app is not None else ())]
+        goals = [*self._options.goals, *(app.goals if app is not None else ())]
+        return self._environments.without_app(plan, self._plan.machine, goals)
 
     def _forked_from(self) -> dict[str, Any] | None:
         """The machine of the forked plan, which the fork's first event does not hold."""
