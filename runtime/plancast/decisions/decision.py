@@ -10,14 +10,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails
 
 from plancast.decisions.actions import (
-    MAX_BRANCHES,
-    MAX_WAIT_SECONDS,
     AwaitAction,
     CompleteAction,
     DelegateAction,
-    FinishReason,
     ParallelAction,
-    PauseReason,
     PlanAction,
     PlannerAction,
     PublishAction,
@@ -27,29 +23,7 @@ from plancast.errors import InvalidDecision
 from plancast.json_values.limits import DATA_BOUNDS, PAUSE_BOUNDS, at, check_payload, freeze, shown
 from plancast.json_values.model import NullIsDefault, PlannerValue
 from plancast.json_values.model_text import object_in_text
-from plancast.tasks.spec import JoinKind, SpawnSpec
-
-__all__ = [
-    "MAX_BRANCHES",
-    "MAX_DECISION_BYTES",
-    "MAX_WAIT_SECONDS",
-    "AwaitAction",
-    "CompleteAction",
-    "DelegateAction",
-    "FinishReason",
-    "JoinKind",
-    "ParallelAction",
-    "PauseReason",
-    "PlanAction",
-    "PlannerAction",
-    "PlannerDecision",
-    "PublishAction",
-    "SpawnSpec",
-    "WaitAction",
-    "check_decision",
-    "decision_response_format",
-    "parse_decision",
-]
+from plancast.tasks.spec import SpawnSpec
 
 MAX_DECISION_BYTES: Final = 512 * 1024
 """Largest decision, in bytes of JSON: it is committed with the plan, whose checkpoint is limited to 1 MiB."""

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, TypeAdapter, ValidationError, model_serializer
 
-from plancast.decisions.decision import (
-    MAX_DECISION_BYTES,
+from plancast.decisions.actions import (
     AwaitAction,
     CompleteAction,
     DelegateAction,
@@ -19,10 +18,12 @@ from plancast.decisions.decision import (
     PauseReason,
     PlanAction,
     PlannerAction,
-    PlannerDecision,
     PublishAction,
-    SpawnSpec,
     WaitAction,
+)
+from plancast.decisions.decision import (
+    MAX_DECISION_BYTES,
+    PlannerDecision,
     check_decision,
     decision_response_format,
     parse_decision,
@@ -30,6 +31,7 @@ from plancast.decisions.decision import (
 )
 from plancast.errors import InvalidDecision, PlancastError
 from plancast.json_values.model_text import MAX_ANSWER_BYTES
+from plancast.tasks.spec import SpawnSpec
 
 PUBLISH = {"action": "publish", "event_type": "search.requested", "data": {"q": "ai"}, "reasoning": "to find out"}
 ANSWER = {"plan_id": "p1", "current_state": "s", "next_action": PUBLISH, "reasoning": "first things first"}

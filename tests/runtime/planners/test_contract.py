@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from plancast.agents.definitions import EventDefinition
-from plancast.decisions.decision import PlannerDecision, PublishAction
+from plancast.decisions.actions import PublishAction
+from plancast.decisions.decision import PlannerDecision
 from plancast.errors import (
     BudgetExhausted,
     DeterministicStepError,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plancast import App, CompleteAction, DeterministicPlanner, RunContext, SpawnAndAwaitStep, SpawnSpec, Worker
-from plancast.decisions.decision import WaitAction
+from plancast.decisions.actions import WaitAction
 from plancast.tasks.model import GroupCompletion
 from plancast.testing import ManualClock, PlancastTest
 

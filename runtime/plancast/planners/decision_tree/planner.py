@@ -8,7 +8,8 @@ from dataclasses import replace
 from inspect import isawaitable
 from typing import Final, Protocol
 
-from plancast.decisions.decision import CompleteAction, FinishReason, PlannerAction, PlannerDecision
+from plancast.decisions.actions import CompleteAction, FinishReason, PlannerAction
+from plancast.decisions.decision import PlannerDecision
 from plancast.errors import DeterministicStepError, InvalidPlannerConfig
 from plancast.planners.contract import RunContext, WakeMode
 from plancast.planners.decision_tree.step_results import Claim, as_claim

@@ -7,16 +7,16 @@ from enum import StrEnum
 from inspect import isawaitable
 from typing import Any, Final, TypeAlias, TypeVar
 
-from plancast.decisions.decision import (
+from plancast.decisions.actions import (
     AwaitAction,
     CompleteAction,
     DelegateAction,
     ParallelAction,
     PlannerAction,
-    PlannerDecision,
     PublishAction,
     WaitAction,
 )
+from plancast.decisions.decision import PlannerDecision
 from plancast.errors import InvalidDecision, InvalidPlannerConfig
 from plancast.json_values.limits import shown
 from plancast.planners.contract import RunContext

@@ -13,14 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from plancast.decisions.decision import (
+from plancast.decisions.actions import (
     AwaitAction,
     CompleteAction,
     DelegateAction,
     FinishReason,
     PauseReason,
     PublishAction,
-    SpawnSpec,
     WaitAction,
 )
 from plancast.errors import InvalidDecision, InvalidPlannerConfig
@@ -40,6 +39,7 @@ from plancast.planners.decision_tree.step_results import (
 )
 from plancast.tasks.model import GroupCompletion, StepState, group_of_step
 from plancast.tasks.registry import TaskRegistry
+from plancast.tasks.spec import SpawnSpec
 
 _DEFAULT_STEP_ID: Final = "<spawn-and-await>"
 _PAUSES: Final = {

@@ -10,7 +10,7 @@ import pytest
 
 import plancast
 import plancast_bus
-from plancast.decisions.decision import (
+from plancast.decisions.actions import (
     AwaitAction,
     CompleteAction,
     DelegateAction,
@@ -18,12 +18,10 @@ from plancast.decisions.decision import (
     ParallelAction,
     PauseReason,
     PlannerAction,
-    PlannerDecision,
     PublishAction,
-    SpawnSpec,
     WaitAction,
-    check_decision,
 )
+from plancast.decisions.decision import PlannerDecision, check_decision
 from plancast.errors import (
     DeterministicStepError,
     IdentityRequired,
@@ -38,6 +36,7 @@ from plancast.planners.decision_tree.planner import DecisionTreeStep, Determinis
 from plancast.planners.decision_tree.steps import CallToolStep, FinishStep, PauseStep, SpawnAndAwaitStep, WatchGroupStep
 from plancast.tasks.model import GroupCompletion, GroupState, TaskState
 from plancast.tasks.registry import TaskRegistry
+from plancast.tasks.spec import SpawnSpec
 
 IDENTITY: dict[str, Any] = {"tenant_id": "t", "user_id": "u", "session_id": "s", "run_id": "r"}
 SPEC = SpawnSpec(event_type="report.write", data={"about": "tides"})
