@@ -64,8 +64,9 @@ class ResultWaiter:
         self._inbox = ""
         self._inbox_subscription: Subscription | None = None
         self._opening = asyncio.Lock()
-        self.closed = self._blind = False
-        self.lost = ""
+        self.closed: bool = False
+        self._blind = False
+        self.lost: str = ""
         """Why the connection is gone for good; empty while it is up or may come back."""
         bus.on_reconnect(self._schedule_all)
         bus.on_lost(self._on_lost)
