@@ -53,11 +53,7 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "plancast_actors.hosting.event_decoder": {DECODE: ("read",)},
     "plancast_actors.hosting.plan_actor": {DISPATCH: ("deliver",)},
     "plancast_actors.hosting.activation": {COMMIT: ("commit",), EMIT: ("emit", "_send", "_note_place")},
-    "plancast_actors.hosting.fast_path": {
-        TURN: ("create", "begin"),
-        COMMIT: ("_commit", "_committed"),
-        EMIT: ("_send", "_emitted"),
-    },
+    "plancast_actors.hosting.fast_path": {TURN: ("create", "_take")},
     "plancast_actors.dispatch.dispatcher": {ACK: ("_acknowledge", "_settle", "_keep_alive")},
     "plancast_actors.workers.reader": {
         BUS_IN: ("_read",),

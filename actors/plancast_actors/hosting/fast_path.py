@@ -8,7 +8,8 @@ finds there how far the fast turn came. Crash points are passed here as on the s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from plancast.turn.turn import Turn, TurnOutcome
@@ -19,15 +20,20 @@ from plancast_actors.telemetry.samples import Laps, laps_of
 from plancast_bus import fault_injection
 from plancast_bus.errors import CommitConflict
 from plancast_bus.fault_injection import CrashPoint
-from plancast_bus.ports.checkpoints import Checkpoint
 
 _T = TypeVar("_T")
 
 
 class FastTurn:
-    """A turn on the fast path; calls ``ended(done)`` at its end, with False when the slow path must take the event."""
+    """A turn on the fast path.
 
-    __slots__ = ("_checkpoint", "_digest", "_ended", "_laps", "_state", "_turn", "_waiting", "inbound", "reports")
+    Its steps are a generator, resumed by the callbacks of the futures that it yields. A task would cost as much as the
+    state machine itself.
+    """
+
+    __slots__ = (
+        "_committing", "_digest", "_ended", "_laps", "_state", "_steps", "_turn", "_waiting", "inbound", "reports",
+    )  # fmt: skip
 
     def __init__(
         self, state: Activation, inbound: Inbound, reports: Reports, turn: Turn, digest: bytes, laps: Laps | None
@@ -38,10 +44,11 @@ class FastTurn:
         self._turn = turn
         self._digest = digest
         self._laps = laps
-        self._checkpoint: Checkpoint | None = None
-        """What is committed; None before the commit has begun."""
+        self._steps = self._take()
+        self._committing = False
+        """Whether the checkpoint may have been stored."""
         self._ended: Callable[[bool], None] | None = None
-        """None once the turn is stopped."""
+        """None before the turn begins, and after it was stopped."""
         self._waiting: asyncio.Future[Any] | None = None
 
     @classmethod
@@ -70,9 +77,9 @@ class FastTurn:
         return cls(state, inbound, reports, turn, digest, laps)
 
     def begin(self, ended: Callable[[bool], None]) -> None:
-        """Take the turn."""
+        """Take the turn; ``ended`` is called with True at its end, with False if the slow path must take the event."""
         self._ended = ended
-        self._pass(CrashPoint.TURN_HANDLE_BEFORE, self._run)
+        self._resume(None)
 
     def stop(self) -> None:
         """Abandon the turn; ``ended`` is not called."""
@@ -80,121 +87,76 @@ class FastTurn:
         if self._waiting is not None:
             self._waiting.cancel()
 
-    def _run(self) -> None:
-        state, turn = self._state, self._turn
+    def _take(self) -> Generator[CrashPoint | asyncio.Future[Any], Any, bool]:
+        """Take the turn, step by step; returns whether it is done."""
+        state, turn, bus = self._state, self._turn, self._state.host.bus
+        yield CrashPoint.TURN_HANDLE_BEFORE
+        if run_synchronously(turn.run()) is not TurnOutcome.COMMIT:
+            return False  # it has changed nothing
+        if not state.may_stage(turn, turn.now):
+            raise LookupError("the state machine is not in the store yet")
+        self._lap("turn")
+        yield CrashPoint.TURN_HANDLE_AFTER
+        checkpoint = state.stage(turn, self._digest)
+        yield CrashPoint.TURN_COMMIT_BEFORE
+        committing = bus.checkpoints.begin_commit(checkpoint)
+        self._committing = True
         try:
-            if run_synchronously(turn.run()) is not TurnOutcome.COMMIT:  # it has changed nothing
-                self._end(False)
-                return
-            if not state.may_stage(turn, turn.now):
-                raise LookupError("the state machine is not in the store yet")
-        except Exception:  # the slow path runs into it again, and handles it
-            self._fall_back()
-            return
-        if self._laps is not None:
-            self._laps.end("turn")
-        self._pass(CrashPoint.TURN_HANDLE_AFTER, self._stage)
-
-    def _stage(self) -> None:
-        try:
-            checkpoint = self._state.stage(self._turn, self._digest)
-        except Exception:
-            self._fall_back()
-        else:
-            self._pass(CrashPoint.TURN_COMMIT_BEFORE, lambda: self._commit(checkpoint))
-
-    def _commit(self, checkpoint: Checkpoint) -> None:
-        try:
-            committing = self._state.host.bus.checkpoints.begin_commit(checkpoint)
-        except Exception:
-            self._fall_back()
-        else:
-            self._checkpoint = checkpoint
-            self._wait(committing, self._committed)
-
-    def _committed(self, committing: asyncio.Future[int]) -> None:
-        version, checkpoint = _result(committing), self._checkpoint
-        if self._ended is None or checkpoint is None:
-            return
-        if version is None:
-            if not committing.cancelled() and isinstance(committing.exception(), CommitConflict):
-                self._state.host.commits_refused += 1
-            self._fall_back()
-            return
-        self._state.committed(self._turn, checkpoint, version)
-        if self._laps is not None:
-            self._laps.end("commit")
-        if not self._state.may_stage(self._turn, self._state.host.clock.time()):
-            self._fall_back()  # the commit took days: the state machine has to be stored again
-        else:
-            self._pass(CrashPoint.TURN_COMMIT_AFTER, self._emit if checkpoint.outbox else self._report_before)
-
-    def _emit(self) -> None:
-        self._pass(CrashPoint.TURN_EMIT_BEFORE, self._send)
-
-    def _send(self) -> None:
-        assert self._checkpoint is not None
-        try:
-            emitting = self._state.host.bus.begin_emit(self._checkpoint.outbox)
-        except Exception:
-            self._fall_back()
-        else:
-            self._wait(emitting, self._emitted)
-
-    def _emitted(self, emitting: asyncio.Future[list[int]]) -> None:
-        sequences = _result(emitting)
-        if self._ended is None or self._checkpoint is None:
-            return
-        if sequences is None:
-            self._fall_back()
-            return
-        self._state.emitted_at(self._checkpoint.outbox, sequences)
-        if self._laps is not None:
-            self._laps.end("emit")
-        self._pass(CrashPoint.TURN_EMIT_AFTER, self._report_before)
-
-    def _report_before(self) -> None:
-        self._pass(CrashPoint.TURN_ACK_BEFORE, self._report)
-
-    def _report(self) -> None:
+            version = yield committing
+        except CommitConflict:
+            state.host.commits_refused += 1
+            raise
+        state.committed(turn, checkpoint, version)
+        self._lap("commit")
+        if not state.may_stage(turn, state.host.clock.time()):
+            raise LookupError("the commit took days: the state machine has to be stored again")
+        yield CrashPoint.TURN_COMMIT_AFTER
+        if checkpoint.outbox:
+            yield CrashPoint.TURN_EMIT_BEFORE
+            sequences = yield bus.begin_emit(checkpoint.outbox)
+            state.emitted_at(checkpoint.outbox, sequences)
+            self._lap("emit")
+            yield CrashPoint.TURN_EMIT_AFTER
+        yield CrashPoint.TURN_ACK_BEFORE
         self.reports.add(Outcome(self.inbound.token, "done", 0.0))
-        self._pass(CrashPoint.TURN_ACK_AFTER, self._finish, self._finish)
+        with suppress(Exception):
+            yield CrashPoint.TURN_ACK_AFTER
+        return True
 
-    def _finish(self) -> None:
-        self._end(True)
+    def _lap(self, stage: str) -> None:
+        if self._laps is not None:
+            self._laps.end(stage)
 
-    # Continuations.
-
-    def _pass(self, point: CrashPoint, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
-        """Call ``then``, after the crash point if points are armed; ``otherwise`` if the point raises."""
-        if not fault_injection.armed:
-            then()
-            return
-
-        def passed(reached: asyncio.Future[int]) -> None:
-            failed = _result(reached) is None
-            if self._ended is not None:
-                (otherwise or self._fall_back)() if failed else then()
-
-        self._wait(asyncio.ensure_future(fault_injection.reach(point, self._state.correlation_id)), passed)
-
-    def _wait(self, future: asyncio.Future[_T], then: Callable[[asyncio.Future[_T]], None]) -> None:
-        self._waiting = future
-        future.add_done_callback(then)
-
-    def _fall_back(self) -> None:
-        """Leave the event to the slow path, which starts from the checkpoint once a commit was tried."""
-        if self._checkpoint is None:
-            self._state.unload_turn()
+    def _resume(self, waited: asyncio.Future[Any] | None) -> None:
+        """Take the steps up to the next future. Crash points are futures where they are armed, and nothing else."""
+        error = _error(waited) if waited is not None else None
+        if self._ended is None:
+            return  # stopped
+        result = waited.result() if waited is not None and error is None else None
+        try:
+            step = self._steps.throw(error) if error is not None else self._steps.send(result)
+            while isinstance(step, CrashPoint):
+                if fault_injection.armed:
+                    step = asyncio.ensure_future(fault_injection.reach(step, self._state.correlation_id))
+                else:
+                    step = self._steps.send(None)
+        except StopIteration as stopped:
+            self._end(stopped.value)
+        except (Exception, asyncio.CancelledError):  # the slow path runs into it again, and handles it
+            if self._committing:
+                self._state.conflicts += 1
+                self._state.unload()
+            else:
+                self._state.unload_turn()
+            self._end(False)
         else:
-            self._state.conflicts += 1
-            self._state.unload()
-        self._end(False)
+            self._waiting = step
+            step.add_done_callback(self._resume)
 
     def _end(self, done: bool) -> None:
         self._turn.close()
-        if self._ended is not None:
-            self._ended(done)
+        assert self._ended is not None
+        self._ended(done)
 
 
 def run_synchronously(work: Coroutine[Any, Any, _T]) -> _T:
@@ -212,6 +174,5 @@ def run_synchronously(work: Coroutine[Any, Any, _T]) -> _T:
     raise RuntimeError("a turn on the fast path waits")
 
 
-def _result(future: asyncio.Future[_T]) -> _T | None:
-    """The result of a future; None if it failed."""
-    return None if future.cancelled() or future.exception() is not None else future.result()
+def _error(future: asyncio.Future[Any]) -> BaseException | None:
+    return asyncio.CancelledError() if future.cancelled() else future.exception()
