@@ -1,4 +1,4 @@
-"""This process' connection to Ray. The only module, with :mod:`ray_actors`, that imports it."""
+"""This process's connection to Ray."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 AUTH_MODE, AUTH_TOKEN, AUTH_TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 _session = contextlib.ExitStack()
-"""What :func:`disconnect` takes back."""
+"""What :func:`disconnect` undoes."""
 _own_folder: Path | None = None
-"""The folder of the Ray that this process has started."""
+"""The folder of the cluster that this process has started."""
 
 
 def connect(
@@ -41,18 +41,18 @@ def connect(
     metrics_port: int = 0,
     runtime_env: dict[str, Any] | None = None,
 ) -> bool:
-    """Join the Ray cluster of the settings, or start Ray on this machine; True when it was started here.
+    """Join the Ray cluster of the settings, or start one on this machine; True if it was started.
 
-    Code in ``runtime_env`` is shipped to the cluster. A Ray that is started here asks for a token of its own, and has
-    a folder that no other user can enter, in ``RAY_TMPDIR`` or where Ray would put it; :func:`disconnect` removes it.
+    Code in ``runtime_env`` is shipped to the cluster. A cluster that is started here requires a new token, and has a
+    folder that no other user can enter, in ``RAY_TMPDIR`` or Ray's default; :func:`disconnect` removes it.
 
     Raises:
-        BusUnavailable: the cluster does not answer, or does not take the code or the token.
+        BusUnavailable: the cluster does not answer, or refuses the code or the token.
     """
     if ray.is_initialized():
         return False
-    _log_what_ray_prints()
-    # Ray would ship the working directory of a program started by `uv run`.
+    _redirect_output()
+    # By default Ray ships the working directory of a program started by `uv run`.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     common: dict[str, Any] = {
         "namespace": settings.namespace,
@@ -62,7 +62,7 @@ def connect(
     if runtime_env:
         common["runtime_env"] = runtime_env
     if settings.address:
-        _refuse_dead(settings.address)
+        _check_answers(settings.address)
         with contextlib.ExitStack() as session:
             if settings.auth_token_path is not None:
                 session.enter_context(authenticated(settings.auth_token_path))
@@ -75,7 +75,7 @@ def connect(
                 raise BusUnavailable(f"cannot join the Ray cluster at {settings.address}: {error}") from error
             _session.push(session.pop_all())
         return False
-    # Ray would have its workers, and so our hosts and dispatchers, stand behind all else on the machine.
+    # By default Ray runs its workers, so our hosts and dispatchers, with low priority.
     os.environ.setdefault("RAY_worker_niceness", "0")
     with contextlib.ExitStack() as session:
         folder = session.enter_context(_private_folder())
@@ -84,7 +84,7 @@ def connect(
         session.enter_context(authenticated(token))
         with _start_on_loopback():
             ray.init(
-                address="local",  # not whatever cluster happens to run here
+                address="local",  # not a cluster that runs here already
                 include_dashboard=False,
                 num_cpus=num_cpus,
                 _node_ip_address=LOOPBACK,
@@ -97,26 +97,23 @@ def connect(
 
 
 def own_token_path() -> Path | None:
-    """The file with the token of the Ray that this process has started; None when it has started none."""
+    """The token file of the cluster that this process has started; None if it has started none."""
     return _own_folder / "token" if _own_folder is not None else None
 
 
 def shipped() -> dict[str, Any] | None:
-    """The runtime environment of this process' job, for actors: archives by their address in the cluster.
-
-    None when nothing was shipped with the job.
-    """
+    """The runtime environment of this process's job, for its actors; None if no code was shipped with the job."""
     found = dict(ray.get_runtime_context().runtime_env or {})
     return found if found.get("working_dir") or found.get("py_modules") or found.get("pip") else None
 
 
 def address() -> str:
-    """Where the cluster that this process has joined or started is, for others to join."""
+    """Address of the cluster, for other processes to join."""
     return str(ray.get_runtime_context().gcs_address)
 
 
-def _log_what_ray_prints() -> None:
-    """Have Ray's remarks on dying workers logged; it prints them into the program's own output."""
+def _redirect_output() -> None:
+    """Log Ray's messages about dying workers, which it prints to the program's output."""
 
     def log(data: dict[str, Any], ignore_prefix: bool = False) -> None:
         for line in data.get("lines", ()):
@@ -128,7 +125,7 @@ def _log_what_ray_prints() -> None:
 
 @contextlib.contextmanager
 def _replaced(name: str, make: Callable[[Any], Callable[..., Any]]) -> Iterator[None]:
-    """Have one of Ray's own functions replaced by what is made of it; a Ray that has it no more goes on without."""
+    """Monkeypatch a private function of Ray; a no-op if this version of Ray does not have it."""
     original = getattr(ray_services, name, None)
     if original is None:
         yield
@@ -141,16 +138,15 @@ def _replaced(name: str, make: Callable[[Any], Callable[..., Any]]) -> Iterator[
 
 
 def _start_on_loopback() -> contextlib.AbstractContextManager[None]:
-    """Have Ray take 127.0.0.1 at its word when it starts.
+    """Make Ray listen on 127.0.0.1 when it starts.
 
-    It puts an address in its place that other machines can reach, and then listens on all addresses. There is no
-    option against that.
+    It replaces the address by one that other machines can reach, and listens on all addresses; no option prevents it.
     """
     return _replaced("resolve_ip_for_localhost", lambda _original: lambda host: host)
 
 
 def _find_on_loopback() -> contextlib.AbstractContextManager[None]:
-    """Have Ray find a cluster of this machine that listens on the loopback alone."""
+    """Make Ray find a cluster of this machine that listens on the loopback only."""
 
     def make(original: Any) -> Callable[..., Any]:
         def canonicalize(*args: Any, **options: Any) -> Any:
@@ -165,10 +161,10 @@ def _find_on_loopback() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _private_folder() -> Iterator[Path]:
-    """A new folder that no other user can enter.
+    """Create a folder that no other user can enter.
 
-    Ray opens its own folder to all users, so it is given one within. Names are short: of the path of a socket in it,
-    the system takes 107 bytes. ``session_latest`` in ``RAY_TMPDIR`` leads to the newest one's logs, as with Ray alone.
+    Ray opens its own folder to all users, so it gets one inside. Names are short: the path of a Unix socket is limited
+    to 107 bytes. ``session_latest`` in ``RAY_TMPDIR`` links to the newest one's logs, as Ray itself does it.
     """
     global _own_folder
     folder = Path(tempfile.mkdtemp(prefix="p", dir=get_default_system_temp_dir()))  # type: ignore[no-untyped-call]
@@ -190,7 +186,7 @@ def _private_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def authenticated(token: Path) -> Iterator[None]:
-    """Show Ray's processes, and what they start, the token in this file and no other. In files, `ps` cannot show it."""
+    """Authenticate Ray's processes by this token file; `ps` would show a token in the environment."""
     wanted = {AUTH_MODE: "token", AUTH_TOKEN_PATH: str(token.absolute()), AUTH_TOKEN: None}
     before = {name: os.environ.get(name) for name in wanted}
     _set_environment(wanted)
@@ -206,7 +202,7 @@ def _set_environment(variables: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    # Ray keeps what it has read of them.
+    # Ray caches what it has read of them.
     if (loader := getattr(ray_token, "AuthenticationTokenLoader", None)) is not None:
         loader.instance().reset_cache()
     if (config := getattr(ray_token, "Config", None)) is not None:
@@ -214,14 +210,14 @@ def _set_environment(variables: Mapping[str, str | None]) -> None:
 
 
 def _use_token() -> None:
-    """Show the token that Ray keeps for this user, if there is one: a Ray that was started here asks for it."""
+    """Use the token that Ray stores for this user, if any; a cluster started here may require it."""
     enable = getattr(ray_token, "maybe_enable_token_auth_if_token_available", None)
     if enable is not None:
         enable(warn_if_disabled=False)
 
 
-def _refuse_dead(address: str) -> None:
-    """Ray would look for a cluster that is not there for minutes.
+def _check_answers(address: str) -> None:
+    """Check that the cluster answers, since Ray would try to connect for minutes.
 
     Raises:
         BusUnavailable: nothing listens at ``host:port`` or ``ray://host:port``.
@@ -247,24 +243,24 @@ def is_connected() -> bool:
 
 
 def disconnect() -> None:
-    """Leave the cluster, and stop it and remove its folder when this process has started it."""
+    """Leave the cluster; if this process has started it, stop it and remove its folder."""
     if ray.is_initialized():
         ray.shutdown()
     _session.close()
 
 
 def look() -> dict[str, Any]:
-    """Version, nodes that are alive and dead, and resources in all and free: ``CPU``, ``memory`` in bytes. It blocks.
+    """Ray's version, live and dead nodes, and total and free resources (``CPU``; ``memory`` in bytes). Blocks.
 
     Raises:
-        BusUnavailable: the cluster does not say.
+        BusUnavailable: the cluster does not answer.
     """
     try:
         nodes = ray.nodes()  # type: ignore[no-untyped-call]
         total = ray.cluster_resources()  # type: ignore[no-untyped-call]
         free = ray.available_resources()  # type: ignore[no-untyped-call]
     except (RayError, OSError, RuntimeError) as error:
-        raise BusUnavailable(f"the Ray cluster does not say what it has: {error}") from error
+        raise BusUnavailable(f"the resources of the Ray cluster cannot be read: {error}") from error
     kinds = ("CPU", "memory", "object_store_memory")
     return {
         "version": ray.__version__,

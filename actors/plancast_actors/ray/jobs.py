@@ -1,4 +1,4 @@
-"""Jobs: a command run inside the cluster, by Ray's Jobs API, and followed from here."""
+"""Runs a command inside the cluster by Ray's Jobs API, and follows its output."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from plancast_bus.errors import BusUnavailable
 
 POLL_SECONDS = 0.5
 START_SECONDS = 60.0
-"""For a cluster that has just been started to take jobs."""
+"""Seconds for which submission is retried, since a cluster that has just started accepts no jobs."""
 
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """How a job has ended."""
+    """The outcome of a job."""
 
     job_id: str
     succeeded: bool
     exit_code: int | None
-    """Of the command; None when it never ran."""
+    """The command's exit code; None if it never ran."""
     output: str
-    """What it has written, both streams."""
+    """The command's output, both streams."""
     message: str
-    """What Ray says."""
+    """Ray's message."""
 
 
 def run(
@@ -40,17 +40,17 @@ def run(
     follow: Callable[[str], None] = lambda _: None,
     token: Path | None = None,
 ) -> JobOutcome:
-    """Run a command on the cluster's head and wait until it has ended; blocks.
+    """Run a command on the cluster's head node, and wait for its end. Blocks.
 
     Args:
-        address: Of Ray's dashboard, ``http://head:8265``.
-        command: Its words.
+        address: Ray's dashboard, ``http://head:8265``.
+        command: The command's words.
         runtime_env: Ray's; a local archive in it is uploaded.
-        follow: Is given each line that the command writes.
-        token: File with the token that the cluster asks for; None takes what Ray itself finds.
+        follow: Called with each line of output.
+        token: File with the cluster's token; None uses the one that Ray finds.
 
     Raises:
-        BusUnavailable: the dashboard does not answer, or does not take the job.
+        BusUnavailable: the dashboard does not answer, or refuses the job.
     """
     with connection.authenticated(token) if token is not None else contextlib.nullcontext():
         return _run(address, command, runtime_env, follow)

@@ -1,4 +1,4 @@
-"""The Ray actors. Plain classes, each around a part that knows nothing of Ray; wrapped in one place."""
+"""Process: the base class of all Ray actors."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ from plancast_bus.ports.bus import Bus
 logger = logging.getLogger(__name__)
 MAX_CONCURRENCY = 10_000
 DEDICATED_PREFIX = "plan-"
-"""Prefix of the names of hosts that hold a single plan."""
+"""Prefix of the names of dedicated hosts."""
 GC_THRESHOLD = (50_000, 50, 100)
-"""Python's defaults would look through all live plans many times a second."""
+"""Python's default thresholds would scan all live plans many times a second."""
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What an actor needs to come to life, also after Ray has restarted it."""
+    """Arguments of an actor, also used when Ray restarts it."""
 
     app_address: str
     settings: Settings
-    """As whoever deployed them read them; the actor's environment has no say."""
+    """Read by the deploying process; the actor's environment is ignored."""
     import_paths: tuple[str, ...] = ()
     """Searched first for the user's app."""
     options: DispatcherOptions = field(default_factory=DispatcherOptions)
     shared_hosts: tuple[str, ...] = ()
     release: Release = field(default_factory=Release)
     runtime_env: dict[str, Any] | None = None
-    """Ray's, in which the user's code was shipped; None where the code is on every node."""
+    """Ray's, with the user's code; None if every node has the code."""
 
     def load_app(self) -> App:
         """The user's app."""
@@ -60,10 +60,7 @@ class Blueprint:
 
 
 async def open_bus(settings: Settings) -> Bus:
-    """A connection to NATS; waits as long as it takes, since an actor without one is of no use.
-
-    The process ends with it: one whose connection is closed for good could do nothing, for ever.
-    """
+    """Connect to NATS, waiting as long as necessary. The process ends when the connection is closed for good."""
     from plancast_bus.jetstream import connect
 
     while True:
@@ -77,10 +74,10 @@ async def open_bus(settings: Settings) -> Bus:
 
 
 class Process(abc.ABC):
-    """What the actors have in common: they connect when they are made, and say so when they cannot."""
+    """An actor's process: starts in the background, reports metrics, writes heartbeats, and is watched."""
 
     role: ClassVar[str]
-    """What the actor is, in metrics."""
+    """The actor's role in metrics."""
 
     def __init__(self, blueprint: Blueprint, name: str) -> None:
         settings = blueprint.settings
@@ -96,7 +93,7 @@ class Process(abc.ABC):
     async def _begin(self) -> None:
         await self._start()
         self._report()
-        # What is loaded now stays; a turn leaves next to nothing behind for the collector to look at.
+        # What is loaded now stays, and a turn leaves almost nothing to the garbage collector.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLD)
@@ -107,7 +104,6 @@ class Process(abc.ABC):
         self.heartbeat = Heartbeat(namespace, self.name, registry, code)
 
     def _report(self) -> None:
-        """Report metrics from now on, unless the settings say never."""
         settings = self.blueprint.settings
         if self.samples is not None:
             common = {"deployment": settings.ray.namespace, "role": self.role, "actor": self._label}
@@ -117,16 +113,16 @@ class Process(abc.ABC):
 
     @property
     def _label(self) -> str:
-        """The actor's name, as metrics have it."""
+        """The actor's name in metrics."""
         return self.name
 
     async def _readings(self) -> AsyncIterator[Reading]:
-        """What there is to report."""
+        """Metrics to report."""
         for reading in collectors.of_process():
             yield reading
 
     async def _report_now(self) -> None:
-        """Report what has come about since the last time, spans too, before the process ends."""
+        """Report metrics and spans before the process ends."""
         await asyncio.to_thread(trace_export.flush)
         if self._reporter is not None:
             await self._reporter.report()
@@ -138,19 +134,19 @@ class Process(abc.ABC):
 
     @abc.abstractmethod
     async def _start(self) -> None:
-        """Come to life; what this raises is what :meth:`ready` raises."""
+        """Start; :meth:`ready` raises what this raises."""
 
     async def ready(self) -> str:
-        """Wait until the actor can work; returns its name. Raises what has kept it from starting."""
+        """Wait until the actor has started; returns its name. Raises the error of a failed start."""
         await asyncio.shield(self._ready)
         return self.name
 
     async def pid(self) -> int:
-        """The process id, on the node where the actor is."""
+        """The process id on the actor's node."""
         return os.getpid()
 
     async def made_from(self) -> Blueprint:
-        """What brings another one like it to life."""
+        """The blueprint, to start another actor of this kind."""
         return self.blueprint
 
     def _about(self) -> dict[str, Any]:
@@ -164,13 +160,10 @@ class Process(abc.ABC):
         }
 
 
-# Found again by name, in the namespace of the deployment.
-
-
 def actor_options(
     name: str, namespace: str, cpus: float = 0.0, runtime_env: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Ray's options of every actor: detached, restarted, found again by name."""
+    """Ray's options of every actor: detached, restarted, with a name."""
     return {
         **({"runtime_env": runtime_env} if runtime_env else {}),
         "name": name,
@@ -184,18 +177,18 @@ def actor_options(
 
 
 def names_of(namespace: str, prefixes: Sequence[str]) -> list[str]:
-    """Names of the actors of a deployment that are there; a look at the whole cluster, not for hot paths."""
+    """Names of a deployment's actors. Lists all actors of the cluster, so not for hot paths."""
     everywhere = ray.util.list_named_actors(all_namespaces=True)
     names = [actor["name"] for actor in everywhere if actor["namespace"] == namespace]
     return sorted(name for name in names if name.startswith(tuple(prefixes)))
 
 
 def restarts_of(namespace: str, names: Iterable[str]) -> dict[str, int]:
-    """How often Ray has started each actor anew, by name; empty where Ray does not say (to a Ray client)."""
+    """Ray's restarts of each actor, by name; empty if Ray does not tell (to a Ray client)."""
     try:
         table = ray_state.actors()
         ids = {name: ray.get_actor(name, namespace=namespace)._actor_id.hex() for name in names}
         return {name: int(table[each]["NumRestarts"]) for name, each in ids.items() if each in table}
-    except Exception as error:  # it is for people; no status is lost for it
-        logger.debug("Ray does not tell restarts: %s", error)
+    except Exception as error:  # only displayed; not worth failing for
+        logger.debug("restarts cannot be read from Ray: %s", error)
         return {}
