@@ -80,8 +80,8 @@ class DeadLetterWriter:
     def _log(self, entries: list[Entry]) -> None:
         _, detail, _, about = entries[0]
         if len(entries) == 1:
-            self._logger.warning("event put aside (%s): %s", self._reason, detail, extra=about)
+            self._logger.warning("event dead-lettered (%s): %s", self._reason, detail, extra=about)
         else:
             self._logger.warning(
-                "%d events put aside (%s), the first: %s", len(entries), self._reason, detail, extra=about
+                "%d events dead-lettered (%s), the first: %s", len(entries), self._reason, detail, extra=about
             )

@@ -177,7 +177,7 @@ async def test_what_was_done_is_what_is_scraped_and_logged(run: Run) -> None:
     [again] = [each for each in records if each["message"].startswith("task is tried again")]
     assert (again["plan_id"], again["actor"], again["level"]) == (plans[5].plan_id, "worker-0", "info")
     assert again["trace_id"]
-    [aside] = [each for each in records if each["message"].startswith("event put aside")]
+    [aside] = [each for each in records if each["message"].startswith("event dead-lettered")]
     assert (aside["correlation_id"], aside["level"]) == ("nobody", "warning")
     assert "no envelope" not in "".join(run.logged())
 

@@ -444,4 +444,4 @@ async def test_the_sweeper_remembers_timers_of_plans_that_still_wait_alone(monke
             await env.sweeper.sweep()
         assert [*env.sweeper._timed] == [waiting.plan_id]
         assert len(env.sweeper._due) <= 4 + 2 * 21
-        assert env.sweeper.found == 0
+        assert env.sweeper.found.total() == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -31,37 +30,33 @@ class DispatcherProcess(Process):
         self.dispatcher = Dispatcher(self.bus, self.directory, self.blueprint.options)
         self.dispatcher.samples = self.samples
         await self.dispatcher.start()
-        self.stalls: Counter[str] = Counter()
-        self.sweeper = Sweeper(self.bus, settings.plans, note=self._note_stall)
+        self.sweeper = Sweeper(self.bus, settings.plans)
         if self.blueprint.options.index == 0:
             self.sweeper.start()
-
-    def _note_stall(self, kind: str) -> None:
-        self.stalls[kind] += 1
 
     async def _readings(self) -> AsyncIterator[Reading]:
         async for reading in super()._readings():
             yield reading
         for reading in collectors.of_dispatcher(self.dispatcher):
             yield reading
-        if self.blueprint.options.index == 0 and self.bus is not None:  # one is enough for what all share
-            for reading in collectors.of_sweeper(self.sweeper, self.stalls):
+        if self.blueprint.options.index == 0 and self.bus is not None:  # shared by all dispatchers, so reported by one
+            for reading in collectors.of_sweeper(self.sweeper):
                 yield reading
             for reading in collectors.of_streams((await self.bus.health())["streams"]):
                 yield reading
 
     async def status(self) -> dict[str, Any]:
-        """What the dispatcher does."""
+        """Counters and gauges, for display."""
         await self.ready()
-        line = {"line": self.directory.line}
+        line = {"line": self.directory.transport}
         return {**self._about(), **await self.dispatcher.status(), **self.sweeper.status(), **line}
 
     async def layout(self) -> tuple[DispatcherOptions, tuple[str, ...]]:
-        """How it was set up, and the names of its hosts."""
+        """The options, and the names of the shared hosts."""
         return self.blueprint.options, self.blueprint.shared_hosts
 
     async def drain(self, timeout: float) -> bool:
-        """Stop reading, and wait until nothing is outstanding."""
+        """Stop reading, and wait until no event is in flight; True if reached in time."""
         await self.ready()
         await self.sweeper.stop()
         drained = await self.dispatcher.drain(timeout)
@@ -74,6 +69,6 @@ _Dispatcher = ray.remote(DispatcherProcess)
 
 
 def start_dispatcher(blueprint: Blueprint, name: str, namespace: str) -> Any:
-    """Start a dispatcher, or find it."""
+    """Start a dispatcher, or find the one with this name."""
     options = actor_options(name, namespace, runtime_env=blueprint.runtime_env)
     return _Dispatcher.options(**options).remote(blueprint, name)

@@ -25,7 +25,7 @@ class RayDirectory:
         self._blueprint = blueprint
         self._namespace = settings.ray.namespace
         self._connections = HostConnections() if settings.hosts.direct_lines else None
-        self._made: WeakSet[RayHost] = WeakSet()
+        self._hosts: WeakSet[RayHost] = WeakSet()
 
     @property
     def shared(self) -> list[HostPort]:
@@ -34,21 +34,21 @@ class RayDirectory:
         return [self._host(name, partial(ray.get_actor, name, namespace=self._namespace)) for name in names]
 
     def dedicated(self, plan: str) -> HostPort:
-        """The host of one plan's own; it is started at the first event."""
+        """The dedicated host of a plan, which is started at its first event."""
         name = dedicated_name(plan)
         return self._host(name, partial(start_host, self._blueprint, name, self._namespace, plan))
 
     @property
-    def line(self) -> Literal["direct", "ray"]:
-        """How events get to hosts: ``ray`` when it is so for any of them."""
-        return "ray" if self._connections is None or any(host.by_ray for host in self._made) else "direct"
+    def transport(self) -> Literal["direct", "ray"]:
+        """How events reach hosts: ``ray`` if any of them has no direct connection."""
+        return "ray" if self._connections is None or any(host.by_ray for host in self._hosts) else "direct"
 
     def _host(self, name: str, find: Callable[[], Any]) -> HostPort:
         host = RayHost(name, find, self._connections)
-        self._made.add(host)
+        self._hosts.add(host)
         return host
 
 
 def dedicated_name(plan: str) -> str:
-    """The name of the Ray actor of one plan's own."""
+    """Name of the dedicated host of a plan."""
     return f"{DEDICATED_PREFIX}{encode_token(plan)}"

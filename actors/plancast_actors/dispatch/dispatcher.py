@@ -31,10 +31,7 @@ KEEP_ALIVE_ROUNDS = 10
 class Dispatcher:
     """Reads its shards, and keeps every event in flight until its plan's turn is committed.
 
-    Args:
-        bus: A connection used by this dispatcher only.
-        hosts: The plan hosts.
-        options: Limits and shards.
+    ``bus`` is a connection used by this dispatcher only.
     """
 
     def __init__(self, bus: Bus, hosts: HostDirectory, options: DispatcherOptions) -> None:
@@ -208,7 +205,7 @@ class Dispatcher:
     async def _dead_letter(self, event: InFlightEvent) -> None:
         """Dead-letter an event that crashes every host, even without running code for it."""
         detail = "every plan host ends when it reads this event, or the plan that it is for"
-        logger.error("event put aside (crashes-host): %s", detail, extra={"subject": event.delivery.subject})
+        logger.error("event dead-lettered (crashes-host): %s", detail, extra={"subject": event.delivery.subject})
         await self.bus.dead_letters.put(event.delivery, "crashes-host", detail)
         await event.consumer.ack([event.delivery])
 

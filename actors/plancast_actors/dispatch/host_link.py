@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.1
 """First backoff after a host was lost; doubles up to MAX_RETRY_SECONDS."""
 MAX_RETRY_SECONDS = 0.5
-"""Plans stand still meanwhile, and Ray restarts a process within one or two seconds."""
+"""Plans make no progress meanwhile, and Ray restarts a process within one or two seconds."""
 TRIAL_TICK = 0.1
 """Seconds between two checks of suspects."""
 INCARNATION_SECONDS = 5.0

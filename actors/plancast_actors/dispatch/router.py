@@ -38,12 +38,7 @@ class HostDirectory(Protocol):
 class Router:
     """Routes events to hosts: by the plan's hash among shared hosts, or to the plan's dedicated host.
 
-    Args:
-        bus: Used to look up the placement of plans.
-        hosts: The hosts.
-        options: The dispatcher's.
-        settle: Called with what hosts report.
-        spawn: Runs a coroutine in the background.
+    ``settle`` is called with the outcomes that hosts report, ``spawn`` runs a coroutine in the background.
     """
 
     def __init__(

@@ -75,7 +75,7 @@ class HostProcess(Process):
         self._endpoint = await open_endpoint(self.server, settings, self.name, "events")
 
     async def abilities(self) -> Abilities:
-        """What plans the host can go on with."""
+        """The goals and planners of the host's app."""
         await self.ready()
         return Abilities.of(self.host.app)
 
@@ -90,7 +90,7 @@ class HostProcess(Process):
         return await self.host.incarnation()
 
     async def status(self) -> dict[str, Any]:
-        """What the host does."""
+        """Counters and gauges, for display."""
         await self.ready()
         return {**self._about(), **await self.host.status()}
 
@@ -108,7 +108,7 @@ class HostProcess(Process):
         self.server.close()
 
     async def _leave_when_idle(self, idle_seconds: float) -> None:
-        """A host of one plan ends itself when the plan has been silent; the next event brings it back."""
+        """End a dedicated host that had no turn for a time; the plan's next event starts it again."""
         turns, since = -1, time.monotonic()
         while True:
             await asyncio.sleep(min(1.0, idle_seconds / 4))
@@ -129,7 +129,7 @@ _Host = ray.remote(HostProcess)
 
 
 def start_host(blueprint: Blueprint, name: str, namespace: str, dedicated_to: str | None = None) -> Any:
-    """Start a plan host, or find the one of this name."""
+    """Start a plan host, or find the one with this name."""
     cpus = 0.0 if dedicated_to is not None else blueprint.settings.hosts.cpus
     options = actor_options(name, namespace, cpus, blueprint.runtime_env)
     return _Host.options(**options).remote(blueprint, name, dedicated_to)

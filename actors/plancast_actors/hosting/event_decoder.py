@@ -46,11 +46,11 @@ class EventDecoder:
             return event or decode(payload, inbound.content_type), True, in_full
         if event is None:
             event = decode(payload, inbound.content_type, defaults=_defaults(inbound, address))
-        said = event.__dict__
-        if (said["topic"], said["correlation_id"], said["type"]) != address:
+        fields = event.__dict__
+        if (fields["topic"], fields["correlation_id"], fields["type"]) != address:
             raise InvalidEnvelope(_contradiction(event, address))
-        if said["metadata"] and said["topic"] in _FOR_PLANS:
-            _check_metadata(said["metadata"])
+        if fields["metadata"] and fields["topic"] in _FOR_PLANS:
+            _check_metadata(fields["metadata"])
         return event, False, in_full
 
 
@@ -102,7 +102,7 @@ def _check_metadata(metadata: dict[str, Any]) -> None:
 
 def _contradiction(event: EventEnvelope, address: EventAddress) -> str:
     """Describe how an event contradicts its subject."""
-    said = {"topic": event.topic, "type": event.type, "correlation_id": event.correlation_id}
+    fields = {"topic": event.topic, "type": event.type, "correlation_id": event.correlation_id}
     subject = {"topic": address.topic, "type": address.event_type, "correlation_id": address.correlation_id}
-    name = next(name for name in said if said[name] != subject[name])
-    return f"{name} is {str(said[name])[:100]!r}, but the subject says {str(subject[name])[:100]!r}"
+    name = next(name for name in fields if fields[name] != subject[name])
+    return f"{name} is {str(fields[name])[:100]!r}, but the subject says {str(subject[name])[:100]!r}"

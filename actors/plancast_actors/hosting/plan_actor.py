@@ -16,7 +16,6 @@ from plancast_actors.hosting.fast_path import FastTurn
 from plancast_actors.hosting.parking import PARK
 from plancast_actors.hosting.protocol import Inbound, Outcome
 from plancast_actors.hosting.reports import Reports
-from plancast_actors.hosting.services import Emitted
 from plancast_actors.hosting.slow_path import Interrupted, SlowTurn, UndecodableEvent
 from plancast_bus import fault_injection
 from plancast_bus.errors import InvalidEnvelope
@@ -71,11 +70,6 @@ class PlanActor:
     def finished(self) -> bool:
         """Whether there is no plan, or it is finished."""
         return self.state.plan is None or self.state.plan.status.finished
-
-    @property
-    def emitted(self) -> Emitted | None:
-        """See :attr:`Activation.emitted`; for idle actors."""
-        return self.state.emitted
 
     def deliver(self, inbound: Inbound, reports: Reports) -> None:
         """Put an event into the mailbox. A cancellation interrupts the running handler."""
@@ -175,12 +169,12 @@ class PlanActor:
         if fault_injection.armed:
             await self._reach(CrashPoint.TURN_HANDLE_BEFORE)
         with self.state.scope():
-            verdict = await (self._run_handlers(turn) if self.host.has_handlers else contained(turn.run))
+            outcome = await (self._run_handlers(turn) if self.host.has_handlers else contained(turn.run))
         if self.state.laps is not None:
             self.state.laps.end("decided_turn" if self._parked else "turn")
         if fault_injection.armed:
             await self._reach(CrashPoint.TURN_HANDLE_AFTER)
-        return verdict
+        return outcome
 
     async def _run_handlers(self, turn: Turn) -> TurnOutcome:
         """Run a turn within its time limit, until a cancellation arrives."""

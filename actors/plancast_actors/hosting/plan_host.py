@@ -166,9 +166,8 @@ class PlanHost(HostServices):
     def _drop(self, key: str, actor: PlanActor) -> None:
         del self._actors[key]
         self.passivations += 1
-        emitted = actor.emitted
-        if emitted is not None:
-            self.note_emitted(key, emitted)
+        if (emitted := actor.state.emitted) is not None:
+            self._emitted[key] = emitted
 
     # Status and shutdown.
 
@@ -182,7 +181,7 @@ class PlanHost(HostServices):
             "turns": self.turns,
             "activations": self.activations,
             "passivations": self.passivations,
-            "dead_letters": self.put_aside,
+            "dead_letters": self.dead_lettered,
         }
 
     async def drain(self, timeout: float = 10.0) -> bool:

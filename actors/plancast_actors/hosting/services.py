@@ -49,16 +49,7 @@ class Emitted(NamedTuple):
 
 
 class HostServices:
-    """What the plan actors of one host share.
-
-    Args:
-        app: Planners of the plans.
-        bus: A connection used by this host only.
-        settings: ``hosts`` and ``plans`` are used.
-        name: For logs and status.
-        clock: The machine's by default.
-        reasoner: Forwards model requests; None calls models in this process.
-    """
+    """What the plan actors of one host share; the base of :class:`~plancast_actors.hosting.plan_host.PlanHost`."""
 
     def __init__(
         self, app: App, bus: Bus, settings: Settings, name: str, clock: Clock | None, reasoner: ReasonerPort | None
@@ -89,7 +80,7 @@ class HostServices:
             or any(map(planner.decider, planner.goals))
             for planner in (*app.planners, *app.retiring)
         )
-        self.turns = self.activations = self.put_aside = self.passivations = 0
+        self.turns = self.activations = self.dead_lettered = self.passivations = 0
         self.plans_begun = self.commits_refused = self.parked = 0
         self.plans_ended = {str(each): 0 for each in PlanStatus if each.finished}
         """By status."""
@@ -149,10 +140,6 @@ class HostServices:
         """The acknowledged effects of a plan that this host has passivated; None if not known."""
         return self._emitted.pop(key, None)
 
-    def note_emitted(self, key: str, emitted: Emitted) -> None:
-        """Remember the acknowledged effects of a plan that is passivated."""
-        self._emitted[key] = emitted
-
     def note_decisions(self, decisions: list[dict[str, Any]]) -> None:
         """Count the decisions of a committed turn."""
         for decided in decisions:
@@ -162,5 +149,5 @@ class HostServices:
 
     def note_dead_letter(self, reason: str) -> None:
         """Count a dead-lettered event."""
-        self.put_aside += 1
+        self.dead_lettered += 1
         self.reasons[reason] += 1

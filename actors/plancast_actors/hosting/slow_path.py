@@ -148,16 +148,16 @@ class SlowTurn:
         ran = await self._run(turn)
         if isinstance(ran, Outcome):
             return ran
-        turn, verdict = ran
-        if verdict is TurnOutcome.UNKNOWN:
+        turn, result = ran
+        if result is TurnOutcome.UNKNOWN:
             return await self._handle_unknown_plan()
-        if verdict is TurnOutcome.REFUSE:
+        if result is TurnOutcome.REFUSE:
             await self._dead_letter("refused", turn.reason)
             return self._done
-        if verdict is TurnOutcome.EMIT:
+        if result is TurnOutcome.EMIT:
             await state.emit(tuple(turn.effects))
             return self._done
-        if verdict is TurnOutcome.IGNORE:
+        if result is TurnOutcome.IGNORE:
             turn.close()
             if await state.patiently(state.is_stale):
                 # Another host has committed: the event may matter to the plan as it is now.
@@ -255,7 +255,7 @@ class SlowTurn:
             return
 
     def _retry(self, attempts: int, delay: float = 0.0) -> Outcome | None:
-        """Redeliver the event after a delay (by default exponential backoff); None after so many attempts."""
+        """Redeliver the event after a delay (by default exponential backoff); None after this number of attempts."""
         times = self._host.retries.count(self._inbound)
         if times >= attempts:
             return None
@@ -348,7 +348,7 @@ class SlowTurn:
 
     async def _dead_letter(self, reason: str, detail: str) -> None:
         extra = self._place() | {"stream": self._inbound.stream}
-        logger.warning("event put aside (%s): %s", reason, detail, extra=extra)
+        logger.warning("event dead-lettered (%s): %s", reason, detail, extra=extra)
         self._host.note_dead_letter(reason)
         self._state.turn_failed(reason)
         delivery = self._inbound.to_delivery()

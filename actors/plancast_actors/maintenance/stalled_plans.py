@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
@@ -67,21 +66,12 @@ class Sweeper:
         bus: Not closed by the sweeper.
         settings: ``sweep_seconds``, ``stalled_seconds`` and ``unused_machine_seconds`` are used.
         clock: The machine's by default.
-        note: Called with the kind of every stall found, for metrics.
     """
 
-    def __init__(
-        self,
-        bus: Bus,
-        settings: PlanSettings,
-        *,
-        clock: Clock | None = None,
-        note: Callable[[str], None] = lambda kind: None,
-    ) -> None:
+    def __init__(self, bus: Bus, settings: PlanSettings, *, clock: Clock | None = None) -> None:
         self._bus = bus
         self._settings = settings
         self._clock = clock or SystemClock()
-        self._note = note
         self._began = self._clock.time()
         self._seen = 0
         """Version up to which commits were checked."""
@@ -94,8 +84,8 @@ class Sweeper:
         self._task: asyncio.Task[None] | None = None
         self.stalled: OrderedDict[str, Stalled] = OrderedDict()
         """Stalled plans by correlation id."""
-        self.found = 0
-        """Stalls found since the start."""
+        self.found: Counter[str] = Counter()
+        """Stalls found since the start, by kind."""
 
     def start(self) -> None:
         """Begin to sweep, unless ``sweep_seconds`` is 0."""
@@ -111,7 +101,7 @@ class Sweeper:
 
     def status(self) -> dict[str, Any]:
         """``stalled``: stalled plans; ``stalls_found``: stalls found since the start."""
-        return {"stalled": len(self.stalled), "stalls_found": self.found}
+        return {"stalled": len(self.stalled), "stalls_found": self.found.total()}
 
     async def _run(self) -> None:
         while True:
@@ -245,13 +235,12 @@ class Sweeper:
         }
         await self._bus.publish(event(STALLED, EventTopic.SYSTEM_EVENTS, about))
         await self._bus.publish(event(WAKE, EventTopic.PLAN_EVENTS, {"reason": found.reason}))
-        self.found += 1
-        self._note(str(found.kind))
+        self.found[str(found.kind)] += 1
         if len(self.stalled) < MAX_STALLED:
             self.stalled[key] = Stalled(committed.version, summary.plan_id, found.reason)
 
     async def _publish_report(self, now: float) -> None:
         names = [each.plan_id for _, each in zip(range(NAMED), self.stalled.values(), strict=False)]
-        report = {"stalled": len(self.stalled), "names": names, "found": self.found, "time": now}
+        report = {"stalled": len(self.stalled), "names": names, "found": self.found.total(), "time": now}
         lifetime = max(600.0, 10 * self._settings.sweep_seconds)
         await self._bus.registry.put(REPORT_KIND, REPORT_KEY, report, ttl=lifetime)

@@ -61,10 +61,10 @@ def of_dispatcher(dispatcher: Dispatcher) -> Iterator[Reading]:
         yield Reading(metrics.PUT_ASIDE, dispatcher.crashed, ("crashes-host",))
 
 
-def of_sweeper(sweeper: Sweeper, stalls: Mapping[str, int]) -> Iterator[Reading]:
-    """Read a sweeper, and the numbers of stalls that it has found by kind."""
+def of_sweeper(sweeper: Sweeper) -> Iterator[Reading]:
+    """Read a sweeper."""
     yield Reading(metrics.PLANS_STALLED, len(sweeper.stalled))
-    for kind, count in stalls.items():
+    for kind, count in sweeper.found.items():
         yield Reading(metrics.STALLS, count, (kind,))
 
 

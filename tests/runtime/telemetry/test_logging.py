@@ -236,8 +236,8 @@ async def test_an_event_that_cannot_be_read_has_the_fields_of_no_other(kept: Kep
             Inbound(2, subject, b"\xc1", None, None, "S", 2, 1),
         ]
         await host.exchange("d", batch, wait=True)
-        await eventually(lambda: host.put_aside)
-    [aside] = [each for each in kept.said if each["message"].startswith("event put aside (undecodable)")]
+        await eventually(lambda: host.dead_lettered)
+    [aside] = [each for each in kept.said if each["message"].startswith("event dead-lettered (undecodable)")]
     assert (aside["correlation_id"], aside["stream"]) == (handle.plan_id, "S")
     assert "event_id" not in aside
 
