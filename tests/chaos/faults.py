@@ -1,4 +1,4 @@
-"""Faults of real processes, from a seed: which, when, and for how long."""
+"""Faults of real processes, generated from a seed."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ KINDS: Final = (
     "repeat answers", "late answers",
 )  # fmt: skip
 CRASH_POINT: Final = "crash point"
-"""A kill at a named place in the code; for processes that were started with crash points armed."""
+"""A kill at a crash point; for processes that were started with crash points armed."""
 PASSES = 3000
-"""How often a process may have passed a crash point before it is killed there."""
+"""Passes of a crash point before a process is killed there, at most."""
 CRASH_SECONDS = 5.0
-"""Time in which some process has to get to a crash point."""
+"""Seconds within which a process has to reach a crash point."""
 PATIENCE = 60.0
-"""Seconds that an actor has to be found, and to work again."""
+"""Seconds within which an actor has to be found, and to work again."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong, so many seconds after the begin."""
+    """A fault, ``at`` seconds after the beginning."""
 
     at: float
     kind: str
@@ -51,7 +51,7 @@ class Fault:
 
 
 def make_faults(seed: int, seconds: float, per_minute: float, crash_points: bool = False) -> list[Fault]:
-    """The faults of a seed: the same for the same seed, time and rate. Each kind comes before any comes again."""
+    """Generate faults, deterministically; each kind occurs once before any occurs again."""
     kinds = (*KINDS, *[CRASH_POINT] * len(KINDS)) if crash_points else KINDS
     random = Random(f"faults:{seed}")
     faults: list[Fault] = []
@@ -66,7 +66,7 @@ def make_faults(seed: int, seconds: float, per_minute: float, crash_points: bool
 
 
 class Misfortune:
-    """Has faults strike a deployment on this machine, and measures how long it takes to work again."""
+    """Injects faults into a deployment on this machine, and measures recovery times."""
 
     def __init__(
         self, namespace: str, hosts: int, server: NatsServer, wire: Wire, recorder: Recorder, crash_points: Path
@@ -82,12 +82,12 @@ class Misfortune:
         self._stopped: set[int] = set()
         self.struck: Counter[str] = Counter()
         self.missed: Counter[str] = Counter()
-        """Faults whose process was not there."""
+        """Faults whose process did not exist."""
         self.recovered: list[float] = []
-        """Seconds from a fault to work again."""
+        """Recovery times in seconds."""
 
     async def strike(self, fault: Fault, begin: float) -> None:
-        """Wait for the time of a fault, let it happen, and wait until what it struck works again."""
+        """Inject a fault at its time, and wait for recovery."""
         await asyncio.sleep(max(0.0, begin + fault.at - time.monotonic()))
         deed, _, what = fault.kind.partition(" ")
         done: Callable[[Fault], Awaitable[bool]] = {
@@ -102,7 +102,7 @@ class Misfortune:
         counter[fault.kind] += 1
 
     def let_go(self) -> None:
-        """Have every process go on that is stopped."""
+        """Continue all stopped processes."""
         for pid in list(self._stopped):
             _send(pid, signal.SIGCONT)
 
@@ -126,7 +126,7 @@ class Misfortune:
         return True
 
     async def _kill_twice(self, fault: Fault) -> bool:
-        """The second time as soon as its successor has a process, which may not have come to life yet."""
+        """Kill a process, and its successor as soon as that has a process id."""
         name = self._named(fault)
         first = await self._pid(name)
         if first is None:
@@ -183,7 +183,7 @@ class Misfortune:
         return True
 
     async def _repeat_answers(self, fault: Fault) -> bool:
-        """Answers come again that were given before, at once or late, and no message id tells of it."""
+        """Publish earlier replies again, at once or late, without their message ids."""
         prefix = "plancast.action-results."
         given = [each for each in self._recorder.record.seen[-4000:] if each.subject.startswith(prefix)]
         given = [each for each in given if each.headers.get("Nats-Msg-Id", "").startswith("answer:")][-10:]
@@ -202,7 +202,7 @@ class Misfortune:
         return True
 
     async def _crash_at_a_point(self, fault: Fault) -> bool:
-        """Whoever comes to the point first kills itself there."""
+        """Have the first process that reaches the point kill itself."""
         point = list(CrashPoint)[fault.target % len(CrashPoint)]
         async with self._crashing:
             await asyncio.to_thread(self._arm, point, True)
@@ -233,7 +233,7 @@ class Misfortune:
             self._stopped.discard(pid)
 
     async def _pid(self, name: str, but: int | None = None) -> int | None:
-        """The process of an actor; another one than ``but``, which is waited for."""
+        """The process id of an actor; waits until it is another one than ``but``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 while True:
@@ -267,7 +267,7 @@ class Misfortune:
 
 
 async def _expected(_: Exception) -> None:
-    """The server may be down just then."""
+    """Ignore errors of a connection whose server may be down."""
 
 
 def _send(pid: int, number: signal.Signals) -> None:

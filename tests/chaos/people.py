@@ -1,4 +1,4 @@
-"""Clients of a run: they submit, signal, pause and cancel, repeat what was not accepted, and wait for the end."""
+"""Clients of a run: submit, signal, pause and cancel plans with retries, and wait for their results."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ AGAIN_SECONDS = 0.3
 
 
 class People:
-    """See plans through.
+    """Runs plans from submission to their results.
 
     Args:
-        client: What they all use.
-        record: Where they note what they were told.
+        client: Shared by all.
+        record: Receives actions and results.
     """
 
     def __init__(self, client: Client, record: Record) -> None:
@@ -33,7 +33,7 @@ class People:
         self._record = record
 
     async def follow(self, key: str, plan: PlanSpec) -> None:
-        """Submit a plan under a correlation id, do with it what its spec says, and hear how it ends."""
+        """Submit a plan, signal, pause or cancel it as its spec says, and wait for its result."""
         begun: asyncio.Future[PlanHandle] = asyncio.get_running_loop().create_future()
         async with asyncio.TaskGroup() as group:
             for at in plan.submit_at:
@@ -59,7 +59,7 @@ class People:
         self._record.note("people", await client_result(await begun, key))
 
     async def _pause(self, key: str, at: float) -> None:
-        """Pause a plan, and let it go on again however long it takes until it does."""
+        """Pause a plan, and resume it until it runs again."""
         await self._say_at(at, key, PAUSE, {"reason": HELD}, f"pause:{key}")
         number = 0
         while True:
@@ -84,7 +84,7 @@ class People:
 
 
 async def patiently(act: Callable[[], Awaitable[Any]]) -> Any:
-    """Do something over the bus, again and again while it is away or refuses."""
+    """Retry an operation while the bus is unavailable or refuses it."""
     while True:
         try:
             return await act()

@@ -1,4 +1,4 @@
-"""Proves from the record of a run that every promise was kept: each plan with its children is a history of its own."""
+"""Checks the record of a run against all guarantees; each plan with its children is one history."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ from plancast_bus.subjects import Subjects, decode_token
 
 SUBJECTS = Subjects()
 OF_A_TURN = re.compile(r".+:\d+-\d+")
-"""Ids that turns give to what they send."""
+"""Ids of the messages that turns send."""
 UNSEEN_SECONDS = 6.0
-"""Seconds before a gap of the record in which a turn may have been committed that was emitted in the gap."""
+"""A turn committed within these seconds before a gap of the record may have sent its effects in the gap."""
 Key = tuple[Any, ...]
 
 
 @dataclass
 class Proof:
-    """What came of looking at the record."""
+    """The result of the checks."""
 
     violations: list[Violation] = field(default_factory=list)
     histories: dict[str, History] = field(default_factory=dict)
     turns: int = 0
     effects: int = 0
     unseen: int = 0
-    """Effects that nobody can have seen, since the recorder was cut off just then."""
+    """Effects that may have been sent while the recorder was disconnected."""
 
 
 def root_of(correlation_id: str) -> str:
-    """The plan that somebody has submitted, of a plan that may be a child of it."""
+    """The submitted plan at the root of a plan's tree."""
     return correlation_id.partition(":")[0]
 
 
@@ -70,9 +70,9 @@ def prove(record: Record, plans: Mapping[str, PlanSpec], timelines: Mapping[str,
     """Check the record of a run.
 
     Args:
-        record: All of it.
-        plans: What was submitted, by correlation id.
-        timelines: What a client reads of each plan in the end.
+        record: The record.
+        plans: The submitted plans by correlation id.
+        timelines: The timelines of the plans, as a client reads them at the end.
     """
     proof = Proof(histories={key: History() for key in plans})
     committed = _Committed(record)
@@ -110,7 +110,7 @@ def prove(record: Record, plans: Mapping[str, PlanSpec], timelines: Mapping[str,
 
 
 class _Committed:
-    """Every effect that a turn has committed, to be found by what can be seen of it."""
+    """The effects that turns have committed, by their visible fields."""
 
     def __init__(self, record: Record) -> None:
         self.by_key: dict[Key, list[Effect]] = defaultdict(list)
@@ -123,13 +123,13 @@ class _Committed:
                 self.at.setdefault(effect, stored.time)
 
     def plan_of(self, fact: Fact) -> str:
-        """The plan that a fact concerns."""
+        """The plan that an entry concerns."""
         if isinstance(fact, Emitted):
             return self.owner.get(fact.effect) or plan_of(fact.effect)
         return "" if isinstance(fact, FaultStruck) else fact.plan
 
     def find(self, seen: Effect) -> Effect:
-        """The committed effect that this is; itself, when it is none."""
+        """The committed effect that matches this one; itself, if there is none."""
         same = self.by_key.get(_key(seen), [])
         payload = getattr(seen, "payload", b"")
         return next((each for each in same if getattr(each, "payload", b"") == payload), seen)
@@ -156,7 +156,7 @@ def _key(effect: Effect) -> Key:
 
 
 def _sightings(record: Record, committed: _Committed, proof: Proof) -> Iterator[Entry]:
-    """What became visible: as it came by, by what is left of it, or by what others have made of it."""
+    """The effects that became visible: recorded, still stored, or evident from what others did."""
     done: set[Effect] = set()
     heard: set[str] = set()
     written = {stored.payload: checkpoint for stored, checkpoint in record.versions}
@@ -209,7 +209,7 @@ def _sightings(record: Record, committed: _Committed, proof: Proof) -> Iterator[
 
 
 def _known(record: Record) -> set[str]:
-    """Ids of messages that have arrived: somebody acted on them, or they are still there."""
+    """Ids of messages that have arrived: they were acted on, or are still stored."""
     known = {request for _, _, request, _, _ in record.notes}
     for _, checkpoint in record.versions:
         known.add(str(codec.unpack(checkpoint.timeline[-1]).get("event", {}).get("id")) if checkpoint.timeline else "")
@@ -227,7 +227,7 @@ def _final(subject: str, payload: bytes, headers: Mapping[str, str]) -> Response
 
 
 def _effect_of(seen: Seen) -> Effect | None:
-    """What somebody did who sent this; None when it is no effect."""
+    """The effect by which a message was sent; None if it is no effect."""
     subject, headers = seen.subject, seen.headers
     message_id, kind = headers.get("Nats-Msg-Id", ""), headers.get("Content-Type", "")
     if subject.startswith(f"{SUBJECTS.prefix}."):
@@ -252,7 +252,7 @@ def _effect_of(seen: Seen) -> Effect | None:
 
 
 def _leftovers(record: Record, proof: Proof) -> None:
-    """What plans should have taken and have not, and what was put aside."""
+    """Events that plans should have taken and have not, and dead letters."""
     for kind in ("results", "timers"):
         for stored in filter(lambda stored: is_due(stored.subject), record.left[kind]):
             plan = _plan_in(stored)

@@ -1,4 +1,4 @@
-"""The record of a run: all that passes a nats-server, and in the end all that is stored there."""
+"""The record of a run: all messages that pass a nats-server, and all that it stores at the end."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.subjects import Subjects, decode_token
 
 VERSIONS = 100_000
-"""Versions of each checkpoint that the store keeps while chaos looks on."""
+"""Versions of each checkpoint that the store retains during a run."""
 MARGIN = 1.0
-"""Seconds around a lost connection in which something may not have been seen."""
+"""Seconds around a lost connection in which messages may be missing from the record."""
 
 
 def is_due(subject: str) -> bool:
-    """Whether a message has to be dealt with in a run: neither keepers nor the timers that forget finished plans."""
+    """Whether a message must be processed in a run, unlike placeholders and expiry timers of finished plans."""
     return ".keepers." not in subject and not (".timers." in subject and subject.endswith(".expiry"))
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A message as it came by."""
+    """A message as it was recorded."""
 
     time: float
     subject: str
@@ -56,10 +56,10 @@ class Stored:
 
 @dataclass
 class Record:
-    """All that is known of a run. Times are seconds since the epoch."""
+    """The record of a run. Times are seconds since the epoch."""
 
     facts: list[Entry] = field(default_factory=list)
-    """What clients did and were told, and faults."""
+    """Actions of clients, their results, and faults."""
     seen: list[Seen] = field(default_factory=list)
     """In the order in which the server got it."""
     gaps: list[tuple[float, float]] = field(default_factory=list)
@@ -67,20 +67,20 @@ class Record:
     versions: list[tuple[Stored, Checkpoint]] = field(default_factory=list)
     """Every checkpoint that was ever committed."""
     left: dict[str, list[Stored]] = field(default_factory=dict)
-    """What is left in each other stream, by its kind."""
+    """Messages left in each other stream, by kind."""
     notes: list[list[Any]] = field(default_factory=list)
-    """Of workers: time, correlation id, request, attempt, what was said (empty: called)."""
+    """Calls and replies of workers: time, correlation id, request, attempt, reply (empty for a call)."""
 
     errors: list[str] = field(default_factory=list)
-    """What clients were not prepared for."""
+    """Unexpected errors of clients."""
 
     def note(self, node: str, fact: Fact) -> None:
-        """Add a fact, now."""
+        """Add an entry with the current time."""
         self.facts.append(Entry(time.time(), node, fact))
 
 
 class Recorder:
-    """Listens to everything over a connection of its own, straight to the server."""
+    """Records all messages over its own direct connection to the server."""
 
     def __init__(self, url: str, subjects: Subjects, record: Record) -> None:
         self._url = url
@@ -89,11 +89,11 @@ class Recorder:
         self._lost_at = 0.0
         self.record = record
         self.commits = 0
-        """Checkpoints that came by, the refused ones included."""
+        """Recorded checkpoints, including refused ones."""
         self._connection = Connection()
 
     async def start(self) -> None:
-        """Listen from now on, and have the store keep every version of a checkpoint."""
+        """Begin to record, and make the store retain every version of a checkpoint."""
 
         async def lost() -> None:
             self._lost_at = time.time()
@@ -134,7 +134,7 @@ class Recorder:
         self.record.seen.append(Seen(time.time(), subject, message.data, dict(message.headers or {})))
 
     async def conclude(self, notes: Path) -> Record:
-        """Read all that is stored in the end; the recorder is not to be used afterwards."""
+        """Read all that is stored at the end; the recorder cannot be used afterwards."""
         record, names = self.record, self._names
         for stored in await self._read(names.checkpoints):
             if SUMMARY in stored.headers:
@@ -149,7 +149,7 @@ class Recorder:
         return record
 
     async def left(self, kind: str) -> list[str]:
-        """The subjects of what a stream holds that is still to be dealt with."""
+        """Subjects of the unprocessed messages in a stream."""
         asked = json.dumps({"subjects_filter": ">"}).encode()
         answer = await self._connection.request(f"$JS.API.STREAM.INFO.{getattr(self._names, kind)}", asked)
         return [each for each in json.loads(answer.data)["state"].get("subjects") or () if is_due(each)]

@@ -1,4 +1,4 @@
-"""Chaos: a real deployment under random faults, and a proof from its record that every promise was kept.
+"""Chaos: runs a real deployment under random faults, and checks its record against all guarantees.
 
 ``python -m tests.chaos.run --seconds 600 --seed 7`` runs it; exit code 1 says that a promise was broken. The seed
 fixes what is submitted and what goes wrong when. Real processes are not bound by it: a run cannot be had again exactly.
@@ -40,29 +40,29 @@ from plancast_bus.subjects import Subjects
 ROOT = Path(__file__).parent.parent.parent
 HOSTS = 2
 REST_SECONDS = 120.0
-"""Time that everything has to come to rest once there are no more faults."""
+"""Seconds within which all plans have to end after the last fault."""
 DRAIN_SECONDS = 45.0
-"""Time that streams have to be emptied once all plans have ended."""
+"""Seconds within which streams have to be emptied after all plans have ended."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a run is to be."""
+    """Options of a run."""
 
     seed: int
     seconds: float = 600.0
-    """Time in which plans are submitted and faults strike."""
+    """Seconds in which plans are submitted and faults injected."""
     plans_per_second: float = 2.0
     faults_per_minute: float = 15.0
     cancel: float = 0.05
-    """Chance of a cancel, beside those that the seed's plans say."""
+    """Probability of a cancellation, beside those in the seed's plans."""
     fault_injection: bool = False
-    """Whether half of the faults kill processes at the named places in the code."""
+    """Whether half of the faults kill processes at crash points."""
     sync_always: bool = False
-    """Whether the server syncs every write, and many are stored as one batch."""
+    """Whether the server syncs every write; many writes are then stored as one batch."""
     quiet: bool = False
     keep: Path | None = None
-    """Where to keep the record, to be proved again by :func:`tests.chaos.proving.prove`."""
+    """File to store the record in, for :func:`tests.chaos.proving.prove`."""
 
 
 class Chaos:
@@ -78,7 +78,7 @@ class Chaos:
         self._following: list[asyncio.Task[None]] = []
 
     async def run(self) -> Proof:
-        """Run, come to rest, and prove."""
+        """Run, wait until all plans have ended, and check the record."""
         async with self._deployed() as (runtime, server, wire):
             recorder = Recorder(server.url, Subjects(), self.record)
             await recorder.start()
@@ -141,7 +141,7 @@ class Chaos:
             yield runtime, server, wire
 
     async def _strike(self, people: People, misfortune: Misfortune) -> None:
-        """Submit plans and let faults strike for as long as was asked."""
+        """Submit plans and inject faults for the configured time."""
         options, begin = self.options, time.monotonic()
         random = Random(f"people:{options.seed}")
         templates = make_templates(options.seed).plans
@@ -174,7 +174,7 @@ class Chaos:
 
 
 def read_options(arguments: list[str]) -> Options:
-    """The options of a command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=Options.seconds, help="of plans and faults (600)")
     parser.add_argument("--seed", default="random", help="a number, or random")
@@ -201,7 +201,7 @@ def read_options(arguments: list[str]) -> Options:
 
 
 def main(arguments: list[str]) -> int:
-    """Run, and tell; 1 when a promise was broken."""
+    """Run, and print a report; returns 1 if a guarantee was violated."""
     options = read_options(arguments)
     print(f"seed {options.seed} (it fixes the plans and the faults, not what processes make of them)", flush=True)
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:

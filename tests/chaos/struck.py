@@ -1,4 +1,4 @@
-"""Four kinds of plan, deployed in memory, with everybody struck at crash points as a test says."""
+"""Four kinds of plan deployed in memory, with faults injected at crash points."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ KINDS: tuple[str, ...] = kinds.KINDS
 ACK_WAIT = 5.0
 PATIENCE = 20.0
 HOST = ("turn.", "effect.", "timer.")
-"""Points that a plan host passes begin so."""
+"""Prefixes of the points that a plan host passes."""
 
 
 @dataclass(frozen=True)
 class Strike:
-    """What happens at a point, at one of the times that it is passed."""
+    """A fault at the nth pass of a point."""
 
     point: CrashPoint
     action: str
@@ -50,7 +50,7 @@ class Strike:
 
 
 def strikes_at(point: CrashPoint) -> list[str]:
-    """What can happen at a point. ``overlap``: the host counts as dead, and goes on beside the one that follows it."""
+    """The possible faults at a point. ``overlap``: the host counts as dead, and runs on beside its successor."""
     of_message = ["drop", "duplicate"] if point in MESSAGES else []
     of_host = ["overlap"] if point.startswith(HOST) else []
     return ["kill", "delay", *of_message, *of_host]
@@ -60,7 +60,7 @@ def strikes_at(point: CrashPoint) -> list[str]:
 
 
 class Model:
-    """A reasoner's process: says what the app's script says, and pays for it once."""
+    """A reasoner's process: replies as scripted by the app, and counts each reply as paid once."""
 
     name = "reasoner-0"
 
@@ -82,7 +82,7 @@ class Model:
         return await self._answers[request.idempotency_key].get(key, answer)
 
     def forget(self, idempotency_key: str) -> None:
-        """Not to know an answer any more."""
+        """Drop a cached reply."""
         self._answers.pop(idempotency_key, None)
 
     # It is its own starter.
@@ -98,7 +98,7 @@ class Model:
 
 
 class LosablePool:
-    """How hosts reach the pool: one that was lost is looked for, and asked again."""
+    """The hosts' client of the pool: repeats requests after the pool was lost."""
 
     def __init__(self, environment: Deployed) -> None:
         self._environment = environment
@@ -143,7 +143,7 @@ class LosablePool:
 
 
 class Deployed(PlancastTest):
-    """The four kinds of plan in memory, and what everybody can see of them."""
+    """The four kinds of plan in memory, and the messages that they send."""
 
     def __init__(self, strikes: tuple[Strike, ...]) -> None:
         settings = Settings()
@@ -200,11 +200,11 @@ class Deployed(PlancastTest):
 
     @property
     def at_rest(self) -> bool:
-        """Whether no event is left that a plan has not dealt with."""
+        """Whether all events of plans are processed."""
         return not self.world.streams["results"].messages and not self.world.timers.messages
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Move the clock until something holds."""
+        """Advance the clock until a condition holds."""
         try:
             async with asyncio.timeout(PATIENCE):
                 while not holds() or self._deaths:
@@ -214,7 +214,7 @@ class Deployed(PlancastTest):
             raise AssertionError(await self.story()) from None
 
     async def story(self) -> str:
-        """What there is to know of plans that do not end."""
+        """Describe plans that do not end."""
         told = [
             f"{plan} {entry['revision']}: {entry['event']['type']} -> {entry['state']} {entry['status']}"
             for plan, entries in (await self.histories()).items()

@@ -1,4 +1,4 @@
-"""Tells of a run: how it goes, what was done in it, and which promise was broken."""
+"""Reports on a run: progress, figures and violated guarantees."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_LINES = 120
 
 @dataclass
 class Figures:
-    """What was done in a run."""
+    """Figures of a run."""
 
     seed: int
     misfortune: Misfortune | None = None
@@ -31,14 +31,14 @@ class Figures:
     ends: Counter[str] = field(default_factory=Counter)
 
     def note(self, record: Record, proof: Proof) -> None:
-        """Count how plans have ended, the children included."""
+        """Count the final statuses of plans, child plans included."""
         newest = {checkpoint.correlation_id: checkpoint.summary for _, checkpoint in record.versions}
         self.ends = Counter(summary.status for summary in newest.values())
         self.kinds = Counter(summary.planner.partition(".")[0] for summary in newest.values())
 
 
 def tell_progress(now: float, seconds: float, following: Sequence[asyncio.Task[None]], misfortune: Misfortune) -> None:
-    """One line on how far it has come."""
+    """One line on the progress of a run."""
     ended = sum(each.done() for each in following)
     print(
         f"{now:5.0f} of {seconds:.0f} s: {len(following)} plans submitted, {ended} ended, "
@@ -48,7 +48,7 @@ def tell_progress(now: float, seconds: float, following: Sequence[asyncio.Task[N
 
 
 def tell(figures: Figures, proof: Proof, record: Record, plans: Mapping[str, PlanSpec]) -> None:
-    """A table of what was done, and the verdict."""
+    """A table of figures, and the result of the checks."""
     misfortune = figures.misfortune
     assert misfortune is not None
     recovered = misfortune.recovered or [0.0]
@@ -78,7 +78,7 @@ def tell(figures: Figures, proof: Proof, record: Record, plans: Mapping[str, Pla
 
 
 def _tell_story(key: str, plan: PlanSpec | None, history: History, record: Record) -> None:
-    """What the plan is, and what happened to it and around it."""
+    """Describe a plan, and the events around it."""
     print(f"plan {key}, the smallest workload that is known to break it:")
     print(pformat(plan, width=120))
     if not history.entries:

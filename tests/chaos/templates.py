@@ -1,4 +1,4 @@
-"""What chaos runs: templates of plans from a seed, of every kind, and the model that decides some of them."""
+"""Templates of plans of every kind, generated from a seed, and the model that decides some of them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from plancast.demo.stub_model import Situation
 from plancast.testing.model_server.answers import ModelRequest
 
 WORKLOADS = 10
-"""Generated workloads that give their plans as templates."""
+"""Number of generated workloads whose plans are templates."""
 MODEL_PLANS = 6
 MODEL_PREFIX = "m"
-"""The keys of plans that a model decides begin so."""
+"""Prefix of the keys of plans that a model decides."""
 
 
 def make_templates(seed: int) -> Workload:
-    """The templates of a seed; each is submitted many times, under a correlation id of its own each time."""
+    """Generate the templates of a seed; each is submitted many times, with a new correlation id."""
     generated = [
         _renamed(plan, f"g{number}")
         for number in range(WORKLOADS)
@@ -34,7 +34,7 @@ def make_templates(seed: int) -> Workload:
 
 
 def is_decided_by_model(plan: PlanSpec) -> bool:
-    """Whether a model decides a plan, and not what it was generated as."""
+    """Whether a model decides a plan instead of its generated script."""
     return plan.key.startswith(MODEL_PREFIX)
 
 
@@ -42,9 +42,9 @@ def instance(template: PlanSpec, random: Random, cancel: float = 0.0) -> PlanSpe
     """One submission of a template: times count from it, and some are cancelled, submitted or signalled twice.
 
     Args:
-        template: What is submitted.
-        random: Decides what people do.
-        cancel: The chance of a cancel beside those that the template says.
+        template: The plan.
+        random: Decides on repetitions and cancellations.
+        cancel: Probability of a cancellation, beside those in the template.
     """
     begin = template.submit_at[0]
     cancel_at = None if template.cancel_at is None else template.cancel_at - begin
@@ -68,7 +68,7 @@ def _signals(template: PlanSpec, begin: float, random: Random) -> Iterator[tuple
 
 
 def _renamed(plan: PlanSpec, prefix: str) -> PlanSpec:
-    """A plan whose key, and those of its children, begin with a prefix."""
+    """Prefix the keys of a plan and of its children."""
     return replace(plan, key=prefix + plan.key, steps=tuple(_step(each, prefix) for each in plan.steps))
 
 
@@ -96,7 +96,7 @@ def _model_plan(random: Random, key: str) -> PlanSpec:
 
 
 class ScriptedModel:
-    """The model: takes a plan's steps one after the other, and knows of it what stands in the prompt alone."""
+    """The model: takes a plan's steps in order, knowing only the prompt."""
 
     def __init__(self, templates: Workload) -> None:
         self._templates = templates

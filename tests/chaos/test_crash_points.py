@@ -1,4 +1,4 @@
-"""Every crash point, singly and in pairs, under four kinds of plan: each ends once, rightly, and nothing is left."""
+"""Faults at every crash point, singly and in pairs, under four kinds of plan: each plan ends once, correctly."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from plancast_bus.fault_injection import CrashPoint
 pytestmark = pytest.mark.chaos
 SEED = int(os.environ.get("PLANCAST_TEST_SEED", "20260131"))
 NUMBERS = (3, 4)
-"""What the plans of one run are given; two, so that there is another beside the one that is struck."""
+"""Inputs of the plans of one run: two, so that a second plan runs beside the one with a fault."""
 
 
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses that are counted by the machine's clock."""
+    """Shorten pauses in real time."""
     monkeypatch.setattr(host_link, "RETRY_SECONDS", 0.002)
     monkeypatch.setattr(reader, "FIRST_PAUSE", 0.002)
     monkeypatch.setattr(quarantine, "PHASE", 0.02)
 
 
 async def run(kind: str, *strikes: Strike) -> Counter[CrashPoint]:
-    """Run plans of a kind, struck so, and check what must be true after it; returns how often points were passed."""
+    """Run plans of a kind with faults, and check the guarantees; returns the number of passes of each point."""
     kinds.calls.clear()
     async with deployed(strikes) as env:
         handles = []
@@ -69,7 +69,7 @@ async def run(kind: str, *strikes: Strike) -> Counter[CrashPoint]:
 
 
 async def check(env: Deployed) -> None:
-    """What must be true of every run, whatever happened in it."""
+    """Check the guarantees of every run."""
     histories = await env.histories()
     sent = [(plan, event_id) for plan, entries in histories.items() for each in entries for _, event_id in each["sent"]]
     committed = {event_id for _, event_id in sent}
@@ -147,14 +147,14 @@ _passes: dict[str, Counter[CrashPoint]] = {}
 
 
 async def passes_of(kind: str) -> Counter[CrashPoint]:
-    """How often a kind of plan passes each point when nothing happens."""
+    """The number of passes of each point by a kind of plan without faults."""
     if kind not in _passes:
         _passes[kind] = await run(kind)
     return _passes[kind]
 
 
 async def told_apart(kind: str, *strikes: Strike) -> None:
-    """A run, whose failure names what it was struck by."""
+    """Run, naming the faults in a failure."""
     try:
         await run(kind, *strikes)
     except BaseException as error:

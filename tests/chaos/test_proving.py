@@ -1,4 +1,4 @@
-"""The proof from a record of chaos sees each broken promise, and none in a record of a plan that went well."""
+"""The checks of a chaos record find each violated guarantee, and none in a correct record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire between a deployment and its nats-server, which can be stopped up and cut."""
+"""A TCP proxy between a deployment and its nats-server, which can stall and cut connections."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Wire:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stall(self, seconds: float) -> None:
-        """Let nothing pass for a while; what was sent arrives later."""
+        """Delay all traffic for a while."""
         self._open.clear()
         try:
             await asyncio.sleep(seconds)
@@ -46,7 +46,7 @@ class Wire:
             self._open.set()
 
     def cut(self) -> None:
-        """End all connections; what is under way is lost."""
+        """Close all connections; data in transit is lost."""
         for writers in self._pairs.values():
             for writer in writers:
                 writer.transport.abort()
