@@ -35,7 +35,6 @@ class DeadLetterWriter:
 
     @property
     def idle(self) -> bool:
-        """Whether all messages are stored."""
         return self._task is None
 
     def add(self, delivery: Delivery, detail: str, stored: Callable[[], None], about: dict[str, Any]) -> None:

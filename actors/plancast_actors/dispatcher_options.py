@@ -82,7 +82,6 @@ class DispatcherOptions:
 
     @property
     def own_shards(self) -> list[int]:
-        """The shards that this dispatcher reads."""
         return list(range(self.index, self.shards, self.count))
 
 

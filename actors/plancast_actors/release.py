@@ -18,7 +18,6 @@ RECORD = "deployment"
 
 @lru_cache(maxsize=1)
 def plancast_version() -> str:
-    """The version of plancast in this process."""
     try:
         return version("plancast")
     except PackageNotFoundError:  # a checkout that is not installed
@@ -40,7 +39,6 @@ class Release:
         return f"code {self.code or 'unknown'}, plancast {self.plancast}"
 
     def to_record(self, app: str, address: str) -> dict[str, Any]:
-        """The fields of the registration."""
         return {"app": app, "address": address, **asdict(self)}
 
 

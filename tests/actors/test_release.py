@@ -1,4 +1,4 @@
-"""Which code can go on with which plans."""
+"""Releases: which code can continue which plans."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from plancast import (
 from plancast.settings import Settings
 from plancast.testing import MemoryBus, MemoryWorld, PlancastTest
 from plancast_actors.dispatch.host_link import HostLink
+from plancast_actors.dispatcher_options import DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.hosting.protocol import Inbound, Outcome
 
@@ -99,7 +100,7 @@ class Port:
 async def test_a_dispatcher_that_comes_back_shares_no_reports_with_the_one_that_it_replaces() -> None:
     """The call of the one that is gone still waits in the host, and would take what is meant for the new one."""
     port = Port()
-    links = [HostLink("dispatcher-0", port, 10, lambda outcomes: None) for _ in range(2)]
+    links = [HostLink(port, DispatcherOptions(max_batch=10), lambda outcomes: None) for _ in range(2)]
     try:
         for token, link in enumerate(links):
             link.put(Inbound(token, "s", b"", None, None, "S", 1, 1))

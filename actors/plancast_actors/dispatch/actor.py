@@ -46,9 +46,8 @@ class DispatcherProcess(Process):
                 yield reading
 
     async def status(self) -> dict[str, Any]:
-        """Counters and gauges, for display."""
         await self.ready()
-        line = {"line": self.directory.transport}
+        line = {"line": self.directory.line}
         return {**self._about(), **await self.dispatcher.status(), **self.sweeper.status(), **line}
 
     async def layout(self) -> tuple[DispatcherOptions, tuple[str, ...]]:
@@ -69,6 +68,5 @@ _Dispatcher = ray.remote(DispatcherProcess)
 
 
 def start_dispatcher(blueprint: Blueprint, name: str, namespace: str) -> Any:
-    """Start a dispatcher, or find the one with this name."""
     options = actor_options(name, namespace, runtime_env=blueprint.runtime_env)
     return _Dispatcher.options(**options).remote(blueprint, name)

@@ -29,7 +29,6 @@ class RayDirectory:
 
     @property
     def shared(self) -> list[HostPort]:
-        """The shared hosts."""
         names = self._blueprint.shared_hosts
         return [self._host(name, partial(ray.get_actor, name, namespace=self._namespace)) for name in names]
 
@@ -39,7 +38,7 @@ class RayDirectory:
         return self._host(name, partial(start_host, self._blueprint, name, self._namespace, plan))
 
     @property
-    def transport(self) -> Literal["direct", "ray"]:
+    def line(self) -> Literal["direct", "ray"]:
         """How events reach hosts: ``ray`` if any of them has no direct connection."""
         return "ray" if self._connections is None or any(host.by_ray for host in self._hosts) else "direct"
 
@@ -50,5 +49,4 @@ class RayDirectory:
 
 
 def dedicated_name(plan: str) -> str:
-    """Name of the dedicated host of a plan."""
     return f"{DEDICATED_PREFIX}{encode_token(plan)}"

@@ -55,13 +55,11 @@ class Dispatcher:
 
     @property
     def router(self) -> Router:
-        """Routes events to hosts."""
         if self._router is None:
             self._router = Router(self.bus, self.hosts, self.options, self._settle, self._spawn)
         return self._router
 
     async def start(self) -> None:
-        """Begin to read and dispatch events."""
         loop = asyncio.get_running_loop()
         router = self.router
         for spec in consumer_specs(self.bus.subjects, self.options):
@@ -104,7 +102,6 @@ class Dispatcher:
         await self._close_consumers()
 
     async def status(self) -> dict[str, Any]:
-        """Counters and gauges, for display."""
         return {
             "name": self.options.name,
             "shards": self.options.own_shards,
@@ -249,7 +246,6 @@ class Dispatcher:
         task.add_done_callback(lambda _: work.close())  # never awaited if the task was cancelled at once
 
     async def _keep_alive(self) -> None:
-        """Extend the ack deadline of events in flight."""
         every = self.options.ack_wait / 3
         while True:
             await asyncio.sleep(every / KEEP_ALIVE_ROUNDS)

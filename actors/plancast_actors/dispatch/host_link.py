@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from uuid import uuid4
 
 from plancast_actors.dispatch.quarantine import Quarantine
+from plancast_actors.dispatcher_options import DispatcherOptions
 from plancast_actors.hosting.protocol import HostLost, HostPort, Inbound, Outcome, batch_delay
 from plancast_bus import fault_injection
 from plancast_bus.fault_injection import CrashPoint
 
 logger = logging.getLogger(__name__)
+ANSWER_STALLS, START_STALLS = 3, 10
+"""Multiples of ``stall_seconds`` after which a host that does not answer, or does not start, is killed."""
 RETRY_SECONDS = 0.1
 """First backoff after a host was lost; doubles up to MAX_RETRY_SECONDS."""
 MAX_RETRY_SECONDS = 0.5
@@ -25,22 +27,6 @@ INCARNATION_SECONDS = 5.0
 new process does not know the events in flight."""
 
 
-@dataclass(frozen=True)
-class HostLimits:
-    """Limits for one host."""
-
-    index: int = 0
-    """Index of the dispatcher."""
-    count: int = 1
-    """Number of dispatchers that share the host."""
-    max_losses: int = 4
-    """See :class:`plancast_actors.dispatch.quarantine.Quarantine`."""
-    answer_seconds: float | None = None
-    """Seconds after which a host that does not answer a call is killed; None: never."""
-    start_seconds: float | None = None
-    """Seconds after which a host that does not start is killed; None: never."""
-
-
 class HostLink:
     """Sends events to one host, in batches, and keeps them until the host has reported on them.
 
@@ -48,27 +34,21 @@ class HostLink:
     processed. An event that crashes its host repeatedly is found by the :class:`Quarantine`.
     """
 
-    def __init__(
-        self,
-        dispatcher: str,
-        host: HostPort,
-        max_batch: int,
-        settle: Callable[[list[Outcome]], None],
-        limits: HostLimits = HostLimits(),
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._caller = f"{dispatcher}/{uuid4().hex}"
+    def __init__(self, host: HostPort, options: DispatcherOptions, settle: Callable[[list[Outcome]], None]) -> None:
+        self._dispatcher = options.name
+        self._caller = f"{options.name}/{uuid4().hex}"
         """Unique: the host may still have a waiting call of an earlier dispatcher with this name, which would take
         reports that are for this one."""
         self._host = host
-        self._max_batch = max_batch
+        self._max_batch = options.max_batch
+        self._answer_seconds = ANSWER_STALLS * options.stall_seconds or None
+        self._start_seconds = START_STALLS * options.stall_seconds or None
         self._settle = settle
         self._queue: list[Inbound] = []
         self._in_flight: dict[int, Inbound] = {}
         self._parked: dict[int, Inbound] = {}
         """In flight too, but waiting for a model: no report is expected soon."""
-        self._limits = limits
-        self._quarantine = Quarantine(limits.max_losses, limits.index, limits.count)
+        self._quarantine = Quarantine(options.max_losses, options.index, options.count)
         self._incarnation = ""
         """The incarnation of the host that has the events."""
         self._checked_at = 0.0
@@ -136,7 +116,7 @@ class HostLink:
     async def _connect(self) -> bool:
         """Wait for the host; a new incarnation means that the old one crashed, maybe by an event in flight."""
         try:
-            async with asyncio.timeout(self._limits.start_seconds):
+            async with asyncio.timeout(self._start_seconds):
                 incarnation = await self._host.incarnation()
         except Exception as error:
             self._lost = True
@@ -212,7 +192,7 @@ class HostLink:
             if fault_injection.armed:
                 outcomes = await self._exchange_at_points(batch, wait)
             else:
-                async with asyncio.timeout(self._limits.answer_seconds):
+                async with asyncio.timeout(self._answer_seconds):
                     outcomes = await self._host.exchange(self._caller, batch, wait)
                     if asyncio.get_running_loop().time() > self._checked_at + INCARNATION_SECONDS:
                         await self._check_incarnation()

@@ -44,7 +44,6 @@ class Quarantine:
 
     @property
     def busy(self) -> bool:
-        """Whether there are suspects."""
         return self.on_trial is not None or bool(self.suspects)
 
     @property

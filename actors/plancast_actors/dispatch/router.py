@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from cachetools import LRUCache
 
-from plancast_actors.dispatch.host_link import HostLimits, HostLink
+from plancast_actors.dispatch.host_link import HostLink
 from plancast_actors.dispatcher_options import DispatcherOptions
 from plancast_actors.hosting.protocol import HostPort, Outcome
 from plancast_bus.errors import BusUnavailable, InvalidEnvelope, InvalidSubject
@@ -18,8 +18,6 @@ from plancast_bus.ports.bus import Bus, Delivery
 
 MAX_PLACEMENTS = 100_000
 """Plans whose placement is cached."""
-ANSWER_STALLS, START_STALLS = 3, 10
-"""Multiples of ``stall_seconds`` after which a host that does not answer, or does not start, is killed."""
 
 
 class HostDirectory(Protocol):
@@ -62,7 +60,6 @@ class Router:
 
     @property
     def links(self) -> list[HostLink]:
-        """The links to all hosts."""
         return [*self._shared, *self._dedicated.values()]
 
     @property
@@ -95,7 +92,6 @@ class Router:
         return link
 
     async def close(self) -> None:
-        """Close all links."""
         await asyncio.gather(*(link.close() for link in self.links))
 
     def _shared_link(self, correlation: str) -> HostLink:
@@ -118,15 +114,7 @@ class Router:
         return None if checkpoint is None else checkpoint.summary.goal_event in self._options.dedicated_goals
 
     def _link(self, host: HostPort) -> HostLink:
-        options, stall = self._options, self._options.stall_seconds
-        limits = HostLimits(
-            options.index,
-            options.count,
-            options.max_losses,
-            ANSWER_STALLS * stall or None,
-            START_STALLS * stall or None,
-        )
-        return HostLink(options.name, host, options.max_batch, self._settle, limits)
+        return HostLink(host, self._options, self._settle)
 
     def _drop_idle_links(self) -> None:
         for key in [key for key, link in self._dedicated.items() if link.idle]:

@@ -85,12 +85,10 @@ class HostProcess(Process):
         return self._endpoint
 
     async def incarnation(self) -> str:
-        """See :class:`plancast_actors.hosting.protocol.HostPort`."""
         await self.ready()
         return await self.host.incarnation()
 
     async def status(self) -> dict[str, Any]:
-        """Counters and gauges, for display."""
         await self.ready()
         return {**self._about(), **await self.host.status()}
 
@@ -129,7 +127,6 @@ _Host = ray.remote(HostProcess)
 
 
 def start_host(blueprint: Blueprint, name: str, namespace: str, dedicated_to: str | None = None) -> Any:
-    """Start a plan host, or find the one with this name."""
     cpus = 0.0 if dedicated_to is not None else blueprint.settings.hosts.cpus
     options = actor_options(name, namespace, cpus, blueprint.runtime_env)
     return _Host.options(**options).remote(blueprint, name, dedicated_to)

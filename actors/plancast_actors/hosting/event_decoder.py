@@ -55,7 +55,6 @@ class EventDecoder:
 
 
 def _defaults(inbound: Inbound, address: EventAddress) -> dict[str, str]:
-    """Default values of the fields that an event may omit."""
     return {
         "id": inbound.message_id or f"{inbound.stream}-{inbound.sequence}",
         "source": "unknown",
@@ -101,7 +100,6 @@ def _check_metadata(metadata: dict[str, Any]) -> None:
 
 
 def _contradiction(event: EventEnvelope, address: EventAddress) -> str:
-    """Describe how an event contradicts its subject."""
     fields = {"topic": event.topic, "type": event.type, "correlation_id": event.correlation_id}
     subject = {"topic": address.topic, "type": address.event_type, "correlation_id": address.correlation_id}
     name = next(name for name in fields if fields[name] != subject[name])

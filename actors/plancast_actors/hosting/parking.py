@@ -41,7 +41,6 @@ class ParkingReasoner:
         self._reasoner = reasoner
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
-        """Send a request, and wait for the reply."""
         turn = PARK.get()
         if turn is None:
             return await self._ask(request)

@@ -68,7 +68,6 @@ class PlanActor:
 
     @property
     def finished(self) -> bool:
-        """Whether there is no plan, or it is finished."""
         return self.state.plan is None or self.state.plan.status.finished
 
     def deliver(self, inbound: Inbound, reports: Reports) -> None:

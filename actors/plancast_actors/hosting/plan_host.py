@@ -78,7 +78,6 @@ class PlanHost(HostServices):
     # What dispatchers call.
 
     async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
-        """See :class:`plancast_actors.hosting.protocol.HostPort`."""
         self.start()
         now = self.clock.time()
         for number, inbound in enumerate(batch, 1):
@@ -107,7 +106,6 @@ class PlanHost(HostServices):
         actor.deliver(inbound, reports)
 
     async def incarnation(self) -> str:
-        """See :class:`plancast_actors.hosting.protocol.HostPort`."""
         return self.incarnation_id
 
     async def recycle(self) -> None:
@@ -115,7 +113,6 @@ class PlanHost(HostServices):
 
     @property
     def live(self) -> int:
-        """Number of plan actors in memory."""
         return len(self._actors)
 
     def _rested(self, actor: PlanActor) -> None:
@@ -172,7 +169,6 @@ class PlanHost(HostServices):
     # Status and shutdown.
 
     async def status(self) -> dict[str, Any]:
-        """Counters and gauges, for display."""
         return {
             "name": self.name,
             "app": self.app.name,

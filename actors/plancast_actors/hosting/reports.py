@@ -29,7 +29,6 @@ class Reports:
         self._parked: set[int] = set()
 
     def add(self, outcome: Outcome) -> None:
-        """Add the outcome of an event."""
         if outcome.token in self._parked:
             self._parked.discard(outcome.token)
         else:

@@ -141,13 +141,11 @@ class HostServices:
         return self._emitted.pop(key, None)
 
     def note_decisions(self, decisions: list[dict[str, Any]]) -> None:
-        """Count the decisions of a committed turn."""
         for decided in decisions:
             calls = decided["calls"]
             model = str(calls[-1]["model"]) if calls else ""
             self.decisions[decided["planner"], model, decided["decision"]["next_action"]["action"]] += 1
 
     def note_dead_letter(self, reason: str) -> None:
-        """Count a dead-lettered event."""
         self.dead_lettered += 1
         self.reasons[reason] += 1

@@ -146,9 +146,11 @@ class SlowTurn:
         if (place := turn.new_child) is not None and (refusal := await self._refusal(place)):
             return await self._refuse_child(turn, refusal)
         ran = await self._run(turn)
-        if isinstance(ran, Outcome):
-            return ran
-        turn, result = ran
+        return ran if isinstance(ran, Outcome) else await self._conclude(*ran)
+
+    async def _conclude(self, turn: Turn, result: TurnOutcome) -> Outcome | None:
+        """Do what a turn that has run asks for; None if it has to be tried again, from a newer checkpoint."""
+        state = self._state
         if result is TurnOutcome.UNKNOWN:
             return await self._handle_unknown_plan()
         if result is TurnOutcome.REFUSE:
@@ -286,7 +288,6 @@ class SlowTurn:
         return None
 
     def _request_is_open(self) -> bool:
-        """Whether the timer's request is still open."""
         return self._state.plan is not None and self._event.parent_event_id in self._state.plan.requests
 
     # Child plans.
@@ -358,7 +359,6 @@ class SlowTurn:
         return {"correlation_id": self._state.correlation_id}
 
     def _log_fields(self) -> dict[str, Any]:
-        """Fields of the log records made in this turn."""
         plan = self._state.plan
         plan_id = plan.plan_id if plan is not None else self._event.plan_id or self._state.correlation_id
         return event_fields(self._event) | {"plan_id": plan_id}

@@ -115,24 +115,20 @@ class TracedActivation(Activation):
         return turn
 
     def scope(self) -> AbstractContextManager[None]:
-        """Make the turn's span the current one."""
         assert self._span is not None
         return self._traces.tracing.within(self._span)
 
     def committed(self, turn: Turn, checkpoint: Checkpoint, version: int) -> None:
-        """Note the commit in the span."""
         super().committed(turn, checkpoint, version)
         self._revision = checkpoint.revision
         if self._span is not None:
             self._span.span.add_event("commit", {"plancast.revision": checkpoint.revision})
 
     def turn_failed(self, kind: str) -> None:
-        """Mark the span as failed."""
         if self._span is not None:
             self._span.fail(kind)
 
     def turn_ended(self) -> None:
-        """Close the span."""
         work, turn = self._span, self._turn
         self._span = self._turn = None
         if work is not None and turn is not None:

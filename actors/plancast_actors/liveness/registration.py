@@ -94,7 +94,6 @@ async def register_app(port: Registry, app: App, ttl: float) -> None:
 
 
 async def deregister_app(port: Registry, app: str) -> None:
-    """Deregister an app and its planners."""
     await port.delete(APP, app)
     for agent_id in await port.list("agent"):
         if agent_id.endswith(f"@{app}"):

@@ -46,7 +46,6 @@ class Watchdog:
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop watching."""
         self._stopped.set()
         faulthandler.cancel_dump_traceback_later()
 

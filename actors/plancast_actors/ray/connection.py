@@ -238,7 +238,6 @@ def _answers(address: str) -> bool:
 
 
 def is_connected() -> bool:
-    """Whether this process has joined or started a cluster."""
     return bool(ray.is_initialized())
 
 

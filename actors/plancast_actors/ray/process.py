@@ -55,7 +55,6 @@ class Blueprint:
     """Ray's, with the user's code; None if every node has the code."""
 
     def load_app(self) -> App:
-        """The user's app."""
         return load_app(self.app_address, self.import_paths)
 
 
@@ -113,11 +112,9 @@ class Process(abc.ABC):
 
     @property
     def _label(self) -> str:
-        """The actor's name in metrics."""
         return self.name
 
     async def _readings(self) -> AsyncIterator[Reading]:
-        """Metrics to report."""
         for reading in collectors.of_process():
             yield reading
 

@@ -1,4 +1,4 @@
-"""The dispatcher, between a bus in memory and plan hosts that do as a test says."""
+"""The dispatcher, between a bus in memory and scripted plan hosts."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ async def eventually(holds: Callable[[], Any]) -> None:
 
 
 async def a_while() -> None:
-    """Enough rounds for everything that can happen now to have happened."""
+    """Run the event loop until nothing is ready."""
     for _ in range(200):
         await asyncio.sleep(0)
 
 
 class Host:
-    """A plan host that notes what it is given, and reports what a test says."""
+    """A plan host that records its events, and reports scripted outcomes."""
 
     def __init__(self, *, reports: bool = False) -> None:
         self.batches: list[list[Inbound]] = []
@@ -64,7 +64,7 @@ class Host:
         self._some.set()
 
     def fail(self, failure: Exception | None) -> None:
-        """Calls fail from now on, also those that wait."""
+        """Make all calls fail, waiting ones included."""
         self.failure = failure
         self._some.set()
 
@@ -93,7 +93,7 @@ class Host:
 
 
 class Bench:
-    """A world in memory with hosts and dispatchers on it."""
+    """A bus in memory with hosts and dispatchers."""
 
     def __init__(self, hosts: int = 1, *, reports: bool = False, **options: Any) -> None:
         self.clock = ManualClock()
@@ -152,7 +152,7 @@ async def test_only_what_the_host_reports_as_done_is_acknowledged() -> None:
         assert (status["outstanding"], status["dispatched"], status["acknowledged"]) == (2, 3, 1)
 
 
-async def test_what_is_to_be_tried_again_comes_again_after_its_delay() -> None:
+async def test_an_event_to_retry_is_redelivered_after_its_delay() -> None:
     async with Bench() as bench:
         await bench.start()
         await bench.goal("p1")
@@ -179,7 +179,7 @@ async def test_a_report_on_something_unknown_acknowledges_nothing() -> None:
         assert bench.stored() == 1
 
 
-async def test_final_responses_are_acknowledged_and_handed_to_nobody() -> None:
+async def test_final_responses_are_acknowledged_and_not_dispatched() -> None:
     async with Bench() as bench:
         await bench.start()
         event = EventEnvelope(source="p", type="x.done", topic=EventTopic.ACTION_RESULTS, correlation_id="p1")
@@ -190,7 +190,9 @@ async def test_final_responses_are_acknowledged_and_handed_to_nobody() -> None:
         assert [each.subject.split(".", 4)[4] for each in bench.host.given] == ["work.completed"]
 
 
-async def test_what_is_in_hand_is_kept_alive_also_after_the_bus_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_ack_deadline_of_events_in_flight_is_extended_also_after_an_outage_of_the_bus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     kept: list[int] = []
     genuine = MemoryConsumer.in_progress
 
@@ -309,7 +311,7 @@ async def test_parked_events_make_room_and_are_neither_acknowledged_nor_given_up
         assert (status["parked"], status["outstanding"], status["acknowledged"]) == (0, 0, 20)
 
 
-async def test_what_comes_again_while_it_is_in_hand_is_not_handed_over_again() -> None:
+async def test_an_event_redelivered_while_in_flight_is_not_dispatched_again() -> None:
     async with Bench(ack_wait=1000.0) as bench:
         await bench.start()
         await bench.goal("p1")
@@ -392,7 +394,7 @@ async def test_several_dispatchers_share_the_shards() -> None:
 # Hosts that are lost.
 
 
-async def test_what_a_lost_host_had_in_hand_is_handed_over_again() -> None:
+async def test_events_in_flight_on_a_lost_host_are_dispatched_again() -> None:
     async with Bench() as bench:
         dispatcher = await bench.start()
         for number in range(5):
@@ -434,7 +436,7 @@ async def test_a_lost_host_does_not_hold_up_the_others() -> None:
         await eventually(lambda: bench.stored() == 0)
 
 
-async def test_a_dispatcher_that_follows_another_takes_over_what_that_had_in_hand() -> None:
+async def test_a_dispatcher_takes_over_the_events_in_flight_of_the_one_before() -> None:
     async with Bench() as bench:
         first = await bench.start()
         await bench.goal("p1")
@@ -512,7 +514,7 @@ async def test_with_dedicated_placement_for_all_no_place_is_looked_up() -> None:
 # Draining.
 
 
-async def test_draining_waits_for_what_is_in_hand_and_takes_nothing_new() -> None:
+async def test_draining_waits_for_events_in_flight_and_reads_no_more() -> None:
     async with Bench() as bench:
         dispatcher = await bench.start()
         await bench.goal("p1")
@@ -528,7 +530,7 @@ async def test_draining_waits_for_what_is_in_hand_and_takes_nothing_new() -> Non
         assert bench.stored() == 1
 
 
-async def test_draining_gives_back_what_was_not_handed_over() -> None:
+async def test_draining_gives_back_events_that_were_not_dispatched() -> None:
     async with Bench(max_outstanding=4, ack_wait=1000.0) as bench:
         first = await bench.start()
         for number in range(10):

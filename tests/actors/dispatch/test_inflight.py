@@ -1,4 +1,4 @@
-"""What a dispatcher has in hand: how much of each kind, in which order, for how long."""
+"""In-flight events: limits, order and ack deadlines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONSUMER: Any = object()
 
 
 class Desk:
-    """In-flight events, with deliveries made up."""
+    """In-flight events with made-up deliveries."""
 
     def __init__(self, **options: Any) -> None:
         self.in_flight = InFlight(DispatcherOptions(**options), 0)
@@ -54,12 +54,12 @@ def test_tenants_and_facts_take_turns() -> None:
     assert handed == ["a", "f", "b", "a", "f", "b", "a", "a", "a"]
 
 
-def test_a_tenant_without_name_is_never_put_off() -> None:
+def test_goals_without_a_tenant_are_never_deferred() -> None:
     desk = Desk(max_waiting_goals=8)
     assert desk.take("goals", 20) == [None] * 20
 
 
-def test_a_tenant_that_fills_half_of_the_line_is_put_off_by_longer_and_longer_and_others_are_not() -> None:
+def test_goals_of_a_tenant_with_half_of_the_queue_are_deferred_ever_longer_and_those_of_others_are_not() -> None:
     desk = Desk(max_waiting_goals=8)
     delays = desk.take("goals", 10, tenant="a")
     assert delays[:4] == [None] * 4
@@ -71,7 +71,7 @@ def test_a_tenant_that_fills_half_of_the_line_is_put_off_by_longer_and_longer_an
     assert desk.tenants() == "ababaa"
 
 
-def test_having_been_put_off_does_not_count_as_an_attempt() -> None:
+def test_a_deferral_does_not_count_as_an_attempt() -> None:
     desk = Desk(max_waiting_goals=2)
     desk.take("goals", tenant="a")
     delivery = desk.delivery("a")
@@ -117,7 +117,7 @@ def test_parking_and_settling_twice_changes_nothing() -> None:
     assert (desk.in_flight.out, len(desk.in_flight)) == (0, 0)
 
 
-def test_large_events_are_read_in_smaller_numbers_and_none_when_enough_bytes_are_in_hand() -> None:
+def test_large_events_are_read_in_smaller_numbers_and_none_beyond_the_limit_of_bytes() -> None:
     desk = Desk(max_bytes=1_000_000)
     assert desk.in_flight.wanted("goals") > 100
     desk.take("goals", 7, size=100_000)

@@ -1,4 +1,4 @@
-"""More than can be served: what waits for models, floods of goals, tenants that flood, events that are too large."""
+"""Overload: events that wait for models, floods of goals, greedy tenants, large events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def eventually(holds: Callable[[], Any]) -> None:
 
 
 class Model:
-    """A model that answers nobody until it is woken."""
+    """A model that does not reply before it is woken."""
 
     def __init__(self, text: str = "yes") -> None:
         self.text = text
@@ -56,7 +56,7 @@ class Deployed(PlancastTest):
         )
 
     async def until(self, **counts: int) -> None:
-        """Wait until the dispatcher says so."""
+        """Wait for a status of the dispatcher."""
         dispatcher = self._dispatcher
         assert dispatcher is not None
         async with asyncio.timeout(PATIENCE):
@@ -69,7 +69,7 @@ def settings_of(**dispatchers: Any) -> Settings:
 
 
 def the_app(*further: Planner) -> App:
-    """Plans of two steps (``x.goal``), plans that ask a model (``ask.goal``), and a worker for both."""
+    """Plans of two steps (``x.goal``), plans that call a model (``ask.goal``), and a worker for both."""
     steps, asking, worker = Planner("steps"), Planner("asking"), Worker("w", concurrency=1000)
 
     def step(name: str, to: str) -> StateConfig:
@@ -119,7 +119,7 @@ async def test_plans_that_wait_for_a_model_hold_up_no_others() -> None:
         await env.until(parked=0, outstanding=0, waiting=0)
 
 
-async def test_what_was_parked_in_a_host_that_is_lost_is_handed_over_again() -> None:
+async def test_events_parked_in_a_lost_host_are_dispatched_again() -> None:
     async with Deployed(the_app(), settings=settings_of(max_outstanding=20)) as env:
         waiting = [await env.submit("ask.goal") for _ in range(200)]
         await eventually(lambda: env.model.asked == 200)
@@ -191,7 +191,7 @@ async def test_a_flood_of_goals_does_not_hold_up_plans_that_are_under_way() -> N
 
 @pytest.mark.parametrize("window", [16_384, 500])
 async def test_a_tenant_that_floods_does_not_starve_the_others(window: int) -> None:
-    """The window is what a dispatcher reads ahead: wide enough for the flood, or a tenth of it."""
+    """The number of waiting goals is limited to the size of the flood, or to a tenth of it."""
     ended: list[str] = []
     steady = Planner("steady")
 
@@ -239,7 +239,7 @@ async def test_a_full_stream_refuses_publishers_and_loses_nothing_it_has_accepte
 
 
 def large_app() -> App:
-    """Plans whose worker answers with as many bytes as the goal asks for, as many times as it says."""
+    """Plans whose worker replies with a number of bytes, several times, as the goal says."""
     planner, worker = Planner("large"), Worker("w")
 
     def step(name: str, to: str) -> StateConfig:

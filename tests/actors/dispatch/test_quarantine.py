@@ -1,4 +1,4 @@
-"""Events that bring their host down, or that cannot be handled at all: found, put aside, and their plans failed."""
+"""Events that crash their hosts or cannot be handled are dead-lettered, and their plans failed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from plancast import (
 from plancast.testing import PlancastTest
 from plancast_actors.dispatch import host_link
 from plancast_actors.dispatch import quarantine as quarantine_module
-from plancast_actors.dispatch.host_link import HostLimits, HostLink
+from plancast_actors.dispatch.host_link import HostLink
 from plancast_actors.dispatch.quarantine import PHASE, Quarantine
+from plancast_actors.dispatcher_options import DispatcherOptions
 from plancast_actors.hosting.protocol import HostLost, Inbound, Outcome
 from plancast_actors.hosting.slow_path import SlowTurn
 from plancast_actors.workers import reader
@@ -63,13 +64,13 @@ def tokens(events: list[Inbound]) -> list[int]:
 # Suspects, trials, and events that crash their hosts.
 
 
-def test_one_loss_makes_nobody_a_suspect() -> None:
+def test_one_loss_makes_no_event_a_suspect() -> None:
     quarantine = Quarantine(3)
     again, fatal = quarantine.lost([an_inbound(1), an_inbound(2)], 0.0)
     assert (tokens(again), fatal, quarantine.busy) == ([1, 2], [], False)
 
 
-def test_suspects_are_tried_alone_one_after_the_other_and_whoever_comes_through_is_cleared() -> None:
+def test_suspects_are_tried_alone_one_after_the_other_and_cleared_when_reported_on() -> None:
     quarantine = Quarantine(3)
     events = [an_inbound(1), an_inbound(2)]
     quarantine.lost(events, 0.0)
@@ -135,7 +136,7 @@ def test_a_long_trial_is_adjourned_and_the_next_of_the_same_event_has_more_time(
     assert quarantine.holds_back(30.0 + quarantine_module.PHASE * 1.9)
 
 
-def test_a_lost_call_accuses_nobody() -> None:
+def test_a_lost_call_does_not_count_as_a_loss() -> None:
     quarantine = Quarantine(3)
     tried, other = an_inbound(1), an_inbound(2)
     quarantine.lost([tried], 0.0)
@@ -181,7 +182,7 @@ def test_dispatchers_that_share_hosts_try_their_suspects_in_turn() -> None:
 
 
 class Frail:
-    """A host that is lost in each of its first two lives; see :class:`plancast_actors.hosting.protocol.HostPort`."""
+    """A host that is lost in its first two incarnations; see :class:`plancast_actors.hosting.protocol.HostPort`."""
 
     def __init__(self) -> None:
         self.lives = 0
@@ -213,7 +214,7 @@ def test_suspects_are_tried_also_where_timers_are_called_early(monkeypatch: pyte
 
     async def try_them() -> list[int]:
         host, settled = Frail(), list[Outcome]()
-        link = HostLink("d", host, 100, settled.extend, HostLimits(index=0, count=2))
+        link = HostLink(host, DispatcherOptions(count=2, max_batch=100), settled.extend)
         while time.time() // 0.5 % 2 == 0:
             await asyncio.sleep(0.01)
         for token in range(3):
@@ -236,7 +237,7 @@ def test_phases_are_seconds() -> None:
 
 
 class Poison:
-    """Brings its host down, as a process that kills itself does."""
+    """Crashes its host."""
 
     def __init__(self) -> None:
         self.env: PlancastTest | None = None
@@ -343,7 +344,7 @@ async def revision_is(handle: Any, revision: int) -> bool:
     return len(await handle.history()) == revision
 
 
-async def test_an_event_that_no_host_survives_even_unhandled_is_put_aside_by_the_dispatcher(
+async def test_an_event_that_crashes_hosts_even_unhandled_is_dead_lettered_by_the_dispatcher(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     poison = Poison()

@@ -1,4 +1,4 @@
-"""Timers that fire while the stream holds an answer that was not delivered: the answer counts."""
+"""Timers that fire while the stream holds an undelivered reply: the reply counts."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from plancast_bus.errors import BusUnavailable
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus
 from plancast_bus.ports.bus import ConsumerSpec
+from plancast_bus.ports.effects import Publish
 
 SECONDS = 30.0
 
@@ -78,7 +79,7 @@ def by_handlers(on_timeout: Callable[[], Any] | None = None) -> App:
 
 
 class Waits(Planner):
-    """Waits for a signal, and ends with what has come."""
+    """Waits for a signal, and completes with what has arrived."""
 
     wake_mode = WakeMode.PUSH
     goals = frozenset({"x.goal"})
@@ -231,3 +232,14 @@ async def test_nothing_is_looked_up_unless_a_timer_fires(monkeypatch: pytest.Mon
         await bench.done(host, answer)
         assert (await bench.plan()).status == "completed"
         await bench.done(host, a_signal("late", topic=EventTopic.PLAN_EVENTS))
+
+
+async def test_an_undecodable_event_in_the_stream_is_left_to_its_own_delivery() -> None:
+    async with Bench(by_machine()) as bench:
+        host = bench.host()
+        await bench.done(host, a_goal())
+        subject = bench.bus.subjects.event(EventTopic.ACTION_RESULTS, "plan-1", "work.completed")
+        await bench.bus.emit((Publish(subject, b"\xc1", "garbage", "application/json"),))
+        await bench.done(host, await due(bench))
+        assert await states(bench) == ["one", "late"]
+        assert await bench.bus.dead_letters.count() == 0

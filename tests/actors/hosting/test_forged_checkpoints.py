@@ -1,4 +1,4 @@
-"""A plan whose checkpoint somebody overwrites, on the way that events take in production."""
+"""A plan whose checkpoint is overwritten by an attacker, in a deployment on a real nats-server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Effects that are sent again after streams have forgotten them: nobody sees them twice, and none is left out."""
+"""Effects that are sent again after the deduplication window: none is seen twice, and none is lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ASKING = {
     "done": {"state_name": "done", "is_terminal": True},
 }
 LONG = 600.0
-"""Seconds; five times what streams remember ids for."""
+"""Seconds; five times the deduplication window."""
 
 
 def an_app() -> App:
@@ -35,7 +35,7 @@ def environment() -> PlancastTest:
 
 
 async def asked(env: PlancastTest) -> list[str]:
-    """Ids of the requests that lie in the stream."""
+    """Ids of the requests in the stream."""
     return [
         str(each.message_id) for each in env.world.streams["requests"].messages.values() if ".work." in each.subject
     ]
@@ -50,7 +50,7 @@ async def begun(env: PlancastTest) -> tuple[PlanHandle, str]:
 
 
 async def come_back(env: PlancastTest, handle: PlanHandle) -> None:
-    """Have the plan's host forget everything, a long time pass, and an event bring the plan back."""
+    """Restart the plan's host, advance the clock far, and send the plan an event."""
     await env.crash_host()
     await env.advance(LONG)
     before = env.hosts[0].start().activations
@@ -82,7 +82,7 @@ async def finished(env: PlancastTest, handle: PlanHandle) -> Any:
     return (await handle.state())["results"]
 
 
-async def test_a_request_that_a_worker_still_has_in_hand_is_not_sent_again() -> None:
+async def test_a_request_in_flight_at_a_worker_is_not_sent_again() -> None:
     async with environment() as env:
         handle, request = await begun(env)
         await come_back(env, handle)

@@ -1,4 +1,4 @@
-"""Plan hosts and plan actors on a bus in memory that can be made to fail at any point."""
+"""Plan hosts and plan actors on a bus in memory with faults at any point."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def eventually(holds: Callable[[], Any]) -> None:
 
 
 class Faults:
-    """Notes the points that a connection passes, and lets a test strike there."""
+    """Records the points that a connection passes, and injects faults there."""
 
     def __init__(self, strike: Callable[[int, str, str], Awaitable[None] | None] | None = None) -> None:
         self.passed: list[tuple[str, str]] = []
@@ -106,7 +106,7 @@ class Faults:
 
 
 class Bench:
-    """A world in memory, and plan hosts on it that a test hands events to by itself."""
+    """A bus in memory, and plan hosts to which a test delivers events itself."""
 
     def __init__(self, app: App | None = None, *, bus: dict[str, Any] | None = None, **settings: Any) -> None:
         self.app = app or an_app()
@@ -153,7 +153,7 @@ class Bench:
         return Inbound(**defaults | {"attempt": attempt} | fields)
 
     async def hand(self, host: PlanHost, *events: EventEnvelope | Inbound, **fields: Any) -> list[Outcome]:
-        """Hand events over, and wait until the host has reported on all of them."""
+        """Deliver events, and wait for the outcomes of all."""
         batch = [each if isinstance(each, Inbound) else self.inbound(each, **fields) for each in events]
         waiting, outcomes = {each.token for each in batch}, {}
         dispatcher = f"dispatcher-of-{batch[0].token}"
@@ -178,7 +178,7 @@ class Bench:
         return PlanContext.from_dict(state | {"state_machine": {}})
 
     async def answer(self, key: str = "plan-1", **fields: Any) -> EventEnvelope:
-        """The answer that a worker gives to what the plan has asked."""
+        """A worker's reply to the plan's request."""
         ((request, _),) = (await self.plan(key)).requests.items()
         (asked,) = [said for subject, said in self.told if said["id"] == request][:1]
         said = {"id": f"answer:{request}", "parent_event_id": request, "data": {"did": asked["data"]["step"]}}
@@ -384,7 +384,7 @@ async def test_a_second_goal_of_the_same_correlation_id_starts_nothing() -> None
         ({"payload": b"{}", "subject": f"plancast.action-results.0.{'x' * 500}.work.completed"}, "400"),
     ],
 )
-async def test_what_cannot_be_read_is_put_aside_and_blocks_nothing(fields: dict[str, Any], detail: str) -> None:
+async def test_an_undecodable_event_is_dead_lettered_and_blocks_no_other(fields: dict[str, Any], detail: str) -> None:
     async with Bench(bus={"max_event_bytes": 4096}) as bench:
         host = bench.host()
         await bench.done(host, a_goal())
@@ -427,7 +427,7 @@ async def test_the_history_tells_each_event_as_the_plan_took_it(
         assert taken == [each.to_wire() | ({"trace_id": TRACE[3:35]} if trace else {}) for each in (goal, answer)]
 
 
-async def test_another_tenants_event_is_put_aside() -> None:
+async def test_another_tenants_event_is_dead_lettered() -> None:
     async with Bench() as bench:
         host = bench.host()
         await bench.done(host, a_goal(tenant_id="mine"))
@@ -436,7 +436,7 @@ async def test_another_tenants_event_is_put_aside() -> None:
         assert (await bench.plan()).status == "running"
 
 
-async def test_an_event_for_an_unknown_plan_is_tried_again_and_then_put_aside() -> None:
+async def test_an_event_for_an_unknown_plan_is_retried_and_then_dead_lettered() -> None:
     async with Bench(dispatchers={"unknown_plan_seconds": 5.0}) as bench:
         host = bench.host()
         delays, attempt = [], 1
@@ -452,7 +452,7 @@ async def test_an_event_for_an_unknown_plan_is_tried_again_and_then_put_aside() 
         assert [each.reason for each in await bench.letters()] == ["no-plan"]
 
 
-async def test_a_fact_without_a_plan_is_nobodys_fault() -> None:
+async def test_a_fact_without_a_plan_is_acknowledged() -> None:
     async with Bench() as bench:
         await bench.done(bench.host(), an_event("order.placed", topic=EventTopic.BUSINESS_FACTS))
         assert await bench.letters() == []
@@ -469,7 +469,7 @@ async def test_an_event_that_overtakes_its_goal_is_not_lost() -> None:
 
 
 async def test_an_event_under_an_alias_reaches_its_plan() -> None:
-    """It is published anew, under the plan's own correlation id; the stream must not take it for a repetition."""
+    """It is published again under the plan's own correlation id, and must not be deduplicated."""
 
     async def ask(goal: Any, context: Any) -> None:
         await context.bus.request("price.requested", {}, "price.completed", correlation_id="order 7")
@@ -510,7 +510,7 @@ async def test_a_slow_handler_holds_up_only_its_own_plan() -> None:
 
 
 class Stuck:
-    """A handler that never returns, unless cancelled."""
+    """A handler that returns only when cancelled."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()
@@ -705,7 +705,7 @@ async def test_finished_plans_are_dropped_at_once() -> None:
         assert (await host.status())["live_plans"] == 0
 
 
-async def test_activation_emits_the_last_effects_again_and_nobody_sees_it() -> None:
+async def test_activation_sends_the_last_effects_again_and_they_are_deduplicated() -> None:
     async with Bench() as bench:
         await bench.done(bench.host(), a_goal())
         requests = len(bench.world.streams["requests"].messages)
@@ -720,7 +720,7 @@ async def test_activation_emits_the_last_effects_again_and_nobody_sees_it() -> N
 
 
 async def test_a_plan_that_was_dropped_for_long_does_not_ask_again() -> None:
-    """Streams forget message ids; a request that is sent again then would be done again."""
+    """After the deduplication window, a request that is sent again would be executed again."""
     async with Bench() as bench:
         host = bench.host()
         await bench.done(host, a_goal())

@@ -1,4 +1,4 @@
-"""The watchdog, in a process of its own: it ends one whose event loop stands still, and no other."""
+"""The watchdog kills a process whose event loop hangs, and no other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(body: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_loop_that_stands_still_ends_the_process_and_shows_where() -> None:
+def test_a_hanging_loop_ends_the_process_and_its_stacks_are_written() -> None:
     ended = run("time.sleep(50)")
     assert ended.returncode == -signal.SIGKILL
     assert "host-0: the event loop has made no progress for 0.4 s" in ended.stderr

@@ -1,4 +1,4 @@
-"""A state machine stays for as long as a stored plan has it, and goes when none has had it for long."""
+"""A state machine is stored as long as a stored plan uses it, and removed when none has used it for long."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RETENTION = PlanSettings().retention_seconds
 
 
 def an_app() -> App:
-    """Every plan has a machine of its own, unless its goal names one."""
+    """Each plan has its own machine, unless its goal names one."""
     planner = Planner("designing")
 
     @planner.on_goal("design.goal")
@@ -75,14 +75,14 @@ async def turn_of(env: PlancastTest, handle: PlanHandle, revision: int) -> None:
 
 
 async def leap(env: PlancastTest, seconds: float) -> None:
-    """Move the clock on at once: what sleeps for seconds each wakes once, and not once for each of them."""
+    """Advance the clock in one step: each periodic task runs once."""
     assert isinstance(env.clock, ManualClock)
     env.clock._now += seconds
     await env.clock.advance(0)
 
 
 async def days_pass(env: PlancastTest, days: int, step: int = 1) -> None:
-    """Each with a sweep at its end."""
+    """Advance the clock by days, with a sweep at the end of each."""
     for _ in range(0, days, step):
         await leap(env, step * DAY)
         await env.sweeper.sweep()
@@ -162,7 +162,7 @@ async def test_a_machine_that_is_used_is_put_once_a_day_and_not_once_a_turn(env:
 
 
 async def test_a_plan_whose_commit_took_longer_than_machines_are_kept_has_its_machine(env: PlancastTest) -> None:
-    """The computer slept between the put and the commit, and the sweeper was the first to wake."""
+    """The computer was suspended between the put and the commit, and the sweeper ran first after it."""
     host = env.hosts[0].host
     assert host is not None
     commit = host.bus.checkpoints.commit
@@ -224,7 +224,7 @@ def a_plan(name: str, machine: str | None, state: Any = None, **fields: Any) -> 
 
 
 async def tidy(bus: Bus, after: float = KEPT + 60) -> set[str]:
-    """The machines that are left when so much time has passed since now."""
+    """The machines that are left after a time."""
     now = time.time() + after
     await MachineCollector(bus, PlanSettings(), now - HOUR).collect(now)
     return {each.digest async for each in bus.checkpoints.machines()}
@@ -255,7 +255,7 @@ async def test_all_machines_are_looked_at_however_many_are_at_once(bus: Bus, mon
 
 
 async def test_a_machine_that_is_put_while_plans_are_looked_through_stays(bus: Bus) -> None:
-    """Its plan may be committed behind the look."""
+    """Its plan may be committed behind the scan."""
     await bus.checkpoints.put_machine("reused", b"machine")
     look = bus.checkpoints.committed_after
 

@@ -1,4 +1,4 @@
-"""Plans that stand still are found, woken and reported; plans that wait for something are left in peace."""
+"""Stalled plans are found, woken and reported; plans that wait for something are not."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def a_machine(timeout: float | None = None) -> dict[str, StateConfig]:
 
 
 class Bench:
-    """An app on a clock that stands still, and what its system events say."""
+    """An app on a manual clock, and its system events."""
 
     def __init__(self, machine: Any = None, *, planner: Planner | None = None) -> None:
         if planner is None:
@@ -93,7 +93,7 @@ class Bench:
         return checkpoint is not None and checkpoint.summary.current_state == state
 
     async def tamper(self, handle: PlanHandle, change: Callable[[dict[str, Any]], None]) -> Checkpoint:
-        """Have the plan's checkpoint say something else, as a defect would."""
+        """Change the plan's checkpoint as a defect would."""
         await self.env.crash_host()
         checkpoint = await self.env.bus.checkpoints.load(handle.plan_id)
         assert checkpoint is not None
