@@ -60,7 +60,7 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         EMIT: ("_publish",),
         ACK: ("_acknowledge", "_flush", "_release", "_settle", "_keep_alive"),
     },
-    "plancast.plan.context": {ENCODE: ("to_state", "packed_state")},
+    "plancast.plan.serialization": {ENCODE: ("to_state", "pack_state")},
     "plancast.turn.turn": {ENCODE: ("entry", "packed_entry")},
     "plancast_actors.workers.responses": {DECODE: ("read_request",), ENCODE: ("make_response",)},
     "nats.aio.client": {BUS_IN: ("_read_loop",), BUS_OUT: ("_flusher",)},
