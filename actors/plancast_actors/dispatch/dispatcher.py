@@ -38,7 +38,7 @@ class Dispatcher:
         self.bus = bus
         self.hosts = hosts
         self.options = options
-        self.dispatched = self.acknowledged = self.retried = self.put_off = self.crashed = self.redelivered = 0
+        self.dispatched = self.acknowledged = self.retried = self.deferred = self.crashed = self.redelivered = 0
         self.samples: Samples | None = None
         """Receives measured latencies; None measures none."""
         # The first token is random: a host may still report to an earlier dispatcher with this name.
@@ -111,7 +111,7 @@ class Dispatcher:
             "dispatched": self.dispatched,
             "acknowledged": self.acknowledged,
             "retried": self.retried,
-            "put_off": self.put_off,
+            "put_off": self.deferred,
             "dedicated_hosts": self.router.dedicated,
             "crashed": self.crashed,
             "hosts_lost": sum(link.lost for link in self.router.links),
@@ -141,19 +141,19 @@ class Dispatcher:
     async def _take_in(self, consumer: Consumer, kind: Kind, deliveries: list[Delivery]) -> None:
         now = asyncio.get_running_loop().time()
         responses = []
-        put_off = []
+        deferred = []
         for delivery in deliveries:
             if delivery.attempt > 1:
                 self.redelivered += 1
             if delivery.is_response:
                 responses.append(delivery)
             elif (delay := self.in_flight.take_in(consumer, delivery, kind, now)) is not None:
-                put_off.append((delivery, delay))
+                deferred.append((delivery, delay))
         if self.samples is not None:
             self._note_ages("stored", consumer, deliveries, self.dispatched)
-        self.dispatched += len(deliveries) - len(put_off)
-        self.put_off += len(put_off)
-        for delivery, delay in put_off:
+        self.dispatched += len(deliveries) - len(deferred)
+        self.deferred += len(deferred)
+        for delivery, delay in deferred:
             await _ignore_outage(consumer.nak(delivery, delay))
         if responses:
             await consumer.ack(responses)

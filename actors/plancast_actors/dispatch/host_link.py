@@ -189,13 +189,11 @@ class HostLink:
 
     async def _exchange(self, batch: list[Inbound], wait: bool) -> None:
         try:
-            if fault_injection.armed:
-                outcomes = await self._exchange_at_points(batch, wait)
-            else:
-                async with asyncio.timeout(self._answer_seconds):
-                    outcomes = await self._host.exchange(self._caller, batch, wait)
-                    if asyncio.get_running_loop().time() > self._checked_at + INCARNATION_SECONDS:
-                        await self._check_incarnation()
+            async with asyncio.timeout(self._answer_seconds):
+                exchange = self._exchange_at_points if fault_injection.armed else self._host.exchange
+                outcomes = await exchange(self._caller, batch, wait)
+                if asyncio.get_running_loop().time() > self._checked_at + INCARNATION_SECONDS:
+                    await self._check_incarnation()
         except Exception as error:  # HostLost; with any other error, too, the state of the events is unknown
             known, self._lost = self._lost, True
             if not known:
@@ -214,11 +212,11 @@ class HostLink:
         if outcomes:
             self._settle(outcomes)
 
-    async def _exchange_at_points(self, batch: list[Inbound], wait: bool) -> list[Outcome]:
+    async def _exchange_at_points(self, caller: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
         calls = await fault_injection.reach(CrashPoint.DISPATCHER_HAND_BEFORE, self._dispatcher) if batch else 1
         outcomes: list[Outcome] = []
         for _ in range(calls):
-            outcomes += await self._host.exchange(self._caller, batch, wait)
+            outcomes += await self._host.exchange(caller, batch, wait)
         copies = await fault_injection.reach(CrashPoint.DISPATCHER_REPORT_BEFORE, self._dispatcher) if outcomes else 1
         if not calls or not copies:
             raise HostLost("a crash point has dropped the call")

@@ -51,7 +51,7 @@ def of_dispatcher(dispatcher: Dispatcher) -> Iterator[Reading]:
     yield Reading(metrics.EVENTS_ACKNOWLEDGED, dispatcher.acknowledged)
     yield Reading(metrics.EVENTS_REDELIVERED, dispatcher.redelivered)
     yield Reading(metrics.EVENTS_RETRIED, dispatcher.retried)
-    yield Reading(metrics.EVENTS_PUT_OFF, dispatcher.put_off)
+    yield Reading(metrics.EVENTS_PUT_OFF, dispatcher.deferred)
     yield Reading(metrics.EVENTS_WAITING, dispatcher.in_flight.waiting)
     yield Reading(metrics.EVENTS_OUTSTANDING, dispatcher.in_flight.outstanding)
     yield Reading(metrics.EVENTS_PARKED, dispatcher.in_flight.parked)
