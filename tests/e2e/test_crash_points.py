@@ -43,7 +43,7 @@ WORST = {
 
 
 def settings_in(folder: Path) -> Settings:
-    """Of a deployment whose processes come back soon."""
+    """Settings of a deployment whose processes restart soon."""
     settings = Settings(data_dir=folder)
     settings.hosts.count = 2
     settings.workers.ack_wait = settings.dispatchers.ack_wait = 2.0
@@ -52,14 +52,14 @@ def settings_in(folder: Path) -> Settings:
 
 
 async def deploy(folder: Path) -> None:
-    """What the program does: deploy, say where NATS is, and go on until nobody listens any more."""
+    """Deploy, print the address of NATS, and run until standard input is closed."""
     async with LocalRuntime("kinds_app:app", settings_in(folder), import_paths=[str(APPS)]) as runtime:
         print(json.dumps({"nats": runtime.nats_url}), flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
 
 class Deployed:
-    """A deployment that kills itself at points, seen from outside."""
+    """A deployment whose processes kill themselves at crash points, seen from outside."""
 
     def __init__(self, folder: Path, nats_url: str) -> None:
         self.folder = folder
@@ -78,7 +78,7 @@ class Deployed:
 
     @property
     def killed(self) -> list[str]:
-        """Where processes have been killed so far."""
+        """The points at which processes have been killed so far."""
         names = (each.name for each in (self.folder / "points").iterdir())
         return sorted(name.removeprefix("claimed-").rpartition("-by-")[0] for name in names if "-by-" in name)
 
@@ -174,7 +174,7 @@ async def test_processes_killed_at_the_worst_points_lose_nothing_and_repeat_noth
 
 
 def approval(event_type: str, plan: str) -> EventEnvelope:
-    """What a person says, before anyone has asked."""
+    """An approval that arrives before the plan waits for it."""
     return EventEnvelope(
         id=f"approval-{plan}",
         source="person",

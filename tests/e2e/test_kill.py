@@ -1,4 +1,4 @@
-"""kill -9 of each kind of process while plans run: each plan ends once, rightly, and nobody hears it twice."""
+"""kill -9 of each kind of process while plans run: each plan ends once, correctly, with one response."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Responses:
 
 
 async def run_plans(runtime: LocalRuntime, kill: Callable[[random.Random], Awaitable[Any]], kills: int) -> None:
-    """Run plans, and kill meanwhile."""
+    """Run plans, and kill a process meanwhile."""
     seed = int(os.environ.get("PLANCAST_TEST_SEED", random.randrange(10**6)))
     print(f"PLANCAST_TEST_SEED={seed}")
     chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""More than a real nats-server takes: a stream that is full, a disk that is full. Hosts and workers are in process."""
+"""Overload of a real nats-server: a full stream, a full disk. Hosts and workers run in this process."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Running:
         return await self.client.submit("x.goal", {"n": number, "pad": "x" * pad})
 
     async def publish_facts(self, size: int) -> int:
-        """Publish facts until they are refused; returns how many were not."""
+        """Publish facts until they are refused; returns the number of accepted ones."""
         for number in itertools.count():
             fact = EventEnvelope(
                 source="t", type="noise", topic=EventTopic.BUSINESS_FACTS, correlation_id="n", data="x" * size
@@ -120,7 +120,7 @@ class Running:
 
 
 done: list[int] = []
-"""Tasks that were done."""
+"""Completed tasks."""
 
 
 def chain() -> App:
@@ -189,7 +189,7 @@ async def test_a_stream_full_of_goals_refuses_more_and_all_that_were_accepted_en
 
 
 class Model:
-    """A model that answers nobody until it is woken."""
+    """A model that does not reply before it is woken."""
 
     def __init__(self) -> None:
         self.awake = asyncio.Event()
@@ -202,7 +202,7 @@ class Model:
 
 
 @pytest.mark.slow
-async def test_what_is_parked_is_kept_alive_for_as_long_as_it_takes(fresh_nats: NatsServer) -> None:
+async def test_the_ack_deadline_of_parked_events_is_extended_for_as_long_as_it_takes(fresh_nats: NatsServer) -> None:
     asking, model = Planner("asking"), Model()
 
     @asking.on_goal("ask.goal")
@@ -240,7 +240,7 @@ async def test_what_is_parked_is_kept_alive_for_as_long_as_it_takes(fresh_nats: 
 
 
 def sleepers() -> App:
-    """Plans that wait for a word."""
+    """Plans that wait for a signal."""
     planner = Planner("sleepers")
     asks = StateAction(event_type="nobody.requested", response_event="woken")
     to_done = [StateTransition(on_event="woken", to_state="done")]

@@ -1,7 +1,7 @@
-"""kill -9 of dispatcher, host, and both, with answers in flight: no plan fails, whatever their timeouts say.
+"""kill -9 of dispatcher, host, and both, with replies in flight: no plan fails, in spite of short timeouts.
 
-What a dispatcher had in hand would come again after five minutes here, longer than a test waits, and requests of half
-of the plans time out after 30 s: only events that come back at once let all of them end well.
+By ack deadlines alone, a dispatcher's events in flight would be redelivered after five minutes here, and the requests
+of half of the plans time out after 30 s: plans complete only if events are redelivered at once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def relay(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Local
 
 
 async def pid_of(runtime: LocalRuntime, name: str) -> int:
-    """The process of an actor, which may just be starting again."""
+    """The process id of an actor, which may just be restarting."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
