@@ -145,7 +145,7 @@ WAYS: dict[str, Way] = {
             "plancast_bus.jetstream.stores.checkpoints:JetStreamCheckpoints.begin_commit",
             "plancast_bus.memory.checkpoints:MemoryCheckpoints.begin_commit",
         ),
-        used=(f"{_TURN}:FastTurn._committed",),
+        used=(f"{_TURN}:FastTurn._resume",),
         off={f"{_TURN}:FastTurn.create": _nothing},
     ),
     "connections": Way(
