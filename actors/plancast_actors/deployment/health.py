@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from plancast_actors.liveness.heartbeat import FRESH_SECONDS, KIND, clear, folder_of, foreign_part
 from plancast_actors.release import RECORD
@@ -16,7 +16,6 @@ from plancast_bus.ports.bus import Bus
 
 Role = Literal["all", "nats", "dispatchers", "hosts", "workers"]
 """Subject of a probe. ``nats`` checks only that NATS answers, before anything is deployed."""
-ROLES: tuple[Role, ...] = get_args(Role)
 _PREFIXES: dict[str, str] = {"dispatchers": "dispatcher-", "hosts": "host-", "workers": "worker-"}
 
 

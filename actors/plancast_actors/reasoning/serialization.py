@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from typing import Any, NoReturn, TypeAlias
+from dataclasses import fields
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import msgpack
 from pydantic import BaseModel, SecretStr
@@ -46,8 +46,7 @@ class IncompatibleRelease(ReasonerUnavailable):
     """Raised when the other process speaks another version of this protocol; an upgrade replaces one of the two."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedRequest:
+class PackedRequest(NamedTuple):
     """A request with a packed body; the other fields are those of :class:`plancast.models.port.ReasonRequest`."""
 
     model: str
@@ -99,9 +98,7 @@ def unpack_request(request: AnyRequest) -> ReasonRequest:
 
 def pack_call(call_id: str, request: AnyRequest) -> bytes:
     """A call to the pool or to a reasoner."""
-    packed = pack_request(request)
-    head = packed.model, packed.idempotency_key, packed.tenant_id, packed.plan_id, packed.planner
-    return pack((VERSION, call_id, *head, packed.body))
+    return pack((VERSION, call_id, *pack_request(request)))
 
 
 def read_call(packed: bytes) -> tuple[str, PackedRequest]:
