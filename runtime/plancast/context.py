@@ -12,6 +12,8 @@ from plancast_bus.events.envelope import EventEnvelope, EventTopic
 class EventPort(Protocol):
     """``context.bus``: how handlers send events. Inside a turn they are staged until the turn is committed."""
 
+    __slots__ = ()
+
     async def publish(
         self,
         event_type: str,
@@ -35,7 +37,8 @@ class EventPort(Protocol):
         **fields: Any,
     ) -> str:
         """Publish a request whose answer has the type ``response_event``; returns the request's id."""
-        ...
+        fields["response_event"] = response_event or None
+        return await self.publish(event_type, data, topic=topic, correlation_id=correlation_id, **fields)
 
     async def respond(
         self,
@@ -47,11 +50,11 @@ class EventPort(Protocol):
         **fields: Any,
     ) -> str:
         """Publish an answer; returns its id."""
-        ...
+        return await self.publish(event_type, data, topic=topic, correlation_id=correlation_id, **fields)
 
     async def announce(self, event_type: str, data: Any = None, **fields: Any) -> str:
         """Publish a business fact; returns its id."""
-        ...
+        return await self.publish(event_type, data, **fields | {"topic": EventTopic.BUSINESS_FACTS})
 
 
 class PlanMemory(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from plancast.context import EventPort
 from plancast.json_values.normalize import plain
 from plancast.telemetry.trace_scope import current_trace
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, derived_id
@@ -11,8 +12,8 @@ from plancast_bus.events.trace_context import trace_id_of
 from plancast_bus.ports.bus import Bus
 
 
-class LiveEvents:
-    """Publishes events of a task's handler; implements :class:`plancast.context.EventPort`.
+class LiveEvents(EventPort):
+    """Publishes events of a task's handler.
 
     Events inherit correlation id, tenant, session, user, plan and trace of their cause. Their ids are the cause's id
     with a number: a task that is executed again publishes the same ids, which streams drop as duplicates.
@@ -72,33 +73,3 @@ class LiveEvents:
             event.trace_id = trace_id_of(trace)
         await self._bus.publish(event, trace=trace)
         return event.id
-
-    async def request(
-        self,
-        event_type: str,
-        data: Any = None,
-        response_event: str = "",
-        *,
-        correlation_id: str | None = None,
-        topic: str = EventTopic.ACTION_REQUESTS,
-        **fields: Any,
-    ) -> str:
-        """Publish a request; subscribers of its correlation id get the response. Raises as :meth:`publish` does."""
-        fields["response_event"] = response_event or None
-        return await self.publish(event_type, data, topic=topic, correlation_id=correlation_id, **fields)
-
-    async def respond(
-        self,
-        event_type: str,
-        data: Any = None,
-        correlation_id: str | None = None,
-        *,
-        topic: str = EventTopic.ACTION_RESULTS,
-        **fields: Any,
-    ) -> str:
-        """Publish a response besides the task's own. Raises as :meth:`publish` does."""
-        return await self.publish(event_type, data, topic=topic, correlation_id=correlation_id, **fields)
-
-    async def announce(self, event_type: str, data: Any = None, **fields: Any) -> str:
-        """Publish a business fact. Raises as :meth:`publish` does."""
-        return await self.publish(event_type, data, **fields | {"topic": EventTopic.BUSINESS_FACTS})
