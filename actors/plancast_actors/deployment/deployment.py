@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 
 from plancast.agents.registry import TTL_SECONDS
 from plancast.app import App, load_app
@@ -22,7 +22,7 @@ from plancast_actors.dispatch.actor import start_dispatcher
 from plancast_actors.dispatch.dispatcher import CONSUMER_PREFIX, DispatcherOptions, consumer_specs
 from plancast_actors.hosting.actor import start_host
 from plancast_actors.liveness.registration import deregister_app, register_app
-from plancast_actors.ray.process import Blueprint, names_of, restarts_of
+from plancast_actors.ray.process import Blueprint, names_of, restarts_of, start_ready
 from plancast_actors.reasoning import actors
 from plancast_actors.reasoning.client import POOL, wants_reasoners
 from plancast_actors.release import RECORD, Release
@@ -41,7 +41,6 @@ KINDS = {
     "reasoners": "reasoner",
 }
 START_SECONDS = 120.0
-RESTART_PAUSE = 0.2
 CALL_SECONDS = 5.0
 RETIRE_SECONDS = 10.0
 
@@ -149,15 +148,8 @@ class Deployment:
         missing = {name for _, _, name in wanted}
 
         async def bring_up(start: Callable[..., Any], blueprint: Blueprint, name: str) -> None:
-            while name in missing:
-                try:
-                    actor = await asyncio.to_thread(start, blueprint, name, self.namespace)
-                    await actor.ready.remote()
-                    missing.discard(name)
-                except RayTaskError:  # its own start has failed
-                    raise
-                except RayError:  # Ray is restarting it, perhaps on another node
-                    await asyncio.sleep(RESTART_PAUSE)
+            await start_ready(start, blueprint, name, self.namespace)
+            missing.discard(name)
 
         try:
             async with asyncio.timeout(START_SECONDS):

@@ -8,12 +8,13 @@ import gc
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import ray
 import ray._private.state as ray_state
+from ray.exceptions import RayError, RayTaskError
 
 from plancast.app import App, load_app
 from plancast.settings import Settings
@@ -33,6 +34,8 @@ from plancast_bus.ports.bus import Bus
 
 logger = logging.getLogger(__name__)
 MAX_CONCURRENCY = 10_000
+RESTART_PAUSE = 0.2
+"""Seconds between two attempts to reach an actor that Ray restarts."""
 DEDICATED_PREFIX = "plan-"
 """Prefix of the names of dedicated hosts."""
 GC_THRESHOLD = (50_000, 50, 100)
@@ -171,6 +174,23 @@ def actor_options(
         "num_cpus": cpus,
         "get_if_exists": True,
     }
+
+
+async def start_ready(start: Callable[..., Any], *arguments: Any) -> Any:
+    """Start an actor, or find it, and wait until it is ready, also while Ray restarts it on another node.
+
+    Raises:
+        RayTaskError: its own start has failed.
+    """
+    while True:
+        try:
+            actor = await asyncio.to_thread(start, *arguments)
+            await actor.ready.remote()
+            return actor
+        except RayTaskError:
+            raise
+        except RayError:
+            await asyncio.sleep(RESTART_PAUSE)
 
 
 def names_of(namespace: str, prefixes: Sequence[str]) -> list[str]:

@@ -21,7 +21,7 @@ from plancast.settings import ReasonerSettings
 from plancast.telemetry import trace_export
 from plancast.telemetry.logging import LOG_CONTEXT
 from plancast_actors.ray.endpoint import open_endpoint
-from plancast_actors.ray.process import Blueprint, Process, actor_options, names_of, open_bus
+from plancast_actors.ray.process import Blueprint, Process, actor_options, names_of, open_bus, start_ready
 from plancast_actors.reasoning.client import POOL, ActorClient
 from plancast_actors.reasoning.pool import ReasonerPool
 from plancast_actors.reasoning.response_store import BusResponseStore
@@ -42,7 +42,6 @@ NICENESS = 10
 """Added to the niceness of reasoners: a reply that takes seconds can wait for a core, plans in hosts cannot. Beside a
 busy host a reasoner still gets a tenth of the host's share."""
 START_SECONDS = 120.0
-RESTART_PAUSE = 0.2
 
 _granted: ContextVar[set[str]] = ContextVar("granted")
 """Models whose rate limit the pool has already acquired for the current request."""
@@ -224,17 +223,13 @@ class RayStarter:
     async def start(self, number: int) -> ActorClient:
         """Start an actor or find it; waits while Ray restarts it."""
         name = f"{REASONER_PREFIX}{number}"
-        async with asyncio.timeout(START_SECONDS):
-            while True:
-                try:
-                    actor = await asyncio.to_thread(start_reasoner, self._blueprint, name, self._namespace)
-                    await actor.ready.remote()
-                    return ActorClient(actor, name, "run", await actor.recent_keys.remote())
-                except RayTaskError:  # its own start has failed; another attempt needs another process
-                    await self.stop(number)
-                    raise
-                except RayError:
-                    await asyncio.sleep(RESTART_PAUSE)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                actor = await start_ready(start_reasoner, self._blueprint, name, self._namespace)
+                return ActorClient(actor, name, "run", await actor.recent_keys.remote())
+        except RayTaskError:  # its own start has failed; another attempt needs another process
+            await self.stop(number)
+            raise
 
     async def stop(self, number: int) -> None:
         """Kill the actor."""
