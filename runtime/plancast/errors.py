@@ -32,7 +32,8 @@ PlancastError                  root of every error that plancast raises (it live
 └── RetryableError             a handler's error that may be retried, perhaps after a delay
     └── ReasonerUnavailable    no reasoner is available now
 
-All of them can be pickled, because they cross process boundaries in Ray.
+All of them survive pickling, because Ray passes them between processes. Those that reasoners raise travel as msgpack:
+the name of the class, ``args`` and the attributes, without a call of the constructor.
 """
 
 from collections.abc import Iterable
