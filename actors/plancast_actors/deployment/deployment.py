@@ -43,6 +43,8 @@ KINDS = {
 START_SECONDS = 120.0
 CALL_SECONDS = 5.0
 RETIRE_SECONDS = 10.0
+UNREACHABLE = (RayError, ValueError, TimeoutError)
+"""Errors of calls to an actor that is gone, unknown or too slow."""
 
 
 class Deployment:
@@ -98,26 +100,25 @@ class Deployment:
     @classmethod
     async def find(cls, settings: Settings) -> Deployment | None:
         """The deployment in the settings' namespace, or None."""
-        names = await asyncio.to_thread(names_of, settings.ray.namespace, list(KINDS.values()))
-        return cls("", settings) if names else None
+        deployment = cls("", settings)
+        return deployment if await deployment.names() else None
 
     async def converge(self, bus: Bus, app: App, blueprint: Blueprint, *, workers: bool) -> None:
         """Start, replace and stop actors to match a blueprint, and register its release."""
+        settings = self.settings
         await bus.ensure_streams()
-        await self._create_task_consumers(bus, app)
-        await self._converge_reasoners(blueprint, wants_reasoners(app, self.settings))
-        processes = self.settings.workers.processes if workers and app.workers else 0
+        for task in sorted({*app.tasks, *settings.workers.tasks}):  # logins of external workers may create no consumer
+            await bus.ensure_consumer(task_consumer(task, bus.subjects, settings.workers.ack_wait))
+        pooled = wants_reasoners(app, settings)
+        await self.retire(await actors.outdated(self.namespace, settings.reasoners if pooled else None))
+        if pooled:
+            await self.start([(actors.start_pool, blueprint, POOL)])  # it starts its reasoners itself
+        processes = settings.workers.processes if workers and app.workers else 0
         await self._converge(bus, blueprint, processes)
         await register_app(bus.registry, app, TTL_SECONDS)  # its hosts renew it
         counts = {"dispatchers": blueprint.options.count, "hosts": len(blueprint.shared_hosts), "workers": processes}
         record = blueprint.release.to_record(app.name, blueprint.app_address)
         await bus.registry.put(RECORD, self.namespace, {**record, **counts})
-
-    async def _create_task_consumers(self, bus: Bus, app: App) -> None:
-        """Create the consumers of tasks, also for external workers, whose logins may not create any."""
-        settings = self.settings.workers
-        for task in sorted({*app.tasks, *settings.tasks}):
-            await bus.ensure_consumer(task_consumer(task, bus.subjects, settings.ack_wait))
 
     async def _converge(self, bus: Bus, blueprint: Blueprint, workers: int) -> None:
         """Start missing actors, replace dispatchers with other settings, and stop surplus ones."""
@@ -133,15 +134,8 @@ class Deployment:
         await self.retire(await self._outdated(dispatchers))
         await delete_stale_consumers(bus, dispatchers)
         await self.start([(start_dispatcher, each, each.options.name) for each in dispatchers])
-        await self.retire(await self._surplus("host-", blueprint.shared_hosts))
-        await self.retire(await self._surplus("worker-", worker_names))
-
-    async def _converge_reasoners(self, blueprint: Blueprint, wanted: bool) -> None:
-        """Start or stop the pool; it manages its reasoners itself."""
-        settings = self.settings.reasoners if wanted else None
-        await self.retire(await actors.outdated(self.namespace, settings))
-        if wanted:
-            await self.start([(actors.start_pool, blueprint, POOL)])
+        await self.retire(await self._surplus("hosts", blueprint.shared_hosts))
+        await self.retire(await self._surplus("workers", worker_names))
 
     async def start(self, wanted: list[tuple[Callable[..., Any], Blueprint, str]]) -> None:
         """Start actors, or find them, and wait until they are ready."""
@@ -171,7 +165,7 @@ class Deployment:
         layouts = {each.options.name: (each.options, each.shared_hosts) for each in wanted}
         outdated = []
         layout: Any
-        for name in await asyncio.to_thread(names_of, self.namespace, [KINDS["dispatchers"]]):
+        for name in await self.names("dispatchers"):
             try:
                 layout = tuple(await ray.get_actor(name, namespace=self.namespace).layout.remote())
             except (RayError, ValueError):
@@ -180,8 +174,8 @@ class Deployment:
                 outdated.append(name)
         return outdated
 
-    async def _surplus(self, prefix: str, wanted: Sequence[str]) -> list[str]:
-        return [name for name in await asyncio.to_thread(names_of, self.namespace, [prefix]) if name not in wanted]
+    async def _surplus(self, kind: str, wanted: Sequence[str]) -> list[str]:
+        return [name for name in await self.names(kind) if name not in wanted]
 
     async def retire(self, names: Sequence[str], drain_seconds: float = RETIRE_SECONDS) -> bool:
         """Drain and stop actors; False when some were not drained. Their successors repeat the rest."""
@@ -191,8 +185,12 @@ class Deployment:
 
     async def names(self, *kinds: str) -> list[str]:
         """Names of the running actors, of some kinds or of all."""
-        prefixes = [KINDS[kind] for kind in kinds or KINDS]
-        return await asyncio.to_thread(names_of, self.namespace, prefixes)
+        return await asyncio.to_thread(names_of, self.namespace, [KINDS[kind] for kind in kinds or KINDS])
+
+    async def call(self, name: str, method: str, *arguments: Any, seconds: float) -> Any:
+        """Call a method of an actor. Raises one of :data:`UNREACHABLE`."""
+        async with asyncio.timeout(seconds):
+            return await getattr(ray.get_actor(name, namespace=self.namespace), method).remote(*arguments)
 
     async def status(self) -> dict[str, Any]:
         """Return ``app``, ``namespace``, and by kind of actor the list of their status reports."""
@@ -208,10 +206,8 @@ class Deployment:
 
     async def _ask(self, name: str) -> dict[str, Any]:
         try:
-            async with asyncio.timeout(CALL_SECONDS):
-                report: dict[str, Any] = await ray.get_actor(name, namespace=self.namespace).status.remote()
-                return report
-        except (RayError, ValueError, TimeoutError) as error:
+            return dict(await self.call(name, "status", seconds=CALL_SECONDS))
+        except UNREACHABLE as error:
             return {"name": name, "alive": False, "error": type(error).__name__}
 
     async def quiesce(self, timeout: float) -> bool:
@@ -225,17 +221,15 @@ class Deployment:
     async def drain(self, timeout: float = 10.0) -> bool:
         """Stop fetching events, and wait until those in flight are committed; False when that takes too long."""
         for kinds in (("dispatchers",), ("hosts", "dedicated"), ("workers", "reasoners")):
-            names = await asyncio.to_thread(names_of, self.namespace, [KINDS[kind] for kind in kinds])
-            done = await asyncio.gather(*(self._drain(name, timeout) for name in names))
+            done = await asyncio.gather(*(self._drain(name, timeout) for name in await self.names(*kinds)))
             if not all(done):
                 return False
         return True
 
     async def _drain(self, name: str, timeout: float) -> bool:
         try:
-            async with asyncio.timeout(timeout + CALL_SECONDS):
-                return bool(await ray.get_actor(name, namespace=self.namespace).drain.remote(timeout))
-        except (RayError, ValueError, TimeoutError):
+            return bool(await self.call(name, "drain", timeout, seconds=timeout + CALL_SECONDS))
+        except UNREACHABLE:
             return False
 
     async def down(self) -> None:

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import ray
-from ray.exceptions import RayError
 
 from plancast.app import App
 from plancast_actors.deployment import preflight
-from plancast_actors.deployment.deployment import Deployment, delete_stale_consumers
+from plancast_actors.deployment.deployment import UNREACHABLE, Deployment, delete_stale_consumers
 from plancast_actors.deployment.plan_requirements import plans_underway, waiting_goals
 from plancast_actors.dispatch.actor import start_dispatcher
 from plancast_actors.hosting.actor import start_host
@@ -141,9 +140,8 @@ class Upgrade:
 
     async def _ask(self, name: str, method: str) -> Any:
         try:
-            async with asyncio.timeout(10.0):
-                return await getattr(ray.get_actor(name, namespace=self.deployment.namespace), method).remote()
-        except (RayError, ValueError, AttributeError, TimeoutError):
+            return await self.deployment.call(name, method, seconds=10.0)
+        except (*UNREACHABLE, AttributeError):
             return None
 
     # Requirements of running plans.
