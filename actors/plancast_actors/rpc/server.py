@@ -66,11 +66,6 @@ class RpcServer:
         for peer in list(self.peers):
             peer.abort()
 
-    @property
-    def crowded(self) -> bool:
-        """Whether there are too many unauthenticated connections."""
-        return sum(not peer.authenticated for peer in self.peers) > MAX_UNAUTHENTICATED
-
     def refused(self, reason: str) -> None:
         """Count a refused connection, and log it at most once a minute."""
         self._refused += 1
@@ -126,7 +121,7 @@ class Peer(FramedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._server.peers.add(self)
-        if self._server.crowded:
+        if sum(not peer.authenticated for peer in self._server.peers) > MAX_UNAUTHENTICATED:
             self.abort("there are too many unauthenticated connections")
         self._deadline = asyncio.get_running_loop().call_later(HELLO_SECONDS, self._refuse_silent)
 

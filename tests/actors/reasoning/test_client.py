@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ray.exceptions import RayActorError
 
-from plancast.errors import ModelUnavailable, PlancastError
+from plancast.errors import ModelUnavailable, PlancastError, ReasonerUnavailable
 from plancast.models.port import ReasonReply, ReasonRequest, Usage
 from plancast_actors.reasoning import client
 from plancast_actors.reasoning.client import ActorClient
@@ -207,6 +207,15 @@ async def test_where_no_line_is_offered_or_none_can_be_had_questions_go_through_
         del actor.endpoint  # an actor of an earlier version
         assert (await ActorClient(actor, "reasoner-0", "run").forward(REQUEST)).text == "answer 3"
         assert actor.by_ray == 3
+
+
+async def test_an_actor_of_another_release_is_answered_by_an_error_that_has_the_request_made_again() -> None:
+    async with acting() as (actor, _):
+        del actor.endpoint, actor.run
+        with pytest.raises(ReasonerUnavailable, match="earlier release") as refused:
+            await ActorClient(actor, "reasoner-0", "run").forward(REQUEST)
+        assert refused.value.retry_after
+        assert actor.asked == []
 
 
 async def test_a_first_question_that_is_cancelled_does_not_keep_the_next_from_a_line() -> None:

@@ -19,7 +19,6 @@ from plancast_actors.reasoning.pool import ReasonerPool
 from plancast_actors.reasoning.response_store import KIND, BusResponseStore, ResponseStore
 from plancast_actors.reasoning.serialization import AnyRequest, CallLost
 from plancast_actors.reasoning.usage import Ledger
-from plancast_actors.rpc.cancellation import CancellableCalls
 from plancast_actors.telemetry.metrics import OTHERS
 from plancast_bus.clock import ManualClock
 from plancast_bus.memory import MemoryBus, MemoryWorld
@@ -513,20 +512,6 @@ def test_usage_is_bounded_and_loses_no_sum() -> None:
     assert len(tenants) == 3
     assert OTHERS in tenants
     assert sum(tally["failures"] for tally in tenants.values()) == 10
-
-
-async def test_a_cancel_that_overtakes_its_call_ends_it_before_it_begins() -> None:
-    begun = []
-
-    async def work() -> str:
-        begun.append(1)
-        return "done"
-
-    calls = CancellableCalls()
-    await calls.cancel("1")
-    assert await calls.run("1", work()) is None
-    assert not begun
-    assert await calls.run("2", work()) == "done"
 
 
 def test_settings_say_how_many_reasoners_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
