@@ -2,6 +2,7 @@
 
 import gc
 import os
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -74,3 +75,10 @@ def fresh_nats(tmp_path: Path) -> Iterator[NatsServer]:
     """A nats-server of a test's own, to be killed, restarted or filled up."""
     with NatsServer(tmp_path / "nats") as server:
         yield server
+
+
+@pytest.fixture
+def ray_folder() -> Iterator[str]:
+    """RAY_TMPDIR of a Ray of a test's own. Its sockets lie there, and the paths of sockets must be short."""
+    with tempfile.TemporaryDirectory(prefix="pc") as folder:
+        yield folder

@@ -60,11 +60,8 @@ def test_the_embedded_nats_listens_on_the_loopback_alone(tmp_path: Path) -> None
         assert [address for address in found if not is_loopback(address)] == []
 
 
-def test_ray_as_run_starts_it_listens_on_the_loopback_alone_and_is_found_there(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    # Ray's sockets lie in its folder, and their names may not be long.
-    environment = {**os.environ, "RAY_TMPDIR": str(tmp_path_factory.mktemp("r"))}
+def test_ray_as_run_starts_it_listens_on_the_loopback_alone_and_is_found_there(ray_folder: str) -> None:
+    environment = {**os.environ, "RAY_TMPDIR": ray_folder}
     environment.pop("RAY_ADDRESS", None)
     with subprocess.Popen(
         [sys.executable, "-c", RAY], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

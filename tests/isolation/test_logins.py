@@ -72,10 +72,10 @@ def plancast(server: RoleServer, role: str, *arguments: str, code: int = 0) -> s
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_each_command_works_with_its_login(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_each_command_works_with_its_login(tmp_path: Path, ray_folder: str) -> None:
     with role_server(tmp_path, APP, "--operator=operator") as server:
         assert "nothing is deployed" in plancast(server, "client", "submit", "sign.goal", code=1)
-        ray = {"RAY_TMPDIR": str(tmp_path_factory.mktemp("r"))}  # Ray's sockets have long names
+        ray = {"RAY_TMPDIR": ray_folder}
         # The worker is there before the streams are, and waits.
         with foreground(server, "draft-writer", "worker", APP, "--only", "Draft Writer") as worker:
             assert worker["tasks"] == ["draft.write"]
