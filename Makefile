@@ -14,6 +14,7 @@ SEED ?= random
 CHAOS_FLAGS ?=
 SCALE_FLAGS ?=
 LOCK_FLAGS ?=
+WAYS_FLAGS ?=
 PROFILE_FLAGS ?=
 AUDIT_FLAGS ?=
 BENCH_FLAGS ?=
@@ -31,7 +32,7 @@ LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3
 	--generate-hashes --no-header --no-annotate $(LOCK_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser test test-all test-loaded check audit format bench bench-peers docs docs-serve profile growth chaos cluster attack simulate scale lock clean
+.PHONY: help setup demo browser test test-all test-loaded check audit format bench bench-peers docs docs-serve profile ways growth chaos cluster attack simulate scale lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,6 +114,9 @@ docs-serve: setup $(DOCS_INSTALLED) ## Serve the site on this machine, and build
 
 profile: setup ## Print where a turn's time goes (PROFILE_FLAGS=--write puts it into docs/performance.md)
 	$(BIN)/python -m benchmarks.profile $(PROFILE_FLAGS)
+
+ways: setup ## Measure what each fast path brings beside the plain one, 1 to 2 hours (WAYS_FLAGS="--only turns --write")
+	$(BIN)/python -m benchmarks.ways $(WAYS_FLAGS)
 
 growth: setup ## Finish a million plans, take 10,000 turns of one, and print what that needs
 	$(BIN)/python -m pytest -m growth -s $(TESTS)
