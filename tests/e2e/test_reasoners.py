@@ -141,7 +141,7 @@ async def test_cancelling_reaches_the_http_call(pool: Pool, model: ModelServer) 
 
 
 async def test_two_hundred_are_asked_at_once(pool: Pool, model: ModelServer) -> None:
-    model.add(*[Answer("ok", delay=1.0) for _ in range(200)])
+    model.add(*[Answer("ok", delay=4.0) for _ in range(200)])
     tasks = [ask(pool, model, f"question {n}", f"many-{n}") for n in range(200)]
     replies = await asyncio.gather(*tasks)
     assert [reply.text for reply in replies] == ["ok"] * 200
