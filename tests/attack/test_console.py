@@ -22,7 +22,7 @@ from plancast.console.service import plan_index as console_index
 from plancast.console.service.backend import MOST_LOOKS, Backend
 from plancast.console.service.errors import Refused
 from plancast.console.service.limits import Slots
-from plancast.console.service.plan_index import PlanIndex, Wanted
+from plancast.console.service.plan_index import PlanIndex, PlanQuery
 from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.ports.checkpoints import Committed, PlanSummary
 from plancast_bus.settings import BusSettings
@@ -127,7 +127,7 @@ async def test_searches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     looking, may_go_on = 0, asyncio.Event()
     found = PlanIndex.found
 
-    async def slow(self: PlanIndex, wanted: Wanted) -> list[console_index.Row]:
+    async def slow(self: PlanIndex, wanted: PlanQuery) -> list[console_index.Row]:
         nonlocal looking
         looking += 1
         await may_go_on.wait()
@@ -167,7 +167,7 @@ async def test_a_search_has_few_words() -> None:
 async def test_a_search_holds_nobody_up() -> None:
     index = PlanIndex(MemoryBus(MemoryWorld(BusSettings())).checkpoints)
     fill(index, 100_000)
-    wanted = Wanted(text="p " * 15 + "p99999")
+    wanted = PlanQuery(text="p " * 15 + "p99999")
     began = time.monotonic()
     looking = asyncio.ensure_future(index.found(wanted))
     turns = 0
@@ -182,15 +182,15 @@ async def test_a_search_holds_nobody_up() -> None:
 async def test_counts_of_streams_are_counted_once_for_all_that_ask_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     async with served(Settings()) as (_, backend):
         fill(backend.index, 1000)
-        looked: list[Wanted] = []
+        looked: list[PlanQuery] = []
         found = PlanIndex.found
 
-        async def counted(self: PlanIndex, wanted: Wanted) -> list[console_index.Row]:
+        async def counted(self: PlanIndex, wanted: PlanQuery) -> list[console_index.Row]:
             looked.append(wanted)
             return await found(self, wanted)
 
         monkeypatch.setattr(PlanIndex, "found", counted)
-        asked = [Wanted(session_id="s1"), Wanted(session_id="s1", status=frozenset({"failed"}))] * 50
+        asked = [PlanQuery(session_id="s1"), PlanQuery(session_id="s1", status=frozenset({"failed"}))] * 50
         counts = await asyncio.gather(*map(backend.counts, asked))
         assert [dict(each) for each in counts] == [{"running": 143}] * 100
         assert len(looked) == 1
@@ -198,7 +198,7 @@ async def test_counts_of_streams_are_counted_once_for_all_that_ask_the_same(monk
         assert await backend.counts(asked[0]) == {"running": 144}
         assert len(looked) == 2
         for number in range(1000):
-            await backend.counts(Wanted(session_id=str(number)))
+            await backend.counts(PlanQuery(session_id=str(number)))
         assert len(backend._counts) <= 64
 
 
