@@ -254,11 +254,10 @@ WAYS: dict[str, Way] = {
         "a task for each emission",
         (
             f"{_EMITTER}:Emitter.begin",
-            f"{_EMITTER}:Emitter._begin_publish",
             f"{_EMITTER}:Emitter._begin_respond",
-            f"{_EMITTER}:Emitter._tell_of",
+            f"{_EMITTER}:Emitter._notify_after",
         ),
-        used=(f"{_EMITTER}:Emitter._begin_publish",),
+        used=(f"{_EMITTER}:Emitter._begin_respond",),
         off={f"{_EMITTER}:Emitter.begin": _by_task},
     ),
     "packing": Way(

@@ -14,7 +14,7 @@ async def test_it_leaves_a_row() -> None:
     assert (row["workload"], row["system"], row["n"], row["plans_per_second"]) == ("import", "shared", 3, None)
     assert 0 < row["p50_ms"] <= row["p99_ms"]
     assert row["rss_mb"] > 0
-    assert row["modules"] > 100
+    assert row["modules"] > 50
     assert said
 
 

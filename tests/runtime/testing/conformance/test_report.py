@@ -248,7 +248,7 @@ async def test_a_model_that_does_not_decide_is_no_fault() -> None:
 
 
 async def test_the_planner_in_the_docs_passes(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    blocks = re.findall(r"(?<!-->\n)```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
     module = loaded(tmp_path, "own_planner", "\n".join(blocks))
     await module.test_escalation()
     report = await planner_conformance(module.Escalation)
@@ -689,7 +689,7 @@ def loaded(folder: Path, name: str, text: str) -> ModuleType:
     ("imports", "later", "way"),
     [
         ("import plancast.turn.turn", "", "own_planner -> plancast.turn"),
-        ("from plancast.turn.autonomous import Deciding", "", "own_planner -> plancast.turn"),
+        ("from plancast.turn.autonomous import AutonomousTurn", "", "own_planner -> plancast.turn"),
         ("from plancast.turn import outbox", "", "own_planner -> plancast.turn"),
         ("", "import ray", "own_planner -> ray"),
         ("", "from nats.js import api", "own_planner -> nats"),
