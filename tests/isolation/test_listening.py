@@ -20,7 +20,7 @@ pytestmark = [
 RAY = """
 import ray
 from plancast.settings import RaySettings
-from plancast_actors import cluster
+from plancast_actors.ray import connection as cluster
 
 cluster.connect(RaySettings(namespace="listening"), num_cpus=1)
 
@@ -40,7 +40,7 @@ import sys
 
 import ray
 from plancast.settings import RaySettings
-from plancast_actors import cluster
+from plancast_actors.ray import connection as cluster
 
 cluster.connect(RaySettings(namespace="listening", address=sys.argv[1], auth_token_path=sys.argv[2]))
 

@@ -233,7 +233,7 @@ def test_another_user_cannot_use_the_console(run: Run) -> None:
 JOIN = """
 import sys
 from plancast.settings import RaySettings
-from plancast_actors import cluster
+from plancast_actors.ray import connection as cluster
 cluster.connect(RaySettings(address=sys.argv[1], auth_token_path=sys.argv[2] or None))
 print("joined")
 """

@@ -82,10 +82,13 @@ class Emitter:
         """Start :meth:`emit`; a single event is sent at once."""
         if not fault_injection.armed:
             if len(effects) == 1 and type(effects[0]) is Publish:
-                return self._publisher.begin(effects[0].subject, *self._message(effects[0]), _sequences)
+                return self._begin_publish(effects[0])
             if len(effects) == 1 and type(effects[0]) is Respond:
                 return self._begin_respond(effects[0])
         return asyncio.get_running_loop().create_task(self.emit(effects))
+
+    def _begin_publish(self, effect: Publish) -> asyncio.Future[list[int]]:
+        return self._publisher.begin(effect.subject, *self._message(effect), _sequences)
 
     def _begin_respond(self, effect: Respond) -> asyncio.Future[list[int]]:
         stored = self._publisher.begin(self._response_subject(effect), *self._message(effect), _sequences)
