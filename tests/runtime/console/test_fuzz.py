@@ -96,7 +96,10 @@ async def test_whatever_is_sent_is_answered_as_the_schema_says(api: Api) -> None
 
     answered = await asyncio.to_thread(run)
     done = {where for where, statuses in answered.items() if any(status < 300 for status in statuses)}
-    letters = {"get /api/v1/dead-letters/{number}", "post /api/v1/dead-letters/{number}/replay"}  # there are none
-    assert done == answered.keys() - letters
+    letters = {
+        "get /api/v1/dead-letters/{number}",
+        "post /api/v1/dead-letters/{number}/replay",
+    }  # other tests leave some
+    assert done - letters == answered.keys() - letters
     assert len(done) > 25
     assert any(status == 422 for statuses in answered.values() for status in statuses)

@@ -248,8 +248,8 @@ async def test_a_model_that_does_not_decide_is_no_fault() -> None:
 
 
 async def test_the_planner_in_the_docs_passes(tmp_path: Path) -> None:
-    blocks = re.findall(r"(?<!-->\n)```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    module = loaded(tmp_path, "own_planner", "\n".join(blocks))
+    blocks = re.findall(r"(?:<!-- given: ([^\n]*) -->\n)?```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    module = loaded(tmp_path, "own_planner", "\n".join(f"{given}\n{block}" for given, block in blocks))
     await module.test_escalation()
     report = await planner_conformance(module.Escalation)
     report.require()
