@@ -208,20 +208,20 @@ def _order(plan: _Plan, history: History) -> Iterator[Violation]:
             yield Violation(promise, plan.key, f"turn {number} (event {event}) came after the plan was finished")
     if plan.key in history.timelines and history.timelines[plan.key] != entries:
         told = [unpack(each).get("revision") for each in history.timelines[plan.key]]
-        yield Violation(promise, plan.key, f"its history tells of turns {told}, and {len(entries)} were committed")
+        yield Violation(promise, plan.key, f"its history has the turns {told}, but {len(entries)} were committed")
     stored = history.stored.get(plan.key)
     if stored is not None and stored != plan.last.checkpoint:
-        yield Violation(promise, plan.key, f"revision {stored.revision} is stored, and it is not what was committed")
+        yield Violation(promise, plan.key, f"the stored revision {stored.revision} differs from the committed one")
 
 
 def _ending(plan: _Plan) -> Iterator[Violation]:
-    """Each plan ends, and says so once."""
+    """Each plan ends with one final response."""
     finals = [each for commit in plan.commits for each in commit.checkpoint.outbox if isinstance(each, Respond)]
     top_level = not plan.last.checkpoint.summary.parent_plan_id
     if not PlanStatus(plan.status).finished:
         state = plan.last.checkpoint.summary.current_state
         event = unpack(plan.last.checkpoint.timeline[-1]).get("event", {}).get("id")
-        said = f"it is {plan.status} in {state or 'no state'} since turn {len(plan.commits)} (event {event}), for ever"
+        said = f"it is {plan.status} in {state or 'no state'} since turn {len(plan.commits)} (event {event})"
         yield Violation("no plan is left waiting", plan.key, said)
         return
     if top_level and len(finals) != 1:
@@ -229,13 +229,13 @@ def _ending(plan: _Plan) -> Iterator[Violation]:
         yield Violation("each plan one final response", plan.key, said)
     if top_level and len(plan.heard) != 1:
         yield Violation(
-            "each plan one final response", plan.key, f"its final response was heard {len(plan.heard)} times"
+            "each plan one final response", plan.key, f"its final response was observed {len(plan.heard)} times"
         )
     if top_level and not plan.told:
-        yield Violation("each plan one final response", plan.key, "nobody who waited for it was told its end")
+        yield Violation("each plan one final response", plan.key, "no client received its result")
     said_statuses = {str(heard.data.get("status")) for heard in plan.heard} | {each.status for each in plan.told}
     if said_statuses - {plan.status}:
-        said = f"it is {plan.status}, and people were told {', '.join(sorted(said_statuses))}"
+        said = f"it is {plan.status}, but responses and clients got {', '.join(sorted(said_statuses))}"
         yield Violation("each plan one final response", plan.key, said)
 
 
@@ -243,14 +243,14 @@ def _results(plan: _Plan, workload: Workload) -> Iterator[Violation]:
     goal = plan.last.checkpoint.summary.goal_event
     spec = workload.find(goal.removeprefix("goal."))
     if spec is None:
-        yield Violation("results are right", plan.key, f"nobody has asked for {goal}")
+        yield Violation("results are right", plan.key, f"no client has submitted {goal}")
         return
     for heard in plan.heard:
         for why in wrong_with(spec, str(heard.data.get("status")), heard.data.get("result")):
             yield Violation("results are right", plan.key, why)
     for told in plan.told:
         for why in wrong_with(spec, told.status, told.result):
-            yield Violation("results are right", plan.key, f"whoever waited was told that {why}")
+            yield Violation("results are right", plan.key, f"the client's result: {why}")
     if not plan.heard and PlanStatus(plan.status).finished and not _may_be_cancelled(spec, workload, plan.status):
         for why in wrong_with(spec, plan.status, None):
             if why.startswith("it is "):
@@ -258,6 +258,6 @@ def _results(plan: _Plan, workload: Workload) -> Iterator[Violation]:
 
 
 def _may_be_cancelled(child: PlanSpec, workload: Workload, status: str) -> bool:
-    """Whether a child plan may have been taken back by the plan that had started it."""
+    """True for a child plan that its parent may have cancelled."""
     top_level = {plan.key for plan in workload.plans}
     return status == "cancelled" and child.key not in top_level

@@ -192,7 +192,7 @@ TREE = DeterministicPlanner(
     name="triage-tree",
 )
 
-# Decided by a model, which is told the rules, and sees what the workers take and answer.
+# Decided by a model, whose prompt has the rules and the schemas of the workers' tasks.
 
 RULES = f"""Take each ticket through these rules, in this order:
 1. Have it classified.
