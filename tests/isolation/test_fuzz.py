@@ -474,7 +474,7 @@ def test_a_template_that_multiplies_its_values_is_stopped_before_it_renders() ->
             assert tracemalloc.get_traced_memory()[1] - before < 20_000_000
     finally:
         tracemalloc.stop()
-    with pytest.raises(InterpolationError, match=r"data\.a\.b.* asks for 'goal_data\.d', .* more than 60 levels deep"):
+    with pytest.raises(InterpolationError, match=r"data\.a\.b.* refers to 'goal_data\.d', .* more than 60 levels deep"):
         compile_template({"a": {"b": [[[[[["x {{plan_id}}", ["{{goal_data.d}}"]]]]]]]}}).render(scope)
     with pytest.raises(InterpolationError, match="placeholders"):
         compile_template(["{{goal_data.a}}"] * (MAX_PLACEHOLDERS + 1))

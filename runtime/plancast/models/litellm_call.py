@@ -88,10 +88,10 @@ class ModelCall:
 
     def lower(self, failure: Failure) -> bool:
         """Lower the response format after a failure about it. False when it cannot be lowered."""
-        asked = _asked_level(self._fitting())
-        if not failure.about_format or asked is None:
+        requested = _requested_level(self._fitting())
+        if not failure.about_format or requested is None:
             return False
-        self.level = "json_object" if failure.about_format == "this" and asked == "json_schema" else "text"
+        self.level = "json_object" if failure.about_format == "this" and requested == "json_schema" else "text"
         return True
 
     def estimate(self) -> int:
@@ -116,8 +116,8 @@ class ModelCall:
 
     def _fitting(self) -> dict[str, Any]:
         """The parameters, with no stricter a response format than the model supports."""
-        asked = _asked_level(self._parameters)
-        if asked is None or LEVELS.index(asked) >= LEVELS.index(self.level):
+        requested = _requested_level(self._parameters)
+        if requested is None or LEVELS.index(requested) >= LEVELS.index(self.level):
             return self._parameters
         rest = {name: value for name, value in self._parameters.items() if name != "response_format"}
         return rest if self.level == "text" else {**rest, "response_format": {"type": self.level}}
@@ -221,7 +221,7 @@ def _key_names(litellm: Any, model: str, provider: str) -> tuple[str, ...]:
     return tuple(name for name in missing if _is_secret(name))
 
 
-def _asked_level(parameters: Mapping[str, Any]) -> Level | None:
+def _requested_level(parameters: Mapping[str, Any]) -> Level | None:
     """The level of the requested response format; None: none, or an unknown one."""
     wanted = parameters.get("response_format")
     kind = wanted.get("type") if isinstance(wanted, Mapping) else None

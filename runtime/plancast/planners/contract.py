@@ -25,7 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class WakeMode(StrEnum):
-    """When a planner that awaits tasks is called again."""
+    """The trigger of the next call of a planner that awaits tasks."""
 
     PUSH = "push"
     """As soon as the awaited task or group is resolved."""

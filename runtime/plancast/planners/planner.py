@@ -130,7 +130,7 @@ class Planner:
         return self._machines.get(event_type)
 
     def event_handlers(self, event_type: str, topic: str) -> list[Handler]:
-        """What :meth:`on_event` registered for such an event."""
+        """The handlers that :meth:`on_event` registered for an event."""
         return [each.call for each in self._event_handlers if each.takes(event_type, topic)]
 
     @property

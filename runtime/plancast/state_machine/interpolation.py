@@ -84,12 +84,12 @@ class Template:
             inserted += size
             if inserted > MAX_INSERTED:
                 raise InterpolationError(
-                    f"{each.where} asks for {each.path!r}, and with it more than {MAX_INSERTED} bytes would be "
+                    f"{each.where} refers to {each.path!r}, and with it more than {MAX_INSERTED} bytes would be "
                     "inserted into the data; pass on less, or a reference to where it is"
                 )
             if depth and each.depth + depth > normalize.MAX_DEPTH:
                 raise InterpolationError(
-                    f"{each.where} asks for {each.path!r}, and with it the data would be nested more than "
+                    f"{each.where} refers to {each.path!r}, and with it the data would be nested more than "
                     f"{normalize.MAX_DEPTH} levels deep"
                 )
 
@@ -185,7 +185,7 @@ def _lookup(placeholder: Placeholder) -> _Render:
             else:
                 within = f" in {'.'.join(tokens[:index])!r}" if index else ""
                 raise InterpolationError(
-                    f"{placeholder.where} asks for {placeholder.path!r}, but there is no {token!r}{within}"
+                    f"{placeholder.where} refers to {placeholder.path!r}, but there is no {token!r}{within}"
                 )
         return value
 
@@ -203,7 +203,7 @@ def _as_text(value_of: _Render, placeholder: Placeholder) -> _Render:
             return str(value) if isinstance(value, (str, int, float)) else json.dumps(value, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError):
             raise InterpolationError(
-                f"{placeholder.where} asks for {placeholder.path!r}, whose value cannot be put into a text"
+                f"{placeholder.where} refers to {placeholder.path!r}, whose value cannot be put into a text"
             ) from None
 
     return text_of
