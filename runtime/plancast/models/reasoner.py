@@ -147,7 +147,6 @@ class Reasoner:
             await self._sleep(self._retry.delay(failed, failure.retry_after, self._chance()))
 
     async def _make(self, call: ModelCall, request: ReasonRequest) -> tuple[Any, Failure | None]:
-        """One call, in a span where traces are on."""
         tracing = self.tracing or TRACING.get()
         if tracing is None:
             return await call.make()

@@ -235,7 +235,6 @@ class RunContext:
 
 
 def _set(value: object, **fields: Any) -> None:
-    """Set fields of a frozen dataclass during its construction."""
     for name, content in fields.items():
         object.__setattr__(value, name, content)
 
