@@ -17,7 +17,7 @@ import plancast
 import plancast.planners
 import plancast.testing
 
-MOST_UNKNOWN = 4
+MOST_UNKNOWN = 3
 """Public names and members without a known type. It may only fall."""
 
 
