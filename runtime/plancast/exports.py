@@ -23,10 +23,19 @@ def lazy_exports(package: str, path: str) -> tuple[dict[str, str], Callable[[str
         alias.name: str(node.module) for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names
     }
 
+    submodules = {
+        module.removeprefix(f"{package}.").split(".")[0]
+        for module in modules.values()
+        if module.startswith(f"{package}.")
+    }
+
     def load(name: str) -> Any:
-        if name not in modules:
+        if name in modules:
+            value = getattr(import_module(modules[name]), name)
+        elif name in submodules:  # type checkers take what the stub imports from for loaded
+            value = import_module(f"{package}.{name}")
+        else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(modules[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 

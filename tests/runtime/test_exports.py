@@ -68,6 +68,7 @@ def test_what_a_program_does_not_use_is_not_loaded(program: str, absent: str) ->
 assert not set({absent.split()}) & set(sys.modules), set({absent.split()}) & set(sys.modules)
 import plancast
 plancast.Client
+assert plancast.errors.PlanFailed is plancast.PlanFailed
 from plancast import Settings
 assert "plancast.client.client" in sys.modules
 """
