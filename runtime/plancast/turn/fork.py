@@ -104,14 +104,14 @@ def fork_event(
     )
 
 
-async def fork(turn: TurnRecord) -> TurnOutcome:
+async def start_fork(turn: TurnRecord) -> TurnOutcome:
     """Handle the event that starts a fork: the first turn of the new plan."""
     try:
         fork_data = ForkData.model_validate(turn.event.data)
     except ValidationError as error:
         return turn.refused(f"a fork's data cannot be read: {error.errors()[0]['msg']}")
     source = await turn.context.memory.get_plan_context(fork_data.plan_id)
-    plan = begin(turn, fork_data, (source or {}).get("state_machine") or {})
+    plan = create_fork(turn, fork_data, (source or {}).get("state_machine") or {})
     missing = turn.environment.missing_code(plan)
     if source is None:
         await plan.fail(f"plan {fork_data.plan_id}, which this one was to be forked from, is gone")
@@ -122,7 +122,7 @@ async def fork(turn: TurnRecord) -> TurnOutcome:
     return TurnOutcome.COMMIT
 
 
-def begin(turn: TurnRecord, fork_data: ForkData, machine: Mapping[str, Any]) -> PlanContext:
+def create_fork(turn: TurnRecord, fork_data: ForkData, machine: Mapping[str, Any]) -> PlanContext:
     """Create the fork as the turn's own plan, without sending its requests."""
     event = turn.event
     own = {

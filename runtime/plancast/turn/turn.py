@@ -21,6 +21,7 @@ from plancast.state_machine.machine import validate_state_machine
 from plancast.turn.autonomous import AutonomousTurn, autonomous_turn
 from plancast.turn.controls import CONTROLS
 from plancast.turn.environment import TurnEnvironment, TurnOutcome
+from plancast.turn.fork import ForkData, create_fork, start_fork
 from plancast.turn.record import TurnRecord, check_response
 from plancast.turn.retries import as_failure_of_child, ends_request, explain, is_failure, schedule_retry
 from plancast.turn.timeline_entry import packed_entry, timeline_entry
@@ -77,9 +78,7 @@ class Turn(TurnRecord):
     async def fail(self, error: BaseException) -> TurnOutcome:
         """Fail the plan with an error that :meth:`run` has raised. Called on a new turn for the same event."""
         if self.plan is None and self.is_timer and self.event.type == FORK:
-            from plancast.turn.fork import ForkData, begin
-
-            begin(self, ForkData.model_validate(self.event.data), {})
+            create_fork(self, ForkData.model_validate(self.event.data), {})
         if self.plan is None:
             if not self.is_goal:
                 return self.refused(f"a handler failed: {error_text(error)}")
@@ -128,9 +127,7 @@ class Turn(TurnRecord):
         if self.is_goal:
             return await self._begin(self.environment.goals[self.event.type])
         if self.is_timer and self.event.type == FORK:
-            from plancast.turn.fork import fork
-
-            return await fork(self)
+            return await start_fork(self)
         handled = await self._call_listeners()
         if self.plan is not None:
             return COMMIT
