@@ -67,75 +67,79 @@ TURNS = _counter("turns", "Turns that were committed.")
 PLANS_LIVE = _gauge("plans_live", "Plan actors in memory.")
 PLANS_PARKED = _gauge("plans_parked", "Plans whose turn waits for a model.")
 ACTIVATIONS = _counter("activations", "Plans that were loaded from their checkpoints.")
-PASSIVATIONS = _counter("passivations", "Plan actors that were dropped from memory because they were idle.")
-COMMITS_REFUSED = _counter("commits_refused", "Commits that were refused: somebody else had committed meanwhile.")
+PASSIVATIONS = _counter("passivations", "Idle plan actors that were evicted from memory.")
+COMMITS_REFUSED = _counter("commits_refused", "Commits that were refused because of a concurrent commit.")
 DECISIONS = _counter(
     "decisions",
-    "Decisions that were committed, by planner, by the model that was asked (none: empty), and by action.",
+    "Committed decisions, by planner, model (empty without one) and action.",
     "planner", "model", "action",
 )  # fmt: skip
-PUT_ASIDE = _counter("dead_letters_put", "Events that were put aside as dead letters, by reason.", "reason")
+PUT_ASIDE = _counter("dead_letters_put", "Events that became dead letters, by reason.", "reason")
 
 # Events, as dispatchers see them.
 
 EVENTS_READ = _counter("events_read", "Events that were read from the streams.")
-EVENTS_ACKNOWLEDGED = _counter("events_acknowledged", "Events that were acknowledged: what they did is durable.")
-EVENTS_REDELIVERED = _counter("events_redelivered", "Deliveries of an event, or a task, after its first one.")
-EVENTS_RETRIED = _counter("events_retried", "Events that were given back to be delivered again.")
-EVENTS_PUT_OFF = _counter("events_put_off", "Goals that were given back because their tenant has too many in line.")
-EVENTS_WAITING = _gauge("events_waiting", "Events that wait in a dispatcher for room.")
-EVENTS_OUTSTANDING = _gauge("events_outstanding", "Events that hosts have in hand, those parked aside.")
-EVENTS_PARKED = _gauge("events_parked", "Events in hand whose turns wait for a model.")
-EVENTS_SUSPECTED = _gauge("events_suspected", "Events that are tried one by one: they may be what ends their host.")
-HOSTS_UNREACHABLE = _gauge("hosts_unreachable", "Plan hosts that a dispatcher cannot reach at the moment.")
+EVENTS_ACKNOWLEDGED = _counter(
+    "events_acknowledged", "Events that were acknowledged because their effects are durable."
+)
+EVENTS_REDELIVERED = _counter("events_redelivered", "Redeliveries of events and tasks.")
+EVENTS_RETRIED = _counter("events_retried", "Events that were returned to their stream for a retry.")
+EVENTS_PUT_OFF = _counter(
+    "events_put_off", "Goals that were returned to their stream because their tenant has too many in flight."
+)
+EVENTS_WAITING = _gauge("events_waiting", "Events that wait in a dispatcher for capacity.")
+EVENTS_OUTSTANDING = _gauge("events_outstanding", "Events in flight in hosts, parked ones excluded.")
+EVENTS_PARKED = _gauge("events_parked", "Events in flight whose turns wait for a model.")
+EVENTS_SUSPECTED = _gauge("events_suspected", "Events that are delivered alone because they may crash their host.")
+HOSTS_UNREACHABLE = _gauge("hosts_unreachable", "Plan hosts that a dispatcher cannot reach.")
 STAGE = _histogram(
     "stage",
-    "Latency by stage, of one event in 64. Of a dispatcher: stored (from its storing to its reading), waiting (to its "
-    "handing over), host (to the host's report, unless a model was asked), whole (from its storing to its "
-    "acknowledgement). Of a host: turn, decided_turn (a model was asked in it), commit, emit. Of a worker: task.",
+    "Latency by stage, of one event in 64. In a dispatcher: stored (from publication to reading), waiting (until sent "
+    "to a host), host (until the host's outcome, without turns that ask a model), whole (from publication to "
+    "acknowledgement). In a host: turn, decided_turn (with a model), commit, emit. In a worker: task.",
     "stage",
 )  # fmt: skip
 
 # Streams and plans at rest; reported by the first dispatcher.
 
-CONSUMER_PENDING = _gauge("consumer_pending", "Messages that a durable consumer has still to read.", "consumer")
-CONSUMER_UNACKNOWLEDGED = _gauge("consumer_unacknowledged", "Messages in hand of a durable consumer.", "consumer")
-CONSUMER_REDELIVERED = _gauge("consumer_redelivered", "Messages in hand that were delivered before.", "consumer")
+CONSUMER_PENDING = _gauge("consumer_pending", "Messages that a durable consumer has not read yet.", "consumer")
+CONSUMER_UNACKNOWLEDGED = _gauge("consumer_unacknowledged", "Messages of a durable consumer in flight.", "consumer")
+CONSUMER_REDELIVERED = _gauge("consumer_redelivered", "Messages in flight that were delivered before.", "consumer")
 STREAM_MESSAGES = _gauge("stream_messages", "Messages in a stream.", "stream")
 STREAM_BYTES = _gauge("stream_bytes", "Size of a stream.", "stream")
 STREAM_LIMIT = _gauge(
-    "stream_limit_bytes", "Size at which a stream refuses publishers; none where it has no limit.", "stream"
+    "stream_limit_bytes", "Size at which a stream refuses messages; absent without a limit.", "stream"
 )
-DEAD_LETTERS = _gauge("dead_letters", "Dead letters that are kept.")
-PLANS_STALLED = _gauge("plans_stalled", "Plans that stand still, waiting for nothing with a name.")
-STALLS = _counter("stalls", "Plans that were found to stand still, by what they stand still for.", "kind")
+DEAD_LETTERS = _gauge("dead_letters", "Stored dead letters.")
+PLANS_STALLED = _gauge("plans_stalled", "Stalled plans, which make no progress and wait for nothing.")
+STALLS = _counter("stalls", "Stalls that were found, by cause.", "kind")
 
 # Tasks, as workers see them.
 
-TASKS = _counter("tasks", "Tasks that are settled, by outcome: answered, failed, retried, put_aside.", "outcome")
-TASKS_RUNNING = _gauge("tasks_running", "Tasks in hand of a worker process.")
+TASKS = _counter("tasks", "Settled tasks, by outcome: answered, failed, retried, put_aside (dead letters).", "outcome")
+TASKS_RUNNING = _gauge("tasks_running", "Tasks in flight.")
 
 # Models.
 
-MODEL_ANSWERS = _counter("model_answers", "Answers of models that were paid for.", "model")
-MODEL_KEPT = _counter("model_answers_kept", "Requests that were given an answer already paid for.", "model")
+MODEL_ANSWERS = _counter("model_answers", "Replies of models that were paid for.", "model")
+MODEL_KEPT = _counter("model_answers_kept", "Requests that got a reply already paid for.", "model")
 MODEL_FAILURES = _counter("model_failures", "Requests that no model has answered.", "model")
-MODEL_RETRIES = _counter("model_retries", "Calls to models beyond the first one of each answer.", "model")
+MODEL_RETRIES = _counter("model_retries", "Calls to models beyond the first one of each request.", "model")
 MODEL_TOKENS = _counter(
-    "model_tokens", "Tokens of answers that were paid for, by kind: prompt, completion.", "model", "kind"
+    "model_tokens", "Tokens of replies that were paid for, by kind: prompt, completion.", "model", "kind"
 )
-MODEL_COST = _counter("model_cost_dollars", "US dollars that answers took, as far as prices are known.", "model")
-MODEL_SECONDS = _histogram("model_answer", "Time of an answer that was paid for, retries included.", "model")
+MODEL_COST = _counter("model_cost_dollars", "Cost of replies in US dollars, as far as prices are known.", "model")
+MODEL_SECONDS = _histogram("model_answer", "Time to a reply that was paid for, retries included.", "model")
 REASONER_WAITING = _gauge("reasoner_waiting", "Requests that wait in the pool for a reasoner or for a rate limit.")
-REASONER_OUTSTANDING = _gauge("reasoner_outstanding", "Requests that reasoners have in hand.")
-REASONERS = _gauge("reasoners", "Reasoners that are there.")
+REASONER_OUTSTANDING = _gauge("reasoner_outstanding", "Requests in flight in reasoners.")
+REASONERS = _gauge("reasoners", "Running reasoners.")
 REASONERS_LOST = _counter("reasoners_lost", "Reasoners that have died.")
 
 # Processes.
 
 PROCESS_CPU = _counter("process_cpu_seconds", "Processor time of the actor's process.")
 PROCESS_MEMORY = _gauge("process_resident_bytes", "Resident memory of the actor's process.")
-LOOP_LAG = _gauge("event_loop_lag_seconds", "By how much the last report of metrics came too late: the loop was busy.")
+LOOP_LAG = _gauge("event_loop_lag_seconds", "Delay of the last metrics report, because the event loop was busy.")
 
 
 def table() -> str:
