@@ -18,7 +18,7 @@ SECONDS = 300.0
 """Timeout for a node to fetch the code and install its requirements."""
 
 
-def look(app_address: str, import_paths: tuple[str, ...]) -> Abilities:
+def load_abilities(app_address: str, import_paths: tuple[str, ...]) -> Abilities:
     """Load and validate the app; returns its abilities."""
     app = load_app(app_address, import_paths)
     app.validate()
@@ -26,7 +26,7 @@ def look(app_address: str, import_paths: tuple[str, ...]) -> Abilities:
 
 
 # One process per check: a later version of the code must be imported anew.
-_look = ray.remote(max_calls=1, num_cpus=0, max_retries=0)(look)
+_load_abilities = ray.remote(max_calls=1, num_cpus=0, max_retries=0)(load_abilities)
 
 
 async def check(blueprint: Blueprint) -> Abilities:
@@ -40,7 +40,9 @@ async def check(blueprint: Blueprint) -> Abilities:
     try:
         async with asyncio.timeout(SECONDS):
             # In a Ray client the reference is no coroutine, but awaitable.
-            found: Abilities = await _look.options(**options).remote(blueprint.app_address, blueprint.import_paths)
+            found: Abilities = await _load_abilities.options(**options).remote(
+                blueprint.app_address, blueprint.import_paths
+            )
             return found
     except RayTaskError as error:
         cause = getattr(error, "cause", None)

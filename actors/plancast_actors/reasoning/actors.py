@@ -187,7 +187,7 @@ class ReasonerPoolProcess(RequestProcess):
         await self.pool.acquire(model, tokens)
 
     async def pause(self, model: str, seconds: float) -> None:
-        """Send a model no requests for so many seconds."""
+        """Send a model no requests for ``seconds``."""
         await self.ready()
         self.pool.pause(model, seconds)
 

@@ -121,7 +121,7 @@ class ReasonerPool:
         finally:
             self._in_flight -= 1
         if reply.cached:
-            self._ledger.kept(request, reply)
+            self._ledger.reused(request, reply)
         return reply
 
     async def acquire(self, model: str, tokens: int) -> None:
@@ -129,7 +129,7 @@ class ReasonerPool:
         await self._limits.acquire(model, tokens)
 
     def pause(self, model: str, seconds: float) -> None:
-        """Send a model no requests for so many seconds, as it has demanded."""
+        """Send a model no requests for ``seconds``, as it has demanded."""
         self._limits.pause(model, seconds)
         self._changed.set()
 

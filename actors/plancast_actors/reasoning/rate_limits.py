@@ -39,7 +39,7 @@ class ModelLimits:
         await self.acquire_now(model, tokens)
 
     def pause(self, model: str, seconds: float) -> None:
-        """Permit no request to this model for so many seconds."""
+        """Permit no request to this model for ``seconds``."""
         limit = self._limits.get(model)
         if limit is not None:
             limit.pause(seconds)

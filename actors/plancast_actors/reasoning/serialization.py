@@ -24,8 +24,8 @@ from plancast.telemetry.redaction import redact
 from plancast_actors.rpc.framing import pack
 
 VERSION = 1
-"""First item of each message. It is raised with every change of what follows: during a rolling upgrade processes of two
-releases talk to each other, and have to notice."""
+"""First item of each message, to be increased with every change of the format: processes of two releases exchange
+messages during a rolling upgrade."""
 INCOMPATIBLE_RETRY_SECONDS = 2.0
 _UNPACKABLE = (TypeError, ValueError, OverflowError)
 _REQUEST, _REPLY, _USAGE = (tuple(each.name for each in fields(kind)) for kind in (ReasonRequest, ReasonReply, Usage))

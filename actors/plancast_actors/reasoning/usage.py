@@ -71,7 +71,7 @@ class Ledger:
         )
         self._note(reply.model or request.model, request, tally)
 
-    def kept(self, request: AnyRequest, reply: ReasonReply) -> None:
+    def reused(self, request: AnyRequest, reply: ReasonReply) -> None:
         """Count a request that got another one's reply."""
         self._note(reply.model or request.model, request, Tally(kept=1))
 

@@ -20,8 +20,8 @@ BUFFER = 64 * 1024
 WRITE_BUFFER = 1024 * 1024
 """Bytes that may wait for a slow reader before writers have to wait."""
 VANISHED_SECONDS = 14
-"""Seconds after which a peer on a vanished node is given up, about as long as Ray needs to notice. For a process that
-is stopped or blocked the kernel still answers."""
+"""Seconds until a connection to a vanished node fails, about as long as Ray needs to notice. The kernel still answers
+for a process that is stopped or blocked."""
 _KEEPALIVE = (
     ("TCP_KEEPIDLE", 5),
     ("TCP_KEEPINTVL", 3),

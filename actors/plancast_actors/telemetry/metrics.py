@@ -144,7 +144,7 @@ LOOP_LAG = _gauge("event_loop_lag_seconds", "Delay of the last metrics report, b
 
 def table() -> str:
     """Render all metrics as the table of ``docs/telemetry.md``: ``python -m plancast_actors.telemetry.metrics``."""
-    lines = ["| metric | kind | labels | what it says |", "|---|---|---|---|"]
+    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
     for metric in METRICS.values():
         labels = ", ".join(f"`{label}`" for label in metric.labels)
         lines.append(f"| `{metric.exported}` | {metric.kind} | {labels} | {metric.description} |")

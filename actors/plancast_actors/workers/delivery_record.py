@@ -95,7 +95,7 @@ class DeliveryRecord:
         return self.tried + 1 < max_attempts
 
     async def try_again(self, delay: float) -> None:
-        """Record a retry after so many seconds."""
+        """Record a retry after ``delay`` seconds."""
         await self.read()
         self.tried += 1
         await self._note(lost=self.lost, seconds=KEPT_SECONDS + 2 * delay)
