@@ -84,14 +84,13 @@ class TaskRunner:
         self._plans = StoredPlans(bus.checkpoints)
         self._registry = AgentRegistry(bus.registry, clock=self._clock)
         self._toolkit = Toolkit(self._registry)
-        self._presence: Registration | None = None
-        self._rooms: list[WorkerCapacity] = []
+        self._registration: Registration | None = None
+        self._capacities: list[WorkerCapacity] = []
         self._readers: list[TaskReader] = []
         self._counts = TaskCounts()
         self.samples: Samples | None = None
         """Collects latencies; None measures none. To be set before the start."""
         self._redelivered = 0
-        self._stopped = asyncio.Event()
         tasks = [task for worker in self.workers for task in worker.tasks]
         twice = sorted({task for task in tasks if tasks.count(task) > 1})
         if twice:
@@ -105,15 +104,14 @@ class TaskRunner:
         """
         if self._readers:
             return
-        self._stopped.clear()
-        if self._presence is None:
-            self._presence = Registration.of_workers(self.workers, self._registry, self._clock)
+        if self._registration is None:
+            self._registration = Registration.of_workers(self.workers, self._registry, self._clock)
         for worker in self.workers:
-            room = WorkerCapacity(worker)
-            self._rooms.append(room)
+            capacity = WorkerCapacity(worker)
+            self._capacities.append(capacity)
             context_factory = self._context_factory or self._live_context(worker)
             for definition in worker.tasks.values():
-                executor = TaskExecutor(room, definition, context_factory, self._counts, self.settings.max_lost)
+                executor = TaskExecutor(capacity, definition, context_factory, self._counts, self.settings.max_lost)
                 executor.samples = self.samples
                 spec = task_consumer(definition.event_type, self.bus.subjects, self.settings.ack_wait)
                 self._readers.append(self._new_reader(self.bus, executor, spec, self._clock, self._max_event_bytes))
@@ -126,27 +124,18 @@ class TaskRunner:
         """
         readers, self._readers = self._readers, []
         self._redelivered += sum(reader.redelivered for reader in readers)
-        rooms, self._rooms = self._rooms, []
-        presence, self._presence = self._presence, None
-        leaving = [] if presence is None else [presence.leave()]
+        capacities, self._capacities = self._capacities, []
+        registration, self._registration = self._registration, None
+        leaving = [] if registration is None else [registration.leave()]
         await asyncio.gather(*(reader.stop_reading() for reader in readers), *leaving)
         running = [task for reader in readers for task in reader.running]
         if running and drain_seconds > 0:
             await asyncio.wait(running, timeout=drain_seconds)
         drained = all(task.done() for task in running)
         await asyncio.gather(*(reader.close() for reader in readers))
-        for room in rooms:
-            room.threads.shutdown(wait=False, cancel_futures=True)
-        self._stopped.set()
+        for capacity in capacities:
+            capacity.threads.shutdown(wait=False, cancel_futures=True)
         return drained
-
-    async def run_forever(self) -> None:
-        """Execute tasks until :meth:`stop` is called or the caller is cancelled; then drain."""
-        await self.start()
-        try:
-            await self._stopped.wait()
-        finally:
-            await self.stop()
 
     @property
     def redelivered(self) -> int:

@@ -734,21 +734,6 @@ async def test_what_is_not_done_when_the_drain_is_over_goes_to_others_at_once(be
     assert bench.clock.time() - before < ACK_WAIT / 4
 
 
-async def test_run_forever_ends_with_stop_and_with_cancellation(bench: Bench) -> None:
-    for end in ("stop", "cancel"):
-        runner = await bench.run(search(lambda task, context: 1))
-        running = asyncio.create_task(runner.run_forever())
-        await asyncio.sleep(0)
-        if end == "stop":
-            await runner.stop()
-            await running
-        else:
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-        assert runner.status()["running"] == 0
-
-
 # What handlers are given.
 
 
