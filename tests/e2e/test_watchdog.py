@@ -96,7 +96,7 @@ async def test_a_handler_that_never_returns_fails_its_plan(client: Client) -> No
 
 async def test_a_task_that_crashes_its_worker_fails_for_its_plan(poisoned: LocalRuntime, client: Client) -> None:
     bad = await client.submit("poison.work", {"poison": "exit"})
-    with pytest.raises(PlanFailed, match="processes ended while they were doing this task"):
+    with pytest.raises(PlanFailed, match="processes died during this task"):
         await bad.result(timeout=PATIENCE)
     assert "crashes-worker" in [each.reason for each in await dead_letters(poisoned)]
     good = await client.submit("poison.work", {"poison": ""})
