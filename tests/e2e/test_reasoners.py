@@ -21,7 +21,7 @@ from plancast_actors.deployment.deployment import Deployment
 from plancast_actors.deployment.local import LocalRuntime
 from plancast_actors.ray.process import Blueprint, names_of
 from plancast_actors.reasoning.actors import outdated, start_pool
-from plancast_actors.reasoning.client import POOL, RayReasoner
+from plancast_actors.reasoning.client import POOL, ActorClient, RayReasoner
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 APPS = Path(__file__).parent.parent / "apps"
@@ -117,6 +117,22 @@ async def test_questions_go_by_a_line(pool: Pool, model: ModelServer) -> None:
         assert (await ask(pool, model)).text == "no"
     finally:
         pool.reasoner._pool = None
+
+
+async def test_requests_and_errors_go_through_ray_alike_where_there_is_no_connection(
+    pool: Pool, model: ModelServer
+) -> None:
+    client = ActorClient(ray.get_actor(POOL, pool.namespace), POOL, "schedule")
+    client._connect_at = float("inf")
+    request = ReasonRequest(
+        [{"role": "user", "content": "?"}], "openai/any", api_base=model.url, api_key=SecretStr(KEY)
+    )
+    model.add("yes", Answer.error(401, "no"))
+    assert (await client.forward(request)).text == "yes"
+    with pytest.raises(ModelUnavailable) as refused:
+        await client.forward(request)
+    assert refused.value.status == 401
+    assert not client.connected
 
 
 async def test_a_model_that_refuses_is_told_with_its_reason_and_without_the_key(pool: Pool, model: ModelServer) -> None:
