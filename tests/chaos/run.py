@@ -56,7 +56,7 @@ class Options:
     faults_per_minute: float = 15.0
     cancel: float = 0.05
     """Probability of a cancellation, beside those in the seed's plans."""
-    fault_injection: bool = False
+    crash_points: bool = False
     """Whether half of the faults kill processes at crash points."""
     sync_always: bool = False
     """Whether the server syncs every write; many writes are then stored as one batch."""

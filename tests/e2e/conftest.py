@@ -14,7 +14,7 @@ from plancast_actors.deployment.local import LocalRuntime
 APPS = Path(__file__).parent.parent / "apps"
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def runtime(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalRuntime]:
     settings = Settings(data_dir=tmp_path_factory.mktemp("e2e"))
     settings.hosts.count = 2

@@ -373,7 +373,7 @@ def test_signs_of_life_follow_no_link_of_another_user() -> None:
         assert {each.name: each.read_text() for each in own.iterdir()} == {
             name: name for name in ("precious", "libc.so.4194305", "app.log.4194306")
         }
-        assert "is not this user's alone" in said
+        assert "can be written by other users" in said
     finally:
         shutil.rmtree(folder)
 

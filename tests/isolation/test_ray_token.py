@@ -33,7 +33,8 @@ def test_the_job_server_runs_nothing_without_the_token(head: Head, monkeypatch: 
 
 
 def test_the_job_server_runs_a_job_with_the_token_of_the_settings(head: Head) -> None:
+    before = dict(os.environ)
     outcome = jobs.run(head.dashboard, ["echo", "ran"], {}, token=head.token)
     assert (outcome.succeeded, "ran" in outcome.output.splitlines()) == (True, True), outcome
     assert head.token.read_text() not in outcome.output
-    assert "RAY_AUTH_TOKEN_PATH" not in os.environ
+    assert os.environ.get("RAY_AUTH_TOKEN_PATH") == before.get("RAY_AUTH_TOKEN_PATH"), "the token is for the call alone"

@@ -239,7 +239,7 @@ async def test_rows_stay_where_they_are_while_somebody_is_in_the_list(page: Page
 
 
 async def test_plans_are_found_by_text_and_status_and_the_address_keeps_it(page: Page, deployed: Deployed) -> None:
-    waiting = await deployed.plan(700, session_id="find-me", tenant_id="acme")
+    waiting = await deployed.plan(700, session_id="find-me", tenant_id="find-us")
     ended = await deployed.plan(7, session_id="find-me")
 
     await page.get_by_label("Search plans").fill("find-me")
@@ -257,7 +257,7 @@ async def test_plans_are_found_by_text_and_status_and_the_address_keeps_it(page:
     await expect(page.get_by_text("No matching plans")).to_be_visible()
     await page.get_by_role("button", name="Filter").click()
     await page.get_by_role("button", name="Clear").click()
-    await page.get_by_label("Tenant").fill("acme")
+    await page.get_by_label("Tenant").fill("find-us")
     await page.get_by_label("Tenant").press("Enter")
     await expect(page.locator(".plans tbody tr")).to_have_count(1)
 
