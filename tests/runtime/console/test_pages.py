@@ -546,7 +546,8 @@ async def test_what_runs_and_its_streams_are_shown(page: Page) -> None:
 
 
 async def test_a_server_that_is_away_is_said_and_what_is_shown_stays(page: Page, deployed: Deployed) -> None:
-    plan_id = await deployed.plan(4)
+    await page.evaluate("location.hash = '#/plans?session_id=away'")
+    plan_id = await deployed.plan(4, session_id="away")
     await expect(row(page, plan_id)).to_be_visible()
     await page.context.set_offline(True)
     await expect(page.locator("#liveness")).to_have_text("Reconnecting")
