@@ -68,11 +68,11 @@ class Abilities:
         )
 
     def knows_all_of(self, other: Abilities) -> bool:
-        """Whether it has all that the other has."""
+        """True if it has all that the other has."""
         return self.planners >= other.planners and self.deciders >= other.deciders and self.goals >= other.goals
 
     def can_run_beside(self, other: Abilities) -> bool:
-        """Whether hosts of both releases may run at the same time, each continuing plans of the other.
+        """True if hosts of both releases may run at the same time, each continuing plans of the other.
 
         Both must read the same checkpoint format. A planner that only one has would fail its plans in the other.
         """

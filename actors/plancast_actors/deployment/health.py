@@ -36,7 +36,7 @@ class Health:
 
     @property
     def ok(self) -> bool:
-        """Whether all checks passed."""
+        """True if all checks passed."""
         return all(check.ok for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class Upgraded:
     after: Release
     mode: Mode
     drained: bool
-    """Whether everything in flight ended in time; the new release repeats the rest."""
+    """True if everything in flight ended in time; the new release repeats the rest."""
     seconds: float
 
 

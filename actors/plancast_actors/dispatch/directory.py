@@ -39,7 +39,7 @@ class RayDirectory:
 
     @property
     def line(self) -> Literal["direct", "ray"]:
-        """How events reach hosts: ``ray`` if any of them has no direct connection."""
+        """The way events take to hosts: ``ray`` if any of them has no direct connection."""
         return "ray" if self._connections is None or any(host.by_ray for host in self._hosts) else "direct"
 
     def _host(self, name: str, find: Callable[[], Any]) -> HostPort:

@@ -63,12 +63,12 @@ class HostLink:
 
     @property
     def idle(self) -> bool:
-        """Whether no event is queued or in flight."""
+        """True if no event is queued or in flight."""
         return not (self._queue or self._in_flight or self._parked or self._quarantine.busy)
 
     @property
     def lost(self) -> bool:
-        """Whether the host is currently unreachable."""
+        """True if the host is currently unreachable."""
         return self._lost
 
     @property

@@ -16,7 +16,7 @@ from plancast_actors.dispatcher_options import DispatcherOptions
 from plancast_bus.ports.bus import Consumer, Delivery
 
 Kind = Literal["work", "facts", "goals"]
-"""What a consumer reads: events of running plans, facts, goals."""
+"""Kinds of events that a consumer reads: events of running plans, facts, goals."""
 
 _FACTS = " facts"  # not a tenant's token
 _FIRST_MEAN = 4096.0
@@ -86,7 +86,7 @@ class InFlight:
     # Reading.
 
     def wanted(self, kind: Kind) -> int:
-        """How many events of a kind may be read now."""
+        """Count the events of a kind that may be read now."""
         options = self._options
         bytes_left = options.max_bytes - self._bytes
         if kind == "work":
@@ -130,7 +130,7 @@ class InFlight:
         return len(self._queues.get(queue, ()))
 
     def _exceeds_share(self, tenant: str) -> bool:
-        """Whether a tenant has half of all waiting goals; those of others may be behind them in the stream."""
+        """True if a tenant has half of all waiting goals; those of others may be behind them in the stream."""
         return bool(tenant) and 2 * self._queued(tenant) >= self._options.max_waiting_goals
 
     def give_back(self) -> list[InFlightEvent]:
@@ -165,7 +165,7 @@ class InFlight:
         return self._dispatch(event)
 
     def is_closed(self, queue: str) -> bool:
-        """Whether too many plans of a queue wait for models; one tenant may have half of ``max_parked``."""
+        """True if too many plans of a queue wait for models; one tenant may have half of ``max_parked``."""
         limit = self._options.max_parked
         return queue != _FACTS and (self.parked >= limit or (queue != "" and 2 * self._parked[queue] >= limit))
 
@@ -230,7 +230,7 @@ class InFlight:
 
 
 def _is_redelivery(one: Delivery, other: Delivery) -> bool:
-    """Whether two deliveries with one sequence are of one event; a recreated stream counts from 1 again."""
+    """True if two deliveries with one sequence are of one event; a recreated stream counts from 1 again."""
     return (one.subject, one.message_id) == (other.subject, other.message_id)
 
 
@@ -257,7 +257,7 @@ class DeferredGoals:
         self._due: dict[str, float] = {}
         """When the next goal to be deferred is wanted, by tenant."""
         self._times: LRUCache[int, int] = LRUCache(_MAX_REMEMBERED)
-        """How often a goal was deferred, by stream sequence; these deliveries do not count as attempts."""
+        """Deferrals of each goal, by stream sequence; these deliveries do not count as attempts."""
 
     def defer(self, delivery: Delivery, ahead: int, now: float) -> float:
         """Seconds after which a goal should be redelivered; ``ahead``: queued goals of its tenant."""

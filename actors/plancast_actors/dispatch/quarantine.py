@@ -101,7 +101,7 @@ class Quarantine:
     # Scheduling.
 
     def holds_back(self, now: float) -> bool:
-        """Whether events that are not suspected must wait."""
+        """True if events that are not suspected must wait."""
         if self.on_trial is None:
             return bool(self.suspects) and now < self._series_until
         if now < self._trial_until:

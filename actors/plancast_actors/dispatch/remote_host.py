@@ -31,7 +31,7 @@ class RayHost:
 
     def __init__(self, name: str, find: Callable[[], Any], connections: HostConnections | None) -> None:
         self.by_ray = False
-        """Whether events go through Ray because there is no direct connection."""
+        """True if events go through Ray because there is no direct connection."""
         self._name = name
         self._find = find
         self._connections = connections

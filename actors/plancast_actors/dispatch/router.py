@@ -98,7 +98,7 @@ class Router:
         return self._shared[zlib.crc32(correlation.encode()) % len(self._shared)]
 
     async def _look_up_placement(self, delivery: Delivery) -> bool | None:
-        """Whether the plan is dedicated, by its goal or its checkpoint; None if there is no plan yet."""
+        """True if the plan is dedicated, by its goal or its checkpoint; None if there is no plan yet."""
         try:
             address = self._bus.subjects.parse_stored(delivery.subject)
         except InvalidSubject:

@@ -70,7 +70,7 @@ class Activation:
         self._tail: tuple[bytes, ...] = ()
         self._machine_hash, self._machine_put_at = "", 0.0
         self._has_sent = False
-        """Whether the last turn had effects."""
+        """True if the last turn had effects."""
 
     def unload_turn(self) -> bool:
         """Drop what an uncommitted turn did to the plan; True if there was no plan before, so none is to be loaded."""
@@ -117,7 +117,7 @@ class Activation:
     # The checkpoint.
 
     async def is_stale(self) -> bool:
-        """Whether another host has committed a turn of the plan since this one."""
+        """True if another host has committed a turn of the plan since this one."""
         stored = await self.host.bus.checkpoints.load(self.correlation_id)
         return (stored.version if stored is not None else 0) != self.version
 
@@ -201,7 +201,7 @@ class Activation:
                 await self._store(machine)
 
     def may_stage(self, turn: Turn, now: float) -> bool:
-        """Whether the state machine is known to be stored, so that a checkpoint may refer to it."""
+        """True if the state machine is known to be stored, so that a checkpoint may refer to it."""
         machine = _machine_of(turn)
         if machine is None or self._is_stored(machine, now):
             return True

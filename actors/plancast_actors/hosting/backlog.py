@@ -17,7 +17,7 @@ class Backlog:
         """Sequence of the last event read, by topic."""
 
     async def has_more(self) -> bool:
-        """Whether there are events that were not read.
+        """True if there are events that were not read.
 
         Raises:
             BusUnavailable: the stream cannot be read.

@@ -46,7 +46,7 @@ class FastTurn:
         self._laps = laps
         self._steps = self._take()
         self._committing = False
-        """Whether the checkpoint may have been stored."""
+        """True if the checkpoint may have been stored."""
         self._ended: Callable[[bool], None] | None = None
         """None before the turn begins, and after it was stopped."""
         self._waiting: asyncio.Future[Any] | None = None

@@ -58,12 +58,12 @@ class PlanActor:
         self._stopped_by: EventEnvelope | None = None
         """The cancellation that has stopped the running handler."""
         self._parked = False
-        """Whether the turn waits, or has waited, for a model."""
+        """True if the turn waits, or has waited, for a model."""
         self._model_requests = 0
 
     @property
     def idle(self) -> bool:
-        """Whether no event is in the mailbox or being taken; only then may the actor be dropped."""
+        """True if no event is in the mailbox or being taken; only then may the actor be dropped."""
         return self._task is None and self._fast is None and not self.mailbox
 
     @property

@@ -104,7 +104,7 @@ class HostServices:
         return f"{self.incarnation_id}-{next(self._epochs)}"
 
     def is_fact(self, topic: str) -> bool:
-        """Whether events of a topic need not belong to a plan."""
+        """True if events of a topic need not belong to a plan."""
         return SOURCES[topic] == "facts"
 
     async def machine(self, digest: str) -> Machine | None:

@@ -31,7 +31,7 @@ MAX_CANDIDATES = 50_000
 
 
 def is_recent(put_at: float, now: float) -> bool:
-    """Whether a machine stored at a time need not be stored again."""
+    """True if a machine stored at a time need not be stored again."""
     return 0.0 <= now - put_at < RENEWAL
 
 

@@ -18,7 +18,7 @@ FALLBACK_SECONDS = 60.0
 
 
 def ray_is_encrypted() -> bool:
-    """Whether Ray's own connections use TLS, which direct connections do not."""
+    """True if Ray's own connections use TLS, which direct connections do not."""
     return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
 
 

@@ -65,7 +65,7 @@ class Member:
     client: ReasonerClient
     outstanding: int = 0
     leaving: bool = False
-    """Whether it gets no more calls and stops after the last one."""
+    """True if it gets no more calls and stops after the last one."""
 
 
 class Autoscaler:

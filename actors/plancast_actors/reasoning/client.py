@@ -39,7 +39,7 @@ RETRY_SECONDS = 0.2
 
 
 def wants_reasoners(app: App, settings: Settings) -> bool:
-    """Whether an app's plans ask models through a pool."""
+    """True if an app's plans ask models through a pool."""
     return settings.reasoners.max > 0 and app.needs_reasoner
 
 
@@ -65,7 +65,7 @@ class ActorClient:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a direct connection, and so the actor is surely alive."""
+        """True if there is a direct connection, and so the actor is surely alive."""
         return self._connection is not None and not self._connection.lost
 
     async def forward(self, request: AnyRequest) -> ReasonReply:

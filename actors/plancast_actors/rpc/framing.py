@@ -54,7 +54,7 @@ class FramedProtocol(asyncio.BufferedProtocol, abc.ABC):
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self.lost = False
-        """Whether the connection has ended."""
+        """True if the connection has ended."""
         self._max_frame = max_frame
         self._buffer = memoryview(bytearray(min(BUFFER, HEADER + max_frame)))
         self._end = 0

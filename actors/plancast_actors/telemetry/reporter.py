@@ -91,7 +91,7 @@ class Reporter:
                 self._sink.observe(metric, labels, value)
 
     def _is_reported(self, metric: Metric, labels: tuple[str, ...]) -> bool:
-        """Whether the series is within :data:`MAX_SERIES`."""
+        """True if the series is within :data:`MAX_SERIES`."""
         series = self._series[metric.name]
         if labels in series:
             return True

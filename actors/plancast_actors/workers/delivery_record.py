@@ -51,13 +51,13 @@ class DeliveryRecord:
         self._known = delivery.attempt == 1
         self._begun = False
         self.watched = delivery.attempt > trusted
-        """Whether starts and ends of attempts are recorded."""
+        """True if starts and ends of attempts are recorded."""
         self.lost = 0
         """Attempts during which the process died."""
         self.tried = 0
         """Attempts that asked for a retry."""
         self.answered = False
-        """Whether the response is durable already, so that only the acknowledgement was lost."""
+        """True if the response is durable already, so that only the acknowledgement was lost."""
 
     async def read(self) -> None:
         """Read the record, waiting while NATS is away; a login that may not read it counts deliveries instead."""
@@ -89,7 +89,7 @@ class DeliveryRecord:
                 await self._registry.put(self._kind, self._key(), self._fields(self.lost), ttl=KEPT_SECONDS)
 
     async def may_try_again(self, max_attempts: int) -> bool:
-        """Whether the task that has just failed may be retried."""
+        """True if the task that has just failed may be retried."""
         if max_attempts > 1:
             await self.read()
         return self.tried + 1 < max_attempts

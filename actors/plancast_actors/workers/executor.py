@@ -129,7 +129,7 @@ class TaskExecutor:
         return None if event_type is None else make_response(request, definition, event_type, _sendable(data))
 
     def is_given_up(self, lost: int) -> bool:
-        """Whether too many processes have died during a task."""
+        """True if too many processes have died during a task."""
         return lost > self._max_lost
 
     def failure(self, request: EventEnvelope, failure: BaseException) -> Response | None:
