@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Locator, Page, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Locator, Page, Route, async_playwright, expect
 from pydantic import SecretStr
 
 from plancast import App, Client, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
@@ -222,6 +222,25 @@ async def test_a_plan_appears_and_moves_in_the_list_by_itself(page: Page, deploy
 
     await expect(row(page, plan_id).locator(".c-status")).to_have_text("completed")
     assert await place.evaluate("element => element.isConnected")  # it was changed where it stood
+
+
+async def test_a_plan_that_changes_while_the_list_is_loading_is_shown(page: Page, deployed: Deployed) -> None:
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def late(route: Route) -> None:
+        response = await route.fetch()
+        asked.set()
+        await answered.wait()
+        await route.fulfill(response=response)
+
+    await page.route(re.compile(r"/plans\?.*session_id=late"), late)
+    await page.goto(f"{deployed.url}/#/plans?session_id=late")
+    await asked.wait()
+    plan_id = await deployed.plan(8, session_id="late")
+    await expect(page.locator(".chip", has_text="completed").locator(".chip-count")).to_have_text("1")
+    answered.set()
+
+    await expect(row(page, plan_id)).to_be_visible()
 
 
 async def test_rows_stay_where_they_are_while_somebody_is_in_the_list(page: Page, deployed: Deployed) -> None:
@@ -474,10 +493,14 @@ async def test_what_a_plan_says_is_text_and_never_html(page: Page, deployed: Dep
 
 async def test_everything_can_be_reached_by_keys(page: Page, deployed: Deployed) -> None:
     older, newer = await deployed.plan(1, session_id="keys"), await deployed.plan(2, session_id="keys")
+    search = page.get_by_label("Search plans")
     await page.keyboard.press("/")
+    await expect(search).to_be_focused()
     await page.keyboard.type("keys")
+    await expect(page).to_have_url(re.compile("text=keys"))
     await expect(page.locator(".plans tbody tr")).to_have_count(2)
     await page.keyboard.press("Escape")
+    await expect(search).not_to_be_focused()
     await page.keyboard.press("j")
     await expect(row(page, newer).locator("a")).to_be_focused()
     await page.keyboard.press("j")

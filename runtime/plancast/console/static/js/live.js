@@ -8,14 +8,13 @@ const LONGEST_WAIT = 15000;
 const HIDDEN_FOR = 20000;
 
 /**
- * Listens to `url` until `signal` is aborted; `on` has a function for each event's name. After a gap (the server was
- * away, the page was hidden) `caughtUp` is called, since what happened meanwhile was not heard.
+ * Listens to `url` until `signal` is aborted; `on` has a function for each event's name. `opened` is called whenever
+ * the stream opens: it has no changes of the time before (the page was loading or hidden, the server away).
  */
-export function listen(url, on, { signal, caughtUp = () => {} }) {
+export function listen(url, on, { signal, opened = () => {} }) {
   let source = null;
   let wait = FIRST_WAIT;
   let timer = 0;
-  let opened = false;
 
   const close = () => {
     clearTimeout(timer);
@@ -29,8 +28,7 @@ export function listen(url, on, { signal, caughtUp = () => {} }) {
     source.onopen = () => {
       say("live");
       wait = FIRST_WAIT;
-      if (opened) caughtUp();
-      opened = true;
+      opened();
     };
     source.onerror = () => {
       // Browsers reconnect after some failures only. This reconnects after all of them, with backoff.

@@ -110,11 +110,11 @@ export async function showPlan({ main, parts: [id], query, signal }) {
         api.calls.dispatchEvent(new CustomEvent("live", { detail: "" }));
       },
     };
-    const caughtUp = () => {
+    const opened = () => {
       again();
       timeline.catchUp().catch(() => {});
     };
-    listen(api.address(`${api.plan(id)}/stream`), heard, { signal, caughtUp });
+    listen(api.address(`${api.plan(id)}/stream`), heard, { signal, opened });
   }
 
   function press(name) {

@@ -89,6 +89,7 @@ export function showPlans({ main, query, signal }) {
 
   router.rememberList(router.link(["plans"], Object.fromEntries(query)));
   const arrived = new Map();
+  const heard = new Map(); // changes since the list was last requested, which its response may lack
   const patch = soon(120, patchAll, signal);
   // More has changed than the stream listed.
   const reload = soon(1000, () => (calm() ? load({}) : ((view.many = true), tellFresh())), signal);
@@ -115,6 +116,7 @@ export function showPlans({ main, query, signal }) {
   async function load({ top = false }) {
     view.asked?.abort();
     const asking = (view.asked = new AbortController());
+    heard.clear();
     const leave = () => asking.abort();
     signal.addEventListener("abort", leave, { once: true });
     if (top) view.cursors = [null];
@@ -166,6 +168,7 @@ export function showPlans({ main, query, signal }) {
     columns();
     if (counts) count(counts);
     drawPager(items.length);
+    for (const [id, plan] of heard) if (!(view.rows.get(id)?.plan.revision >= plan.revision)) arrive(plan);
   }
 
   function nothing() {
@@ -221,11 +224,16 @@ export function showPlans({ main, query, signal }) {
   function follow() {
     view.stop?.();
     const { status: _any, ...rest } = filter; // a plan that leaves the status is to be seen leaving
-    const heard = { plan: (plan) => (arrived.set(plan.plan_id, plan), patch()), counts: count, more: reload };
+    const on = { plan: (plan) => (heard.set(plan.plan_id, plan), arrive(plan)), counts: count, more: reload };
     const following = new AbortController();
     signal.addEventListener("abort", () => following.abort(), { once: true });
-    const close = listen(api.address("plans/stream", rest), heard, { signal: following.signal, caughtUp: () => load({}) });
+    const close = listen(api.address("plans/stream", rest), on, { signal: following.signal, opened: () => load({}) });
     view.stop = () => (following.abort(), close());
+  }
+
+  function arrive(plan) {
+    arrived.set(plan.plan_id, plan);
+    patch();
   }
 
   function patchAll() {
@@ -239,11 +247,17 @@ export function showPlans({ main, query, signal }) {
         known.plan = plan;
         known.element.classList.toggle("left", Boolean(filter.status) && plan.status !== filter.status);
         flash(known.element);
-      } else if (!filter.status || plan.status === filter.status) view.waiting.set(plan.plan_id, plan);
+      } else if ((!filter.status || plan.status === filter.status) && onTop(plan)) view.waiting.set(plan.plan_id, plan);
     }
     if (view.waiting.size && calm()) insert();
     tellFresh();
     columns();
+  }
+
+  /** True for a plan that belongs above the first row: any that has changed, or of this order only those created since. */
+  function onTop(plan) {
+    const first = view.rows.get(body.firstElementChild?.dataset.key);
+    return view.sort === "updated" || !first || plan.created_at > first.plan.created_at;
   }
 
   /** True if rows can be inserted at the top without moving rows that the user reads or points at. */

@@ -58,6 +58,7 @@ export function timelineIn(place, { id, signal, compare, actions }) {
 
   /** Loads the turns that the stream missed. */
   async function catchUp() {
+    if (!entries.size) return; // still loading
     let last = Math.max(0, ...entries.keys());
     for (;;) {
       const { items, next } = await page(last);
