@@ -87,18 +87,21 @@ class FastTurn:
         if self._waiting is not None:
             self._waiting.cancel()
 
-    def _take(self) -> Generator[CrashPoint | asyncio.Future[Any], Any, bool]:
+    def _take(self) -> Generator[asyncio.Future[Any], Any, bool]:
         """Take the turn, step by step; returns whether it is done."""
         state, turn, bus = self._state, self._turn, self._state.host.bus
-        yield CrashPoint.TURN_HANDLE_BEFORE
+        if fault_injection.armed:
+            yield self._reach(CrashPoint.TURN_HANDLE_BEFORE)
         if run_synchronously(turn.run()) is not TurnOutcome.COMMIT:
             return False  # it has changed nothing
         if not state.may_stage(turn, turn.now):
             raise LookupError("the state machine is not in the store yet")
         self._lap("turn")
-        yield CrashPoint.TURN_HANDLE_AFTER
+        if fault_injection.armed:
+            yield self._reach(CrashPoint.TURN_HANDLE_AFTER)
         checkpoint = state.stage(turn, self._digest)
-        yield CrashPoint.TURN_COMMIT_BEFORE
+        if fault_injection.armed:
+            yield self._reach(CrashPoint.TURN_COMMIT_BEFORE)
         committing = bus.checkpoints.begin_commit(checkpoint)
         self._committing = True
         try:
@@ -110,36 +113,39 @@ class FastTurn:
         self._lap("commit")
         if not state.may_stage(turn, state.host.clock.time()):
             raise LookupError("the commit took days: the state machine has to be stored again")
-        yield CrashPoint.TURN_COMMIT_AFTER
+        if fault_injection.armed:
+            yield self._reach(CrashPoint.TURN_COMMIT_AFTER)
         if checkpoint.outbox:
-            yield CrashPoint.TURN_EMIT_BEFORE
+            if fault_injection.armed:
+                yield self._reach(CrashPoint.TURN_EMIT_BEFORE)
             sequences = yield bus.begin_emit(checkpoint.outbox)
             state.emitted_at(checkpoint.outbox, sequences)
             self._lap("emit")
-            yield CrashPoint.TURN_EMIT_AFTER
-        yield CrashPoint.TURN_ACK_BEFORE
+            if fault_injection.armed:
+                yield self._reach(CrashPoint.TURN_EMIT_AFTER)
+        if fault_injection.armed:
+            yield self._reach(CrashPoint.TURN_ACK_BEFORE)
         self.reports.add(Outcome(self.inbound.token, "done", 0.0))
         with suppress(Exception):
-            yield CrashPoint.TURN_ACK_AFTER
+            if fault_injection.armed:
+                yield self._reach(CrashPoint.TURN_ACK_AFTER)
         return True
+
+    def _reach(self, point: CrashPoint) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(fault_injection.reach(point, self._state.correlation_id))
 
     def _lap(self, stage: str) -> None:
         if self._laps is not None:
             self._laps.end(stage)
 
     def _resume(self, waited: asyncio.Future[Any] | None) -> None:
-        """Take the steps up to the next future. Crash points are futures where they are armed, and nothing else."""
+        """Take the steps up to the next future."""
         error = _error(waited) if waited is not None else None
         if self._ended is None:
             return  # stopped
         result = waited.result() if waited is not None and error is None else None
         try:
             step = self._steps.throw(error) if error is not None else self._steps.send(result)
-            while isinstance(step, CrashPoint):
-                if fault_injection.armed:
-                    step = asyncio.ensure_future(fault_injection.reach(step, self._state.correlation_id))
-                else:
-                    step = self._steps.send(None)
         except StopIteration as stopped:
             self._end(stopped.value)
         except (Exception, asyncio.CancelledError):  # the slow path runs into it again, and handles it

@@ -294,9 +294,12 @@ class TaskReader:
     async def _publish(self, request: EventEnvelope, response: Response) -> None:
         """Publish a response, retrying without limit; one that cannot be sent is replaced by a failure that says so."""
         try:
-            sending = None if fault_injection.armed else self._send_fast(response)
-            if sending is not None:
+            for _ in range(await self._copies(response)):
+                sending = self._send_fast(response)
+                if sending is None:
+                    break
                 await sending
+            else:
                 return
         except (PayloadTooLarge, InvalidEnvelope, InvalidSubject):
             pass  # raised again below, with the whole envelope
@@ -304,9 +307,8 @@ class TaskReader:
             logger.warning("retrying: %s", error, extra={"task": self._event_type})
             await asyncio.sleep(FIRST_PAUSE)
         event = response.to_envelope()
-        send = self._send_at_point if fault_injection.armed else self._send
         try:
-            await self._patiently(lambda: send(event))
+            await self._patiently(lambda: self._send(event))
         except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
             failure = self._executor.failure(request, TerminalError(f"the response cannot be sent: {error}"))
             if failure is not None:
@@ -327,12 +329,13 @@ class TaskReader:
     async def _send(self, response: EventEnvelope) -> None:
         await self._bus.publish(response, trace=TRACE.get())
 
-    async def _send_at_point(self, response: EventEnvelope) -> None:
-        copies = await fault_injection.reach(CrashPoint.WORKER_HANDLE_AFTER, response.id)
+    async def _copies(self, response: Response) -> int:
+        if not fault_injection.armed:
+            return 1
+        copies = await fault_injection.reach(CrashPoint.WORKER_HANDLE_AFTER, response.to_wire()["id"])
         if not copies:
             raise BusUnavailable("a crash point has lost the response")
-        for _ in range(copies):
-            await self._send(response)
+        return copies
 
     async def _patiently(self, act: Callable[[], Awaitable[None]]) -> None:
         await retrying(act, logger, first=FIRST_PAUSE, fields={"task": self._event_type})

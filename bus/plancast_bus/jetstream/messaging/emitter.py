@@ -79,13 +79,20 @@ class Emitter:
         return await self._emit_all(effects)
 
     def begin(self, effects: Sequence[Effect]) -> asyncio.Future[list[int]]:
-        """Start :meth:`emit`; a single event is sent at once."""
-        if not fault_injection.armed:
-            if len(effects) == 1 and type(effects[0]) is Publish:
-                return self._begin_publish(effects[0])
-            if len(effects) == 1 and type(effects[0]) is Respond:
-                return self._begin_respond(effects[0])
-        return asyncio.get_running_loop().create_task(self.emit(effects))
+        """Start :meth:`emit`; a single event is sent at once. A response that is stored already is an error here."""
+        if fault_injection.armed:
+            return asyncio.ensure_future(fault_injection.one_by_one(effects, self._begin_alone))
+        return self._begin(effects)
+
+    def _begin(self, effects: Sequence[Effect]) -> asyncio.Future[list[int]]:
+        if len(effects) == 1 and type(effects[0]) is Publish:
+            return self._begin_publish(effects[0])
+        if len(effects) == 1 and type(effects[0]) is Respond:
+            return self._begin_respond(effects[0])
+        return asyncio.get_running_loop().create_task(self._emit_all(effects))
+
+    async def _begin_alone(self, effect: Effect) -> int:
+        return (await self._begin((effect,)))[0]
 
     def _begin_publish(self, effect: Publish) -> asyncio.Future[list[int]]:
         return self._publisher.begin(effect.subject, *self._message(effect), _sequences)
