@@ -9,7 +9,7 @@ from benchmarks import fan_out, w1
 from plancast import App
 from plancast.settings import Settings
 from plancast_actors.hosting.plan_host import PlanHost
-from plancast_actors.hosting.protocol import Inbound
+from plancast_actors.plan_actors.protocol import Inbound
 from plancast_actors.workers.responses import make_response
 from plancast_bus.events.codec import decode
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

@@ -18,8 +18,8 @@ from benchmarks.passivation import Waiting, waiting_plans
 from benchmarks.processes import memory
 from benchmarks.rows import Row, Say, Scale, Sync
 from benchmarks.systems import durability
-from plancast_actors.hosting.activation import Activation
 from plancast_actors.hosting.plan_host import PlanHost
+from plancast_actors.plan_actors.activation import Activation
 from plancast_bus.jetstream.client.api import JetStreamApi
 from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.jetstream.client.request_reply import Requester

@@ -12,7 +12,7 @@ from plancast.settings import Settings
 from plancast.worker import TaskContext
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
-from plancast_actors.hosting.protocol import HostLost, HostPort, Inbound, Outcome
+from plancast_actors.plan_actors.protocol import HostLost, HostPort, Inbound, Outcome
 from plancast_actors.workers.runner import TaskRunner
 from simulation.adversary import Adversary, SimulatedBus
 from simulation.app import Refusals, make_worker
@@ -85,7 +85,7 @@ class SimulatedHost(HostPort):
         """Incarnation of the last call: the first call after its end fails, unless the loss goes unnoticed."""
 
     async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
-        """See :class:`plancast_actors.hosting.protocol.HostPort`."""
+        """See :class:`plancast_actors.plan_actors.protocol.HostPort`."""
         cluster = self.process.cluster
         await cluster.adversary.delay()
         self._stray(batch)
@@ -96,7 +96,7 @@ class SimulatedHost(HostPort):
         return outcomes
 
     async def incarnation(self) -> str:
-        """See :class:`plancast_actors.hosting.protocol.HostPort`."""
+        """See :class:`plancast_actors.plan_actors.protocol.HostPort`."""
         await self.process.cluster.adversary.delay()
         self._met = self.process.life
         if self._met is None or self._met.program is None:
@@ -104,7 +104,7 @@ class SimulatedHost(HostPort):
         return self._met.node
 
     async def recycle(self) -> None:
-        """See :class:`plancast_actors.hosting.protocol.HostPort`."""
+        """See :class:`plancast_actors.plan_actors.protocol.HostPort`."""
         self.process.kill()
         self.process.start()
 

@@ -30,7 +30,7 @@ _ENVELOPE = "plancast_bus.events.envelope"
 _PACKED = "plancast_bus.events.packed_maps"
 _STORED = "plancast.plan.serialization"
 _ENTRY = "plancast.turn.timeline_entry"
-_TURN = "plancast_actors.hosting.fast_path"
+_TURN = "plancast_actors.plan_actors.fast_path"
 _READER = "plancast_actors.workers.reader"
 _RESPONSES = "plancast_actors.workers.responses"
 
@@ -140,7 +140,7 @@ WAYS: dict[str, Way] = {
         "a task for each event",
         (
             _TURN,
-            "plancast_actors.hosting.plan_actor:PlanActor._fast_turn_ended",
+            "plancast_actors.plan_actors.plan_actor:PlanActor._fast_turn_ended",
             "plancast.turn.environment:TurnEnvironment.runs_itself",
             "plancast_bus.jetstream.stores.checkpoints:JetStreamCheckpoints.begin_commit",
             "plancast_bus.memory.checkpoints:MemoryCheckpoints.begin_commit",

@@ -13,8 +13,8 @@ from plancast.agents.registry import TTL_SECONDS
 from plancast.testing.environment import LocalHost
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
-from plancast_actors.hosting.protocol import HostPort
 from plancast_actors.liveness.registration import register_app
+from plancast_actors.plan_actors.protocol import HostPort
 from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.jetstream import connect
 from plancast_bus.jetstream.bus import JetStreamBus

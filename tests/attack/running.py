@@ -13,7 +13,7 @@ from plancast import App, Client, Planner, Settings, StateAction, StateConfig, S
 from plancast.client.handle import PlanHandle
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
-from plancast_actors.hosting.protocol import HostPort, Inbound, Outcome
+from plancast_actors.plan_actors.protocol import HostPort, Inbound, Outcome
 from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.ports.bus import DeadLetter
@@ -49,7 +49,7 @@ def app() -> App:
 
 
 class Here:
-    """A plan host in this process; see :class:`plancast_actors.hosting.protocol.HostPort`."""
+    """A plan host in this process; see :class:`plancast_actors.plan_actors.protocol.HostPort`."""
 
     def __init__(self, host: PlanHost) -> None:
         self.host = host

@@ -66,26 +66,26 @@ def frames(*functions: tuple[str, str]) -> FrameType:
 @pytest.mark.parametrize(
     ("functions", "stage"),
     [
-        ([("plancast_actors.hosting.slow_path", "_take"), ("plancast.turn.turn", "run")], stages.TURN),
+        ([("plancast_actors.plan_actors.slow_path", "_take"), ("plancast.turn.turn", "run")], stages.TURN),
         (
             [
-                ("plancast_actors.hosting.slow_path", "_take"),
+                ("plancast_actors.plan_actors.slow_path", "_take"),
                 ("plancast.state_machine.machine", "enter"),
                 ("json", "dumps"),
             ],
             stages.TURN,
         ),
-        ([("plancast_actors.hosting.activation", "commit"), ("nats.aio.client", "publish")], stages.COMMIT),
+        ([("plancast_actors.plan_actors.activation", "commit"), ("nats.aio.client", "publish")], stages.COMMIT),
         (
             [
-                ("plancast_actors.hosting.activation", "commit"),
+                ("plancast_actors.plan_actors.activation", "commit"),
                 ("plancast_bus.events.codec", "pack"),
                 ("msgpack", "packb"),
             ],
             "encode",
         ),
         (
-            [("plancast_actors.hosting.activation", "commit"), ("plancast_actors.hosting.activation", "emit")],
+            [("plancast_actors.plan_actors.activation", "commit"), ("plancast_actors.plan_actors.activation", "emit")],
             stages.EMIT,
         ),
         ([("nats.aio.client", "_read_loop"), ("nats.protocol.parser", "parse")], stages.BUS_IN),

@@ -6,7 +6,7 @@ from benchmarks.script import goal
 from benchmarks import parked, w3
 from plancast.settings import Settings
 from plancast_actors.hosting.plan_host import PlanHost
-from plancast_actors.hosting.protocol import Inbound
+from plancast_actors.plan_actors.protocol import Inbound
 from plancast_bus.memory import MemoryBus
 from plancast_bus.ports.effects import Respond
 

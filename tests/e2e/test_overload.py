@@ -18,7 +18,7 @@ from plancast.client.handle import PlanHandle
 from plancast.models.port import ReasonerPort, ReasonReply, ReasonRequest
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
-from plancast_actors.hosting.protocol import HostPort, Inbound, Outcome
+from plancast_actors.plan_actors.protocol import HostPort, Inbound, Outcome
 from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.errors import PublishRefused
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -36,7 +36,7 @@ async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 class Here:
-    """A plan host in this process; see :class:`plancast_actors.hosting.protocol.HostPort`."""
+    """A plan host in this process; see :class:`plancast_actors.plan_actors.protocol.HostPort`."""
 
     def __init__(self, host: PlanHost) -> None:
         self.host = host

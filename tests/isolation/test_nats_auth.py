@@ -23,7 +23,7 @@ from plancast.errors import PlanNotFound
 from plancast.settings import Settings
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
-from plancast_actors.hosting.protocol import HostPort
+from plancast_actors.plan_actors.protocol import HostPort
 from plancast_actors.workers.runner import TaskRunner, task_consumer
 from plancast_bus.errors import AccessDenied, BusUnavailable
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

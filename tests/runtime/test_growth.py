@@ -22,8 +22,8 @@ from plancast.tasks.registry import MAX_FINISHED_STEPS, TaskRegistry
 from plancast.tasks.spec import SpawnSpec
 from plancast.testing import ManualClock, PlancastTest
 from plancast.turn.timers import MAX_ALIASES
-from plancast_actors.hosting import services
 from plancast_actors.maintenance import stalled_plans
+from plancast_actors.plan_actors import services
 from plancast_bus.events.codec import unpack
 from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.ports.effects import Effect

@@ -24,7 +24,7 @@ from plancast.testing import MemoryBus, MemoryWorld, PlancastTest
 from plancast_actors.dispatch.host_link import HostLink
 from plancast_actors.dispatcher_options import DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
-from plancast_actors.hosting.protocol import Inbound, Outcome
+from plancast_actors.plan_actors.protocol import Inbound, Outcome
 
 PATIENCE = 20.0
 

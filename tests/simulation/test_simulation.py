@@ -15,11 +15,11 @@ from simulation.runner import run_seed
 
 from plancast.turn import autonomous, task_responses
 from plancast_actors.dispatch import host_link
-from plancast_actors.hosting import slow_path
-from plancast_actors.hosting.activation import Activation
 from plancast_actors.hosting.plan_host import PlanHost
-from plancast_actors.hosting.services import Emitted
-from plancast_actors.hosting.slow_path import SlowTurn
+from plancast_actors.plan_actors import slow_path
+from plancast_actors.plan_actors.activation import Activation
+from plancast_actors.plan_actors.services import Emitted
+from plancast_actors.plan_actors.slow_path import SlowTurn
 from plancast_bus.memory.checkpoints import PlanTable
 from simulation import (
     Fault,

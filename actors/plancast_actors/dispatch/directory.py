@@ -13,7 +13,7 @@ from plancast.settings import Settings
 from plancast_actors.dispatch.remote_host import RayHost
 from plancast_actors.hosting.actor import start_host
 from plancast_actors.hosting.connection import HostConnections
-from plancast_actors.hosting.protocol import HostPort
+from plancast_actors.plan_actors.protocol import HostPort
 from plancast_actors.ray.process import DEDICATED_PREFIX, Blueprint
 from plancast_bus.subjects import encode_token
 

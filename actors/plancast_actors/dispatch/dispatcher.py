@@ -12,7 +12,7 @@ from typing import Any
 from plancast_actors.dispatch.inflight import InFlight, InFlightEvent, Kind
 from plancast_actors.dispatch.router import HostDirectory, Router
 from plancast_actors.dispatcher_options import CONSUMER_PREFIX, DispatcherOptions, consumer_specs
-from plancast_actors.hosting.protocol import Inbound, Outcome
+from plancast_actors.plan_actors.protocol import Inbound, Outcome
 from plancast_actors.telemetry.samples import UNSAMPLED, Samples
 from plancast_bus import fault_injection
 from plancast_bus.errors import BusError, BusUnavailable

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from plancast_actors.dispatch.quarantine import Quarantine
 from plancast_actors.dispatcher_options import DispatcherOptions
-from plancast_actors.hosting.protocol import HostLost, HostPort, Inbound, Outcome, batch_delay
+from plancast_actors.plan_actors.protocol import HostLost, HostPort, Inbound, Outcome, batch_delay
 from plancast_bus import fault_injection
 from plancast_bus.fault_injection import CrashPoint
 

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from plancast_actors.hosting.protocol import Inbound, Outcome
+from plancast_actors.plan_actors.protocol import Inbound, Outcome
 
 SUSPECT = 2
 """Host losses after which an event that was in flight is dispatched alone."""

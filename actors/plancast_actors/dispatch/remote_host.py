@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import RayError
 
 from plancast_actors.hosting.connection import HostConnection, HostConnections
-from plancast_actors.hosting.protocol import HostLost, Inbound, Outcome
+from plancast_actors.plan_actors.protocol import HostLost, Inbound, Outcome
 from plancast_actors.ray.endpoint import FALLBACK_SECONDS
 from plancast_actors.rpc.client import Endpoint
 from plancast_actors.rpc.framing import pack, unpack
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class RayHost:
-    """A plan host in another process; implements :class:`plancast_actors.hosting.protocol.HostPort`.
+    """A plan host in another process; implements :class:`plancast_actors.plan_actors.protocol.HostPort`.
 
     Args:
         name: Of its Ray actor.
@@ -42,7 +42,7 @@ class RayHost:
         self._connecting = asyncio.Lock()
 
     async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
-        """Implement :meth:`plancast_actors.hosting.protocol.HostPort.exchange`."""
+        """Implement :meth:`plancast_actors.plan_actors.protocol.HostPort.exchange`."""
         if self._connection is not None:
             return await self._connection.exchange(dispatcher, batch, wait)
         with self._errors_as_lost():

@@ -11,7 +11,7 @@ from cachetools import LRUCache
 
 from plancast_actors.dispatch.host_link import HostLink
 from plancast_actors.dispatcher_options import DispatcherOptions
-from plancast_actors.hosting.protocol import HostPort, Outcome
+from plancast_actors.plan_actors.protocol import HostPort, Outcome
 from plancast_bus.errors import BusUnavailable, InvalidEnvelope, InvalidSubject
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import Bus, Delivery

@@ -1,1 +1,1 @@
-"""Plan hosts: mailboxes, turns, activation, commit and outbox of plan actors."""
+"""Plan hosts: the processes that hold plan actors, and their connections to dispatchers."""

@@ -15,7 +15,7 @@ from plancast.settings import Settings
 from plancast.telemetry import trace_export
 from plancast_actors.hosting.connection import host_server
 from plancast_actors.hosting.plan_host import PlanHost
-from plancast_actors.hosting.protocol import Inbound
+from plancast_actors.plan_actors.protocol import Inbound
 from plancast_actors.ray.endpoint import open_endpoint
 from plancast_actors.ray.process import Blueprint, Process, actor_options, open_bus
 from plancast_actors.reasoning.client import RayReasoner, wants_reasoners
@@ -64,7 +64,7 @@ class HostProcess(Process):
             yield reading
 
     async def exchange(self, dispatcher: str, packed: bytes, wait: bool) -> bytes:
-        """Implement :class:`~plancast_actors.hosting.protocol.HostPort` on bytes: pickling tuples costs more."""
+        """Implement :class:`~plancast_actors.plan_actors.protocol.HostPort` on bytes: pickling tuples costs more."""
         if not self._ready.done():
             await asyncio.shield(self._ready)
         batch = [Inbound(*each) for each in unpack(packed)]

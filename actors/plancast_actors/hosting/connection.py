@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from plancast_actors.hosting.protocol import HostLost, Inbound, Outcome
+from plancast_actors.plan_actors.protocol import HostLost, Inbound, Outcome
 from plancast_actors.rpc.client import Connection, ConnectionLost, Endpoint
 from plancast_actors.rpc.server import RpcServer
 
@@ -21,7 +21,7 @@ class HostConnection(Connection):
         self._name = name
 
     async def exchange(self, dispatcher: str, batch: list[Inbound], wait: bool) -> list[Outcome]:
-        """Implement :meth:`plancast_actors.hosting.protocol.HostPort.exchange`."""
+        """Implement :meth:`plancast_actors.plan_actors.protocol.HostPort.exchange`."""
         try:
             outcomes = await self.call("exchange", dispatcher, batch, wait)
         except ConnectionLost:
@@ -59,7 +59,7 @@ def host_server(exchange: Exchange, incarnation: str) -> RpcServer:
     """Make the server of a plan host. Outcomes of calls that are cancelled by a disconnect go to the next call.
 
     Args:
-        exchange: See :meth:`plancast_actors.hosting.protocol.HostPort.exchange`.
+        exchange: See :meth:`plancast_actors.plan_actors.protocol.HostPort.exchange`.
         incarnation: The host's.
     """
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from plancast.app import App
 from plancast.models.port import ReasonerPort
 from plancast.settings import Settings
-from plancast_actors.hosting.activation import Activation
-from plancast_actors.hosting.plan_actor import PlanActor
-from plancast_actors.hosting.protocol import Inbound, Outcome
-from plancast_actors.hosting.reports import REPORT_WAIT, REPORTS_SECONDS, Reports
-from plancast_actors.hosting.services import HostServices
 from plancast_actors.liveness.registration import Registration
+from plancast_actors.plan_actors.activation import Activation
+from plancast_actors.plan_actors.plan_actor import PlanActor
+from plancast_actors.plan_actors.protocol import Inbound, Outcome
+from plancast_actors.plan_actors.reports import REPORT_WAIT, REPORTS_SECONDS, Reports
+from plancast_actors.plan_actors.services import HostServices
 from plancast_bus.clock import Clock
 from plancast_bus.errors import InvalidSubject
 from plancast_bus.ports.bus import Bus

@@ -9,9 +9,9 @@ from opentelemetry.trace import Link, SpanKind
 
 from plancast.telemetry.tracing import Tracing, Work, link_to, processing
 from plancast.turn.turn import Turn
-from plancast_actors.hosting.activation import Activation
-from plancast_actors.hosting.protocol import Inbound
-from plancast_actors.hosting.services import HostServices
+from plancast_actors.plan_actors.activation import Activation
+from plancast_actors.plan_actors.protocol import Inbound
+from plancast_actors.plan_actors.services import HostServices
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.events.trace_context import read_trace, trace_id_of
 from plancast_bus.ports.checkpoints import Checkpoint

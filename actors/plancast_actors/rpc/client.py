@@ -22,7 +22,7 @@ class Endpoint:
     """Address and secret of a process that accepts direct connections; sent through Ray."""
 
     incarnation: str
-    """See :meth:`plancast_actors.hosting.protocol.HostPort.incarnation`; empty for processes without state."""
+    """See :meth:`plancast_actors.plan_actors.protocol.HostPort.incarnation`; empty for processes without state."""
     address: str
     port: int
     secret: bytes = field(repr=False)

@@ -14,9 +14,9 @@ from plancast.client.handle import PlanHandle
 from plancast.settings import Settings
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
-from plancast_actors.hosting.protocol import HostLost, HostPort, Inbound, Outcome
 from plancast_actors.liveness.registration import register_app
 from plancast_actors.maintenance.stalled_plans import Sweeper
+from plancast_actors.plan_actors.protocol import HostLost, HostPort, Inbound, Outcome
 from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.clock import Clock, ManualClock, SystemClock
 from plancast_bus.memory import MemoryBus, MemoryWorld

@@ -11,7 +11,7 @@ import pytest
 from plancast import App, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
 from plancast.testing import PlancastTest
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
-from plancast_actors.hosting.protocol import HostLost, Inbound, Outcome
+from plancast_actors.plan_actors.protocol import HostLost, Inbound, Outcome
 from plancast_bus.clock import ManualClock
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.events import codec

@@ -28,8 +28,8 @@ from plancast_actors.dispatch import quarantine as quarantine_module
 from plancast_actors.dispatch.host_link import HostLink
 from plancast_actors.dispatch.quarantine import PHASE, Quarantine
 from plancast_actors.dispatcher_options import DispatcherOptions
-from plancast_actors.hosting.protocol import HostLost, Inbound, Outcome
-from plancast_actors.hosting.slow_path import SlowTurn
+from plancast_actors.plan_actors.protocol import HostLost, Inbound, Outcome
+from plancast_actors.plan_actors.slow_path import SlowTurn
 from plancast_actors.workers import reader
 from plancast_actors.workers.delivery_record import TRUSTED
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -182,7 +182,7 @@ def test_dispatchers_that_share_hosts_try_their_suspects_in_turn() -> None:
 
 
 class Frail:
-    """A host that is lost in its first two incarnations; see :class:`plancast_actors.hosting.protocol.HostPort`."""
+    """A host that is lost in its first two incarnations; see :class:`plancast_actors.plan_actors.protocol.HostPort`."""
 
     def __init__(self) -> None:
         self.lives = 0

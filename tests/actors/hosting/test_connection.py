@@ -20,7 +20,7 @@ import uvloop
 from plancast_actors.dispatch import remote_host
 from plancast_actors.dispatch.remote_host import RayHost
 from plancast_actors.hosting.connection import HostConnection, HostConnections, host_server
-from plancast_actors.hosting.protocol import HostLost, Inbound, Outcome
+from plancast_actors.plan_actors.protocol import HostLost, Inbound, Outcome
 from plancast_actors.rpc import framing
 from plancast_actors.rpc import server as rpc_server
 from plancast_actors.rpc.client import Endpoint

@@ -16,8 +16,8 @@ from pydantic import SecretStr
 from plancast import App, Client, PlanHandle, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
-from plancast_actors.hosting.protocol import HostPort
 from plancast_actors.maintenance.machine_gc import MachineCollector
+from plancast_actors.plan_actors.protocol import HostPort
 from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.errors import UnreadableCheckpoint
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

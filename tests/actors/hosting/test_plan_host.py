@@ -14,8 +14,8 @@ from plancast.agents.definitions import AgentDefinition, EventDefinition
 from plancast.agents.registry import AgentRegistry
 from plancast.testing import PlancastTest
 from plancast_actors.hosting.plan_host import PlanHost
-from plancast_actors.hosting.protocol import Inbound, Outcome
 from plancast_actors.liveness.registration import deregister_app
+from plancast_actors.plan_actors.protocol import Inbound, Outcome
 from plancast_bus.clock import ManualClock
 from plancast_bus.errors import BusUnavailable, PublishRefused
 from plancast_bus.events import codec

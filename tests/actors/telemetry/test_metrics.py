@@ -20,7 +20,7 @@ from plancast.planners.decision_tree.steps import CallToolStep, FinishStep
 from plancast.settings import ReasonerSettings
 from plancast.testing import PlancastTest
 from plancast_actors.hosting.plan_host import PlanHost
-from plancast_actors.hosting.protocol import Inbound
+from plancast_actors.plan_actors.protocol import Inbound
 from plancast_actors.reasoning import pool as reasoner_pool
 from plancast_actors.reasoning.pool import ReasonerPool
 from plancast_actors.reasoning.serialization import pack_request

@@ -17,8 +17,8 @@ from plancast.console.server import ConsoleServer
 from plancast.testing.environment import LocalHost
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
-from plancast_actors.hosting.protocol import HostPort
 from plancast_actors.liveness.registration import register_app
+from plancast_actors.plan_actors.protocol import HostPort
 from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.jetstream import JetStreamBus, connect
 

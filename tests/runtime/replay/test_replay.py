@@ -353,7 +353,7 @@ class Answers:
 
 def with_model(monkeypatch: pytest.MonkeyPatch, *answers: str) -> Answers:
     model = Answers(*answers)
-    monkeypatch.setattr("plancast_actors.hosting.parking.in_process_reasoner", lambda: model)
+    monkeypatch.setattr("plancast_actors.plan_actors.parking.in_process_reasoner", lambda: model)
     return model
 
 

@@ -23,7 +23,7 @@ from plancast.settings import Settings, TelemetrySettings
 from plancast.telemetry.logging import LOG_CONTEXT, MAX_CHARS, FieldFormatter, JsonFormatter
 from plancast.terminal import logging as logs
 from plancast.testing import PlancastTest
-from plancast_actors.hosting.protocol import Inbound
+from plancast_actors.plan_actors.protocol import Inbound
 from plancast_actors.telemetry import logging as actor_logs
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 

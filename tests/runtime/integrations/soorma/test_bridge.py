@@ -26,8 +26,8 @@ from plancast.integrations.soorma.workers import SoormaTasks
 from plancast.settings import Settings
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
-from plancast_actors.hosting.protocol import HostPort
 from plancast_actors.liveness.registration import register_app
+from plancast_actors.plan_actors.protocol import HostPort
 from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.errors import PublishRefused
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from plancast_actors.hosting.protocol import Inbound
+from plancast_actors.plan_actors.protocol import Inbound
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
 from plancast_bus.events.codec import MSGPACK_TYPE, decode, decode_packed
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, check_name

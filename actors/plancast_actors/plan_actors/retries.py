@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cachetools import LRUCache
 
-from plancast_actors.hosting.protocol import Inbound
+from plancast_actors.plan_actors.protocol import Inbound
 
 _MAX_REMEMBERED = 100_000
 _Key = tuple[str, int]

@@ -16,9 +16,9 @@ from plancast.plan_tree import KEPT_SECONDS, Place
 from plancast.telemetry.logging import LOG_CONTEXT, event_fields
 from plancast.telemetry.redaction import redact
 from plancast.turn.turn import Turn, TurnOutcome
-from plancast_actors.hosting.activation import EXPIRED, Activation, digest_of
-from plancast_actors.hosting.backlog import Backlog
-from plancast_actors.hosting.protocol import Inbound, Outcome
+from plancast_actors.plan_actors.activation import EXPIRED, Activation, digest_of
+from plancast_actors.plan_actors.backlog import Backlog
+from plancast_actors.plan_actors.protocol import Inbound, Outcome
 from plancast_actors.telemetry.samples import laps_of
 from plancast_bus import fault_injection
 from plancast_bus.errors import BusUnavailable, CommitConflict, InvalidEnvelope, PayloadTooLarge

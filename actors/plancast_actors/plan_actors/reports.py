@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from plancast_actors.hosting.protocol import Outcome, batch_delay
+from plancast_actors.plan_actors.protocol import Outcome, batch_delay
 
 REPORTS_SECONDS = 600.0
 """Seconds after which the outcomes of a dispatcher that does not call are dropped; dispatchers call every second."""

@@ -1,8 +1,8 @@
 """FastTurn: a turn that runs no code of the app, taken by callbacks instead of a task.
 
 A state machine's turn waits only for the acknowledgements of its commit and of its effects. This module handles the
-successful case; anything else goes to :mod:`plancast_actors.hosting.slow_path`, which starts from the checkpoint and
-finds there how far the fast turn came. Crash points are passed here as on the slow path.
+successful case; anything else goes to :mod:`plancast_actors.plan_actors.slow_path`, which starts from the checkpoint
+and finds there how far the fast turn came. Crash points are passed here as on the slow path.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from plancast.turn.turn import Turn, TurnOutcome
-from plancast_actors.hosting.activation import Activation, digest_of
-from plancast_actors.hosting.protocol import Inbound, Outcome
-from plancast_actors.hosting.reports import Reports
+from plancast_actors.plan_actors.activation import Activation, digest_of
+from plancast_actors.plan_actors.protocol import Inbound, Outcome
+from plancast_actors.plan_actors.reports import Reports
 from plancast_actors.telemetry.samples import Laps, laps_of
 from plancast_bus import fault_injection
 from plancast_bus.errors import CommitConflict

@@ -11,8 +11,8 @@ import pytest
 
 from plancast import App, Planner, StateAction, StateConfig, StateTransition, Worker
 from plancast.testing import PlancastTest
-from plancast_actors.hosting.fast_path import FastTurn
-from plancast_actors.hosting.slow_path import SlowTurn
+from plancast_actors.plan_actors.fast_path import FastTurn
+from plancast_actors.plan_actors.slow_path import SlowTurn
 from plancast_bus import fault_injection
 from plancast_bus.fault_injection import CrashPoint
 

@@ -15,10 +15,10 @@ from plancast.plan.serialization import pack_state
 from plancast.state_machine.machine import Machine
 from plancast.turn.serialization_check import packed_and_checked
 from plancast.turn.turn import Turn
-from plancast_actors.hosting.outbox_recovery import unsent_effects
-from plancast_actors.hosting.protocol import Inbound
-from plancast_actors.hosting.services import Emitted, HostServices
 from plancast_actors.maintenance.machine_gc import is_recent
+from plancast_actors.plan_actors.outbox_recovery import unsent_effects
+from plancast_actors.plan_actors.protocol import Inbound
+from plancast_actors.plan_actors.services import Emitted, HostServices
 from plancast_actors.telemetry.samples import Laps
 from plancast_bus import fault_injection
 from plancast_bus.errors import BusUnavailable, PublishRefused

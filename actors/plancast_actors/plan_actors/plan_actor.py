@@ -11,12 +11,12 @@ from plancast.app_code import contained
 from plancast.errors import HandlerAborted, TerminalError
 from plancast.plan.control_events import CANCEL, cancel_reason
 from plancast.turn.turn import Turn, TurnOutcome
-from plancast_actors.hosting.activation import Activation
-from plancast_actors.hosting.fast_path import FastTurn
-from plancast_actors.hosting.parking import PARK
-from plancast_actors.hosting.protocol import Inbound, Outcome
-from plancast_actors.hosting.reports import Reports
-from plancast_actors.hosting.slow_path import Interrupted, SlowTurn, UndecodableEvent
+from plancast_actors.plan_actors.activation import Activation
+from plancast_actors.plan_actors.fast_path import FastTurn
+from plancast_actors.plan_actors.parking import PARK
+from plancast_actors.plan_actors.protocol import Inbound, Outcome
+from plancast_actors.plan_actors.reports import Reports
+from plancast_actors.plan_actors.slow_path import Interrupted, SlowTurn, UndecodableEvent
 from plancast_bus import fault_injection
 from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

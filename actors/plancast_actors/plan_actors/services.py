@@ -20,10 +20,10 @@ from plancast.settings import Settings
 from plancast.state_machine.machine import Machine
 from plancast.turn.turn import TurnEnvironment
 from plancast_actors.dead_letters import DeadLetterWriter
-from plancast_actors.hosting.event_decoder import EventDecoder
-from plancast_actors.hosting.parking import ParkingReasoner
-from plancast_actors.hosting.retries import Retries
 from plancast_actors.maintenance.machine_gc import is_recent
+from plancast_actors.plan_actors.event_decoder import EventDecoder
+from plancast_actors.plan_actors.parking import ParkingReasoner
+from plancast_actors.plan_actors.retries import Retries
 from plancast_actors.telemetry.samples import Samples
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.events.envelope import EventTopic

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plancast_actors.hosting.protocol import Inbound
+from plancast_actors.plan_actors.protocol import Inbound
 from plancast_bus.ports.bus import Bus, Delivery
 from plancast_bus.topics import TOPICS
 

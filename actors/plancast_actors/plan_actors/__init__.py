@@ -1,0 +1,1 @@
+"""Plan actors: the mailbox, turns, commits and outbox of each plan."""
