@@ -22,7 +22,7 @@ from benchmarks.ways.run import SIZES
 from benchmarks.ways.switches import FOLDER, WAY
 
 SITE = ROOT / "benchmarks" / "ways" / "site"
-FIGURES = ("plans_per_second", "p50_ms", "p99_ms", "cpu_ms")
+FIGURES = ("plans_per_second", "p50_ms", "p99_ms", "process_ms", "cpu_ms")
 TAIL = 20
 """Lines of a failed run's output that its error message quotes."""
 State = Literal["on", "off"]

@@ -1,4 +1,7 @@
-"""Runs W1, one plan alone and W4 once, and writes the figures into a file; the environment says which way is off."""
+"""Runs W1, W1 in one process, one plan alone and W4 once, and writes the figures into a file.
+
+The environment says which way is off.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,9 @@ from benchmarks.systems import SYSTEMS
 from benchmarks.waiting import SIZES as W4_SIZES
 from benchmarks.waiting import Size as W4Size
 from benchmarks.waiting import measure_size
+from benchmarks.ways.one_process import least_cpu
 
-MEASURES = ("w1", "w5", "w4")
+MEASURES = ("w1", "cpu", "w5", "w4")
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class Size:
     """Plans of W1 at once,"""
     times: int = 3
     """so many times in a row."""
+    rounds: int = 8
+    """Rounds of a quarter as many plans in one process."""
     alone: int = 300
     """Plans one after the other."""
     warm_up: int = 200
@@ -39,11 +45,14 @@ class Size:
     w4: W4Size = field(default_factory=lambda: W4Size(200, reasoners=2, others=500, seconds=15.0, most_seconds=30.0))
 
 
-SIZES = {"full": Size(), "quick": Size(20, 1, 10, 20, W4_SIZES["quick"])}
+SIZES = {"full": Size(), "quick": Size(20, 1, 1, 10, 20, W4_SIZES["quick"])}
 
 
 async def measure(size: Size, sync: Sync, measures: Collection[str]) -> dict[str, float]:
-    """Run once; return ``plans_per_second`` and ``cpu_ms`` of W1, ``p50_ms`` of W5, and ``p99_ms`` of W4's other plans.
+    """Run once; return the figures of the measures.
+
+    ``plans_per_second`` and ``cpu_ms`` of W1, ``process_ms`` of W1 in one process, ``p50_ms`` of W5, and ``p99_ms`` of
+    W4's other plans.
 
     Raises:
         BenchmarkFailed: a plan did not complete, or completed twice.
@@ -51,6 +60,8 @@ async def measure(size: Size, sync: Sync, measures: Collection[str]) -> dict[str
     found: dict[str, float] = {}
     if not {"w1", "w5"}.isdisjoint(measures):
         found |= await _w1_and_w5(size, sync, measures)
+    if "cpu" in measures:
+        found["process_ms"] = await least_cpu(size.plans // 4, size.rounds)
     if "w4" in measures:
         found["p99_ms"] = (await measure_size(size.w4, sync)).beside.percentile_ms(99)
     return {name: round(value, 3) for name, value in found.items()}
