@@ -1,6 +1,7 @@
 """Fixtures of all tests, and how the suite is run: which tests share a process, and what does not depend on speed."""
 
 import gc
+import logging
 import os
 import tempfile
 from collections.abc import Generator, Iterator
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from plancast.telemetry.logging import FieldFormatter
 from plancast_bus.nats_server.process import NatsServer
 
 ONE_PROCESS = ("tests/e2e/",)
@@ -61,6 +63,15 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: not item.nodeid.startswith(ONE_PROCESS))
+
+
+@pytest.fixture(autouse=True)
+def _no_handlers_of_commands() -> Iterator[None]:
+    """Remove the log handler of a command that a test has run: it writes to the stderr of that test."""
+    yield
+    root = logging.getLogger()
+    for each in [each for each in root.handlers if isinstance(each.formatter, FieldFormatter)]:
+        root.removeHandler(each)
 
 
 @pytest.fixture(scope="session")
