@@ -70,7 +70,7 @@ def declare_planner(planner: Planner, app: str) -> Declaration:
         agent_id=f"{planner.name}@{app}",
         name=planner.name,
         consumes=[*goals, *planner.config.events_consumed],
-        produces=[*planner.config.events_produced, *planner.expected],
+        produces=planner.config.events_produced,
         description=planner.description,
     )
     taken = [

@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 from plancast.errors import InvalidApp
 from plancast.json_values.normalize import plain
 from plancast.json_values.schemas import Schema, checked_schema
+from plancast.state_machine.machine import base_of
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.subjects import check_event_type
 
@@ -73,6 +74,12 @@ class EventDefinition:
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """Create a definition from `to_dict`; unknown fields, of later versions, are ignored."""
         return _read(cls, fields, {*cls.__dataclass_fields__, "event_name"})
+
+
+def response_event_of(event_type: str, definition: EventDefinition | None) -> str:
+    """The event that answers a request which names none: the declared one, else ``<base>.completed``."""
+    declared = definition.response_event if definition is not None else None
+    return declared or f"{base_of(event_type) or event_type}.completed"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
-from plancast.agents.definitions import EventDefinition
+from plancast.agents.definitions import EventDefinition, response_event_of
 from plancast.decisions.actions import (
     AwaitAction,
     CompleteAction,
@@ -21,7 +21,6 @@ from plancast.errors import InvalidDecision
 from plancast.plan.context import PlanContext
 from plancast.plan.record import WAIT_TIMEOUT, WAITING_FOR, tasks_of
 from plancast.plan.requests import WAIT, Request
-from plancast.state_machine.machine import base_of
 from plancast.tasks.model import GroupState, Task, TaskState
 from plancast.tasks.registry import TaskRegistry
 from plancast.tasks.spec import SpawnSpec
@@ -92,8 +91,7 @@ class _Executor:
         """Publish an event, on the topic of requests with a response event; returns its id."""
         response_event = action.response_event
         if action.topic == EventTopic.ACTION_REQUESTS and not response_event:
-            base = base_of(action.event_type) or action.event_type
-            response_event = self._declared_response(action.event_type) or f"{base}.completed"
+            response_event = response_event_of(action.event_type, self._definitions.get(action.event_type))
         return await self._send(action.event_type, action.data, str(action.topic), response_event)
 
     async def complete(self, action: CompleteAction, decision: PlannerDecision) -> None:

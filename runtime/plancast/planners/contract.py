@@ -176,6 +176,8 @@ class RunContext:
     """The goal's data."""
     goal_event: str = ""
     """The goal's event type."""
+    response_event: str = ""
+    """The event of the plan's final response, where the requester has named one."""
     plan_id: str = ""
     """The plan's id; by default the run's."""
     current_state: str = ""

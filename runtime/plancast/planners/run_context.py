@@ -30,6 +30,7 @@ async def build_run(context: Any, plan: Any, **fields: Any) -> RunContext:
         "run_id": _text(plan, "plan_id"),
         "goal": _mapping(getattr(plan, "goal_data", None)),
         "goal_event": _text(plan, "goal_event"),
+        "response_event": _text(plan, "response_event"),
         "current_state": _text(plan, "current_state"),
         "results": _mapping(getattr(plan, "results", None)),
         "events": await publishable_events(context) or (),
@@ -72,7 +73,7 @@ async def run_of_handler(
         run_id=plan_id or _text(plan, "plan_id"),
         trigger=trigger_of(trigger),
         agents=agents,
-        expected={**answers, **expected},
+        expected={**answers, **_declared(context), **expected},
         budget=budget_of(plan, max_actions=None if plan is None else max_actions),
         custom_context=custom_context,
     )
@@ -82,6 +83,12 @@ def plan_of(context: Any) -> Any:
     """The plan of the context's turn; None outside a turn."""
     turn = context.turn if isinstance(context, PlatformContext) else None
     return getattr(turn, "plan", None)
+
+
+def _declared(context: Any) -> Mapping[str, str]:
+    """The events that planners of the turn's app expect from people; none outside a turn."""
+    turn = context.turn if isinstance(context, PlatformContext) else None
+    return _mapping(getattr(getattr(turn, "environment", None), "expected", None))
 
 
 def trigger_of(trigger: Any) -> TrajectoryEntry:

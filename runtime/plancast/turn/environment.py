@@ -66,7 +66,7 @@ class TurnEnvironment:
         app = self.app
         deciders = {(each.name, version_of(each)): each for each in app.deciders()}
         expected: dict[str, str] = {}
-        for each in (*deciders.values(), *app.planners):
+        for each in (*deciders.values(), *app.retiring, *app.planners):
             expected |= getattr(each, "expected", {})
         for name, value in {
             "goals": app.goals,

@@ -884,7 +884,7 @@ async def test_hosts_keep_the_app_and_its_planners_registered() -> None:
         await bench.clock.advance(100)
         await hosts[0].stop()
         await bench.clock.advance(100)
-        agent = AgentDefinition("p@app", "p", ("x.goal",), ("work.requested", "invoice.paid"), "Works twice.")
+        agent = AgentDefinition("p@app", "p", ("x.goal",), ("work.requested",), "Works twice.")
         assert await registry.agents() == [agent]
         assert await registry.discover() == [
             EventDefinition("invoice.paid", EventTopic.PLAN_EVENTS, "Somebody has paid."),

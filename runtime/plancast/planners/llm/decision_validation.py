@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from plancast.agents.definitions import EventDefinition
+from plancast.agents.definitions import EventDefinition, response_event_of
 from plancast.decisions.actions import (
     AwaitAction,
     DelegateAction,
@@ -74,6 +74,7 @@ def action_faults(action: PlannerAction, run: RunContext, where: str) -> list[st
 def _publish_faults(action: PublishAction, run: RunContext, where: str) -> Iterator[str]:
     yield from _reserved(action.event_type, f"{where}.event_type")
     yield from _reserved(action.response_event or "", f"{where}.response_event")
+    yield from _response_faults(action, run, where)
     definition = _definition(run, action.event_type)
     if definition is None:
         available = _listed([event.event_type for event in run.events])
@@ -82,6 +83,28 @@ def _publish_faults(action: PublishAction, run: RunContext, where: str) -> Itera
     if "topic" in action.model_fields_set and action.topic != definition.topic:
         yield f"{where}.topic: got {str(action.topic)!r}, allowed: {str(definition.topic)!r}, or nothing"
     yield from _payload_faults(definition, action.data, f"{where}.data")
+
+
+def _response_faults(action: PublishAction, run: RunContext, where: str) -> Iterator[str]:
+    """A response event under which others send: the answer would pass as their event."""
+    if not action.response_event:
+        return
+    own = response_event_of(action.event_type, _definition(run, action.event_type))
+    if action.response_event == own:
+        return
+    taken = _events_of_others(action.event_type, run) - {own, failed_event(own)}
+    if taken.intersection((action.response_event, failed_event(action.response_event))):
+        yield (
+            f"{where}.response_event: got {action.response_event!r}, which a person or another agent sends, "
+            f"allowed: {own!r}, a name that nothing else has, or nothing"
+        )
+
+
+def _events_of_others(event_type: str, run: RunContext) -> set[str]:
+    """Events of people, open requests, agents that do not take this event, and the plan itself."""
+    produced = {event for agent in run.agents if event_type not in agent.consumes for event in agent.produces}
+    final = f"{run.goal_event}.completed"
+    return {*run.expected, *produced, run.response_event, final, failed_event(final)}
 
 
 def _payload_faults(definition: EventDefinition, data: Any, where: str) -> Iterator[str]:

@@ -54,7 +54,7 @@ SEARCH = EventDefinition(
 FACT = EventDefinition("order.noted", topic="business-facts")
 AGENTS = [
     AgentDefinition("w1", "searcher", ["web.search"], ["web.search.completed"]),
-    AgentDefinition("p1", "compliance", ["compliance.goal"], ["compliance.goal.completed"]),
+    AgentDefinition("p1", "compliance", ["compliance.goal"], ["compliance.goal.completed", "compliance.goal.failed"]),
 ]
 EXPECTED = {"approval.granted": "a manager's approval"}
 
@@ -79,6 +79,7 @@ def run(**fields: Any) -> RunContext:
         "run_id": "plan-1",
         "goal": {"topic": "tides"},
         "goal_event": "research.goal",
+        "response_event": "research.done",
         "current_state": "start",
         "trigger": TrajectoryEntry(revision=3, type="research.goal", data={"topic": "tides"}),
         "events": [SEARCH, FACT],
@@ -158,6 +159,33 @@ BAD = [
         "next_action.response_event: got 'plan.failed'",
     ),
     (
+        answer("publish", event_type="web.search", data={"query": "x"}, response_event="web search"),
+        "next_action.response_event: got 'web search', allowed: dot separated tokens",
+    ),
+    *[
+        (
+            answer("publish", event_type="web.search", data={"query": "x"}, response_event=name),
+            f"next_action.response_event: got '{name}', which a person or another agent sends, "
+            "allowed: 'web.search.completed', a name that nothing else has, or nothing",
+        )
+        for name in (
+            "approval.granted",
+            "compliance.goal.completed",
+            "compliance.goal.asked",  # whose failure is compliance.goal.failed
+            "research.goal.completed",
+            "research.goal.failed",
+            "research.done",
+        )
+    ],
+    (
+        answer("parallel", branches=[answer()["next_action"], {**answer()["next_action"], "response_event": "a b"}]),
+        "next_action.branches[1].response_event: got 'a b'",
+    ),
+    (
+        answer("wait", reason="r", expected_event="approval granted"),
+        "next_action.expected_event: got 'approval granted'",
+    ),
+    (
         answer("parallel", branches=[answer()["next_action"], {"action": "publish", "event_type": "no.such"}]),
         "next_action.branches[1].event_type: Event 'no.such' not in Registry",
     ),
@@ -196,6 +224,16 @@ async def test_an_answer_that_cannot_be_used_is_sent_back_with_the_fault(
     decision = await planner(server).next(run(tasks=tasks))
     assert isinstance(decision.next_action, CompleteAction)
     assert fault in server.requests[1].last
+
+
+@pytest.mark.parametrize("name", ["web.search.completed", "web.search.second", "tides.found", None])
+async def test_an_answer_may_have_its_declared_name_or_one_of_its_own(server: ModelServer, name: str | None) -> None:
+    searched = answer("publish", event_type="web.search", data={"query": "x"}, response_event=name)
+    server.add(searched)
+    outstanding = EXPECTED | {"web.search.completed": "the answer to web.search"}
+    decision = await planner(server).next(run(expected=outstanding))
+    assert isinstance(decision.next_action, PublishAction)
+    assert (decision.next_action.response_event, server.count) == (name, 1)
 
 
 async def test_exhausted_repairs_raise_with_the_whole_exchange(server: ModelServer) -> None:
