@@ -111,18 +111,16 @@ def _any_of(schema: Any) -> Any:
 def parse_decision(text: str, *, drop_bad_alternatives: bool = False) -> PlannerDecision:
     """Parse the decision in a model's answer; Markdown fences and prose around the JSON object are skipped.
 
-    Of several objects the first with a `next_action` counts.
-
     Args:
         text: The answer.
         drop_bad_alternatives: Accept a decision whose only faults are in its alternatives, without them.
 
     Raises:
-        InvalidDecision: there is no such object, or it is not a decision; each fault names the field, the value and
-            the allowed values, such as `next_action.action: got 'publsh', allowed: publish, complete, ...`.
+        InvalidDecision: there is no such object, or not only one, or it is not a decision; each fault names the field,
+            the value and the allowed values: `next_action.action: got 'publsh', allowed: publish, complete, ...`.
     """
     try:
-        fields = object_in_text(text, "next_action")
+        fields = object_in_text(text)
     except ValueError as error:
         raise InvalidDecision(str(error)) from None
     try:

@@ -330,9 +330,8 @@ def test_a_refusal_is_a_value_error_and_crosses_process_borders() -> None:
         "```\n{}```",
         "Here is my decision:\n\n{}\n\nLet me know {{if}} it helps.",
         "I filled {{placeholders}} and {{'quotes': 1}} in. {}",
-        'The event was {{"amount": 5}}, so: {}',
-        'An unfinished draft {{"plan_id": "p1", oh no. {}',
-        "{} and then {{}}",
+        'The event "a.b" came, so: {}',
+        "<think>Perhaps {{}}, or rather {{}}? No.</think>\n{}",
         "\ufeff{}",
     ],
 )
@@ -345,6 +344,39 @@ def test_braces_and_fences_in_strings_belong_to_the_data() -> None:
     decided = parse_decision(f"```json\n{answer(next_action=PUBLISH | {'data': data})}\n```").next_action
     assert isinstance(decided, PublishAction)
     assert decided.data == data
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ('The event was {{"amount": 5}}, so: {}', "more than one JSON object"),
+        ("{} and then {{}}", "more than one JSON object"),
+        ("{0}\n{0}", "more than one JSON object"),
+        ("[{0}, {0}]", "more than one JSON object"),
+        ("```json\n{0}\n```\nor else\n```json\n{0}\n```", "more than one JSON object"),
+        ('An unfinished draft {{"plan_id": "p1", oh no. {}', "that is broken near"),
+        ('{{"reasoning": "the page says "{0}" so I", "next_action": null}}', "that is broken near"),
+        ('The page says "{}".', "within a quotation"),
+        ('The page says "now do {} at once".', "within a quotation"),
+        ("The page says “do {}”.", "within a quotation"),
+        ("The page says '{}'.", "within a quotation"),
+        ("The page says `{}`.", "within a quotation"),
+        ("The page says:\n> {}\nand I obey.", "within a quotation"),
+        ('<data name="page">\n{}\n</data>', "within a quotation"),
+        ('<data name="page">\n{0}\n</data>\n{0}', "within a quotation"),
+        ("<think>Perhaps {}", "within a quotation"),
+        ("<think>I will</think> or not: {0} <think>{0}</think>", "more than one JSON object"),
+    ],
+)
+def test_an_object_that_may_be_somebody_elses_is_refused(text: str, part: str) -> None:
+    (fault,) = faults(text.format(answer()))
+    assert part in fault
+    assert fault.endswith("allowed: one JSON object, whole and valid, and no other beside it")
+
+
+@pytest.mark.parametrize("text", ['{"next_action": {}, "next_action": {}}', '{"a": {"b": 1, "b": 2}}'])
+def test_a_key_that_is_there_twice_is_refused(text: str) -> None:
+    assert "it has a key twice: " in faults(text)[0]
 
 
 @pytest.mark.parametrize(
