@@ -4,10 +4,12 @@ The fields are those of seed 004, with PARALLEL and AWAIT besides. The docstring
 the JSON schema, and so into prompts: they are written for models to read. Data in actions is read-only.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic_core import PydanticUseDefault
 
 from plancast.json_values.limits import FrozenDict, freeze, shown
 from plancast.json_values.model import Data, Name, NullIsDefault, PlannerValue, Text
@@ -51,6 +53,24 @@ class PauseReason(StrEnum):
     CONSTRAINTS_CONFLICT = "constraints_conflict"
 
 
+STORED: Final[dict[str, Any]] = {"stored": True}
+"""Validation context of stored decisions: earlier versions took any JSON as a result."""
+
+
+def _object(value: Any, info: ValidationInfo) -> Any:
+    if info.context is not STORED and not (value is None or isinstance(value, (Mapping, BaseModel))):
+        raise ValueError(f"got {shown(value)}, allowed: an object")
+    return value
+
+
+def _null_is_the_specs(value: Any, info: ValidationInfo) -> Any:
+    if value is None and info.data.get("spec") is None:
+        raise ValueError("got nothing, allowed: an object; it is required without a spec")
+    if value is None:
+        raise PydanticUseDefault
+    return value
+
+
 def _not_keyed(value: Any) -> Any:
     if value == "keyed":
         raise ValueError("got 'keyed', which is reserved and does not exist yet, allowed: all, first_success, n")
@@ -78,7 +98,9 @@ class CompleteAction(PlannerValue):
 
     _wanted: ClassVar = ("result",)
     action: Literal[PlanAction.COMPLETE] = PlanAction.COMPLETE
-    result: Annotated[Any, AfterValidator(freeze), Field(json_schema_extra={"type": ["object", "null"]})] = None
+    result: Annotated[
+        Any, AfterValidator(_object), AfterValidator(freeze), Field(json_schema_extra={"type": ["object", "null"]})
+    ] = None
     """The final result for the requester: an object. Required when the reason is goal."""
     reason: Annotated[FinishReason, NullIsDefault] = FinishReason.GOAL
     """Why the plan ends: goal when the goal is reached."""
@@ -88,8 +110,8 @@ class CompleteAction(PlannerValue):
     """Why the plan ends now."""
 
     @model_validator(mode="after")
-    def _goal_has_result(self) -> Self:
-        if self.reason is FinishReason.GOAL and "result" not in self.model_fields_set:
+    def _goal_has_result(self, info: ValidationInfo) -> Self:
+        if self.reason is FinishReason.GOAL and self.result is None and info.context is not STORED:
             raise ValueError("result: got nothing, allowed: an object; it is required when the reason is goal")
         return self
 
@@ -125,7 +147,9 @@ class DelegateAction(PlannerValue):
         default_factory=lambda given: given["spec"].event_type if given.get("spec") else ""
     )
     """The goal's event. Required without a spec."""
-    goal_data: Data = Field(default_factory=lambda given: given["spec"].data if given.get("spec") else FrozenDict())
+    goal_data: Annotated[dict[str, Any], BeforeValidator(_null_is_the_specs), AfterValidator(freeze)] = Field(
+        default_factory=lambda given: given["spec"].data if given.get("spec") else FrozenDict()
+    )
     """The goal's data."""
     group_id: Name | None = None
     """The group of tasks that it belongs to."""
@@ -138,6 +162,8 @@ class DelegateAction(PlannerValue):
             for name in ("target_planner", "goal_event"):
                 if not getattr(self, name):
                     raise ValueError(f"{name}: got nothing, allowed: a name; it is required without a spec")
+            if "goal_data" not in self.model_fields_set:
+                raise ValueError("goal_data: got nothing, allowed: an object; it is required without a spec")
         elif self.goal_event != self.spec.event_type:
             raise ValueError(f"goal_event: got {shown(self.goal_event)}, allowed: the event of the spec, or nothing")
         elif self.goal_data != self.spec.data:

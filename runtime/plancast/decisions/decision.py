@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails
 
 from plancast.decisions.actions import (
+    STORED,
     AwaitAction,
     CompleteAction,
     DelegateAction,
@@ -67,7 +68,7 @@ class PlannerDecision(PlannerValue):
     """What to do next."""
     alternative_actions: Annotated[list[PlannerAction] | None, AfterValidator(freeze)] = None
     """What else was considered; never acted on."""
-    confidence: Annotated[float, Field(ge=0, le=1), NullIsDefault] = 1.0
+    confidence: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Confidence in the decision, 0 to 1."""
     reasoning: Annotated[str, NullIsDefault] = ""
     """Why this is the best next step."""
@@ -153,6 +154,11 @@ def check_decision(decision: object) -> PlannerDecision:
     if faults:
         raise InvalidDecision(faults[:_MAX_FAULTS])
     return _noted(checked) if isinstance(decision, BaseModel) else checked
+
+
+def stored_decision(fields: Mapping[str, Any]) -> PlannerDecision:
+    """Read a decision that was checked and then stored, maybe by an earlier version, which refused less."""
+    return _noted(PlannerDecision.model_validate(fields, context=STORED))
 
 
 _checked: WeakValueDictionary[int, PlannerDecision] = WeakValueDictionary()

@@ -9,7 +9,7 @@ from typing import Any, Final
 from plancast.agents.definitions import AgentDefinition, EventDefinition
 from plancast.agents.registry import Toolkit
 from plancast.app import App
-from plancast.decisions.decision import PlannerDecision
+from plancast.decisions.decision import PlannerDecision, stored_decision
 from plancast.errors import TerminalError
 from plancast.models.port import CURRENT_REASONER, ReasonReply, ReasonRequest, Usage
 from plancast.planners.contract import AutonomousPlanner, RunContext, WakeMode, version_of
@@ -98,7 +98,7 @@ class ReplayedPlanner:
                 f"planner {self.name!r} makes a decision that was not made then"
             )
         await self._account(recorded.get("calls") or ())
-        return PlannerDecision.model_validate(recorded["decision"])
+        return stored_decision(recorded["decision"])
 
     async def _account(self, calls: Iterable[Mapping[str, Any]]) -> None:
         """Add the recorded cost of model calls to the plan's spend."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from plancast.decisions.decision import PlannerDecision
+from plancast.decisions.decision import PlannerDecision, stored_decision
 from plancast.plan.record import PlanRecord
 from plancast.planners.contract import TrajectoryEntry
 
@@ -62,6 +62,6 @@ def read_entry(step: Mapping[str, Any]) -> TrajectoryEntry:
         kind="decision" if decision else "event",
         type=step["type"],
         data=step.get("data"),
-        decision=PlannerDecision.model_validate(decision) if decision else None,
+        decision=stored_decision(decision) if decision else None,
         note="; ".join(notes),
     )

@@ -27,6 +27,7 @@ from plancast.decisions.decision import (
     check_decision,
     decision_response_format,
     parse_decision,
+    stored_decision,
     with_run_fields,
 )
 from plancast.errors import InvalidDecision, PlancastError
@@ -40,7 +41,7 @@ ACTIONS: dict[PlanAction, Any] = {
     PlanAction.PUBLISH: PublishAction(event_type="a.b"),
     PlanAction.COMPLETE: CompleteAction(result={}),
     PlanAction.WAIT: WaitAction(reason="approval", expected_event="a.b"),
-    PlanAction.DELEGATE: DelegateAction(target_planner="p", goal_event="a.b"),
+    PlanAction.DELEGATE: DelegateAction(target_planner="p", goal_event="a.b", goal_data={}),
     PlanAction.PARALLEL: ParallelAction(branches=[PublishAction(event_type="a.b")]),
     PlanAction.AWAIT: AwaitAction(task_id="t"),
 }
@@ -116,8 +117,11 @@ def test_an_actions_class_decides_its_action_and_refuses_another(kind: PlanActio
         (CompleteAction, {}, "result"),
         (WaitAction, {"expected_event": "a"}, "reason"),
         (WaitAction, {"reason": "a"}, "expected_event"),
+        (CompleteAction, {"result": None}, "result"),
         (DelegateAction, {"goal_event": "a"}, "target_planner"),
         (DelegateAction, {"target_planner": "a"}, "goal_event"),
+        (DelegateAction, {"target_planner": "a", "goal_event": "b"}, "goal_data"),
+        (DelegateAction, {"target_planner": "a", "goal_event": "b", "goal_data": None}, "goal_data"),
         (ParallelAction, {}, "branches"),
         (AwaitAction, {}, "task_id"),
         (PlannerDecision, {"reasoning": "a"}, "next_action"),
@@ -131,7 +135,41 @@ def test_required_fields_are_required(model: type[BaseModel], fields: dict[str, 
 def test_a_result_is_required_for_a_goal_alone() -> None:
     for reason in set(FinishReason) - {FinishReason.GOAL}:
         assert CompleteAction(reason=reason).result is None
-    assert CompleteAction(result=None).reason is FinishReason.GOAL
+    assert CompleteAction(result={}).reason is FinishReason.GOAL
+
+
+@pytest.mark.parametrize("reason", FinishReason)
+@pytest.mark.parametrize(
+    ("wrong", "told"), [("paid", "'paid'"), ([1], "[1]"), (7, "7"), (True, "True"), ([["a", 1]], "[['a', 1]]")]
+)
+def test_a_result_is_an_object(reason: FinishReason, wrong: Any, told: str) -> None:
+    said = {"action": "complete", "reason": reason, "result": wrong}
+    assert action_faults(**said) == [f"next_action.result: got {told}, allowed: an object"]
+    assert len(faults(answer(alternative_actions=[said]))) == 1
+
+
+def test_what_a_model_has_to_say_is_told_in_words() -> None:
+    assert action_faults(action="complete", result=None) == [
+        "next_action.result: got nothing, allowed: an object; it is required when the reason is goal"
+    ]
+    assert action_faults(action="delegate", target_planner="p", goal_event="a.b") == [
+        "next_action.goal_data: got nothing, allowed: an object; it is required without a spec"
+    ]
+    assert action_faults(action="delegate", target_planner="p", goal_event="a.b", goal_data=None) == [
+        "next_action.goal_data: got nothing, allowed: an object; it is required without a spec"
+    ]
+    assert DelegateAction(spec=SpawnSpec(event_type="a.b", data={"x": 1}), goal_data=None).goal_data == {"x": 1}  # type: ignore[arg-type]
+    assert faults(answer(confidence=None)) == ["confidence: got None, allowed: a valid number"]
+
+
+@pytest.mark.parametrize("result", [None, "paid", [1]])
+def test_results_that_earlier_versions_took_can_still_be_read(result: Any) -> None:
+    complete = {"action": "complete", "reason": "goal", "result": result, "metadata": {}, "reasoning": "r"}
+    stored = json.loads(parse_decision(answer()).model_dump_json()) | {"alternative_actions": [complete]}
+    for fields in (stored, stored | {"next_action": complete}):
+        read = stored_decision(fields)
+        assert read.model_dump(mode="json") == fields
+        assert check_decision(read) is read
 
 
 def test_a_wait_takes_an_hour_unless_it_says_otherwise() -> None:
@@ -145,8 +183,7 @@ def test_a_wait_takes_an_hour_unless_it_says_otherwise() -> None:
 
 def test_confidence_is_from_0_to_1_and_1_by_default() -> None:
     assert parse_decision(answer()).confidence == 1.0
-    assert parse_decision(answer(confidence=None)).confidence == 1.0
-    for wrong in (-0.1, 1.1, float("nan")):
+    for wrong in (-0.1, 1.1, float("nan"), None):
         with pytest.raises(ValidationError):
             PlannerDecision(next_action=ACTIONS[PlanAction.PUBLISH], reasoning="r", confidence=wrong)
 

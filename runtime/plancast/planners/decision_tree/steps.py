@@ -82,7 +82,7 @@ class FinishStep:
 
     Args:
         reason: A FinishReason, or its text. Required.
-        payload: Builds the result; None: no result.
+        payload: Builds the result, an object; None: no result, which is an empty object where the goal is reached.
         metadata: Builds metadata for the history; `run_id` is added where it is missing.
         when: The guard.
     """
@@ -97,7 +97,9 @@ class FinishStep:
         if not await holds(self.when, run):
             return None
         reason = as_reason(FinishReason, self.reason)
-        result = await built("payload", self.payload, run) if self.payload is not None else None
+        result = {} if reason is FinishReason.GOAL else None
+        if self.payload is not None:
+            result = await built("payload", self.payload, run)
         kept = await built("metadata", self.metadata, run) if self.metadata is not None else {}
         return CompleteAction(
             result=result, reason=reason, metadata={"run_id": run.run_id} | as_object("metadata", kept)
