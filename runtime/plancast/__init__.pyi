@@ -21,6 +21,7 @@ from plancast.errors import InterpolationError as InterpolationError
 from plancast.errors import InvalidApp as InvalidApp
 from plancast.errors import InvalidCondition as InvalidCondition
 from plancast.errors import InvalidDecision as InvalidDecision
+from plancast.errors import InvalidGoal as InvalidGoal
 from plancast.errors import InvalidPlannerConfig as InvalidPlannerConfig
 from plancast.errors import InvalidStateMachine as InvalidStateMachine
 from plancast.errors import ModelUnavailable as ModelUnavailable

@@ -26,6 +26,7 @@ PlancastError                  root of every error that plancast raises (it live
 │   └── IdempotencyConflict    a key was used before, for another request
 ├── HandlerAborted             an app's code raised a BaseException that is no Exception
 ├── TerminalError              a handler's error that must not be retried
+│   ├── InvalidGoal            a goal's data break its schema; lists every fault
 │   ├── BudgetExhausted        a plan has spent its actions, tokens, cost or time
 │   ├── ModelUnavailable       a model has failed for good
 │   └── UnstorablePlan         a plan holds a value that cannot be stored
@@ -211,6 +212,21 @@ class RetryableError(PlancastError):
     def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
         self.retry_after = retry_after
         super().__init__(message)
+
+
+class InvalidGoal(TerminalError, ValueError):
+    """Raised when the data of a goal break its schema, on submission or at its plan's beginning.
+
+    `faults` lists every fault, as `goal_data.amount: got ..., allowed: ...`.
+    """
+
+    def __init__(self, event_type: str, faults: Iterable[str]) -> None:
+        self.event_type = event_type
+        self.faults: list[str] = list(faults)
+        super().__init__(event_type, self.faults)
+
+    def __str__(self) -> str:
+        return f"the data of goal {self.event_type!r} break its schema: {'; '.join(self.faults)}"
 
 
 class BudgetExhausted(TerminalError):

@@ -13,16 +13,20 @@ from uuid import uuid4
 from plancast.agents.definitions import AgentDefinition, EventDefinition
 from plancast.agents.registry import AgentRegistry
 from plancast.app import App
+from plancast.json_values.normalize import plain
 from plancast.planners.planner import Planner
 from plancast.state_machine.machine import failed_event
 from plancast.worker import Worker
 from plancast_bus.clock import Clock
 from plancast_bus.errors import BusError
+from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import Registry
 
 logger = logging.getLogger(__name__)
 APP = "app"
+MAX_SCHEMAS_BYTES = 256 * 1024
+"""Most bytes of goals' schemas in the registration of an app; with more, only hosts check goals."""
 LEAVE_SECONDS = 2.0
 """Seconds for which an ending process tries to deregister its agents; they expire anyway."""
 
@@ -74,7 +78,9 @@ def declare_planner(planner: Planner, app: str) -> Declaration:
         description=planner.description,
     )
     taken = [
-        EventDefinition(goal, EventTopic.ACTION_REQUESTS, planner.description, response_event=f"{goal}.completed")
+        EventDefinition(
+            goal, EventTopic.ACTION_REQUESTS, planner.description, planner.goal_schema(goal), f"{goal}.completed"
+        )
         for goal in goals
     ]
     expected = [
@@ -90,6 +96,11 @@ async def register_app(port: Registry, app: App, ttl: float) -> None:
     fields: dict[str, Any] = {"name": app.name, "goals": sorted(app.goals), "tasks": sorted(app.tasks)}
     if decided:  # the default is a state machine or a handler
         fields["kinds"] = dict.fromkeys(sorted(decided), "autonomous")
+    schemas = {
+        goal: plain(schema) for goal, each in app.goals.items() if (schema := each.goal_schema(goal)) is not None
+    }
+    if schemas and len(pack(schemas)) <= MAX_SCHEMAS_BYTES:
+        fields["schemas"] = schemas
     await port.put(APP, app.name, fields, ttl=ttl)
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from plancast.context import GoalContext
-from plancast.errors import RetryableError, TerminalError, UnstorablePlan
+from plancast.errors import InvalidGoal, RetryableError, TerminalError, UnstorablePlan
 from plancast.plan.event_fields import error_text
 from plancast.plan_tree import KEPT_SECONDS, Place
 from plancast.telemetry.logging import LOG_CONTEXT, event_fields
@@ -192,6 +192,9 @@ class SlowTurn:
                 logger.info("turn is retried: %s", error, extra=self._place())
                 self._state.unload()
                 return retry
+            return await self._failed(error)
+        except InvalidGoal as error:
+            await self._dead_letter("refused", str(error))
             return await self._failed(error)
         except Exception as error:
             logger.warning("turn failed: %s", error_text(error), exc_info=True, extra=self._place())

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from plancast.errors import (
     InvalidApp,
+    InvalidGoal,
     InvalidStateMachine,
     PlanCancelled,
     PlancastError,
@@ -42,6 +43,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (UnsupportedServer, NO_CONNECTION),
     (NatsServerError, NO_CONNECTION),
     (ConnectionError, NO_CONNECTION),
+    (InvalidGoal, USAGE),
     (InvalidSubject, USAGE),
     (InvalidEnvelope, USAGE),
     (PayloadTooLarge, USAGE),

@@ -18,7 +18,7 @@ from plancast import plan_tree
 from plancast.client.connect import RUN_FILE, ClientConnector, connect_bus
 from plancast.client.handle import PlanHandle
 from plancast.client.results import ResultWaiter
-from plancast.errors import ForeignPlan, UnknownGoal
+from plancast.errors import ForeignPlan, InvalidApp, InvalidGoal, UnknownGoal
 from plancast.json_values.normalize import plain
 from plancast.plan.status import PlanStatus
 from plancast.settings import Settings
@@ -74,6 +74,8 @@ class Client:
         self._owns_bus = False
         self._goals: frozenset[str] | None = None
         """Goals of the deployed apps; None while no app is deployed."""
+        self._schemas: dict[str, Any] = {}
+        """JSON Schemas of the goals that have one, by goal, as the registry has them."""
         self._goals_read = float("-inf")
         self._reading_goals = asyncio.Lock()
 
@@ -160,6 +162,7 @@ class Client:
         Raises:
             ForeignPlan: the client is bound to another tenant.
             UnknownGoal: apps are deployed, and none takes the goal. While no app is deployed the goal waits for one.
+            InvalidGoal: the data break the goal's schema.
             InvalidSubject: an event type, or the correlation id, cannot be part of a subject.
             InvalidEnvelope: another field cannot be sent, such as a session id with a line break.
             PublishRefused, PayloadTooLarge: the goal was not accepted.
@@ -172,14 +175,16 @@ class Client:
         goal_id = uuid4().hex if correlation_id is None else _goal_id(tenant, correlation_id)
         plan_id = goal_id if correlation_id is None else correlation_id
         topic = None if response_topic is None else str(EventTopic(response_topic))
+        sent = {} if data is None else plain(data)
         await self._require_goal(event_type)
+        self._check_goal(event_type, sent)
         event = validated(
             {
                 "id": goal_id,
                 "source": "client",
                 "type": event_type,
                 "topic": EventTopic.ACTION_REQUESTS,
-                "data": {} if data is None else plain(data),
+                "data": sent,
                 "correlation_id": plan_id,
                 "response_event": response_event,
                 "response_topic": topic,
@@ -334,9 +339,22 @@ class Client:
             except BusError:  # nothing was ever deployed on this server; publishing raises a better error
                 return
             self._goals = frozenset(each for app in apps.values() for each in app.get("goals", ())) if apps else None
+            self._schemas = {goal: each for app in apps.values() for goal, each in app.get("schemas", {}).items()}
             self._goals_read = time.monotonic()
         if self._goals is not None and goal not in self._goals:
             raise UnknownGoal(f"no planner takes the goal {goal!r}; {_known(goal, self._goals)}")
+
+    def _check_goal(self, goal: str, data: Any) -> None:
+        if goal not in self._schemas:
+            return
+        from plancast.json_values.schemas import checked_schema, faults_at  # needs the libraries for schemas
+
+        try:
+            schema = checked_schema(self._schemas[goal], f"goal {goal}")  # what the registry holds is not trusted
+        except InvalidApp:
+            return  # the plan's host decides
+        if faults := faults_at("goal_data", schema, data):
+            raise InvalidGoal(goal, faults)
 
     def _surely_taken(self, goal: str) -> bool:
         fresh = time.monotonic() - self._goals_read < GOALS_SECONDS

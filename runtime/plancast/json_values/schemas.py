@@ -183,6 +183,17 @@ def schema_faults(schema: Mapping[str, Any], data: Any) -> list[str]:
     return list(faults)
 
 
+def faults_at(where: str, schema: Mapping[str, Any] | None, data: Any) -> list[str]:
+    """Validate as `schema_faults`, with ``where`` as the root of paths; without a schema there are no faults."""
+    return [_placed(where, fault) for fault in schema_faults(schema, data)] if schema is not None else []
+
+
+def _placed(where: str, fault: str) -> str:
+    if fault.startswith("the data:"):
+        return f"{where}{fault.removeprefix('the data')}"
+    return f"{where}: {fault}" if fault.startswith(("the schema ", "and more", "[")) else f"{where}.{fault}"
+
+
 def _resolver_of(kind: Any, schema: Mapping[str, Any]) -> Any:
     """A resolver of references within the schema; it retrieves nothing."""
     from referencing import Registry

@@ -150,7 +150,10 @@ def _events_of(agent: Any, known: Mapping[str, EventDefinition]) -> list[EventDe
             for task in agent.tasks.values()
         ]
     if isinstance(agent, Planner):
-        return [EventDefinition(goal, description=agent.description) for goal in sorted(agent.goals)]
+        return [
+            EventDefinition(goal, description=agent.description, payload_schema=agent.goal_schema(goal))
+            for goal in sorted(agent.goals)
+        ]
     if isinstance(agent, AgentDefinition):
         sends = f" It sends: {', '.join(agent.produces)}." if agent.produces else ""
         text = f"{agent.description}{sends}".strip()

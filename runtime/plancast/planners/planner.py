@@ -17,6 +17,7 @@ from plancast_bus.subjects import check_event_type
 
 if TYPE_CHECKING:
     from plancast.context import GoalContext
+    from plancast.json_values.schemas import Schema
     from plancast.plan.context import PlanContext
 
 Handler = Callable[..., Any]
@@ -95,6 +96,7 @@ class Planner:
         self._goal_handlers: dict[str, Handler] = {}
         self._machines: dict[str, Machine] = {}
         self._deciders: dict[str, AutonomousPlanner] = {}
+        self._schemas: dict[str, dict[str, Any]] = {}
         self._transition_handler: Handler | None = None
         self._event_handlers: list[EventHandler] = []
         self._expected: dict[str, str] = {}
@@ -129,6 +131,10 @@ class Planner:
         """The state machine of a goal."""
         return self._machines.get(event_type)
 
+    def goal_schema(self, event_type: str) -> Mapping[str, Any] | None:
+        """The JSON Schema of a goal's data; None: any data."""
+        return self._schemas.get(event_type)
+
     def event_handlers(self, event_type: str, topic: str) -> list[Handler]:
         """The handlers that :meth:`on_event` registered for an event."""
         return [each.call for each in self._event_handlers if each.takes(event_type, topic)]
@@ -144,6 +150,7 @@ class Planner:
         state_machine: StateMachineLike | None = None,
         *,
         decided_by: AutonomousPlanner | None = None,
+        schema: Schema | None = None,
     ) -> None:
         """Register a goal with a state machine that needs no handler, or with a planner that decides each step.
 
@@ -153,15 +160,19 @@ class Planner:
             event_type: The goal.
             state_machine: States by name.
             decided_by: In place of a machine: an LLM planner, a decision tree, or a planner of your own.
+            schema: A JSON Schema or pydantic model of the goal's data. Other data are refused: `Client.submit` raises
+                `InvalidGoal`, a decision that delegates them is invalid, and a plan with them fails before it begins.
 
         Raises:
             InvalidStateMachine: a state cannot be read, or a condition does not compile.
             InvalidPlannerConfig: the planner declares a wake mode that does not exist.
-            InvalidApp: the goal is registered already, or neither or both of machine and planner are given.
+            InvalidApp: the goal is registered already, neither or both of machine and planner are given, or the schema
+                is no JSON Schema.
         """
         if (state_machine is None) == (decided_by is None):
             raise InvalidApp(f"planner {self.name!r}: goal {event_type!r} takes either a state machine or decided_by")
         self._claim(event_type, {**self._machines, **self._deciders})
+        self._constrain(event_type, schema)
         if decided_by is not None:
             self._register_decider(decided_by, event_type)
             return
@@ -172,12 +183,20 @@ class Planner:
             if state.action and state.action.event_type not in self.config.events_produced:
                 self.config.events_produced.append(state.action.event_type)
 
-    def on_goal(self, event_type: str, state_machine: StateMachineLike | None = None) -> Callable[[_H], _H]:
+    def on_goal(
+        self, event_type: str, state_machine: StateMachineLike | None = None, *, schema: Schema | None = None
+    ) -> Callable[[_H], _H]:
         """Register ``handler(goal, context)`` for a goal.
 
         With a state machine the handler need not create a plan: if it created none, a plan with this machine starts.
+
+        Args:
+            event_type: The goal.
+            state_machine: States by name.
+            schema: Of the goal's data, as for :meth:`add_goal`.
         """
         self._claim(event_type, {**self._goal_handlers, **self._deciders})
+        self._constrain(event_type, schema)
         if state_machine is not None:
             self.add_goal(event_type, state_machine)
 
@@ -253,6 +272,13 @@ class Planner:
         check_event_type(f"{event_type}.completed")  # the response of its plans
         if event_type in taken:
             raise InvalidApp(f"planner {self.name!r} takes the goal {event_type!r} twice")
+
+    def _constrain(self, event_type: str, schema: Schema | None) -> None:
+        from plancast.json_values.schemas import checked_schema  # needs the libraries for schemas
+
+        checked = checked_schema(schema, f"planner {self.name!r}, goal {event_type!r}: schema")
+        if checked is not None:
+            self._schemas[event_type] = checked
 
     def _consume(self, event_type: str) -> None:
         if event_type not in self.config.events_consumed:

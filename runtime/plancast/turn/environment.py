@@ -99,7 +99,7 @@ class TurnEnvironment:
         return self.deciders.get((plan.decider, plan.planner_version)) if plan.decider else None
 
     def runs_itself(self, event: EventEnvelope, plan: PlanContext | None) -> bool:
-        """True if handling the event certainly calls no code of the app: a state machine alone moves the plan."""
+        """True if a state machine alone moves the plan: the event certainly calls no code of the app and no schema."""
         if self.listeners:
             return False
         if plan is not None:
@@ -110,6 +110,7 @@ class TurnEnvironment:
             and not planner.transition_handler
             and planner.goal_handler(event.type) is None
             and planner.machine(event.type) is not None
+            and planner.goal_schema(event.type) is None
         )
 
     def missing_code(self, plan: PlanContext) -> str | None:

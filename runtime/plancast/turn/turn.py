@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from plancast.context import GoalContext, TransitionContext
-from plancast.errors import InvalidApp, InvalidDecision, InvalidStateMachine, TerminalError
+from plancast.errors import InvalidApp, InvalidDecision, InvalidGoal, InvalidStateMachine, TerminalError
+from plancast.json_values.schemas import faults_at
 from plancast.plan import early_events, state_moves
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import FORK
@@ -143,6 +144,8 @@ class Turn(TurnRecord):
             check_response(goal.response_event, goal.response_topic)
         except ValueError as error:
             return self.refused(f"the goal cannot be answered: {error}")
+        if faults := faults_at("goal_data", planner.goal_schema(goal.event_type), goal.data):
+            raise InvalidGoal(goal.event_type, faults)
         handler, machine = planner.goal_handler(goal.event_type), planner.machine(goal.event_type)
         if handler is not None:
             await call_handler(handler, goal, self.context)

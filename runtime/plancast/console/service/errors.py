@@ -13,7 +13,15 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from plancast.errors import CannotReplay, ForeignPlan, PlanFinished, PlanNotFound, UnknownGoal, UnknownRevision
+from plancast.errors import (
+    CannotReplay,
+    ForeignPlan,
+    InvalidGoal,
+    PlanFinished,
+    PlanNotFound,
+    UnknownGoal,
+    UnknownRevision,
+)
 from plancast_bus.errors import (
     AccessDenied,
     BusError,
@@ -65,6 +73,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (PlanFinished, 409),
     (CannotReplay, 409),
     (UnknownGoal, 422),
+    (InvalidGoal, 422),
     (InvalidEnvelope, 422),
     (InvalidSubject, 422),
     (PayloadTooLarge, 413),

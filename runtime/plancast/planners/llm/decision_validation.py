@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any, Final
+from typing import Final
 
 from plancast.agents.definitions import EventDefinition, response_event_of
 from plancast.decisions.actions import (
@@ -17,7 +17,7 @@ from plancast.decisions.actions import (
 from plancast.decisions.decision import PlannerDecision, with_run_fields
 from plancast.json_values.limits import freeze
 from plancast.json_values.schema_rules import Budget
-from plancast.json_values.schemas import schema_faults
+from plancast.json_values.schemas import faults_at
 from plancast.planners.contract import RunContext
 from plancast.state_machine.machine import failed_event
 
@@ -82,7 +82,7 @@ def _publish_faults(action: PublishAction, run: RunContext, where: str) -> Itera
         return
     if "topic" in action.model_fields_set and action.topic != definition.topic:
         yield f"{where}.topic: got {str(action.topic)!r}, allowed: {str(definition.topic)!r}, or nothing"
-    yield from _payload_faults(definition, action.data, f"{where}.data")
+    yield from faults_at(f"{where}.data", definition.payload_schema, action.data)
 
 
 def _response_faults(action: PublishAction, run: RunContext, where: str) -> Iterator[str]:
@@ -107,14 +107,6 @@ def _events_of_others(event_type: str, run: RunContext) -> set[str]:
     return {*run.expected, *produced, run.response_event, final, failed_event(final)}
 
 
-def _payload_faults(definition: EventDefinition, data: Any, where: str) -> Iterator[str]:
-    for fault in schema_faults(definition.payload_schema, data) if definition.payload_schema is not None else ():
-        if fault.startswith("the data:"):
-            yield f"{where}{fault.removeprefix('the data')}"
-        else:
-            yield f"{where}: {fault}" if fault.startswith(("the schema ", "and more", "[")) else f"{where}.{fault}"
-
-
 def _delegate_faults(action: DelegateAction, run: RunContext, where: str) -> Iterator[str]:
     yield from _reserved(action.goal_event, f"{where}.goal_event")
     if run.agents:
@@ -129,7 +121,7 @@ def _delegate_faults(action: DelegateAction, run: RunContext, where: str) -> Ite
             )
     definition = _definition(run, action.goal_event)
     if definition is not None:
-        yield from _payload_faults(definition, action.goal_data, f"{where}.goal_data")
+        yield from faults_at(f"{where}.goal_data", definition.payload_schema, action.goal_data)
 
 
 def _wait_faults(action: WaitAction, run: RunContext, where: str) -> Iterator[str]:
