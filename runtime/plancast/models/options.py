@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from types import NoneType
 from typing import Any, Self
 
 from pydantic import SecretStr
@@ -63,11 +64,20 @@ class ModelOptions:
         )
 
     @classmethod
-    def of(cls, model: str, **keywords: Any) -> Self:
-        """Options from a planner's keywords: those that are no option go to the model."""
-        known = {each.name for each in fields(cls)} - {"model", "llm_kwargs"}
+    def names(cls) -> frozenset[str]:
+        """The options that planners take as keywords, besides parameters of the model."""
+        return frozenset(each.name for each in fields(cls)) - {"model", "llm_kwargs"}
+
+    @classmethod
+    def of(cls, model: str, model_kwargs: Mapping[str, Any] | None = None, **keywords: Any) -> Self:
+        """Options from a planner's keywords: those that are no option go to the model, as `model_kwargs` do."""
+        if not isinstance(model_kwargs, (Mapping, NoneType)):
+            raise InvalidPlannerConfig(f"model_kwargs is a dict, not a {type(model_kwargs).__name__}")
+        given, known = dict(model_kwargs or {}), cls.names()
+        if twice := sorted(given.keys() & {*known, *keywords}):
+            raise InvalidPlannerConfig(f"model_kwargs: {', '.join(twice)}: give it as an option of the planner alone")
         options = {name: value for name, value in keywords.items() if name in known}
-        return cls(model=model, **options, llm_kwargs={k: v for k, v in keywords.items() if k not in known})
+        return cls(model=model, **options, llm_kwargs=given | {k: v for k, v in keywords.items() if k not in known})
 
     @cached_property
     def cache_key(self) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from plancast.errors import InvalidApp, InvalidPlannerConfig
+from plancast.errors import InvalidApp, InvalidPlannerConfig, nearest
 from plancast.models.options import ModelOptions
+from plancast.models.parameters import PARAMETERS
 from plancast.planners.contract import AutonomousPlanner, resolve_wake_mode
 from plancast.state_machine.machine import Machine
 from plancast.state_machine.states import StateConfig
@@ -64,10 +65,11 @@ class Planner:
         description: The purpose of its goals, by which other planners choose them.
         version: Of its handlers; change it when running plans must be finished by the old ones.
         reasoning_model: A litellm model string, for :meth:`create_plan`.
-        model_options: The fields of :class:`ModelOptions`; other keywords are parameters of the model.
+        model_options: The fields of :class:`ModelOptions`, and parameters of the model that litellm lists; others, of a
+            single provider, are given as ``model_kwargs``, a dict.
 
     Raises:
-        InvalidPlannerConfig: an option of the model is wrong, or given without a model.
+        InvalidPlannerConfig: an option does not exist, or one of the model is wrong, or given without a model.
 
     Source: seeds 000, 001 and 003.
     """
@@ -90,7 +92,7 @@ class Planner:
         self.name = name
         self.description = description
         self.version = version
-        self.model_options: ModelOptions | None = _model_options(name, reasoning_model, model_options)
+        self.model_options: ModelOptions | None = _model_options(self, reasoning_model, model_options)
         self.needs_reasoner: bool = self.model_options is not None
         self.config: PlannerConfig = PlannerConfig(name, tuple(capabilities), placement=placement)
         self._goal_handlers: dict[str, Handler] = {}
@@ -285,12 +287,28 @@ class Planner:
             self.config.events_consumed.append(event_type)
 
 
-def _model_options(name: str, model: str | None, options: Mapping[str, Any]) -> ModelOptions | None:
+_MEANT: Final = {"cost_limit": "cost_budget", "max_cost": "cost_budget", "model": "reasoning_model"}
+"""Options whose right name is not the one with the most similar spelling."""
+
+
+def _model_options(planner: Planner, model: str | None, options: Mapping[str, Any]) -> ModelOptions | None:
+    for name in options.keys() - {*ModelOptions.names(), *PARAMETERS, "model_kwargs"}:
+        own = {each for kind in type(planner).__mro__ for each in _keywords(kind.__init__)}
+        near = nearest(_MEANT.get(name, name), own | ModelOptions.names() | PARAMETERS)
+        raise InvalidPlannerConfig(
+            f"planner {planner.name!r} has no option {name!r}{near or '.'} Parameters of the model that litellm does "
+            f"not list are given as model_kwargs={{{name!r}: ...}}"
+        )
     if model is None:
         if options:
-            raise InvalidPlannerConfig(f"planner {name!r}: {', '.join(options)} given, but no reasoning_model")
+            raise InvalidPlannerConfig(f"planner {planner.name!r}: {', '.join(options)} given, but no reasoning_model")
         return None
     return ModelOptions.of(model, **options)
+
+
+def _keywords(function: Callable[..., Any]) -> set[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)} - {"self"}
 
 
 async def call_handler(handler: Handler, *args: Any) -> Any:

@@ -50,6 +50,14 @@ class RetryPolicy(_Definition):
     max_backoff_seconds: _Seconds = 60.0
     """Longest wait, in seconds."""
 
+    def __init__(self, attempts: int = 3, backoff: float | None = None, **fields: Any) -> None:
+        """``RetryPolicy(3, 2.0)``; ``backoff`` is `backoff_seconds`."""
+        if backoff is not None:
+            if "backoff_seconds" in fields:
+                raise ValueError("backoff is backoff_seconds: give one of them")
+            fields["backoff_seconds"] = backoff
+        super().__init__(attempts=attempts, **fields)
+
     def delay(self, attempt: int) -> float:
         """Backoff in seconds after attempt number `attempt` (from 1)."""
         if attempt < 1:

@@ -68,6 +68,11 @@ def test_attempts_are_bounded(attempts: int) -> None:
 
 
 def test_the_wait_grows_and_is_capped() -> None:
+    assert RetryPolicy(4, 2.5) == RetryPolicy(attempts=4, backoff=2.5) == RetryPolicy(attempts=4, backoff_seconds=2.5)
+    assert RetryPolicy.model_validate({"attempts": 4, "backoff": 2.5}).model_dump()["backoff_seconds"] == 2.5
+    for wrong in ({"backoff": 1, "backoff_seconds": 1}, {"backof": 1}, {"backoff": -1}):
+        with pytest.raises(ValueError, match="backof"):
+            RetryPolicy(**wrong)
     policy = RetryPolicy(attempts=9, backoff_seconds=1, multiplier=3, max_backoff_seconds=20)
     assert [policy.delay(attempt) for attempt in (1, 2, 3, 4, 5)] == [1, 3, 9, 20, 20]
 

@@ -53,11 +53,12 @@ class ChoreographyPlanner(Planner):
         cost_budget: US dollars that a plan may spend; None is no limit.
         custom_context: Added to every prompt: a dict, or a function of the run.
         prompt_limit: Characters of trigger, history and results in a prompt.
-        llm_kwargs: `capabilities`, `placement` and `description` of `Planner`; other keywords are parameters of the
-            model (``max_tokens``, ``top_p``, ``timeout``).
+        model_kwargs: Parameters of the model, as its provider names them.
+        options: `capabilities`, `placement`, `description` and `version` of `Planner`, and parameters of the model that
+            litellm lists (``max_tokens``, ``top_p``, ``timeout``).
 
     Raises:
-        InvalidPlannerConfig: an option is wrong.
+        InvalidPlannerConfig: an option is wrong, or does not exist.
     """
 
     wake_mode = WakeMode.PUSH
@@ -81,7 +82,8 @@ class ChoreographyPlanner(Planner):
         cost_budget: float | None = None,
         custom_context: CustomContext | None = None,
         prompt_limit: int = DEFAULT_LIMIT,
-        **llm_kwargs: Any,
+        model_kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(
             name,
@@ -91,7 +93,8 @@ class ChoreographyPlanner(Planner):
             temperature=temperature,
             fallback_models=fallback_models,
             max_repairs=max_repairs,
-            **llm_kwargs,
+            model_kwargs=model_kwargs,
+            **options,
         )
         check_prompt_options(planning_strategy, prompt_limit)
         for limit, what in ((max_actions, "max_actions"), (token_budget, "token_budget"), (cost_budget, "cost_budget")):

@@ -32,6 +32,8 @@ from plancast.errors import (
     InvalidStateMachine,
     ModelUnavailable,
 )
+from plancast.models.options import ModelOptions
+from plancast.models.parameters import PARAMETERS
 from plancast.models.port import CURRENT_REASONER, ReasonReply, ReasonRequest
 from plancast.plan.context import PlanContext
 from plancast.plan.requests import Request
@@ -491,11 +493,38 @@ def test_the_constructor_is_the_documented_one() -> None:
         ({"base_url": "http://x"}, r"base_url \(give it as api_base\)"),
         ({"stream": True}, "stream"),
         ({"reasoning_model": ""}, "reasoning_model"),
+        ({"max_action": 3}, "no option 'max_action'; did you mean 'max_actions'"),
+        ({"cost_limit": 3}, "no option 'cost_limit'; did you mean 'cost_budget'"),
+        ({"temprature": 1}, "no option 'temprature'; did you mean 'temperature'"),
+        ({"max_token": 9}, "no option 'max_token'; did you mean 'max_tokens'"),
+        ({"model": "gpt-4o"}, "no option 'model'; did you mean 'reasoning_model'"),
+        ({"descripton": "x"}, "no option 'descripton'; did you mean 'description'"),
+        ({"llm_kwargs": {}}, "no option 'llm_kwargs'; did you mean 'model_kwargs'"),
+        ({"num_ctx": 1}, r"no option 'num_ctx'.* model_kwargs=\{'num_ctx': \.\.\.\}"),
+        ({"model_kwargs": "x"}, "model_kwargs is a dict, not a str"),
+        ({"model_kwargs": {"top_p": 1}, "top_p": 1}, "model_kwargs: top_p: give it as an option"),
+        ({"model_kwargs": {"temperature": 1}}, "model_kwargs: temperature"),
+        ({"model_kwargs": {"base_url": "http://x"}}, r"base_url \(give it as api_base\)"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidPlannerConfig, match=told):
         planner(**options)
+
+
+async def test_parameters_of_a_provider_reach_the_server_as_model_kwargs(server: ModelServer) -> None:
+    server.add(DONE)
+    made = planner(server, max_tokens=77, model_kwargs={"seed": 5, "num_ctx": 4096})
+    assert made.llm_kwargs == {"max_tokens": 77, "seed": 5, "num_ctx": 4096}
+    await made.next(run())
+    sent = server.requests[0].parameters
+    assert (sent["max_tokens"], sent["seed"], sent["num_ctx"]) == (77, 5, 4096)
+
+
+def test_all_parameters_that_litellm_lists_for_chats_are_options() -> None:
+    from litellm.constants import OPENAI_CHAT_COMPLETION_PARAMS
+
+    assert set(OPENAI_CHAT_COMPLETION_PARAMS) <= PARAMETERS | ModelOptions.names()
 
 
 # Asked by handlers, with doubles for contexts (seed 004).
