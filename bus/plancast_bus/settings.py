@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
+from plancast_bus.spelling import nearest
+
 _LOGIN = re.compile(r"^((?:[A-Za-z][A-Za-z0-9+.-]*:)?//)?(.*)@")
 
 
-class NatsSettings(BaseModel):
+class SettingsSection(BaseModel):
+    """A group of settings; names that do not exist are refused with the nearest right one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known(cls, given: Any) -> Any:
+        check_names(cls, given)
+        return given
+
+
+def check_names(settings: type[BaseModel], given: object) -> None:
+    """Refuse names that are no fields of the settings."""
+    for name in given if isinstance(given, dict) else ():
+        if name not in settings.model_fields:
+            raise ValueError(f"there is no setting {str(name)[:80]!r}{nearest(str(name), settings.model_fields)}")
+
+
+class NatsSettings(SettingsSection):
     """Address of NATS, and the login to use there.
 
     A user, password or token in the URL is moved to the fields below, also when the URL is assigned later, so
@@ -69,7 +88,7 @@ class NatsSettings(BaseModel):
 GroupCommit = Literal["auto", "always", "never"]
 
 
-class BusSettings(BaseModel):
+class BusSettings(SettingsSection):
     """Settings of streams and events."""
 
     prefix: str = "plancast"

@@ -38,15 +38,8 @@ the name of the class, ``args`` and the attributes, without a call of the constr
 """
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 from plancast_bus.errors import PlancastError as PlancastError
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name with the most similar spelling, as the end of an error's text; empty: none is similar."""
-    close = get_close_matches(name, sorted(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 class InvalidApp(PlancastError, ValueError):

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from plancast_bus.settings import BusSettings, NatsSettings
+from plancast_bus.settings import BusSettings, NatsSettings, SettingsSection, check_names
+from plancast_bus.spelling import nearest
 from plancast_bus.subjects import check_event_type
 
+_PREFIX: Final = "PLANCAST_"
 
-class RaySettings(BaseModel):
+
+class RaySettings(SettingsSection):
     """Connection to Ray."""
 
     address: str = ""
@@ -25,7 +28,7 @@ class RaySettings(BaseModel):
     ``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH``). A Ray that ``run`` starts has a token of its own."""
 
 
-class HostSettings(BaseModel):
+class HostSettings(SettingsSection):
     """Plan hosts: the Ray actors that hold plan actors."""
 
     count: int = Field(0, ge=0)
@@ -57,7 +60,7 @@ class HostSettings(BaseModel):
     and model requests go through Ray, which costs more."""
 
 
-class DispatcherSettings(BaseModel):
+class DispatcherSettings(SettingsSection):
     """Dispatchers: the Ray actors that read the streams."""
 
     count: int = Field(1, ge=1)
@@ -81,7 +84,7 @@ class DispatcherSettings(BaseModel):
     """Seconds that an event for an unknown plan is retried before it becomes a dead letter."""
 
 
-class WorkerSettings(BaseModel):
+class WorkerSettings(SettingsSection):
     """Worker processes."""
 
     processes: int = Field(1, ge=0)
@@ -99,7 +102,7 @@ class WorkerSettings(BaseModel):
     threads and do not block."""
 
 
-class ModelLimit(BaseModel):
+class ModelLimit(SettingsSection):
     """Rate limits of a model in any 60 seconds; None: no limit."""
 
     rpm: int | None = Field(None, ge=1)
@@ -108,7 +111,7 @@ class ModelLimit(BaseModel):
     """Tokens a minute."""
 
 
-class ReasonerSettings(BaseModel):
+class ReasonerSettings(SettingsSection):
     """Reasoners: the Ray actors that call models, shared by all plans. They run only where a planner needs a model."""
 
     min: int = Field(1, ge=0)
@@ -133,7 +136,7 @@ class ReasonerSettings(BaseModel):
         return self
 
 
-class PlanSettings(BaseModel):
+class PlanSettings(SettingsSection):
     """Limits of plans."""
 
     retention_seconds: float = Field(7 * 86400, ge=0)
@@ -171,7 +174,7 @@ class PlanSettings(BaseModel):
         return self
 
 
-class ConsoleSettings(BaseModel):
+class ConsoleSettings(SettingsSection):
     """The console and its HTTP API."""
 
     host: str = "127.0.0.1"
@@ -191,7 +194,7 @@ class ConsoleSettings(BaseModel):
         return self
 
 
-class TelemetrySettings(BaseModel):
+class TelemetrySettings(SettingsSection):
     """Metrics, logs and traces; see ``docs/telemetry.md``."""
 
     metrics_interval: float = Field(10.0, ge=0)
@@ -209,10 +212,13 @@ class TelemetrySettings(BaseModel):
 
 
 class Settings(BaseSettings):
-    """All settings. Environment: ``PLANCAST_HOSTS__COUNT=4``, ``PLANCAST_NATS__PASSWORD=...``."""
+    """All settings. Environment: ``PLANCAST_HOSTS__COUNT=4``, ``PLANCAST_NATS__PASSWORD=...``.
+
+    Settings that do not exist are refused.
+    """
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
-        env_prefix="PLANCAST_", env_nested_delimiter="__", extra="ignore", hide_input_in_errors=True
+        env_prefix=_PREFIX, env_nested_delimiter="__", extra="ignore", hide_input_in_errors=True
     )
 
     nats: NatsSettings = Field(default_factory=NatsSettings)
@@ -227,6 +233,15 @@ class Settings(BaseSettings):
     console: ConsoleSettings = Field(default_factory=ConsoleSettings)
     data_dir: Path = Path(".plancast")
     """Folder of ``run`` for the embedded nats-server's data and the URL of the running deployment."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known(cls, given: Any) -> Any:
+        check_names(cls, given)
+        for name in os.environ:
+            if name.upper().startswith(_PREFIX):
+                _check_variable(name, cls)
+        return given
 
     def secrets(self) -> list[str]:
         """The values of all secret settings."""
@@ -244,6 +259,14 @@ class Settings(BaseSettings):
         if not merged.ray.address:
             merged.ray.address = os.environ.get("RAY_ADDRESS", "")
         return merged
+
+
+def _check_variable(name: str, settings: type[Settings]) -> None:
+    """Refuse a nested variable of a section that does not exist; others with the prefix belong to other programs."""
+    section, nested, field = name[len(_PREFIX) :].lower().partition("__")
+    if nested and section not in settings.model_fields:
+        known = [f"{_PREFIX}{each}__{field}".upper() for each in settings.model_fields]
+        raise ValueError(f"there is no setting {name[:80]!r}{nearest(name.upper(), known)}")
 
 
 def _merge(base: dict[str, object], over: dict[str, object]) -> dict[str, object]:

@@ -7,6 +7,7 @@ import logging
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr, ValidationError
@@ -72,6 +73,7 @@ def test_the_common_variables_count_where_nothing_else_is_said(monkeypatch: pyte
 
 def test_foreign_variables_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLANCAST_NO_SUCH_THING", "1")
+    monkeypatch.setenv("PLANCAST_CONSOLE_PORT", "tcp://10.0.0.7:7878")  # as Kubernetes sets it for a service
     Settings.load()
 
 
@@ -119,3 +121,35 @@ def test_a_bad_setting_does_not_show_its_neighbours_secret(monkeypatch: pytest.M
     with pytest.raises(ValidationError) as caught:
         Settings.load()
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("PLANCAST_HOSTS__CONUT", "count"),
+        ("PLANCAST_BUS__SHARD", "shards"),
+        ("plancast_nats__urls", "url"),
+        ("PLANCAST_REASONERS__LIMITS__GPT__RPN", "rpm"),
+        ("PLANCAST_HOST__COUNT", "PLANCAST_HOSTS__COUNT"),
+    ],
+)
+def test_a_misspelt_setting_is_refused_with_the_nearest_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, right: str
+) -> None:
+    monkeypatch.setenv(name, "7")
+    for load in (Settings, Settings.load):
+        with pytest.raises(ValidationError, match=f"there is no setting .*; did you mean '{right}'"):
+            load()
+
+
+@pytest.mark.parametrize("fields", [{"host": {"count": 3}}, {"hosts": {"conut": 3}}, {"bus": {"shard": 3}}])
+def test_a_misspelt_setting_of_an_app_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=r"did you mean '(hosts|count|shards)'"):
+        Settings.model_validate(fields)
+    with pytest.raises(ValidationError, match=r"did you mean '(hosts|count|shards)'"):
+        Settings(**fields)
+
+
+def test_tokens_have_any_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANCAST_CONSOLE__TOKENS__ADA", "0123456789abcdef")
+    assert set(Settings.load().console.tokens) == {"ada"}

@@ -129,8 +129,11 @@ def _usage_hint(error: typer.TyperException) -> str:
 
 def _settings_fault(error: ValidationError) -> str:
     """Names and faults of invalid settings; values are left out, since they may be secrets."""
-    faults = (
-        f"{'PLANCAST_' + '__'.join(str(part) for part in each['loc']).upper()}: {each['msg']}"
-        for each in error.errors(include_input=False, include_url=False, include_context=False)
+    faults = error.errors(include_input=False, include_url=False, include_context=False)
+    return "invalid settings: " + "; ".join(
+        f"{_variable(each['loc'])}{each['msg'].removeprefix('Value error, ')}" for each in faults
     )
-    return "invalid settings: " + "; ".join(faults)
+
+
+def _variable(location: tuple[int | str, ...]) -> str:
+    return f"{'PLANCAST_' + '__'.join(map(str, location)).upper()}: " if location else ""

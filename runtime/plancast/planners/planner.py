@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from plancast.errors import InvalidApp, InvalidPlannerConfig, nearest
+from plancast.errors import InvalidApp, InvalidPlannerConfig
 from plancast.models.options import ModelOptions
 from plancast.models.parameters import PARAMETERS
 from plancast.planners.contract import AutonomousPlanner, resolve_wake_mode
 from plancast.state_machine.machine import Machine
 from plancast.state_machine.states import StateConfig
 from plancast_bus.events.envelope import EventTopic
+from plancast_bus.spelling import nearest
 from plancast_bus.subjects import check_event_type
 
 if TYPE_CHECKING:
