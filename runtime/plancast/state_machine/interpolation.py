@@ -1,11 +1,13 @@
 """Placeholders in the data of an action.
 
-`{{path}}` and `{path}` stand for a value of the plan: `{goal_data.topic}`, `{plan_id}`, `{results.search.hits.0}`. A
-path is a root and then tokens of letters, digits, `_` and `-`, joined by dots; a number selects from a list. Spaces are
-allowed inside double braces. All other braces are text, and keys have no placeholders.
+`{{path}}` and `{path}` stand for a value of the plan: `{goal_data.topic}`, `{plan_id}`, `{results.search.hits[0]}`. A
+path is a root and then tokens of letters of any script, digits, `_` and `-`, joined by dots; a number, after a dot or
+in brackets, selects from a list. Spaces are allowed inside double braces. All other braces are text, and keys have no
+placeholders; text that was probably meant as a placeholder is listed, for `validate_state_machine` to report.
 
 A string that is a single placeholder becomes the value with its type. Inside a longer string, text, numbers and bools
-are inserted as by `str()`, other values as JSON. Inserted values are never parsed as templates.
+are inserted as by `str()`, other values as JSON. `{path?}` is optional: without a value it is None, and nothing inside
+a longer string. Inserted values are never parsed as templates.
 """
 
 import json
@@ -29,8 +31,12 @@ MAX_INSERTED: Final = 4_000_000
 MAX_PLACEHOLDERS: Final = 1_000
 """Placeholders in an action's data."""
 
-_PATH = r"[A-Za-z_][A-Za-z0-9_]*+(?:\.[A-Za-z0-9_-]++)*+"
+_TOKEN = r"(?:[A-Za-z0-9_-]|(?!\s)[^\x00-\x7f])++"
+_PATH = rf"[A-Za-z_][A-Za-z0-9_]*+(?:\.{_TOKEN}|\[[0-9]{{1,9}}\])*+\??"
 _PLACEHOLDER = re.compile(rf"\{{\{{\s*+({_PATH})\s*+\}}\}}|\{{({_PATH})\}}")
+_SUSPECT = re.compile(
+    rf"\{{\{{\s*+[^\W\d][^{{}}]*+\}}\}}|\{{\s*+(?:{'|'.join(sorted(ROOTS))})(?![A-Za-z0-9_])[^{{}}]*+\}}"
+)
 
 _Scope = Mapping[str, Any]
 _Render = Callable[[_Scope], Any]
@@ -46,22 +52,39 @@ class Placeholder:
     """Position in the data, such as `data.filters[0].query`."""
     depth: int = field(default=0, compare=False)
     """Number of lists and objects around it."""
+    optional: bool = False
+    """True if it may have no value."""
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The steps of the path."""
+        return tuple(self.path.replace("[", ".").replace("]", "").split("."))
 
     @property
     def root(self) -> str:
         """The first token of the path."""
-        return self.path.partition(".")[0]
+        return self.tokens[0]
+
+
+class _Found:
+    """What the compilation has found in the data."""
+
+    def __init__(self) -> None:
+        self.placeholders: list[Placeholder] = []
+        self.suspects: list[str] = []
 
 
 class Template:
     """Data with its placeholders parsed. Immutable, and independent of the data it was compiled from."""
 
-    __slots__ = ("_lookups", "_render", "placeholders")
+    __slots__ = ("_lookups", "_render", "placeholders", "suspects")
 
-    def __init__(self, render: _Render, placeholders: tuple[Placeholder, ...]) -> None:
+    def __init__(self, render: _Render, found: _Found) -> None:
         self._render = render
-        self._lookups = {each.path: _lookup(each) for each in placeholders}
-        self.placeholders: Final = placeholders
+        self.placeholders: Final = tuple(found.placeholders)
+        self.suspects: Final = tuple(found.suspects)
+        """Text that was probably meant as a placeholder, each with its position: `data.query: '{ plan_id }'`."""
+        self._lookups = {(each.path, each.optional): _lookup(each) for each in self.placeholders}
 
     def render(self, scope: Mapping[str, Any]) -> Any:
         """Replace every placeholder by its value in `scope` (root to value).
@@ -77,10 +100,10 @@ class Template:
         return self._render(scope)
 
     def _check_size(self, scope: _Scope) -> None:
-        measured = {path: _measured(value_of(scope), MAX_INSERTED) for path, value_of in self._lookups.items()}
+        measured = {key: _measured(value_of(scope), MAX_INSERTED) for key, value_of in self._lookups.items()}
         inserted = 0
         for each in self.placeholders:
-            size, depth = measured[each.path]
+            size, depth = measured[each.path, each.optional]
             inserted += size
             if inserted > MAX_INSERTED:
                 raise InterpolationError(
@@ -100,16 +123,16 @@ def compile_template(data: Any) -> Template:
     Raises:
         InterpolationError: the data is nested deeper than MAX_DEPTH, or has more than MAX_PLACEHOLDERS.
     """
-    placeholders: list[Placeholder] = []
-    constant, content = _compile(data, "data", 0, placeholders)
-    if len(placeholders) > MAX_PLACEHOLDERS:
+    found = _Found()
+    constant, content = _compile(data, "data", 0, found)
+    if len(found.placeholders) > MAX_PLACEHOLDERS:
         raise InterpolationError(
-            f"the data has {len(placeholders)} placeholders, {MAX_PLACEHOLDERS} at most are allowed"
+            f"the data has {len(found.placeholders)} placeholders, {MAX_PLACEHOLDERS} at most are allowed"
         )
-    return Template(_copier(content) if constant else content, tuple(placeholders))
+    return Template(_copier(content) if constant else content, found)
 
 
-def _compile(data: Any, where: str, depth: int, found: list[Placeholder]) -> tuple[bool, Any]:
+def _compile(data: Any, where: str, depth: int, found: _Found) -> tuple[bool, Any]:
     """(True, the constant), or (False, a function that renders it)."""
     if isinstance(data, str):
         return _compile_text(data, where, depth, found)
@@ -130,14 +153,19 @@ def _compile(data: Any, where: str, depth: int, found: list[Placeholder]) -> tup
     return False, lambda scope: [render(scope) for render in each]
 
 
-def _compile_text(text: str, where: str, depth: int, found: list[Placeholder]) -> tuple[bool, Any]:
-    if "{" not in text or not (matches := list(_PLACEHOLDER.finditer(text))):
+def _compile_text(text: str, where: str, depth: int, found: _Found) -> tuple[bool, Any]:
+    if "{" not in text:
+        return True, text
+    matches = list(_PLACEHOLDER.finditer(text))
+    found.suspects += [f"{where}: {each[:80]!r}" for each in _SUSPECT.findall(_PLACEHOLDER.sub("\0", text))]
+    if not matches:
         return True, text
     pieces: list[str | _Render] = []
     end = 0
     for match in matches:
-        placeholder = Placeholder(match[1] or match[2], where, depth)
-        found.append(placeholder)
+        path: str = match[1] or match[2]
+        placeholder = Placeholder(path.removesuffix("?"), where, depth, path.endswith("?"))
+        found.placeholders.append(placeholder)
         value_of = _lookup(placeholder)
         if match[0] == text:
             return False, value_of
@@ -173,7 +201,7 @@ def _measured(value: Any, most: int) -> tuple[int, int]:
 
 
 def _lookup(placeholder: Placeholder) -> _Render:
-    tokens = tuple(placeholder.path.split("."))
+    tokens = placeholder.tokens
 
     def value_of(scope: _Scope) -> Any:
         value: Any = scope
@@ -182,6 +210,8 @@ def _lookup(placeholder: Placeholder) -> _Render:
                 value = value[token]
             elif isinstance(value, (list, tuple)) and _selects(token, len(value)):
                 value = value[int(token)]
+            elif placeholder.optional:
+                return None
             else:
                 within = f" in {'.'.join(tokens[:index])!r}" if index else ""
                 raise InterpolationError(
@@ -199,6 +229,8 @@ def _selects(token: str, length: int) -> bool:
 def _as_text(value_of: _Render, placeholder: Placeholder) -> _Render:
     def text_of(scope: _Scope) -> str:
         value = value_of(scope)
+        if value is None and placeholder.optional:
+            return ""
         try:
             return str(value) if isinstance(value, (str, int, float)) else json.dumps(value, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError):

@@ -174,7 +174,8 @@ def validate_state_machine(machine: Mapping[str, StateConfig | Mapping[str, Any]
 
     Faults: no `start`; an invalid state, or one whose name is not its key; an unknown target; an unreachable state; a
     dead end; a terminal state with a way out or an action; an outcome on a state that is not terminal; an endless
-    `default_next` loop; a condition that does not compile; an unknown placeholder root; an action without a transition
+    `default_next` loop; a condition that does not compile; an unknown placeholder root; text that looks like a
+    placeholder and is none; an action without a transition
     on its `response_event` or another event of the same base (`web.search.failed` for `web.search.completed`).
 
     Raises:
@@ -195,6 +196,11 @@ def validate_state_machine(machine: Mapping[str, StateConfig | Mapping[str, Any]
                     f"state {name!r}: unknown placeholder root {placeholder.root!r} in {placeholder.where} "
                     f"({placeholder.path!r}; roots are {', '.join(sorted(ROOTS))})"
                 )
+        for suspect in template.suspects if template else ():
+            faults.append(
+                f"state {name!r}: {suspect} looks like a placeholder and is none; write {{{{goal_data.name}}}}, "
+                "{{results.state.items[0]}} or, where there may be no value, {{path?}}"
+            )
     faults.extend(_loop_fault(loop) for loop in _endless_loops(states))
     if START in states and len(states) == len(names):  # an invalid state may lead anywhere
         reached = _reached(states)

@@ -17,7 +17,7 @@ SCOPE: dict[str, Any] = {
         "none": None,
         "tags": ["a", {"k": "v"}],
     },
-    "results": {"search-1": {"hits": [{"url": "http://x"}]}, "2nd_step": 5, "évil": 1},
+    "results": {"search-1": {"hits": [{"url": "http://x"}]}, "2nd_step": 5, "évil": 1, "検索": {"कुंजी": "found"}},
     "plan_id": "p-1",
     "correlation_id": "c-1",
     "session_id": None,
@@ -44,6 +44,17 @@ def rendered(data: Any, scope: dict[str, Any] = SCOPE) -> Any:
         ("goal_data.tags.1.k", "v"),
         ("results.search-1.hits.0.url", "http://x"),
         ("results.2nd_step", 5),
+        ("results.évil", 1),
+        ("results.検索.कुंजी", "found"),
+        ("goal_data.tags[0]", "a"),
+        ("goal_data.tags[1].k", "v"),
+        ("results.search-1.hits[0].url", "http://x"),
+        ("goal_data.topic?", 'the "AI" field'),
+        ("goal_data.tags[0]?", "a"),
+        ("goal_data.nope?", None),
+        ("goal_data.nope.deeper[3].x?", None),
+        ("goal_data.tags[9]?", None),
+        ("goal_data.topic.x?", None),
         ("results", SCOPE["results"]),
         ("plan_id", "p-1"),
         ("correlation_id", "c-1"),
@@ -70,6 +81,9 @@ def test_a_string_that_is_one_placeholder_becomes_the_value_with_its_type(form: 
         ("{{{plan_id}}}", "{p-1}"),
         ("{{plan_id}", "{p-1"),
         (" {plan_id}", " p-1"),
+        ("a {goal_data.nope?}b{{ session_id? }} {goal_data.n?} {goal_data.nope.x[0]?}", "a b 3 "),
+        ("{goal_data.nope?}{goal_data.topic}", 'the "AI" field'),
+        ("{results.évil}/{results.検索.कुंजी}", "1/found"),
     ],
 )
 def test_placeholders_inside_text(text: str, result: str) -> None:
@@ -92,7 +106,7 @@ def test_placeholders_inside_text(text: str, result: str) -> None:
             "{a.}",
             "{.a}",
         ),
-        *("{a..b}", "{é}", "{plan_id!r}", "{plan_id:>10}", "{plan_id[0]}", "{__class__()}", "${x:1}"),
+        *("{a..b}", "{é}", "{plan_id!r}", "{plan_id:>10}", "{plan_id[x]}", "{__class__()}", "${x:1}"),
         *("{\nplan_id}", "{{plan id}}"),
     ],
 )
@@ -112,6 +126,9 @@ def test_placeholders_are_found_at_any_depth_and_keys_are_left_alone() -> None:
     [
         ("goal_data.nope", "'nope' in 'goal_data'"),
         ("goal_data.tags.2", "'2' in 'goal_data.tags'"),
+        ("goal_data.tags[2]", "'2' in 'goal_data.tags'"),
+        ("results.検索.x", "'x' in 'results.検索'"),
+        ("plan_id[0]", "'0' in 'plan_id'"),
         ("goal_data.tags.-1", "'-1'"),
         ("goal_data.tags.99999999999999999999", "'99999999999999999999'"),
         ("goal_data.n.real", "'real'"),
@@ -127,6 +144,51 @@ def test_a_path_that_leads_nowhere_is_named_with_its_place(path: str, told: str,
     assert f"'{path}'" in str(error.value)
     assert "data.filters[0].q" in str(error.value)
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{ plan_id }", "{goal_data.}", "{goal_data.a b}", "{plan_id!r}", "{results[search]}", "{goal_data.tags[-1]}"),
+        *("{{goal_data.topic | upper}}", "{{plan id}}", "{{ goal_data.x ?}}", "{{goal_data..x}}", "{{étape.x}}"),
+        *("{{goal_data.tags[0}}", "{{goal_data.x??}}", "{{goal data}}", "{{ goal_data {plan_id} }}", "{goal_data.?}"),
+    ],
+)
+def test_what_looks_like_a_placeholder_and_is_none_is_a_suspect(text: str) -> None:
+    for whole in (text, f"see {text} and {{plan_id}}"):
+        suspects = compile_template({"a": [whole]}).suspects
+        assert len(suspects) == 1
+        assert suspects[0].startswith("data.a[0]: '{")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "{",
+            "{}",
+            "{{}}",
+            '{"plan_id": 1}',
+            '{"a": {"b": 1}}',
+            '{{"a": 1}}',
+            "{a,b}",
+            "{1}",
+            "{{1}}",
+            "${x:1}",
+            "{é}",
+        ),
+        *(
+            "{{plan_id}",
+            "{{{plan_id}}}",
+            "{planned x}",
+            "{plan_id2 x}",
+            "{goal_data.x?}{{results.a[0].b-c}}",
+            "a {b c} d",
+        ),
+    ],
+)
+def test_other_braces_are_no_suspects(text: str) -> None:
+    assert compile_template({"a": text}).suspects == ()
 
 
 def test_unknown_roots_are_reported() -> None:

@@ -157,6 +157,17 @@ def test_a_start_may_be_the_end() -> None:
             r"'start': unknown placeholder root 'foo' in data.a\[0\]",
         ),
         (
+            machine(
+                state(
+                    "start",
+                    action={**ACTION, "data": {"a": "for {{goal_data.name | upper}}"}},
+                    transitions=[on("pay.completed", "done")],
+                ),
+                DONE,
+            ),
+            r"'start': data.a: '{{goal_data.name \| upper}}' looks like a placeholder and is none; write",
+        ),
+        (
             machine(state("start", action=ACTION, transitions=[on("go", "done")]), DONE),
             "no transition could answer",
         ),
