@@ -12,6 +12,7 @@ from plancast.errors import InvalidApp, InvalidStateMachine
 from plancast.planners.contract import AutonomousPlanner, version_of
 from plancast.planners.planner import Planner
 from plancast.state_machine.machine import validate_state_machine
+from plancast.tasks.registry import TaskRegistry
 from plancast.worker import TaskDefinition, Worker
 
 if TYPE_CHECKING:
@@ -85,9 +86,15 @@ class App:
         """Check everything that can be checked before a plan runs.
 
         Raises:
-            InvalidApp: the message lists every fault of every state machine.
+            InvalidApp: the message lists every fault, those of every state machine included.
         """
         faults = list(self._faults())
+        for decider in self.deciders():
+            if isinstance(getattr(decider, "registry", None), TaskRegistry):
+                faults.append(
+                    f"planner {decider.name!r}: its registry of tasks is in the memory of one process, where no answer "
+                    "of a task arrives; leave registry out, so that it uses the one of each plan (run.tasks)"
+                )
         for planner in self.planners:
             for goal in sorted(planner.goals):
                 machine = planner.machine(goal)

@@ -9,6 +9,7 @@ import pytest
 
 from plancast import App, InvalidApp, Planner, StateAction, StateConfig, Worker
 from plancast.app import load_app
+from plancast.planners import DeterministicPlanner, SpawnAndAwaitStep, SpawnSpec, TaskRegistry
 
 DONE = StateConfig(state_name="done", is_terminal=True)
 FINE = {"start": StateConfig(state_name="start", default_next="done"), "done": DONE}
@@ -54,6 +55,19 @@ class TestPuttingTogether:
         said = str(caught.value)
         for fault in ("planners are named 'p'", "workers are named 'w'", "goal 'g'", "'t' is a goal", "task 'u'"):
             assert fault in said
+
+    def test_validate_refuses_a_tree_with_tasks_of_its_own(self) -> None:
+        step = SpawnAndAwaitStep(lambda run: SpawnSpec(event_type="t"), lambda run, done: None)
+        mine = DeterministicPlanner([step], name="mine", goals=["g"], registry=TaskRegistry())
+        wrapped, fine = Planner("wrapped"), DeterministicPlanner([step], name="fine", goals=["i"])
+        wrapped.add_goal("h", decided_by=DeterministicPlanner([step], name="other", registry=TaskRegistry()))
+        app = App("app", planners=[mine, wrapped, fine])
+        with pytest.raises(InvalidApp) as caught:
+            app.validate()
+        said = str(caught.value)
+        for name in ("mine", "other"):
+            assert f"planner {name!r}: its registry of tasks is in the memory of one process" in said
+        assert said.count("leave registry out") == 2
 
     def test_validate_names_every_fault_of_every_machine(self) -> None:
         planner, other = Planner("p"), Planner("q")

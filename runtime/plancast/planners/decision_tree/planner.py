@@ -38,7 +38,8 @@ class DeterministicPlanner:
         steps: Tried in this order.
         name: Unique in the app.
         goals: Event types of the goals whose plans it decides.
-        registry: The tasks that group-aware steps watch; None: the run's own, which survive a restart.
+        registry: The tasks that group-aware steps watch, for tests without an app, which refuses it (`App.validate`);
+            None: the run's own, which are stored with the plan.
         version: Change it when running plans must be finished by the old tree (`App(retiring=[...])`).
         description: The purpose of its goals, by which other planners choose them.
 
