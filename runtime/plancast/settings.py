@@ -156,6 +156,9 @@ class PlanSettings(SettingsSection):
     timeline_detail: Literal["summary", "full"] = "summary"
     """``full`` also stores the data that each turn has sent, not only types and ids, and models' replies to handlers,
     which ``plancast plans replay`` then covers. Timelines grow, and plans reach their size limit sooner."""
+    check_user: bool = False
+    """Refuse events that name another user than the plan's, as events of another tenant: also signals of people who
+    approve, and controls. Events without a user, and plans without one, are not affected."""
     turn_seconds: float = Field(900.0, ge=0)
     """Seconds that handlers and planners may take for one event before the plan fails; 0: no limit. While a turn waits
     for a model, the reasoners' limits apply instead."""

@@ -210,7 +210,7 @@ class PlanActor:
             event, _, _ = self.host.decode(inbound)
         except InvalidEnvelope:
             return None
-        return event if event.topic == EventTopic.PLAN_EVENTS and turn.same_tenant(event) else None
+        return event if event.topic == EventTopic.PLAN_EVENTS and not turn.foreign(event) else None
 
     # Parking.
 

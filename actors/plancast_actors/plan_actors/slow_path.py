@@ -245,7 +245,7 @@ class SlowTurn:
             state.unload()
             await state.patiently(state.load)
             turn = self._turn()
-            may = state.plan is None or (not state.plan.status.finished and turn.same_tenant(self._event))
+            may = state.plan is None or (not state.plan.status.finished and not turn.foreign(self._event))
             if not may or self._digest in state.processed:
                 return
             if await turn.fail(TerminalError(detail)) is not TurnOutcome.COMMIT:

@@ -111,10 +111,19 @@ class TurnRecord:
         """True if the event is a goal of one of the app's planners."""
         return self.event.topic == REQUESTS and self.event.type in self.environment.goals
 
-    def same_tenant(self, event: EventEnvelope) -> bool:
-        """True if an event has the tenant of this turn's plan, or of the plan that this turn is to create."""
-        owner = self.plan.tenant_id if self.plan is not None else self.event.tenant_id or ""
-        return self.is_timer or (event.tenant_id or "") == owner
+    def foreign(self, event: EventEnvelope) -> str:
+        """Why an event may not move this turn's plan, or the plan that this turn is to create; empty: it may."""
+        if self.is_timer:
+            return ""
+        plan, tenant, user = self.plan, event.tenant_id or "", event.user_id or ""
+        owner = plan.tenant_id if plan is not None else self.event.tenant_id or ""
+        if tenant != owner:
+            return f"tenant {tenant!r} may not move a plan of tenant {owner!r}"
+        if user and self.environment.settings.check_user:
+            owner = plan.user_id if plan is not None else self.event.user_id or ""
+            if owner and user != owner:
+                return f"user {user!r} may not move a plan of user {owner!r}"
+        return ""
 
     def ignored(self, reason: str) -> TurnOutcome:
         """The outcome of an event that changes nothing."""

@@ -44,10 +44,8 @@ class Turn(TurnRecord):
         self.has_run = True
         if self.plan is None:
             outcome = await self._without_plan()
-        elif not self.same_tenant(self.event):
-            outcome = self.refused(
-                f"tenant {self.event.tenant_id or ''!r} may not move a plan of tenant {self.plan.tenant_id!r}"
-            )
+        elif reason := self.foreign(self.event):
+            outcome = self.refused(reason)
         elif self.is_goal:
             outcome = self._repeated_goal(self.plan)
         elif self.plan.status.finished:
