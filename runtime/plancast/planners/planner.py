@@ -294,7 +294,7 @@ _MEANT: Final = {"cost_limit": "cost_budget", "max_cost": "cost_budget", "model"
 
 def _model_options(planner: Planner, model: str | None, options: Mapping[str, Any]) -> ModelOptions | None:
     for name in options.keys() - {*ModelOptions.names(), *PARAMETERS, "model_kwargs"}:
-        own = {each for kind in type(planner).__mro__ for each in _keywords(kind.__init__)}
+        own = {each for kind in type(planner).__mro__ for each in _keywords(kind)}
         near = nearest(_MEANT.get(name, name), own | ModelOptions.names() | PARAMETERS)
         raise InvalidPlannerConfig(
             f"planner {planner.name!r} has no option {name!r}{near or '.'} Parameters of the model that litellm does "
@@ -309,7 +309,7 @@ def _model_options(planner: Planner, model: str | None, options: Mapping[str, An
 
 def _keywords(function: Callable[..., Any]) -> set[str]:
     parameters = inspect.signature(function).parameters.values()
-    return {each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)} - {"self"}
+    return {each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
 
 
 async def call_handler(handler: Handler, *args: Any) -> Any:

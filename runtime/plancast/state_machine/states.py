@@ -56,7 +56,7 @@ class RetryPolicy(_Definition):
             if "backoff_seconds" in fields:
                 raise ValueError("backoff is backoff_seconds: give one of them")
             fields["backoff_seconds"] = backoff
-        super().__init__(attempts=attempts, **fields)
+        super().__init__(**{"attempts": attempts, **fields})
 
     def delay(self, attempt: int) -> float:
         """Backoff in seconds after attempt number `attempt` (from 1)."""

@@ -97,7 +97,7 @@ class FinishStep:
         if not await holds(self.when, run):
             return None
         reason = as_reason(FinishReason, self.reason)
-        result = {} if reason is FinishReason.GOAL else None
+        result: Any = {} if reason is FinishReason.GOAL else None
         if self.payload is not None:
             result = await built("payload", self.payload, run)
         kept = await built("metadata", self.metadata, run) if self.metadata is not None else {}
