@@ -95,6 +95,15 @@ class TurnPort(Protocol):
         """
         ...
 
+    async def deliberation(self, planner: Any, plan: Any) -> Any:
+        """The :class:`~plancast.turn.deliberation.Deliberation` of a planner that a handler calls, or None.
+
+        Args:
+            planner: The planner.
+            plan: The plan that it is called for; None: the turn's own.
+        """
+        ...
+
 
 class PlatformContext:
     """The ``context`` argument of handlers. ``turn`` is None outside a plan's turn."""

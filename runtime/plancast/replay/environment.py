@@ -11,7 +11,7 @@ from plancast.agents.registry import Toolkit
 from plancast.app import App
 from plancast.decisions.decision import PlannerDecision, stored_decision
 from plancast.errors import TerminalError
-from plancast.models.port import CURRENT_REASONER, ReasonReply, ReasonRequest, Usage
+from plancast.models.port import CURRENT_REASONER, ReasonerPort, ReasonReply, ReasonRequest, Usage
 from plancast.planners.contract import AutonomousPlanner, RunContext, WakeMode, version_of
 from plancast.planners.planner import Planner
 from plancast.settings import PlanSettings
@@ -59,10 +59,25 @@ class Script:
         self.failure = recorded_failure(entry)
         self.taken = 0
 
-    def take(self) -> Mapping[str, Any] | None:
+    @property
+    def next(self) -> Mapping[str, Any] | None:
         """The next recorded decision, or None."""
+        return self.decisions[self.taken] if self.taken < len(self.decisions) else None
+
+    def take(self) -> Mapping[str, Any] | None:
+        """Return the next recorded decision, or None, and go on to the one after it."""
+        recorded = self.next
         self.taken += 1
-        return self.decisions[self.taken - 1] if self.taken <= len(self.decisions) else None
+        return recorded
+
+    async def repeat(self, recorded: Mapping[str, Any], metered: ReasonerPort | None) -> PlannerDecision:
+        """A recorded decision; the cost of its model calls is added to the plan's spend."""
+        for call in (recorded.get("calls") or ()) if metered is not None else ():
+            assert metered is not None
+            usage = Usage(call.get("prompt_tokens", 0), call.get("completion_tokens", 0), call.get("cost"))
+            self.reply = ReasonReply("", usage, str(call.get("model", "")), call.get("seconds", 0.0))
+            await metered.complete(ReasonRequest((), "recorded"))
+        return stored_decision(recorded["decision"])
 
 
 class ReplayedPlanner:
@@ -97,17 +112,7 @@ class ReplayedPlanner:
             raise self._script.failure or UnexpectedDecision(
                 f"planner {self.name!r} makes a decision that was not made then"
             )
-        await self._account(recorded.get("calls") or ())
-        return stored_decision(recorded["decision"])
-
-    async def _account(self, calls: Iterable[Mapping[str, Any]]) -> None:
-        """Add the recorded cost of model calls to the plan's spend."""
-        metered = CURRENT_REASONER.get()
-        for call in calls if metered is not None else ():
-            assert metered is not None
-            usage = Usage(call.get("prompt_tokens", 0), call.get("completion_tokens", 0), call.get("cost"))
-            self._script.reply = ReasonReply("", usage, str(call.get("model", "")), call.get("seconds", 0.0))
-            await metered.complete(ReasonRequest((), "recorded"))
+        return await self._script.repeat(recorded, CURRENT_REASONER.get())
 
 
 class _ReplayedHandlers:

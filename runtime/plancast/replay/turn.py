@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 
+from plancast.decisions.decision import PlannerDecision
 from plancast.json_values.diff import Difference, differences
+from plancast.models.port import ReasonerPort
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import FORK
-from plancast.replay.environment import NotRecorded, Script, recorded_failure
+from plancast.planners.contract import RunContext
+from plancast.replay.environment import ModelCallNotRecorded, NotRecorded, Script, recorded_failure
 from plancast.state_machine.machine import Machine
+from plancast.turn.deliberation import Deliberation, deliberation_of_handler
 from plancast.turn.turn import Turn, TurnEnvironment, TurnOutcome
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope
@@ -30,6 +35,9 @@ _OUTSIDE_TEXTS: Final = (
 """Beginnings of errors that have causes outside the turn."""
 
 
+_Ask = Callable[[ReasonerPort], Awaitable[PlannerDecision]]
+
+
 @dataclass
 class Rerun:
     """The result of re-running a turn."""
@@ -43,10 +51,41 @@ class Rerun:
     event: EventEnvelope | None = None
 
 
+class _Deliberation(Deliberation):
+    """Decisions that handlers ask a model for: when its replies are not recorded, the recorded decisions are used."""
+
+    def __init__(self, script: Script, *given: Any) -> None:
+        super().__init__(*given)
+        self._script = script
+
+    async def ask(self, run: RunContext, ask: _Ask, reasoner: ReasonerPort | None) -> PlannerDecision:
+        async def replayed(port: ReasonerPort) -> PlannerDecision:
+            recorded = self._script.next
+            try:
+                return await ask(port)
+            except ModelCallNotRecorded:
+                if recorded is None and self._script.failure is None:
+                    raise
+            if recorded is None:
+                assert self._script.failure is not None
+                raise self._script.failure
+            return await self._script.repeat(recorded, port)
+
+        return await super().ask(run, replayed, reasoner)
+
+    def _note(self, decision: PlannerDecision, calls: list[dict[str, Any]], seconds: float) -> None:
+        self._script.take()
+        super()._note(decision, calls, seconds)
+
+
 class _Turn(Turn):
     """A turn whose plan begins with a given machine instead of its goal's current one."""
 
     begins_with: Machine | None = None
+    script: Script
+
+    async def deliberation(self, planner: Any, plan: Any) -> Deliberation | None:
+        return await deliberation_of_handler(self, planner, plan, partial(_Deliberation, self.script))
 
     def adopt(self, plan: PlanContext) -> None:
         if self.plan is None and self.begins_with is not None:
@@ -88,6 +127,7 @@ async def rerun(
             environment, correlation_id, event, plan, int(entry["revision"]), float(entry["time"]),
             bool(entry.get("timer")),
         )  # fmt: skip
+        made.script = script
         made.begins_with = machine if plan is None and event.type != FORK else None
         return made
 

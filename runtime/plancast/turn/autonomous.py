@@ -6,16 +6,13 @@ of a decision tree go through the same executor and are committed by the same tu
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
 from typing import Any, Final
 
 from plancast.decisions.actions import AwaitAction, CompleteAction, DelegateAction, WaitAction
-from plancast.decisions.decision import PlannerDecision, check_decision
+from plancast.decisions.decision import PlannerDecision
 from plancast.decisions.executor import execute_decision, send_pending
-from plancast.errors import BudgetExhausted, InvalidDecision, RetryableError, TaskError, TerminalError
-from plancast.models.decorators import MeteredReasoner
-from plancast.models.port import CURRENT_REASONER
+from plancast.errors import InvalidDecision, TaskError, TerminalError
+from plancast.models.port import CURRENT_REASONER, ReasonerPort
 from plancast.plan import early_events
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import RESUME
@@ -23,19 +20,17 @@ from plancast.plan.record import WAITING_FOR, tasks_of
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.state_moves import end_wait
 from plancast.plan.status import PAUSED, RUNNING
-from plancast.planners.contract import AutonomousPlanner, RunBudget, RunContext, RunControl, WakeMode, resolve_wake_mode
-from plancast.planners.run_context import budget_of, build_run
+from plancast.planners.contract import AutonomousPlanner, RunContext, WakeMode, resolve_wake_mode
+from plancast.turn.deliberation import Deliberation
 from plancast.turn.record import TurnRecord
 from plancast.turn.task_responses import awaited_is_resolved, drop_unwanted, take_answer
-from plancast.turn.trajectory import add_decision, add_event, read_entry, trigger_entry
-from plancast_bus.errors import BusUnavailable, InvalidEnvelope, InvalidSubject, PayloadTooLarge
+from plancast.turn.trajectory import trigger_entry
+from plancast_bus.errors import InvalidEnvelope, InvalidSubject, PayloadTooLarge
 
 MAX_STEPS: Final = 64
 """Decisions of one turn that wait for nothing, before this counts as an endless loop of the planner."""
 MAX_REFUSED: Final = 3
 """Refused decisions in a row, before the plan fails with the last refusal."""
-DEFAULT_IDENTITY: Final = "default"
-"""Tenant and user in the run of a plan that has none."""
 _REFUSALS: Final = (InvalidDecision, TaskError, PayloadTooLarge, InvalidEnvelope, InvalidSubject)
 
 
@@ -52,6 +47,7 @@ class AutonomousTurn:
         self._record = record
         self._plan = plan
         self._decider = decider
+        self._deliberation = Deliberation(record, plan, decider)
 
     async def on_goal(self) -> None:
         """Take the first turn."""
@@ -74,7 +70,7 @@ class AutonomousTurn:
         if self._take_answer(event):
             await self._decide(event)
         else:
-            self._remember(_fields(event))
+            self._deliberation.remember(_fields(event))
         return True
 
     async def on_timer(self, event: Any, request_id: str, request: Request) -> None:
@@ -102,7 +98,7 @@ class AutonomousTurn:
         """Take the answers that arrived during the pause; True when there were any."""
         answers = early_events.take_answers(self._plan)
         for fields in answers:
-            self._remember(fields)
+            self._deliberation.remember(fields)
             take_answer(self._plan, fields)
         return bool(answers)
 
@@ -121,25 +117,22 @@ class AutonomousTurn:
         if fields["type"] != RESUME:
             self._plan.results[fields["type"]] = fields.get("data")
 
-    def _remember(self, fields: Mapping[str, Any]) -> None:
-        add_event(self._plan, self._record.revision, self._record.now, fields)
-
     async def _decide(self, trigger: Any) -> None:
         """Request decisions and execute them, until the plan waits for something or is finished."""
         plan, record = self._plan, self._record
         fields = _fields(trigger)
-        self._remember(fields)
+        self._deliberation.remember(fields)
         if await self._is_held():
             return
         refused = 0
         for _ in range(MAX_STEPS):
-            run = await self._run(fields)
+            run = await self._deliberation.run(trigger_entry(fields, record.revision, record.now))
             plan.awaiting = ""
             decision = await self._ask(run)
             refusal = await self._execute(decision, run)
             plan.control.clear()
             why = "" if refusal is None else f"refused: {refusal}"
-            add_decision(plan, record.revision, record.now, decision, why)
+            self._deliberation.executed(decision, why)
             if refusal is not None:
                 record.notes.append(f"a decision was {why}")
                 refused += 1
@@ -147,12 +140,10 @@ class AutonomousTurn:
                     raise refusal
                 continue
             refused = 0
-            if not isinstance(decision.next_action, CompleteAction):
-                plan.spent["actions"] = plan.spent.get("actions", 0) + 1
             if plan.status is PAUSED and (early := early_events.take_awaited(plan)) is not None:
                 await self._end_wait(early)
                 fields = early
-                self._remember(fields)
+                self._deliberation.remember(fields)
             elif plan.status is not RUNNING or self._waits(decision):
                 drop_unwanted(plan)
                 return
@@ -166,66 +157,15 @@ class AutonomousTurn:
             self._plan.control["unseen"] = True
         return reason is not None
 
-    async def _run(self, trigger: Mapping[str, Any]) -> RunContext:
-        """The run that the planner decides by; built anew for each decision."""
-        plan, record = self._plan, self._record
-        tasks, control = tasks_of(plan), plan.control
-        completions = [tasks.watch_group(group) for group in tasks.groups]
-        groups = {each.group_id: [m.to_dict() for m in each.members] for each in completions if each is not None}
-        expected = dict(record.environment.expected)
-        for request in plan.requests.values():
-            expected.setdefault(request.response_event, f"the answer to {request.event_type}")
-        return await build_run(
-            record.context,
-            plan,
-            tenant_id=plan.tenant_id or DEFAULT_IDENTITY,
-            user_id=plan.user_id or DEFAULT_IDENTITY,
-            session_id=plan.session_id or plan.plan_id,
-            trigger=trigger_entry(trigger, record.revision, record.now),
-            results=plan.results | groups,
-            trajectory=[read_entry(step) for step in plan.trajectory],
-            expected=expected,
-            tasks=tasks,
-            budget=self._budget(),
-            control=RunControl(injected=control.get("injected", ()), redirect_goal=control.get("redirect_goal")),
-            now=record.now,
-        )
-
-    def _budget(self) -> RunBudget:
-        decider = self._decider
-        return budget_of(
-            self._plan,
-            max_actions=getattr(decider, "max_actions", None),
-            max_tokens=getattr(decider, "token_budget", None),
-            max_cost=getattr(decider, "cost_budget", None),
-        )
-
     async def _ask(self, run: RunContext) -> PlannerDecision:
-        """Ask the planner for the next decision, and record what it took."""
-        metered = MeteredReasoner(self._record.environment.reasoner, self._plan.spent)
-        token = CURRENT_REASONER.set(metered)
-        begun = time.perf_counter()
-        try:
-            decision = check_decision(await self._decider.next(run))
-            exhausted = self._budget().exhausted_reason(run.now)
-            if exhausted is not None and not isinstance(decision.next_action, CompleteAction):
-                raise BudgetExhausted(exhausted)
-        except Exception as error:
-            if isinstance(error.__cause__, (RetryableError, BusUnavailable)):
-                raise error.__cause__ from None  # a step asks for a retry
-            raise
-        finally:
-            CURRENT_REASONER.reset(token)
-        self._record.decisions.append(
-            {
-                "planner": self._decider.name,
-                "decision": decision.model_dump(mode="json"),
-                "calls": metered.calls,
-                "repairs": max(0, len(metered.calls) - 1),
-                "seconds": round(time.perf_counter() - begun, 3),
-            }
-        )
-        return decision
+        async def ask(port: ReasonerPort) -> PlannerDecision:
+            token = CURRENT_REASONER.set(port)
+            try:
+                return await self._decider.next(run)
+            finally:
+                CURRENT_REASONER.reset(token)
+
+        return await self._deliberation.ask(run, ask, self._record.environment.reasoner)
 
     async def _execute(self, decision: PlannerDecision, run: RunContext) -> Exception | None:
         """Execute a decision; a refused one is rolled back and its error returned, for the planner to see."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plancast.context import GoalContext, PlatformContext
+from plancast.decisions.decision import PlannerDecision
 from plancast.errors import ForeignPlan
 from plancast.models.decorators import RecordingReasoner
 from plancast.plan.context import PlanContext
@@ -34,6 +35,13 @@ class TurnRecord:
 
     answers: list[dict[str, Any] | None] | None = None
     """Replies of models to handlers, where timelines are kept in full; None for a request without a reply."""
+
+    draft: PlanContext | None = None
+    """Collects what decisions have spent in a goal's turn before its handler creates the plan."""
+    decided: tuple[PlannerDecision, ...] = ()
+    """Decisions that are among ``decisions``."""
+    is_remembered = False
+    """True if the plan's trajectory has the event."""
 
     packed_event: bytes = b""
     """The event's msgpack payload as it arrived; empty: unknown. Code of the app may change ``event``, not this."""
@@ -135,6 +143,10 @@ class TurnRecord:
         self.reason = reason
         return TurnOutcome.REFUSE
 
+    async def deliberation(self, planner: Any, plan: Any) -> Any:
+        """None; :class:`plancast.turn.turn.Turn` has one."""
+        return None
+
     def next_id(self) -> str:
         """The id of the next event that this turn sends."""
         return self.outbox.next_id()
@@ -153,6 +165,8 @@ class TurnRecord:
             own = f"plan {self.plan.plan_id}" if self.plan is not None else f"correlation id {self.correlation_id}"
             raise ForeignPlan(f"this is a turn of {own}; plan {plan.plan_id} can only be changed in a turn of its own")
         check_response(plan.response_event, plan.response_topic)
+        if self.draft is not None and self.draft is not plan:
+            plan.spent, plan.trajectory = {**self.draft.spent, **plan.spent}, [*self.draft.trajectory, *plan.trajectory]
         goal = self.goal
         plan._context = self.context
         plan.correlation_id = self.correlation_id

@@ -21,10 +21,12 @@ from plancast.planners.planner import Handler, Planner, call_handler, wants_four
 from plancast.state_machine.machine import validate_state_machine
 from plancast.turn.autonomous import AutonomousTurn, autonomous_turn
 from plancast.turn.controls import CONTROLS
+from plancast.turn.deliberation import Deliberation, deliberation_of_handler
 from plancast.turn.environment import TurnEnvironment, TurnOutcome
 from plancast.turn.fork import ForkData, create_fork, start_fork
 from plancast.turn.record import TurnRecord, check_response
 from plancast.turn.retries import as_failure_of_child, ends_request, explain, is_failure, schedule_retry
+from plancast.turn.task_responses import take_answer
 from plancast.turn.timeline_entry import packed_entry, timeline_entry
 from plancast.turn.timers import fail_on_early_answers, reconcile_requests, timer_name
 from plancast_bus.errors import PayloadTooLarge
@@ -297,6 +299,10 @@ class Turn(TurnRecord):
 
     # Code of the app.
 
+    async def deliberation(self, planner: Any, plan: Any) -> Deliberation | None:
+        """The deliberation of a planner that a handler calls; None where it is not about the turn's own plan."""
+        return await deliberation_of_handler(self, planner, plan)
+
     async def _call_listeners(self) -> bool:
         called = False
         for planner in self.environment.listeners:
@@ -307,7 +313,9 @@ class Turn(TurnRecord):
 
     async def _hand_over(self, plan: PlanContext, event: Any, handler: Handler, target: str | None = None) -> bool:
         """Let the transition handler move the plan; False when it did nothing."""
-        if not plan.state_machine:
+        if not plan.state_machine and answered_request(event) in plan.requests:
+            take_answer(plan, event.to_wire())
+        elif not plan.state_machine:
             state_moves.store_result(plan, event.type, event)
         before = self._mark(plan)
         if wants_four(handler):

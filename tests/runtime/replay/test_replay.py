@@ -374,7 +374,23 @@ async def test_what_a_model_decided_is_taken_from_the_history_and_no_model_is_as
     assert tight.outcome is Outcome.DIFFERS
 
 
-async def test_where_a_handler_asks_a_model_it_is_unknown_and_the_rest_goes_on_as_the_machine_leads(
+async def test_where_a_handler_asks_a_model_the_recorded_decision_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = with_model(monkeypatch, decision(FINISH))
+    planner = ChoreographyPlanner("c", "scripted")
+
+    @planner.on_goal("x.goal", machine_with())
+    async def begin(goal: Any, context: Any) -> None:
+        await planner.reason_next_action("new goal", context)
+
+    app = App("app", planners=[planner], workers=[a_worker()])
+    plan = await ran(app)
+    replayed = await replay(plan, ReplayOptions(app))
+    assert [str(turn.outcome) for turn in replayed.turns] == ["same", "same", "same"]
+    assert replayed.outcome is Outcome.SAME
+    assert model.asked == 1
+
+
+async def test_where_a_handler_asks_its_models_itself_it_is_unknown_and_the_rest_goes_on_as_the_machine_leads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with_model(monkeypatch, decision(FINISH))
@@ -382,7 +398,7 @@ async def test_where_a_handler_asks_a_model_it_is_unknown_and_the_rest_goes_on_a
 
     @planner.on_goal("x.goal", machine_with())
     async def begin(goal: Any, context: Any) -> None:
-        await planner.reason_next_action("new goal", context)
+        await context.reasoner.complete(ReasonRequest([{"role": "user", "content": "what now?"}], "scripted"))
 
     app = App("app", planners=[planner], workers=[a_worker()])
     plan = await ran(app)

@@ -25,7 +25,7 @@ from plancast.planners.llm.decision_validation import decision_faults, settle_de
 from plancast.planners.llm.prompt import DEFAULT_LIMIT, Prompt, check_prompt_options
 from plancast.planners.llm.prompt_template import PromptTemplate
 from plancast.planners.planner import Planner
-from plancast.planners.run_context import publishable_events, run_of_handler
+from plancast.planners.run_context import publishable_events, run_of_handler, trigger_of
 
 CustomContext = Mapping[str, Any] | Callable[[RunContext], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 """Additional context of every prompt: a dict, or a function of the run that returns one, plain or async."""
@@ -135,12 +135,15 @@ class ChoreographyPlanner(Planner):
             BudgetExhausted: the budget is exhausted, and the model does not complete.
             ModelUnavailable: the model has failed for good.
         """
+        return await self._next(run, reasoner_of())
+
+    async def _next(self, run: RunContext, port: ReasonerPort) -> PlannerDecision:
         run.require_identity()
         if run.control.cancelled:
             return _cancelled(run)
         run = replace(run, budget=self._limited(run), custom_context=await self._context_of(run))
         revision = run.trigger.revision if run.trigger else 0
-        return await self._decide(run, reasoner_of(), f"{run.plan_id}:{revision}")
+        return await self._decide(run, port, f"{run.plan_id}:{revision}")
 
     async def reason_next_action(
         self,
@@ -157,13 +160,17 @@ class ChoreographyPlanner(Planner):
             context: The handler's context.
             plan_id: The plan's id, where there is no `plan`.
             custom_context: For this decision only, in addition to the planner's.
-            plan: The plan, with its goal, its results and what it has spent.
+            plan: The plan, with its goal, its results and what it has spent; None: that of the handler's turn.
 
         Raises:
             InvalidDecision: no answer was valid (``Event 'x' not in Registry``, for example).
-            BudgetExhausted: `max_actions` are spent, and the model does not complete.
+            BudgetExhausted: the plan's budget is exhausted, and the model does not complete.
             ModelUnavailable: the model has failed for good; a missing key or package is named.
         """
+        deliberation = await self._deliberation(context, plan)
+        if deliberation is not None:
+            decided: PlannerDecision = await deliberation.decide(trigger, custom_context or {}, self._next)
+            return decided
         run = await run_of_handler(
             context,
             trigger=trigger,
@@ -181,12 +188,26 @@ class ChoreographyPlanner(Planner):
     ) -> None:
         """Check a decision again, and execute it (seed 004).
 
+        Args:
+            decision: Also one that no model has made.
+            context: The handler's context.
+            goal_event: The goal, to respond to where there is no plan.
+            plan: The plan; None: that of the handler's turn.
+
         Raises:
             InvalidDecision: it is invalid, or names what does not exist; nothing was executed.
+            BudgetExhausted: the budget of the turn's plan is exhausted, and the decision does not complete it.
         """
         from plancast.decisions.executor import execute_decision
 
         checked = check_decision(decision)
+        deliberation = await self._deliberation(context, plan)
+        if deliberation is not None:
+            run = await deliberation.run(trigger_of(""))
+            if faults := decision_faults(checked, run):
+                raise InvalidDecision(faults)
+            await deliberation.execute(checked, run)
+            return
         definitions = await publishable_events(context)
         if definitions is not None:
             run = await run_of_handler(
@@ -204,6 +225,11 @@ class ChoreographyPlanner(Planner):
         spent = getattr(plan, "spent", None)
         if isinstance(spent, dict) and not isinstance(checked.next_action, CompleteAction):
             spent["actions"] = spent.get("actions", 0) + 1
+
+    async def _deliberation(self, context: Any, plan: Any) -> Any:
+        """The deliberation of the turn that a handler's context belongs to; None outside a turn."""
+        turn = context.turn if isinstance(context, PlatformContext) else None
+        return await turn.deliberation(self, plan) if turn is not None else None
 
     async def _decide(self, run: RunContext, port: ReasonerPort, key: str) -> PlannerDecision:
         exhausted = run.exhausted_reason
