@@ -147,6 +147,8 @@ class PlanSettings(SettingsSection):
     max_tree: int = Field(1_000, ge=1, le=100_000)
     """Plans of one tree, the top-level plan and finished plans included. A child plan beyond it is refused in the same
     way."""
+    max_tree_steps: int = Field(64, ge=1)
+    """Steps of a decision tree in one plan, the final one aside; then the plan fails."""
     max_kept_events: int = Field(100, ge=1)
     """Buffered events that came early or while paused; beyond it the oldest is dropped, and the timeline warns."""
     max_processed_ids: int = Field(512, ge=16)

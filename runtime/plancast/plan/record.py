@@ -77,7 +77,7 @@ class PlanRecord(_Open):
     created_at: float = 0.0
     """Seconds since the epoch, UTC."""
     spent: dict[str, float] = field(default_factory=dict)
-    """Spend of the decisions so far: ``actions``, ``tokens``, ``cost`` (US dollars), ``calls``."""
+    """Spend of the decisions so far: ``actions``, ``tokens``, ``cost`` (US dollars), ``calls``; ``steps`` of a tree."""
     trajectory: list[dict[str, Any]] = field(default_factory=list)
     """The newest events and decisions of a plan that a planner decides, oldest first."""
     earlier: dict[str, int] = field(default_factory=dict)

@@ -97,6 +97,7 @@ class ReplayedPlanner:
         self.max_actions = getattr(planner, "max_actions", None)
         self.token_budget = getattr(planner, "token_budget", None)
         self.cost_budget = getattr(planner, "cost_budget", None)
+        self.counts_steps = getattr(planner, "counts_steps", False)
         self._planner = planner
         self._script = script
 

@@ -6,6 +6,7 @@ of a decision tree go through the same executor and are committed by the same tu
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any, Final
 
 from plancast.decisions.actions import AwaitAction, CompleteAction, DelegateAction, WaitAction
@@ -28,7 +29,8 @@ from plancast.turn.trajectory import trigger_entry
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject, PayloadTooLarge
 
 MAX_STEPS: Final = 64
-"""Decisions of one turn that wait for nothing, before this counts as an endless loop of the planner."""
+"""Decisions of one turn that wait for nothing, before this counts as an endless loop of the planner. Decision trees are
+bounded for the whole plan instead, by ``plans.max_tree_steps``."""
 MAX_REFUSED: Final = 3
 """Refused decisions in a row, before the plan fails with the last refusal."""
 _REFUSALS: Final = (InvalidDecision, TaskError, PayloadTooLarge, InvalidEnvelope, InvalidSubject)
@@ -125,7 +127,11 @@ class AutonomousTurn:
         if await self._is_held():
             return
         refused = 0
-        for _ in range(MAX_STEPS):
+        bounded_by_plan = getattr(self._decider, "counts_steps", False)
+        for taken in count():
+            if taken == MAX_STEPS and not bounded_by_plan:
+                break
+            awaited = plan.awaiting
             run = await self._deliberation.run(trigger_entry(fields, record.revision, record.now))
             plan.awaiting = ""
             decision = await self._ask(run)
@@ -140,6 +146,8 @@ class AutonomousTurn:
                     raise refusal
                 continue
             refused = 0
+            if bounded_by_plan:
+                self._count_step(decision, awaited)
             if plan.status is PAUSED and (early := early_events.take_awaited(plan)) is not None:
                 await self._end_wait(early)
                 fields = early
@@ -148,6 +156,25 @@ class AutonomousTurn:
                 drop_unwanted(plan)
                 return
         raise TerminalError(f"planner {self._decider.name!r} took {MAX_STEPS} steps in one turn without waiting")
+
+    def _count_step(self, decision: PlannerDecision, awaited: str) -> None:
+        """Count a step of a decision tree. The final one does not count, nor does going on with the same AWAIT.
+
+        Raises:
+            TerminalError: the plan has taken as many steps as it may.
+        """
+        plan, action = self._plan, decision.next_action
+        if isinstance(action, CompleteAction):
+            return
+        if isinstance(action, AwaitAction) and plan.awaiting == awaited and not awaited_is_resolved(plan):
+            return  # a tree is asked at each answer of the group
+        most = self._record.environment.settings.max_tree_steps
+        if plan.spent.get("steps", 0) >= most:
+            raise TerminalError(
+                f"planner {self._decider.name!r} took {most} steps without completing the plan; that is the limit of a "
+                "decision tree: plans.max_tree_steps (PLANCAST_PLANS__MAX_TREE_STEPS)"
+            )
+        plan.spent["steps"] = plan.spent.get("steps", 0) + 1
 
     async def _is_held(self) -> bool:
         """Pause the plan if a pause was requested while it waited; True when it was."""

@@ -51,6 +51,8 @@ class DeterministicPlanner:
     """
 
     wake_mode: Final = WakeMode.POLL
+    counts_steps: Final = True
+    """A plan takes at most ``plans.max_tree_steps`` steps."""
 
     def __init__(
         self,
