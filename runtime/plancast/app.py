@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plancast.errors import InvalidApp, InvalidStateMachine
+from plancast.models.prices import unpriced_models
 from plancast.planners.contract import AutonomousPlanner, version_of
 from plancast.planners.planner import Planner
 from plancast.state_machine.machine import validate_state_machine
@@ -17,6 +19,8 @@ from plancast.worker import TaskDefinition, Worker
 
 if TYPE_CHECKING:
     from plancast.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 
 class App:
@@ -104,8 +108,24 @@ class App:
                     validate_state_machine(machine.states)
                 except InvalidStateMachine as error:
                     faults.extend(f"planner {planner.name!r}, goal {goal!r}: {fault}" for fault in error.faults)
+        for warning in self.warnings():
+            logger.warning("app %r: %s", self.name, warning)
         if faults:
             raise InvalidApp(f"app {self.name!r} has faults:\n" + "\n".join(f"- {fault}" for fault in faults))
+
+    def warnings(self) -> list[str]:
+        """Budgets that cannot bound anything."""
+        found: list[str] = []
+        planners: list[Any] = [*self.planners, *self.deciders()]
+        for planner in {id(each): each for each in planners}.values():
+            options, budget = getattr(planner, "model_options", None), getattr(planner, "cost_budget", None)
+            for model in unpriced_models(options) if options is not None and budget is not None else ():
+                found.append(
+                    f"planner {planner.name!r} has a cost_budget, but no price is known of its model {model!r}: "
+                    "its calls count as free: give a token_budget, or the model's input_cost_per_token and "
+                    "output_cost_per_token"
+                )
+        return found
 
     def _faults(self) -> Iterable[str]:
         for kind, members in (("planners", self.planners), ("workers", self.workers)):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from plancast import App, InvalidApp, Planner, StateAction, StateConfig, Worker
+from plancast import App, ChoreographyPlanner, InvalidApp, Planner, StateAction, StateConfig, Worker
 from plancast.app import load_app
 from plancast.planners import DeterministicPlanner, SpawnAndAwaitStep, SpawnSpec, TaskRegistry
 
@@ -138,3 +139,25 @@ class TestLoading:
             load_app("needy:app")
         with pytest.raises(RuntimeError, match="on import"):
             load_app("broken:app")
+
+
+@pytest.mark.parametrize(
+    ("options", "models"),
+    [
+        ({"reasoning_model": "openai/in-house", "cost_budget": 1.0}, ["openai/in-house"]),
+        ({"reasoning_model": "gpt-4o", "fallback_models": ["own/x"], "cost_budget": 1.0}, ["own/x"]),
+        ({"reasoning_model": "openai/gpt-4o", "cost_budget": 1.0}, []),
+        ({"reasoning_model": "openai/in-house"}, []),
+        ({"reasoning_model": "openai/in-house", "cost_budget": 1.0, "input_cost_per_token": 1e-6}, []),
+    ],
+)
+def test_a_cost_budget_without_a_price_is_warned_of(
+    caplog: pytest.LogCaptureFixture, options: dict[str, Any], models: list[str]
+) -> None:
+    app = App("a", planners=[ChoreographyPlanner("p", goals=["x.goal"], **options)])
+    app.validate()
+    warned = [each.getMessage() for each in caplog.records]
+    assert [
+        f"no price is known of its model {model!r}" in text for model, text in zip(models, warned, strict=True)
+    ] == [True for _ in models]
+    assert all("token_budget" in text for text in warned)

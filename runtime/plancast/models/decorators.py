@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from plancast.errors import BudgetExhausted
 from plancast.models.in_process import in_process_reasoner
 from plancast.models.port import ReasonerPort, ReasonReply, ReasonRequest
 
@@ -14,16 +16,26 @@ class MeteredReasoner:
     Args:
         reasoner: None calls models in this process.
         spent: Calls, tokens and cost (US dollars) so far; changed in place.
+        exhausted: Returns why no further call may be made; None while one may.
     """
 
-    def __init__(self, reasoner: ReasonerPort | None, spent: dict[str, float]) -> None:
+    def __init__(
+        self, reasoner: ReasonerPort | None, spent: dict[str, float], exhausted: Callable[[], str | None]
+    ) -> None:
         self._reasoner = reasoner or in_process_reasoner()
         self._spent = spent
+        self._exhausted = exhausted
         self.calls: list[dict[str, Any]] = []
         """An account of each call, JSON-able."""
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
-        """Complete a request, as :class:`~plancast.models.port.ReasonerPort` does."""
+        """Complete a request, as :class:`~plancast.models.port.ReasonerPort` does.
+
+        Raises:
+            BudgetExhausted: the tokens, the money or the time of the plan are spent; the model was not called.
+        """
+        if (why := self._exhausted()) is not None:
+            raise BudgetExhausted(why)
         reply = await self._reasoner.complete(request)
         for name, amount in (("calls", 1), ("tokens", reply.usage.total_tokens), ("cost", reply.usage.cost or 0.0)):
             self._spent[name] = self._spent.get(name, 0) + amount

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from plancast.models.failures import Failure, classify, refused, timed_out
-from plancast.models.port import ReasonRequest, Usage
+from plancast.models.port import MAX_COST, MAX_TOKENS, ReasonRequest, Usage, is_amount
 from plancast.telemetry.redaction import without
+
+logger = logging.getLogger(__name__)
 
 Level: TypeAlias = Literal["json_schema", "json_object", "text"]
 """Structured output that a model supports; see `LEVELS`."""
@@ -96,9 +99,12 @@ class ModelCall:
 
     def estimate(self) -> int:
         """Estimate the tokens of the call, at four characters each."""
-        prompt = sum(len(str(message.get("content", ""))) for message in self._request.messages) // 4
         answer = self._parameters.get("max_tokens") or self._parameters.get("max_completion_tokens") or 0
-        return prompt + int(answer)
+        return self.prompt_estimate() + int(answer)
+
+    def prompt_estimate(self) -> int:
+        """Estimate the tokens of the prompt, at four characters each."""
+        return sum(len(str(message.get("content", ""))) for message in self._request.messages) // 4
 
     def _arguments(self) -> dict[str, Any]:
         return {
@@ -173,14 +179,41 @@ def provider_of(litellm: Any, model: str, api_base: str | None = None) -> str:
         return ""
 
 
-def usage_of(litellm: Any, answer: Any) -> Usage:
-    """The usage of an answer, without cost where litellm has no price."""
-    usage = getattr(answer, "usage", None)
-    return Usage(
-        int(getattr(usage, "prompt_tokens", 0) or 0),
-        int(getattr(usage, "completion_tokens", 0) or 0),
-        _cost_of(litellm, answer),
-    )
+def usage_of(litellm: Any, answer: Any, call: ModelCall) -> Usage:
+    """The usage of an answer, without cost where litellm has no price.
+
+    Numbers that cannot be true are replaced by an estimate, and reported once for each model.
+    """
+    reported = getattr(answer, "usage", None)
+    counts = [getattr(reported, name, 0) or 0 for name in ("prompt_tokens", "completion_tokens")]
+    wrong = [each for each in counts if not is_amount(each, MAX_TOKENS)]
+    if wrong:
+        counts = [call.prompt_estimate(), len(answer.choices[0].message.content or "") // 4]
+    cost = _priced(litellm, call.model, *counts) if wrong else _cost_of(litellm, answer)
+    if cost is not None and not is_amount(cost, MAX_COST):
+        wrong, cost = [*wrong, cost], _priced(litellm, call.model, *counts)
+    if wrong and call.model not in _distrusted:
+        _distrusted.add(call.model)
+        logger.warning(
+            "model %s reports a usage that cannot be true (%.40r); it is estimated instead, at 4 characters a token",
+            call.model,
+            wrong[0],
+        )
+    return Usage(int(counts[0]), int(counts[1]), cost)
+
+
+_distrusted: set[str] = set()
+
+
+def _priced(litellm: Any, model: str, prompt_tokens: int, completion_tokens: int) -> float | None:
+    """US dollars by litellm's price list."""
+    try:
+        prices = litellm.cost_per_token(
+            model=model, prompt_tokens=int(prompt_tokens), completion_tokens=int(completion_tokens)
+        )
+        return float(sum(prices))
+    except Exception:  # no price for this model
+        return None
 
 
 def _cost_of(litellm: Any, answer: Any) -> float | None:

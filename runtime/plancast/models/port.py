@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pydantic import SecretStr
 
@@ -77,6 +77,17 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
         raise ValueError(f"not among a model's parameters: {', '.join(misplaced)}")
 
 
+MAX_TOKENS: Final = 100_000_000
+"""Largest credible number of tokens of one reply."""
+MAX_COST: Final = 100_000.0
+"""Largest credible cost of one reply, in US dollars."""
+
+
+def is_amount(value: Any, most: float) -> bool:
+    """True for a finite number from 0 to a maximum."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens and cost of a reply."""
@@ -85,6 +96,14 @@ class Usage:
     completion_tokens: int = 0
     cost: float | None = None
     """US dollars by litellm's price list; None for a model that it does not list."""
+
+    def __post_init__(self) -> None:
+        """Replace what is no amount, as it would refill a budget or stop its count: by 0, a cost by None."""
+        for name in ("prompt_tokens", "completion_tokens"):
+            if not is_amount(getattr(self, name), MAX_TOKENS):
+                object.__setattr__(self, name, 0)
+        if self.cost is not None and not is_amount(self.cost, MAX_COST):
+            object.__setattr__(self, "cost", None)
 
     @property
     def total_tokens(self) -> int:

@@ -112,7 +112,7 @@ class Reasoner:
                 choice = answer.choices[0]
                 return ReasonReply(
                     text=choice.message.content or "",
-                    usage=usage_of(litellm, answer),
+                    usage=usage_of(litellm, answer, call),
                     model=model,
                     latency_seconds=time.monotonic() - begun,
                     attempts=calls,

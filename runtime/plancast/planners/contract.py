@@ -7,7 +7,7 @@ planner can neither change the plan nor affect concurrent decisions on the same 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from math import isfinite
@@ -132,6 +132,10 @@ class RunBudget:
                 raise ValueError(f"a budget's {name} is a number from 0, not {value!r}")
         if self.deadline is not None:
             _set(self, deadline=_utc(self.deadline))
+
+    def no_call_reason(self, now: datetime | float) -> str | None:
+        """As :meth:`exhausted_reason`, for a call of a model: when only actions are spent, one may still complete."""
+        return replace(self, max_actions=None).exhausted_reason(now)
 
     def exhausted_reason(self, now: datetime | float) -> str | None:
         """The exhausted limit, its name first, after which only complete is left; None while no limit is exhausted.

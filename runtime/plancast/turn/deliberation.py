@@ -142,7 +142,7 @@ class Deliberation:
         Raises:
             BudgetExhausted: the plan's budget is exhausted, and the decision does not complete it.
         """
-        metered = MeteredReasoner(reasoner, self._plan.spent)
+        metered = MeteredReasoner(reasoner, self._plan.spent, lambda: self.budget().no_call_reason(run.now))
         begun = time.perf_counter()
         try:
             decision = check_decision(await ask(metered))

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from plancast.errors import ModelUnavailable, TerminalError
 from plancast.models.failures import classify
-from plancast.models.port import ReasonReply, ReasonRequest, ReasonRetry
+from plancast.models.port import ReasonReply, ReasonRequest, ReasonRetry, Usage
 from plancast.models.rate_limit import RateLimit
 from plancast.models.reasoner import Reasoner, supports_structured_output
 from plancast.testing import Answer, ModelRequest, ModelServer
@@ -92,6 +92,35 @@ async def test_the_cost_is_known_where_litellm_has_a_price(reasoner: Reasoner) -
     async with ModelServer([Answer("x", prompt_tokens=1000, completion_tokens=100)]) as server:
         reply = await reasoner.complete(_request(server, model="gpt-4o"))
     assert reply.usage.cost == pytest.approx(0.0035)
+
+
+@pytest.mark.parametrize(
+    ("model", "prompt", "completion"),
+    [("openai/odd-a", -500, 10), ("openai/odd-b", 10, -(10**9)), ("openai/odd-c", 10**12, 5), ("gpt-4o", -(10**6), -5)],
+)
+async def test_a_usage_that_cannot_be_true_is_estimated_and_reported_once(
+    reasoner: Reasoner, caplog: pytest.LogCaptureFixture, model: str, prompt: int, completion: int
+) -> None:
+    text = "x" * 400
+    answers = [Answer(text, prompt_tokens=prompt, completion_tokens=completion)] * 2
+    async with ModelServer(answers) as server:
+        replies = [await reasoner.complete(_request(server, model=model)) for _ in range(2)]
+    for reply in replies:
+        assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (
+            len("What next? Answer in json.") // 4,
+            100,
+        )
+        assert reply.usage.cost == (pytest.approx(6 * 2.5e-6 + 100 * 1e-5) if model == "gpt-4o" else None)
+    assert [each.getMessage() for each in caplog.records if "cannot be true" in each.getMessage()] == [
+        f"model {model} reports a usage that cannot be true ({min(prompt, completion) if prompt < 100 else prompt}); "
+        "it is estimated instead, at 4 characters a token"
+    ]
+
+
+def test_no_usage_refills_a_budget() -> None:
+    for wrong in (-1, float("nan"), float("inf"), 10**15, True):
+        usage = Usage(wrong, wrong, wrong)  # type: ignore[arg-type]
+        assert (usage.total_tokens, usage.cost) == (0, None)
 
 
 async def test_retry_after_is_waited_for(reasoner: Reasoner, naps: _Naps) -> None:

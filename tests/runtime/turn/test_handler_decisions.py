@@ -149,6 +149,15 @@ async def test_limits_count_and_trip(
         assert len(model.prompts) == calls
 
 
+async def test_repairs_end_when_the_plans_tokens_are_spent(scripted: Callable[..., Model]) -> None:
+    model = scripted(ADD, {"action": "publish", "event_type": "no.such"})
+    async with PlancastTest(choreographed(max_repairs=9, token_budget=250)) as env:
+        handle = await env.submit("x.goal", {})
+        with pytest.raises(PlanFailed, match="max_tokens: 300 of 250"):
+            await handle.result(timeout=20)
+        assert len(model.prompts) == 3
+
+
 async def test_a_decision_that_no_model_has_made_counts_too(scripted: Callable[..., Model]) -> None:
     model = scripted(DONE)
     planner = ChoreographyPlanner("advisor", "scripted", max_actions=2)

@@ -103,7 +103,7 @@ def _where(error: BaseException) -> str:
 
 
 def _warnings(app: App) -> list[str]:
-    """Possible oversights: requests that no worker or planner of the app handles."""
+    """Possible oversights: requests that no worker or planner of the app handles, and budgets without effect."""
     known = set(app.tasks) | set(app.goals)
     requested: dict[str, str] = {}
     for planner in app.planners:
@@ -113,7 +113,8 @@ def _warnings(app: App) -> list[str]:
                 if state.action is not None and state.action.event_type not in known:
                     requested.setdefault(state.action.event_type, f"planner {planner.name!r}, state {name!r}")
     return [
-        f"{request} is requested ({where}), but nothing in this app handles it" for request, where in requested.items()
+        *(f"{name} is requested ({where}), but nothing in this app handles it" for name, where in requested.items()),
+        *app.warnings(),
     ]
 
 

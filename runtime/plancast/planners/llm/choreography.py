@@ -15,6 +15,7 @@ from plancast.context import PlatformContext
 from plancast.decisions.actions import CompleteAction, FinishReason
 from plancast.decisions.decision import PlannerDecision, check_decision, decision_response_format, parse_decision
 from plancast.errors import BudgetExhausted, InvalidDecision, InvalidPlannerConfig
+from plancast.models.decorators import MeteredReasoner
 from plancast.models.in_process import reasoner_of
 from plancast.models.options import AnswerFormat, ModelOptions
 from plancast.models.port import ReasonerPort
@@ -233,8 +234,10 @@ class ChoreographyPlanner(Planner):
 
     async def _decide(self, run: RunContext, port: ReasonerPort, key: str) -> PlannerDecision:
         exhausted = run.exhausted_reason
-        if exhausted is not None and not exhausted.startswith("max_actions"):
-            raise BudgetExhausted(exhausted)  # a request would spend more
+        if (why := run.budget.no_call_reason(run.now)) is not None:
+            raise BudgetExhausted(why)
+        if not isinstance(port, MeteredReasoner):
+            port = _metered(port, run)
         labels = {"tenant_id": run.tenant_id, "plan_id": run.plan_id, "planner": self.name}
         await throttle(run.plan_id)
         prompt = self._prompt(run)
@@ -279,6 +282,16 @@ class ChoreographyPlanner(Planner):
 @lru_cache(maxsize=1)
 def _answer_format() -> AnswerFormat:
     return AnswerFormat(decision_response_format())
+
+
+def _metered(port: ReasonerPort, run: RunContext) -> MeteredReasoner:
+    """A reasoner that makes no call, such as a repair, after the run's budget is spent."""
+    spent: dict[str, float] = {"tokens": run.budget.tokens, "cost": run.budget.cost}
+
+    def exhausted() -> str | None:
+        return replace(run.budget, tokens=int(spent["tokens"]), cost=spent["cost"]).no_call_reason(run.now)
+
+    return MeteredReasoner(port, spent, exhausted)
 
 
 def _cancelled(run: RunContext) -> PlannerDecision:

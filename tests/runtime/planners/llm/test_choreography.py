@@ -326,6 +326,19 @@ async def test_when_money_or_time_is_spent_nothing_is_asked(
     assert server.count == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "model", "calls"),
+    [({"token_budget": 250}, "openai/test-model", 3), ({"cost_budget": 0.002}, "gpt-4o", 3), ({}, "gpt-4o", 10)],
+)
+async def test_repairs_end_when_the_budget_is_spent(
+    server: ModelServer, options: dict[str, Any], model: str, calls: int
+) -> None:
+    server.add(*[Answer("no decision", prompt_tokens=60, completion_tokens=60)] * 10)
+    with pytest.raises(BudgetExhausted if options else InvalidDecision):
+        await planner(server, reasoning_model=model, max_repairs=9, **options).next(run())
+    assert server.count == calls
+
+
 # What reaches the model.
 
 
