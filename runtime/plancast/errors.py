@@ -246,6 +246,11 @@ class ModelUnavailable(TerminalError):
     `status` is the HTTP status of the model's last response, if any.
     """
 
+    retry_after: float | None = None
+    """Seconds after which the model may be asked again, where it demanded a longer wait than a reasoner makes."""
+    attempts: int = 1
+    """Calls made."""
+
     def __init__(self, model: str, reason: str, status: int | None = None) -> None:
         self.model = model
         self.reason = reason

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Protocol
+from typing import Final, Protocol
 
+from plancast.errors import ModelUnavailable
 from plancast.models.in_process import in_process_reasoner
 from plancast.models.port import ReasonerPort, ReasonReply, ReasonRequest
 from plancast.models.throttle import throttle
 from plancast.telemetry.trace_scope import TRACING, current_trace
+from plancast_bus.clock import Clock
+
+logger = logging.getLogger(__name__)
+MAX_WAIT_SECONDS: Final = 3_600.0
+"""Longest ``Retry-After`` that is waited for; after a longer one the decision fails."""
+MAX_ATTEMPTS: Final = 5
+"""Calls of a model that demand a wait, before the decision fails."""
 
 
 class ModelWaiter(Protocol):
@@ -33,12 +42,16 @@ class ParkingReasoner:
 
     Replies come in bursts: their turns go on one at a time, interleaved with those of other plans.
 
+    A model that demands a long wait (``Retry-After``) is asked again after it; the turn stays parked meanwhile.
+
     Args:
         reasoner: Forwards requests; None calls models in this process.
+        clock: Measures such waits.
     """
 
-    def __init__(self, reasoner: ReasonerPort | None) -> None:
+    def __init__(self, reasoner: ReasonerPort | None, clock: Clock) -> None:
         self._reasoner = reasoner
+        self._clock = clock
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
         turn = PARK.get()
@@ -55,4 +68,16 @@ class ParkingReasoner:
     async def _ask(self, request: ReasonRequest) -> ReasonReply:
         if TRACING.get() is not None:
             request = replace(request, trace=current_trace())
-        return await (self._reasoner or in_process_reasoner()).complete(request)
+        attempts = 0
+        while True:
+            try:
+                return await (self._reasoner or in_process_reasoner()).complete(request)
+            except ModelUnavailable as error:
+                seconds = error.retry_after
+                attempts += error.attempts
+                if seconds is None or seconds > MAX_WAIT_SECONDS or attempts >= MAX_ATTEMPTS:
+                    raise
+                logger.info(
+                    "a decision waits %.0f s for its model: %s", seconds, error, extra={"plan_id": request.plan_id}
+                )
+            await self._clock.sleep(seconds)

@@ -70,7 +70,7 @@ class HostServices:
             max_event_bytes=settings.bus.max_event_bytes,
             registry=self.registry,
             toolkit=Toolkit(self.registry),
-            reasoner=ParkingReasoner(reasoner),
+            reasoner=ParkingReasoner(reasoner, self.clock),
         )
         self.requests_root = bus.subjects.prefix + "." + EventTopic.ACTION_REQUESTS + "."
         self.has_handlers = any(

@@ -121,7 +121,7 @@ class Reasoner:
                 )
             failures[model] = failure
             logger.info("model %s failed: %s", model, failure.text, extra={"plan_id": request.plan_id})
-        raise _unavailable(request.model, failures, calls)
+        raise self._unavailable(request.model, failures, calls)
 
     async def _try_model(self, call: ModelCall, share: int, request: ReasonRequest) -> tuple[Any, Failure | None, int]:
         """Call one model until it replies, fails for good, or has failed transiently `share` times."""
@@ -169,6 +169,17 @@ class Reasoner:
             raise
         finally:
             work.end()
+
+    def _unavailable(self, model: str, failures: Mapping[str, Failure], calls: int) -> ModelUnavailable:
+        """One error for all models, each failure after the first with the model's name."""
+        first = failures[model]
+        reasons = [failure.text if name == model else f"{name}: {failure.text}" for name, failure in failures.items()]
+        often = f" ({calls} calls)" if calls > 1 else ""
+        error = ModelUnavailable(model, "; ".join(reasons) + often, first.status)
+        waits = [failure.retry_after or 0.0 for failure in failures.values()]
+        error.retry_after = min((each for each in waits if each > self._retry.max_retry_after), default=None)
+        error.attempts = calls
+        return error
 
     def _level(self, litellm: Any, model: str, api_base: str | None) -> Level:
         learned = self._learned.get((model, api_base)) or self._learned.get((model, None))
@@ -268,11 +279,3 @@ def _look_up_level(litellm: Any, model: str) -> Level:
     if litellm.supports_response_schema(model=model):
         return "json_schema"
     return "json_object" if "response_format" in (litellm.get_supported_openai_params(model=model) or ()) else "text"
-
-
-def _unavailable(model: str, failures: Mapping[str, Failure], calls: int) -> ModelUnavailable:
-    """One error for all models, each failure after the first with the model's name."""
-    first = failures[model]
-    reasons = [failure.text if name == model else f"{name}: {failure.text}" for name, failure in failures.items()]
-    often = f" ({calls} calls)" if calls > 1 else ""
-    return ModelUnavailable(model, "; ".join(reasons) + often, first.status)

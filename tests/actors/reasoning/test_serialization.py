@@ -77,6 +77,14 @@ SAMPLES: dict[str, PlancastError] = {
 }
 
 
+def test_the_wait_that_a_model_demands_arrives() -> None:
+    error = ModelUnavailable("m", "HTTP 429", 429)
+    error.retry_after, error.attempts = 90.0, 2
+    with pytest.raises(ModelUnavailable) as arrived:
+        read_reply(pack_error(error))
+    assert (arrived.value.retry_after, arrived.value.attempts) == (90.0, 2)
+
+
 def parameters(**values: Any) -> ReasonRequest:
     return ReasonRequest(messages=[], model="m", parameters=values, api_key=SecretStr(KEY))
 

@@ -141,6 +141,14 @@ async def test_a_wait_that_is_too_long_gives_the_model_up(naps: _Naps) -> None:
     assert (reply.text, reply.fallback_used, naps.seconds) == ("from the other", True, [])
 
 
+async def test_a_demanded_wait_that_is_too_long_for_a_reasoner_is_in_the_error(reasoner: Reasoner, naps: _Naps) -> None:
+    async with ModelServer([Answer.rate_limited(120), Answer.rate_limited(90), Answer.error(401)]) as server:
+        error = await _fails(reasoner, _request(server, fallback_models=("openai/other", "openai/third")))
+        assert (error.retry_after, error.attempts, error.status, naps.seconds) == (90.0, 3, 429, [])
+        server.add(Answer.error(401))
+        assert (await _fails(reasoner, _request(server))).retry_after is None
+
+
 async def test_the_quota_of_an_account_is_not_waited_for(reasoner: Reasoner) -> None:
     body = {"error": {"message": "You exceeded your current quota", "type": "insufficient_quota"}}
     body["error"]["code"] = "insufficient_quota"
