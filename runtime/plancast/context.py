@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-from plancast.plan_tree import TOP, Place, read_place
+from plancast.plan_tree import TOP, Place, read_deadline, read_place
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 
@@ -159,6 +159,8 @@ class GoalContext:
     """Address on which the client that submitted the goal waits."""
     place: Place = TOP
     """Place of its plan in a tree of plans."""
+    deadline: float | None = None
+    """Time by which its plan has to end, seconds since the epoch, UTC; None: no deadline."""
     _raw_event: Any = field(default=None, repr=False, compare=False)
     _context: Any = field(default=None, repr=False, compare=False)
 
@@ -195,6 +197,7 @@ class GoalContext:
             from_metadata("reply_to") if parent else None,
             from_metadata("notify"),
             read_place(metadata) if metadata else TOP,
+            read_deadline(metadata) if metadata else None,
             event,
             context,
         )

@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 
 ROOT, DEPTH = "tree_root", "tree_depth"
 """Keys in the metadata of a goal that a plan has sent."""
-METADATA: Final = frozenset({ROOT, DEPTH})
+DEADLINE: Final = "plan_deadline"
+"""Key in the metadata of a goal: the deadline of its plan, seconds since the epoch, UTC."""
+METADATA: Final = frozenset({ROOT, DEPTH, DEADLINE})
 KEPT_SECONDS: Final = 30 * 86_400.0
 """Seconds, beyond the retention of plans, after which the count of a tree that no plan joins is dropped."""
 _LONGEST: Final = 400
 _DEEPEST: Final = 1 << 31
+_LATEST: Final = 253_402_300_800.0
+"""The year 10000."""
 
 
 class Place(NamedTuple):
@@ -62,6 +66,15 @@ def read_place(metadata: Mapping[str, Any]) -> Place:
     return Place(reply_to if isinstance(reply_to, str) and reply_to else parent, 2)  # a goal of an earlier version
 
 
+def read_deadline(metadata: Mapping[str, Any] | None) -> float | None:
+    """Read the deadline of a goal's plan from the goal's metadata; None when there is none."""
+    value = metadata.get(DEADLINE) if metadata else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return float(value) if 0 < value < _LATEST else None
+
+
 def below(plan: PlanRecord) -> dict[str, Any]:
-    """Place of a child plan, as metadata of the goal that its parent sends."""
-    return {ROOT: plan.root or plan.correlation_id, DEPTH: plan.depth + 1}
+    """Place and deadline of a child plan, as metadata of the goal that its parent sends."""
+    place = {ROOT: plan.root or plan.correlation_id, DEPTH: plan.depth + 1}
+    return place if plan.deadline is None else {**place, DEADLINE: plan.deadline}

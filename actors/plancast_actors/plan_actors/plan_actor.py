@@ -10,6 +10,7 @@ from functools import partial
 from plancast.app_code import contained
 from plancast.errors import HandlerAborted, TerminalError
 from plancast.plan.control_events import CANCEL, cancel_reason
+from plancast.turn.timers import deadline_error
 from plancast.turn.turn import Turn, TurnOutcome
 from plancast_actors.plan_actors.activation import Activation
 from plancast_actors.plan_actors.fast_path import FastTurn
@@ -24,6 +25,8 @@ from plancast_bus.fault_injection import CrashPoint
 
 CANCEL_SECONDS = 5.0
 """Seconds a handler has to end after its time limit."""
+MAX_SLEEP_SECONDS = 86_400.0
+"""Longest sleep at a time: event loops cannot sleep for years."""
 
 
 class PlanActor:
@@ -179,13 +182,20 @@ class PlanActor:
         """Run a turn within its time limit, until a cancellation arrives."""
         self._handling, self._running = asyncio.get_running_loop().create_task(contained(turn.run)), turn
         limit = self.host.settings.plans.turn_seconds or None
+        deadline = turn.deadline
+        alarm = asyncio.ensure_future(self._sleep_until(deadline)) if deadline is not None else None
+        ends = (self._handling,) if alarm is None else (self._handling, alarm)
         try:
-            await asyncio.wait((self._handling,), timeout=limit)
-            while self._model_requests and not self._handling.done() and self._stopped_by is None:
-                await asyncio.wait((self._handling,), timeout=limit)  # reasoners have time limits of their own
+            await asyncio.wait(ends, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            while self._model_requests and self._stopped_by is None and not any(each.done() for each in ends):
+                # Reasoners have time limits of their own.
+                await asyncio.wait(ends, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             if not self._handling.done():
                 self._handling.cancel()
                 await asyncio.wait((self._handling,), timeout=CANCEL_SECONDS)
+                if self._stopped_by is None and alarm is not None and alarm.done():
+                    assert deadline is not None
+                    raise TerminalError(deadline_error(deadline))
                 if self._stopped_by is None:
                     raise TerminalError(
                         f"deadline_exceeded: the turn for {turn.event.type} (event {turn.event.id}) took longer than "
@@ -198,8 +208,15 @@ class PlanActor:
                 raise HandlerAborted("CancelledError: the handler was cancelled from within, and not by plancast")
             raise Interrupted(cancel_reason(self._stopped_by))
         finally:
+            if alarm is not None:
+                alarm.cancel()
             self._handling.cancel()
             self._handling = self._running = self._stopped_by = None
+
+    async def _sleep_until(self, time: float) -> None:
+        clock = self.host.clock
+        while (seconds := time - clock.time()) > 0:
+            await clock.sleep(min(seconds, MAX_SLEEP_SECONDS))
 
     def _cancellation(self, inbound: Inbound) -> EventEnvelope | None:
         """The decoded event if it may cancel the plan whose handler is running."""

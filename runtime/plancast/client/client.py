@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from difflib import get_close_matches
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from plancast.errors import ForeignPlan, InvalidApp, InvalidGoal, UnknownGoal
 from plancast.json_values.normalize import plain
 from plancast.plan.status import PlanStatus
 from plancast.settings import Settings
+from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
 from plancast_bus.events.codec import validated
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -60,12 +62,20 @@ class Client:
         tenant_id: Binds the client to a tenant: it submits for this tenant only, and plans of others are unknown to
             it. None: it sees every plan. This is a convenience for programs that serve tenants, not a security
             boundary: any holder of the connection can read more; see docs/tenancy.md.
+        clock: Deadlines count from its time; the system clock unless given.
     """
 
     def __init__(
-        self, bus: Bus, *, first_look: float = 1.0, longest_look: float = 15.0, tenant_id: str | None = None
+        self,
+        bus: Bus,
+        *,
+        first_look: float = 1.0,
+        longest_look: float = 15.0,
+        tenant_id: str | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.bus = bus
+        self._clock: Clock = clock or SystemClock()
         self.tenant_id = tenant_id
         self.results: ResultWaiter = ResultWaiter(bus, first_look=first_look, longest_look=longest_look)
         self.tracing: Tracing | None = None
@@ -145,6 +155,7 @@ class Client:
         tenant_id: str | None = None,
         response_topic: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        deadline: float | None = None,
     ) -> PlanHandle:
         """Publish a goal; returns when it is durable.
 
@@ -158,8 +169,11 @@ class Client:
             tenant_id: The plan's tenant; only its events move the plan. Defaults to the client's.
             response_topic: Topic of the final response; defaults to ``action-results``.
             metadata: Further fields for the goal's handler; reserved keys are left out.
+            deadline: Seconds from now, by the client's clock, in which the plan has to end with all its children; then
+                it fails with ``deadline_exceeded``. None: no deadline, unless its planner has one.
 
         Raises:
+            ValueError: the deadline is no positive number.
             ForeignPlan: the client is bound to another tenant.
             UnknownGoal: apps are deployed, and none takes the goal. While no app is deployed the goal waits for one.
             InvalidGoal: the data break the goal's schema.
@@ -178,6 +192,7 @@ class Client:
         sent = {} if data is None else plain(data)
         await self._require_goal(event_type)
         self._check_goal(event_type, sent)
+        ends = {} if deadline is None else {plan_tree.DEADLINE: self._end_of(deadline)}
         event = validated(
             {
                 "id": goal_id,
@@ -191,12 +206,17 @@ class Client:
                 "session_id": session_id,
                 "user_id": user_id or None,
                 "tenant_id": tenant or None,
-                "metadata": {**_without_reserved(metadata), "notify": await self.results.inbox()},
+                "metadata": {**_without_reserved(metadata), **ends, "notify": await self.results.inbox()},
             }
         )
         pending = self.results.pending(plan_id, announced=True, tenant_id=tenant)
         await self._publish(event)
         return PlanHandle(self.results, self._publish, pending, submitted=True)
+
+    def _end_of(self, deadline: Any) -> float:
+        if not (isinstance(deadline, (int, float)) and 0 < deadline < inf):
+            raise ValueError(f"a deadline is a number of seconds, more than 0, not {deadline!r:.60}")
+        return round(self._clock.time() + deadline, 3)
 
     async def _publish(self, event: EventEnvelope) -> None:
         """Publish an event, in a span when tracing is on."""

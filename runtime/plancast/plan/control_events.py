@@ -18,6 +18,9 @@ redirect, ``{"context"}`` (any JSON) for inject, nothing for wake, which moves a
 FORK = "plan.fork"
 """Starts a fork of a plan (:mod:`plancast.turn.fork`). Published as a timer, which clients may not set."""
 
+DEADLINE = "plan.deadline"
+"""Type of the timer that ends a plan at its deadline."""
+
 BY = "by"
 """Key of a goal's metadata that holds the submitting user."""
 

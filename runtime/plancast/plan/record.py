@@ -68,6 +68,8 @@ class PlanRecord(_Open):
     """Correlation id of the top-level plan that this one descends from; empty for a top-level plan."""
     depth: int = 1
     """1 for a top-level plan, one more for each plan above."""
+    deadline: float | None = None
+    """Time at which the plan fails unless it has ended, seconds since the epoch, UTC; None: no deadline."""
     planner: str = ""
     """Name of the planner that runs the plan."""
     decider: str = ""

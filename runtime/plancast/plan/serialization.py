@@ -19,7 +19,7 @@ _ALWAYS = frozenset(
 _ORIGIN = (
     "plan_id", "goal_event", "response_event", "parent_plan_id", "session_id", "user_id", "tenant_id",
     "correlation_id", "goal_id", "trace_id", "notify", "root", "depth", "planner", "planner_version",
-    "created_at",
+    "created_at", "deadline",
 )  # fmt: skip
 """Fields that hardly change after the first turn; their packed form is reused from turn to turn."""
 _UNCHANGING = (str, float, int, type(None))
@@ -105,7 +105,7 @@ def _origin_of(plan: PlanRecord) -> tuple[Any, ...]:
     return (  # read one by one: to take them from `__dict__` by a list of names costs twice as much
         plan.plan_id, plan.goal_event, plan.response_event, plan.parent_plan_id, plan.session_id, plan.user_id,
         plan.tenant_id, plan.correlation_id, plan.goal_id, plan.trace_id, plan.notify, plan.root,
-        plan.depth, plan.planner, plan.planner_version, plan.created_at,
+        plan.depth, plan.planner, plan.planner_version, plan.created_at, plan.deadline,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from plancast.errors import IdentityRequired, InvalidPlannerConfig
@@ -80,6 +80,17 @@ def resolve_wake_mode(planner: object) -> WakeMode:
 def version_of(planner: object) -> str:
     """A planner's version, ``1`` by default. Plans are finished by the version that started them."""
     return str(getattr(planner, "version", None) or "1")
+
+
+def checked_deadline(name: str, seconds: Any) -> float | None:
+    """Check a planner's deadline.
+
+    Raises:
+        InvalidPlannerConfig: it is no positive number of seconds.
+    """
+    if seconds is None or (isinstance(seconds, (int, float)) and 0 < seconds < inf):
+        return seconds
+    raise InvalidPlannerConfig(f"planner {name!r}: deadline is {seconds!r:.60}, allowed: seconds, more than 0")
 
 
 @dataclass(frozen=True, kw_only=True)

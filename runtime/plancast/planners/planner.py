@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from plancast.errors import InvalidApp, InvalidPlannerConfig
 from plancast.models.options import ModelOptions
 from plancast.models.parameters import PARAMETERS
-from plancast.planners.contract import AutonomousPlanner, resolve_wake_mode
+from plancast.planners.contract import AutonomousPlanner, checked_deadline, resolve_wake_mode
 from plancast.state_machine.machine import Machine
 from plancast.state_machine.states import StateConfig
 from plancast_bus.events.envelope import EventTopic
@@ -65,6 +65,7 @@ class Planner:
         placement: ``shared`` or ``dedicated`` plan hosts; None: the app's.
         description: The purpose of its goals, by which other planners choose them.
         version: Of its handlers; change it when running plans must be finished by the old ones.
+        deadline: Seconds in which its plans have to end, else they fail with ``deadline_exceeded``; None: no deadline.
         reasoning_model: A litellm model string, for :meth:`create_plan`.
         model_options: The fields of :class:`ModelOptions`, and parameters of the model that litellm lists; others, of a
             single provider, are given as ``model_kwargs``, a dict.
@@ -83,6 +84,7 @@ class Planner:
         placement: Placement | None = None,
         description: str = "",
         version: str = "1",
+        deadline: float | None = None,
         reasoning_model: str | None = None,
         **model_options: Any,
     ) -> None:
@@ -91,6 +93,7 @@ class Planner:
         if placement not in (None, "shared", "dedicated"):
             raise InvalidApp(f"planner {name!r}: placement is 'shared' or 'dedicated', not {placement!r}")
         self.name = name
+        self.deadline = checked_deadline(name, deadline)
         self.description = description
         self.version = version
         self.model_options: ModelOptions | None = _model_options(self, reasoning_model, model_options)

@@ -97,6 +97,7 @@ class ReplayedPlanner:
         self.max_actions = getattr(planner, "max_actions", None)
         self.token_budget = getattr(planner, "token_budget", None)
         self.cost_budget = getattr(planner, "cost_budget", None)
+        self.deadline = getattr(planner, "deadline", None)
         self.counts_steps = getattr(planner, "counts_steps", False)
         self._planner = planner
         self._script = script
@@ -249,7 +250,7 @@ class ReplayEnvironments:
         """
         environment = self._environment(App("unknown"), RecordedRegistry(None, self.events, ()))
         version = str(plan.get("planner_version") or "1")
-        planner = Planner(str(plan.get("planner") or "unknown"), version=version)
+        planner = Planner(str(plan.get("planner") or "unknown"), version=version, deadline=_seconds_to_end(plan))
         goal, decider = str(plan.get("goal_event") or ""), str(plan.get("decider") or "")
         decides: dict[tuple[str, str], Any] = {}
         if decider:
@@ -283,6 +284,12 @@ class ReplayEnvironments:
 def _decided_by(planner: Planner) -> list[tuple[str, str]]:
     deciders = [planner.decider(goal) for goal in planner.goals]
     return [(each.name, version_of(each)) for each in deciders if each is not None]
+
+
+def _seconds_to_end(plan: Mapping[str, Any]) -> float | None:
+    """The deadline of a plan's planner: what the goal has said comes besides, and is no later."""
+    end = plan.get("deadline")
+    return None if end is None else max(float(end) - float(plan.get("created_at") or 0.0), 1e-3)
 
 
 def _set_fields(environment: TurnEnvironment, **fields: Any) -> None:

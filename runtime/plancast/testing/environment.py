@@ -126,7 +126,7 @@ class PlancastTest:
         await register_app(self.bus.registry, self.app, TTL_SECONDS)
         for host in self.hosts:
             host.start()
-        self.client = Client(self.bus)
+        self.client = Client(self.bus, clock=self.clock)
         self.client.tracing = self.tracing
         if self._workers and self.app.workers:
             await self._start_worker()

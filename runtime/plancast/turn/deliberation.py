@@ -121,6 +121,7 @@ class Deliberation:
         planner = self._planner
         return budget_of(
             self._plan,
+            deadline=self._plan.deadline,
             max_actions=getattr(planner, "max_actions", None),
             max_tokens=getattr(planner, "token_budget", None),
             max_cost=getattr(planner, "cost_budget", None),
@@ -187,5 +188,6 @@ async def deliberation_of_handler(
         if record.draft is None:
             machine = record.environment.goals[record.goal.event_type].machine(record.goal.event_type)
             record.draft = await PlanContext.create_from_goal(replace(record.goal, _context=None), machine or {})
+            record.draft.deadline = record.deadline
         own = record.draft
     return kind(record, own, planner) if own is not None and (plan is None or plan is own) else None

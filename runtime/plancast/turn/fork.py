@@ -199,7 +199,7 @@ def _readdressed(event: dict[str, Any], ids: Mapping[str, str], correlation_id: 
 
 
 _OWN: Final = frozenset(
-    ("aliases", "created_at", "depth", "goal_id", "machine", "notify", "parent_plan_id", "reply_to", "root",
+    ("aliases", "created_at", "deadline", "depth", "goal_id", "machine", "notify", "parent_plan_id", "reply_to", "root",
      "state_machine", "trace_id")
 )  # fmt: skip
 """Fields of the forked plan that the fork does not take over."""

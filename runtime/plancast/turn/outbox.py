@@ -182,8 +182,9 @@ class Outbox:
             return values | plan_tree.below(self.plan)
         if not self.begun:
             return values
-        place = plan_tree.read_place(self._event.metadata)
-        return values | {plan_tree.ROOT: place.root or self._correlation_id, plan_tree.DEPTH: place.depth + 1}
+        place, deadline = plan_tree.read_place(self._event.metadata), plan_tree.read_deadline(self._event.metadata)
+        values |= {plan_tree.ROOT: place.root or self._correlation_id, plan_tree.DEPTH: place.depth + 1}
+        return values if deadline is None else values | {plan_tree.DEADLINE: deadline}
 
     def _note_alias(self, plan: PlanContext | None, correlation_id: str) -> None:
         self.effects.append(NoteAlias(correlation_id, self._correlation_id))

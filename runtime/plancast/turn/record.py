@@ -11,6 +11,7 @@ from plancast.models.decorators import RecordingReasoner
 from plancast.plan.context import PlanContext
 from plancast.plan.staged_events import StagedEvents
 from plancast.plan.status import PAUSED
+from plancast.plan_tree import read_deadline
 from plancast.turn.environment import TurnEnvironment, TurnOutcome
 from plancast.turn.outbox import Outbox
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -40,6 +41,8 @@ class TurnRecord:
     """Collects what decisions have spent in a goal's turn before its handler creates the plan."""
     decided: tuple[PlannerDecision, ...] = ()
     """Decisions that are among ``decisions``."""
+    deadline_before: float | None = None
+    """The plan's deadline before the turn."""
     is_remembered = False
     """True if the plan's trajectory has the event."""
 
@@ -95,6 +98,7 @@ class TurnRecord:
             plan._context = self.context
             plan._has_handler = environment.transition_handler(plan) is not None
             plan.moves.clear()
+            self.deadline_before = plan.deadline
             self.requests_before = {key: (each.due, each.child, each.sequence) for key, each in plan.requests.items()}
 
     def _recorded_reasoner(self) -> RecordingReasoner:
@@ -143,6 +147,22 @@ class TurnRecord:
         self.reason = reason
         return TurnOutcome.REFUSE
 
+    @property
+    def deadline(self) -> float | None:
+        """The deadline of the turn's plan, also before a goal's turn has created it."""
+        if self.plan is not None:
+            return self.plan.deadline
+        return self._deadline_of(read_deadline(self.event.metadata)) if self.is_goal else None
+
+    def _deadline_of(self, given: float | None) -> float | None:
+        """The deadline of a goal's plan: the earliest of the given one and those of its planners."""
+        goal = self.event.type
+        planner = self.environment.goals.get(goal)
+        decider = planner.decider(goal) if planner is not None else None
+        limits = [getattr(each, "deadline", None) for each in (planner, decider)]
+        ends = [round(self.now + seconds, 3) for seconds in limits if seconds is not None]
+        return min(ends if given is None else [given, *ends], default=None)
+
     async def deliberation(self, planner: Any, plan: Any) -> Any:
         """None; :class:`plancast.turn.turn.Turn` has one."""
         return None
@@ -184,6 +204,8 @@ class TurnRecord:
             plan.tenant_id, plan.user_id = goal.tenant_id, goal.user_id
             plan.session_id = plan.session_id or goal.session_id
             planner = self.environment.goals[goal.event_type]
+            if not plan.state_machine or goal.deadline is not None or planner.deadline is not None:
+                plan.deadline = self._deadline_of(goal.deadline)
             plan._has_handler = planner.transition_handler is not None
             plan.planner = plan.planner or planner.name
             if planner.transition_handler is not None or not plan.state_machine:

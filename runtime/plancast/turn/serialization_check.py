@@ -27,6 +27,7 @@ _TYPES: Final = (
     (dict, "an object", ("goal_data", "results", "spent", "earlier", "control")),
     (list, "a list", ("trajectory", "aliases", "kept")),
     ((int, float), "a number", ("created_at", "depth")),
+    ((int, float, type(None)), "a number or None", ("deadline",)),
 )  # fmt: skip
 """Types of the fields that plans are listed, found, rendered and continued by."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from plancast.plan.context import PlanContext
-from plancast.plan.control_events import CANCEL
+from plancast.plan.control_events import CANCEL, DEADLINE
 from plancast.plan.event_fields import answered_request
 from plancast.plan.requests import Request
 from plancast.plan.status import RUNNING
@@ -13,9 +13,10 @@ from plancast.state_machine.machine import timeout_event
 from plancast.turn.outbox import Outbox
 from plancast.turn.record import TurnRecord
 from plancast.turn.retries import ends_request, explain
-from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.envelope import EventEnvelope, EventTopic, utc_text
 from plancast_bus.ports.effects import CancelTimer, DropAlias, SetTimer, Withdraw
 
+_DEADLINE_TIMER = "deadline"
 MAX_ALIASES = 64
 """Newest correlation ids that a plan keeps although no open request was sent under them."""
 
@@ -57,7 +58,36 @@ def reconcile_requests(turn: TurnRecord, plan: PlanContext) -> None:
             turn.effects.append(CancelTimer(plan.correlation_id, _timer_of(request_id)))
         if request_id != turn.event.parent_event_id or turn.is_timer:
             _withdraw(turn.outbox, plan, request_id, child, sequence)
+    if plan.deadline is not None:
+        _reconcile_deadline(turn, plan)
     _drop_aliases(turn, plan)
+
+
+def deadline_error(deadline: float) -> str:
+    """The error of a plan that has reached its deadline."""
+    return f"deadline_exceeded: the plan had not ended by {utc_text(deadline)}, its deadline"
+
+
+def _reconcile_deadline(turn: TurnRecord, plan: PlanContext) -> None:
+    """Set the timer of a new plan's deadline; cancel it when the plan ends before."""
+    assert plan.deadline is not None
+    if plan.status.finished:
+        if turn.deadline_before is not None and not (turn.is_timer and turn.event.type == DEADLINE):
+            turn.effects.append(CancelTimer(plan.correlation_id, _DEADLINE_TIMER))
+    elif turn.deadline_before is None:
+        event = EventEnvelope(
+            id=f"{turn.next_id()}:deadline",
+            source="plancast",
+            type=DEADLINE,
+            topic=EventTopic.PLAN_EVENTS,
+            time=datetime.fromtimestamp(plan.deadline, UTC),
+            correlation_id=plan.correlation_id,
+            plan_id=plan.plan_id,
+            tenant_id=plan.tenant_id or None,
+        )
+        payload, content_type = turn.environment.encode(event)
+        timer = SetTimer(plan.correlation_id, _DEADLINE_TIMER, plan.deadline, payload, content_type, turn.outbox.trace)
+        turn.effects.append(timer)
 
 
 def _drop_aliases(turn: TurnRecord, plan: PlanContext) -> None:

@@ -9,7 +9,7 @@ from plancast.errors import InvalidApp, InvalidDecision, InvalidGoal, InvalidSta
 from plancast.json_values.schemas import faults_at
 from plancast.plan import early_events, state_moves
 from plancast.plan.context import PlanContext
-from plancast.plan.control_events import FORK
+from plancast.plan.control_events import CANCEL, DEADLINE, FORK, REJECT
 from plancast.plan.event_fields import answered_request, error_text
 from plancast.plan.record import WAITING_FOR
 from plancast.plan.requests import WAIT, Request
@@ -28,7 +28,7 @@ from plancast.turn.record import TurnRecord, check_response
 from plancast.turn.retries import as_failure_of_child, ends_request, explain, is_failure, schedule_retry
 from plancast.turn.task_responses import take_answer
 from plancast.turn.timeline_entry import packed_entry, timeline_entry
-from plancast.turn.timers import fail_on_early_answers, reconcile_requests, timer_name
+from plancast.turn.timers import deadline_error, fail_on_early_answers, reconcile_requests, timer_name
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -52,6 +52,9 @@ class Turn(TurnRecord):
             outcome = self._repeated_goal(self.plan)
         elif self.plan.status.finished:
             outcome = self.ignored(f"the plan is {self.plan.status}")
+        elif self.plan.deadline is not None and self._has_reached(self.plan.deadline):
+            await self.plan.fail(deadline_error(self.plan.deadline))
+            outcome = COMMIT
         elif self.event.topic == PLAN_EVENTS and self.event.type in CONTROLS:
             outcome = await CONTROLS[self.event.type](self, self.plan)
         elif (missing := self.environment.missing_code(self.plan)) is not None:
@@ -146,6 +149,9 @@ class Turn(TurnRecord):
             return self.refused(f"the goal cannot be answered: {error}")
         if faults := faults_at("goal_data", planner.goal_schema(goal.event_type), goal.data):
             raise InvalidGoal(goal.event_type, faults)
+        if goal.deadline is not None and self._has_reached(goal.deadline):
+            await (await PlanContext.create_from_goal(goal, {})).fail(deadline_error(goal.deadline))
+            return COMMIT
         handler, machine = planner.goal_handler(goal.event_type), planner.machine(goal.event_type)
         if handler is not None:
             await call_handler(handler, goal, self.context)
@@ -168,6 +174,11 @@ class Turn(TurnRecord):
             plan.status = RUNNING
         await self._enter_assigned(plan)
         return COMMIT
+
+    def _has_reached(self, deadline: float) -> bool:
+        """True if the plan has to end now; a cancellation or rejection still says why by itself."""
+        due = self.now >= deadline or (self.is_timer and self.event.type == DEADLINE)
+        return due and self.event.type not in (CANCEL, REJECT)
 
     def _read_goal(self) -> GoalContext:
         """Read the event as a goal; events that are sent from now on belong to a plan."""

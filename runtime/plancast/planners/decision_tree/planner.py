@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from plancast.decisions.actions import CompleteAction, FinishReason, PlannerAction
 from plancast.decisions.decision import PlannerDecision
 from plancast.errors import DeterministicStepError, InvalidPlannerConfig
-from plancast.planners.contract import RunContext, WakeMode
+from plancast.planners.contract import RunContext, WakeMode, checked_deadline
 from plancast.planners.decision_tree.step_results import Claim, as_claim
 from plancast.tasks.registry import TaskRegistry
 from plancast_bus.errors import InvalidSubject, PlancastError
@@ -42,6 +42,7 @@ class DeterministicPlanner:
             None: the run's own, which are stored with the plan.
         version: Change it when running plans must be finished by the old tree (`App(retiring=[...])`).
         description: The purpose of its goals, by which other planners choose them.
+        deadline: Seconds in which its plans have to end, else they fail with ``deadline_exceeded``; None: no deadline.
 
     Raises:
         InvalidPlannerConfig: there are no steps, or one is no step; two group-aware steps have the same id; the
@@ -63,6 +64,7 @@ class DeterministicPlanner:
         registry: TaskRegistry | None = None,
         version: str = "1",
         description: str = "",
+        deadline: float | None = None,
     ) -> None:
         if not name:
             raise InvalidPlannerConfig("a planner needs a name")
@@ -75,6 +77,7 @@ class DeterministicPlanner:
         self.registry: Final = registry
         self.version: Final = version
         self.description: Final = description
+        self.deadline: Final = checked_deadline(name, deadline)
         self._group_aware: Final = any(_is_group_aware(step) for step in self.steps)
 
     def __repr__(self) -> str:

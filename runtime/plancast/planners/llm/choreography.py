@@ -55,8 +55,8 @@ class ChoreographyPlanner(Planner):
         custom_context: Added to every prompt: a dict, or a function of the run.
         prompt_limit: Characters of trigger, history and results in a prompt.
         model_kwargs: Parameters of the model, as its provider names them.
-        options: `capabilities`, `placement`, `description` and `version` of `Planner`, and parameters of the model that
-            litellm lists (``max_tokens``, ``top_p``, ``timeout``).
+        options: `capabilities`, `placement`, `description`, `version` and `deadline` of `Planner`, and parameters of
+            the model that litellm lists (``max_tokens``, ``top_p``, ``timeout``).
 
     Raises:
         InvalidPlannerConfig: an option is wrong, or does not exist.
