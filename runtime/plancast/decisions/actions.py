@@ -12,15 +12,13 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 from pydantic_core import PydanticUseDefault
 
 from plancast.json_values.limits import FrozenDict, freeze, shown
-from plancast.json_values.model import Data, Name, NullIsDefault, PlannerValue, Text
+from plancast.json_values.model import Data, Name, NullIsDefault, PlannerValue, Seconds, Text
 from plancast.tasks.spec import JoinKind, SpawnSpec
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.subjects import MAX_TYPE
 
 MAX_BRANCHES: Final = 50
 """Most branches of a ParallelAction."""
-MAX_WAIT_SECONDS: Final = 10 * 366 * 24 * 3600
-"""Longest wait, in seconds: ten years."""
 
 
 class PlanAction(StrEnum):
@@ -89,6 +87,8 @@ class PublishAction(PlannerValue):
     """The event's data, as its payload schema wants it."""
     response_event: Name | None = None
     """The event that answers it; leave it out to take the one that the event declares."""
+    timeout_seconds: Seconds | None = None
+    """Seconds to wait for the answer."""
     reasoning: Text = ""
     """Why this event."""
 
@@ -124,7 +124,7 @@ class WaitAction(PlannerValue):
     """What is waited for, for people to read."""
     expected_event: Name
     """The event that lets the plan go on."""
-    timeout_seconds: Annotated[float, Field(gt=0, le=MAX_WAIT_SECONDS)] | None = 3600
+    timeout_seconds: Seconds | None = 3600
     """Seconds until the wait is given up; null waits for ever."""
     pause_reason: Annotated[PauseReason, NullIsDefault] = PauseReason.AWAIT_INPUT
     """What kind of waiting it is."""
@@ -153,6 +153,10 @@ class DelegateAction(PlannerValue):
     """The goal's data."""
     group_id: Name | None = None
     """The group of tasks that it belongs to."""
+    timeout_seconds: Seconds | None = Field(
+        default_factory=lambda given: given["spec"].timeout_seconds if given.get("spec") else None
+    )
+    """Seconds to wait for the result."""
     reasoning: Text = ""
     """Why that planner."""
 

@@ -92,7 +92,9 @@ class _Executor:
         response_event = action.response_event
         if action.topic == EventTopic.ACTION_REQUESTS and not response_event:
             response_event = response_event_of(action.event_type, self._definitions.get(action.event_type))
-        return await self._send(action.event_type, action.data, str(action.topic), response_event)
+        request_id = await self._send(action.event_type, action.data, str(action.topic), response_event)
+        self._limit(request_id, action.timeout_seconds)
+        return request_id
 
     async def complete(self, action: CompleteAction, decision: PlannerDecision) -> None:
         """Finish the plan, or respond to the goal when there is no plan."""
@@ -153,7 +155,10 @@ class _Executor:
 
     async def delegate(self, action: DelegateAction) -> None:
         """Send the goal of a child plan, as a task of the plan."""
-        plan, spec = self._plan, action.spec or SpawnSpec(event_type=action.goal_event, data=action.goal_data)
+        plan, spec = self._plan, action.spec
+        if spec is None:
+            timeout = action.timeout_seconds
+            spec = SpawnSpec(event_type=action.goal_event, data=action.goal_data, timeout_seconds=timeout)
         if plan is None:
             await self._send_spec(spec)
             return
@@ -205,6 +210,11 @@ class _Executor:
         if self._plan is not None and self._is_open(request_id):
             self._plan.requests[request_id].task = task.task_id
 
+    def _limit(self, request_id: Any, seconds: float | None) -> None:
+        """Set the timeout of an open request."""
+        if self._plan is not None and self._is_open(request_id):
+            self._plan.requests[request_id].timeout = seconds
+
     def _is_open(self, request_id: Any) -> bool:
         return self._plan is not None and isinstance(request_id, str) and request_id in self._plan.requests
 
@@ -214,13 +224,15 @@ class _Executor:
 
     async def _send_spec(self, spec: SpawnSpec) -> Any:
         metadata = {"description": spec.description, "query": spec.query, "priority": spec.priority}
-        return await self._send(
+        request_id = await self._send(
             spec.event_type,
             spec.data,
             str(EventTopic.ACTION_REQUESTS),
             self._declared_response(spec.event_type) or f"{spec.event_type}.completed",
             metadata={name: value for name, value in metadata.items() if value} or None,
         )
+        self._limit(request_id, spec.timeout_seconds)
+        return request_id
 
     async def _send(
         self, event_type: str, data: Any, topic: str, response_event: str | None, metadata: Any = None

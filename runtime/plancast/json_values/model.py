@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticUseDefault
@@ -19,6 +19,9 @@ def _null_is_default(value: Any) -> Any:
 
 NullIsDefault = BeforeValidator(_null_is_default)
 Text = Annotated[str, NullIsDefault]
+MAX_SECONDS: Final = 10 * 366 * 24 * 3600
+"""Longest time that a planner may ask for: ten years."""
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_TYPE)]
 Data = Annotated[dict[str, Any], NullIsDefault, AfterValidator(freeze)]
 

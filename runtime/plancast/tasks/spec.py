@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from plancast.json_values.limits import FrozenDict
-from plancast.json_values.model import Data, Name, NullIsDefault, PlannerValue, Text
+from plancast.json_values.model import Data, Name, NullIsDefault, PlannerValue, Seconds, Text
 
 
 class SpawnSpec(PlannerValue):
@@ -25,6 +25,8 @@ class SpawnSpec(PlannerValue):
     """Higher goes first."""
     retain_turn: Annotated[bool, NullIsDefault] = False
     """Whether the plan makes no other move until it is resolved."""
+    timeout_seconds: Seconds | None = None
+    """Seconds to wait for its answer."""
     fail_fast: Annotated[bool, NullIsDefault] = False
     """Whether its failure cancels the rest of its group."""
 

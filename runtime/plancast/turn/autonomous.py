@@ -76,13 +76,17 @@ class AutonomousTurn:
         return True
 
     async def on_timer(self, event: Any, request_id: str, request: Request) -> None:
-        """Take a timeout: the planner decides with the timer event as its trigger."""
+        """Take the end of a WAIT, or of the time for an answer: that of a request fails its task."""
         plan = self._plan
-        plan.requests.pop(request_id, None)
         if request.event_type == WAIT:
+            plan.requests.pop(request_id, None)
             end_wait(plan)
             self._take_early()
-        await self._decide(event)
+            await self._decide(event)
+        elif self._take_answer(event):
+            await self._decide(event)
+        else:
+            self._deliberation.remember(_fields(event))
 
     async def on_resume(self, waited: bool, data: Any) -> None:
         """Take the early answers after a pause, and let the planner decide if it has anything new to see.

@@ -271,6 +271,9 @@ class Turn(TurnRecord):
             if handler is None or not await self._hand_over(plan, self.event, handler):
                 await plan.fail(f"deadline_exceeded: {request.response_event} did not come in {request.timeout:g} s")
             return COMMIT
+        if handler is not None and not plan.state_machine:
+            await self._hand_over(plan, self.event, handler)
+            return COMMIT
         if request.asking_again:
             await state_moves.retry_request(plan, request_id)
             return COMMIT

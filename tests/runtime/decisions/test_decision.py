@@ -309,7 +309,7 @@ def test_every_fault_is_told_at_once_with_path_value_and_what_is_allowed() -> No
     assert told[1].startswith("next_action.topic: got 'nowhere', allowed: 'business-facts', 'action-requests'")
     assert told[2] == (
         "next_action.payload: got a field that does not exist, "
-        "allowed: action, event_type, topic, data, response_event, reasoning"
+        "allowed: action, event_type, topic, data, response_event, timeout_seconds, reasoning"
     )
     assert told[3].startswith("alternative_actions[1].expected_event: got nothing, allowed: a value; it is required")
     assert told[4] == "confidence: got 2, allowed: less than or equal to 1"

@@ -59,12 +59,14 @@ class CallToolStep:
         args: Builds the event's data. Required; an empty dict is data without arguments.
         when: The guard.
         response_event: Event type of the response; None: the one that the tool declares.
+        timeout_seconds: Seconds to wait for the response: then ``<base>.timeout`` is the result. None: no timeout.
     """
 
     tool: str | None = None
     args: Builder[Mapping[str, Any]] | None = None
     when: Guard | None = None
     response_event: str | None = None
+    timeout_seconds: float | None = None
 
     async def decide(self, run: RunContext) -> Claim:
         """Return a PUBLISH. Raises InvalidPlannerConfig, InvalidDecision, and the errors of the builder."""
@@ -73,7 +75,12 @@ class CallToolStep:
         if not self.tool:
             raise InvalidPlannerConfig("tool: got nothing, allowed: the event type of a tool")
         data = as_object("args", await built("args", self.args, run))
-        return PublishAction(event_type=self.tool, data=data, response_event=self.response_event)
+        return PublishAction(
+            event_type=self.tool,
+            data=data,
+            response_event=self.response_event,
+            timeout_seconds=self.timeout_seconds,
+        )
 
 
 @dataclass(frozen=True)
