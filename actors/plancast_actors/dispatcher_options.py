@@ -10,14 +10,10 @@ from plancast.settings import Settings
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import ConsumerSpec
 from plancast_bus.subjects import Subjects, name_of_type
-from plancast_bus.topics import Source
+from plancast_bus.topics import TOPICS, Source
 
-FACTS = (
-    EventTopic.BUSINESS_FACTS,
-    EventTopic.BILLING_EVENTS,
-    EventTopic.NOTIFICATION_EVENTS,
-    EventTopic.TASK_EVENTS,
-)
+SYSTEM = EventTopic.SYSTEM_EVENTS
+FACTS = tuple(topic for topic in TOPICS["facts"] if topic != SYSTEM)
 CONSUMER_PREFIX = "plans-"
 """Prefix of the names of the dispatchers' durable consumers."""
 
@@ -48,6 +44,8 @@ class DispatcherOptions:
     """Goal event types of all planners."""
     dedicated_goals: frozenset[str] = frozenset()
     """Goals whose plans have dedicated hosts."""
+    listened: frozenset[tuple[str, str | None]] = frozenset()
+    """Event types (``*``: any) and topics (None: any) of event handlers."""
     max_losses: int = 4
     """Crashes of its host in a row after which no code is run for an event any more."""
     stall_seconds: float = 0.0
@@ -71,6 +69,7 @@ class DispatcherOptions:
             dedicated_goals=frozenset(
                 goal for goal, planner in app.goals.items() if (planner.config.placement or default) == "dedicated"
             ),
+            listened=frozenset(each for planner in app.planners for each in planner.listens_to),
             max_losses=settings.hosts.max_losses,
             stall_seconds=settings.hosts.stall_seconds,
         )
@@ -83,6 +82,16 @@ class DispatcherOptions:
     @property
     def own_shards(self) -> list[int]:
         return list(range(self.index, self.shards, self.count))
+
+    @property
+    def system_events(self) -> list[str]:
+        """Types of system events that event handlers listen to; ``>`` alone stands for all."""
+        heard = {event_type for event_type, topic in self.listened if topic in (None, SYSTEM)}
+        return [">"] if "*" in heard else sorted(heard)
+
+    def hears_response(self, topic: str, event_type: str) -> bool:
+        """True if an event handler is registered for final responses of this topic and type."""
+        return not self.listened.isdisjoint(((event_type, topic), ("*", topic)))
 
 
 def consumer_specs(subjects: Subjects, options: DispatcherOptions) -> list[ConsumerSpec]:
@@ -109,10 +118,13 @@ def consumer_specs(subjects: Subjects, options: DispatcherOptions) -> list[Consu
         filters = (subjects.stored(EventTopic.ACTION_REQUESTS, shard, "*", goal) for shard in shards)
         return spec(f"goals-{name_of_type(goal)}{suffix}", "requests", filters)
 
+    # System events are read if they are listened to, from then on.
+    system = tuple(subjects.stored(SYSTEM, "*", "*", event_type) for event_type in options.system_events)
     # One filter each if possible: with several, the server scans all subjects of a block for each message.
     return [
         spec("results" + suffix, "results", (subjects.stored("*", shard) for shard in shards)),
         spec("facts", "facts", (subjects.stored(topic) for topic in FACTS), options.count),
         spec("timers", "timers", (subjects.timers_due(),), options.count),
+        *([spec("system", "facts", system, options.count)] if system else []),
         *map(spec_of, options.goals),
     ]

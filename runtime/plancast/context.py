@@ -52,9 +52,11 @@ class EventPort(Protocol):
         """Publish an answer; returns its id."""
         return await self.publish(event_type, data, topic=topic, correlation_id=correlation_id, **fields)
 
-    async def announce(self, event_type: str, data: Any = None, **fields: Any) -> str:
-        """Publish a business fact; returns its id."""
-        return await self.publish(event_type, data, **fields | {"topic": EventTopic.BUSINESS_FACTS})
+    async def announce(
+        self, event_type: str, data: Any = None, *, topic: str = EventTopic.BUSINESS_FACTS, **fields: Any
+    ) -> str:
+        """Publish a fact, on the topic of business facts unless another one is given; returns its id."""
+        return await self.publish(event_type, data, topic=topic, **fields)
 
 
 class PlanMemory(Protocol):

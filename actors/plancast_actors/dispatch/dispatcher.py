@@ -145,7 +145,7 @@ class Dispatcher:
         for delivery in deliveries:
             if delivery.attempt > 1:
                 self.redelivered += 1
-            if delivery.is_response:
+            if delivery.is_response and not self._is_heard(delivery):
                 responses.append(delivery)
             elif (delay := self.in_flight.take_in(consumer, delivery, kind, now)) is not None:
                 deferred.append((delivery, delay))
@@ -157,6 +157,13 @@ class Dispatcher:
             await _ignore_outage(consumer.nak(delivery, delay))
         if responses:
             await consumer.ack(responses)
+
+    def _is_heard(self, delivery: Delivery) -> bool:
+        """True if event handlers listen to a final response, which no plan takes."""
+        if not self.options.listened:
+            return False
+        address = self.bus.subjects.parse_stored(delivery.subject)
+        return self.options.hears_response(address.topic, address.event_type)
 
     # Dispatching.
 

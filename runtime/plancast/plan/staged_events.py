@@ -78,10 +78,12 @@ class StagedEvents:
         """Stage an answer; returns its id."""
         return self._outbox.respond(_fields(event_type, data, topic, correlation_id, fields))
 
-    async def announce(self, event_type: str, data: Any = None, **fields: Any) -> str:
-        """Stage a business fact; returns its id."""
+    async def announce(
+        self, event_type: str, data: Any = None, *, topic: str = EventTopic.BUSINESS_FACTS, **fields: Any
+    ) -> str:
+        """Stage a fact; returns its id."""
         correlation_id = fields.pop("correlation_id", None)
-        return self._outbox.send(_fields(event_type, data, EventTopic.BUSINESS_FACTS, correlation_id, fields))
+        return self._outbox.send(_fields(event_type, data, topic, correlation_id, fields))
 
 
 def _fields(

@@ -50,8 +50,9 @@ class EventHandler:
     topic: str | None
     call: Handler
 
-    def takes(self, event_type: str, topic: str) -> bool:
-        return self.event_type in (event_type, "*") and self.topic in (None, topic)
+    def takes(self, event_type: str, topic: str, *, of_topic: bool = False) -> bool:
+        """True if it is called for an event; with ``of_topic`` only if it is registered for that very topic."""
+        return self.event_type in (event_type, "*") and (self.topic == topic or not (of_topic or self.topic))
 
 
 class Planner:
@@ -141,14 +142,19 @@ class Planner:
         """The JSON Schema of a goal's data; None: any data."""
         return self._schemas.get(event_type)
 
-    def event_handlers(self, event_type: str, topic: str) -> list[Handler]:
-        """The handlers that :meth:`on_event` registered for an event."""
-        return [each.call for each in self._event_handlers if each.takes(event_type, topic)]
+    def event_handlers(self, event_type: str, topic: str, *, of_topic: bool = False) -> list[Handler]:
+        """The handlers that :meth:`on_event` registered for an event, or for an event of that very topic."""
+        return [each.call for each in self._event_handlers if each.takes(event_type, topic, of_topic=of_topic)]
 
     @property
     def handles_events(self) -> bool:
         """True when an event handler is registered."""
         return bool(self._event_handlers)
+
+    @property
+    def listens_to(self) -> frozenset[tuple[str, str | None]]:
+        """Event types (``*``: any) and topics (None: any) of the event handlers."""
+        return frozenset((each.event_type, each.topic) for each in self._event_handlers)
 
     def add_goal(
         self,
@@ -229,7 +235,12 @@ class Planner:
         return register
 
     def on_event(self, event_type: str, topic: str | None = None) -> Callable[[_H], _H]:
-        """Register ``handler(event, context)`` for events of a type (``*``: any), on a topic or on all."""
+        """Register ``handler(event, context)`` for events of a type (``*``: any), on a topic or on all.
+
+        An event of a running plan is handled in that plan's turn. Apart from plans it hears facts, also those of
+        finished plans, and system events, whose handlers act on a plan by sending it events. Final responses are heard
+        by handlers that are registered for their topic (``action-results``, unless the goal names another one).
+        """
         if event_type != "*":
             check_event_type(event_type)
         known = EventTopic(topic) if topic is not None else None

@@ -63,6 +63,10 @@ class Outbox:
         self.plan = plan
         self.begun = True
 
+    def leave(self) -> None:
+        """Send what follows apart from the plan, with ids that follow from the event."""
+        self.plan, self.begun = None, False
+
     def send(self, fields: dict[str, Any], *, final: bool = False, message_id: str = "") -> str:
         """Stage an event; returns its id, which is also its idempotency key unless ``message_id`` is given.
 

@@ -80,6 +80,8 @@ class TurnRecord:
         """The plan did not fit into its checkpoint; the timeline leaves the event's data out too."""
         self.has_run = False
         """True if code of the app may have changed the plan."""
+        self.apart = False
+        """Listeners handle the event apart from its plan, which cannot be changed."""
         self.saves = 0
         """Calls of :meth:`adopt`."""
         self.requests_before: dict[str, tuple[float | None, bool, int]] = {}
@@ -181,7 +183,7 @@ class TurnRecord:
         self.saves += 1
         if self.plan is plan:
             return
-        if self.plan is not None or plan.created_at:
+        if self.plan is not None or self.apart or plan.created_at:
             own = f"plan {self.plan.plan_id}" if self.plan is not None else f"correlation id {self.correlation_id}"
             raise ForeignPlan(f"this is a turn of {own}; plan {plan.plan_id} can only be changed in a turn of its own")
         check_response(plan.response_event, plan.response_topic)

@@ -32,6 +32,7 @@ from plancast.turn.timers import deadline_error, fail_on_early_answers, reconcil
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.topics import SOURCES
 
 __all__ = ["Turn", "TurnEnvironment", "TurnOutcome"]
 
@@ -50,6 +51,8 @@ class Turn(TurnRecord):
             outcome = self.refused(reason)
         elif self.is_goal:
             outcome = self._repeated_goal(self.plan)
+        elif self._concerns_listeners(self.plan):
+            outcome = await self._offer_apart(self.plan)
         elif self.plan.status.finished:
             outcome = self.ignored(f"the plan is {self.plan.status}")
         elif self.plan.deadline is not None and self._has_reached(self.plan.deadline):
@@ -90,6 +93,8 @@ class Turn(TurnRecord):
                 self.plan = await PlanContext.create_from_goal(self._read_goal(), {})
             except ValueError as fault:
                 return self.refused(f"the goal cannot be answered: {fault}")
+        if self._concerns_listeners(self.plan):
+            return self.refused(f"a handler failed: {error_text(error)}")
         self.notes.append(f"the turn failed: {type(error).__name__}")
         if isinstance(error, (InvalidDecision, InvalidStateMachine)):
             self.exchange = list(getattr(error, "exchange", ()))
@@ -317,10 +322,26 @@ class Turn(TurnRecord):
         """The deliberation of a planner that a handler calls; None where it is not about the turn's own plan."""
         return await deliberation_of_handler(self, planner, plan)
 
-    async def _call_listeners(self) -> bool:
+    def _concerns_listeners(self, plan: PlanContext) -> bool:
+        """True if the event moves no plan, but may be heard: a system event, or one that a finished plan gets."""
+        if self.is_timer:
+            return False
+        topic = self.event.topic
+        return topic == EventTopic.SYSTEM_EVENTS or (plan.status.finished and topic != PLAN_EVENTS)
+
+    async def _offer_apart(self, plan: PlanContext) -> TurnOutcome:
+        """Call listeners apart from the plan, which does not change; what they send is no plan's."""
+        self.plan, self.apart = None, True
+        self.outbox.leave()
+        # Final responses come on topics of answers: they are for those who asked, and for who listens there by name.
+        if await self._call_listeners(of_topic=SOURCES[self.event.topic] == "results") and self.effects:
+            return TurnOutcome.EMIT
+        return self.ignored(f"the plan is {plan.status}" if plan.status.finished else "a system event moves no plan")
+
+    async def _call_listeners(self, *, of_topic: bool = False) -> bool:
         called = False
         for planner in self.environment.listeners:
-            for handler in planner.event_handlers(self.event.type, self.event.topic):
+            for handler in planner.event_handlers(self.event.type, self.event.topic, of_topic=of_topic):
                 called = True
                 await call_handler(handler, self.event, self.context)
         return called
