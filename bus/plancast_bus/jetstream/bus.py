@@ -167,6 +167,8 @@ class JetStreamBus:
     async def stored_events(
         self, topic: str, correlation_id: str, *, after: int = 0, limit: int | None = None
     ) -> list[Delivery]:
+        if self.restricted:
+            raise AccessDenied("this login's account has no JetStream, and may not read the streams of events")
         stream = self._names.of_source(SOURCES[topic])
         subject = self.subjects.stored(topic, "*", encode_token(correlation_id))
         found: list[Delivery] = []

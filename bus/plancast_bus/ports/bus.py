@@ -275,6 +275,7 @@ class Bus(Protocol):
             limit: Maximum number of events.
 
         Raises:
+            AccessDenied: this login may not read streams of events.
             BusUnavailable: the stream cannot be read.
         """
         ...

@@ -12,9 +12,10 @@ from pydantic import BaseModel
 from plancast.client.results import PendingResult, ResultWaiter
 from plancast.errors import PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
 from plancast.json_values.normalize import plain
+from plancast.plan.context import PlanContext
 from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, REJECT, RESUME
 from plancast.plan.status import PlanStatus
-from plancast.plan.store import find_checkpoint, plan_fields
+from plancast.plan.store import find_checkpoint, plan_fields, unbegun_plan
 from plancast_bus.errors import AccessDenied, BusUnavailable
 from plancast_bus.events.codec import unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -69,6 +70,8 @@ class PlanHandle:
         self._pending = pending
         self._submitted = submitted
         self._tenant_id = pending.tenant_id
+        self._begin_by = 0.0
+        """Time of the event loop until which a submitted plan is expected to begin; 0 before the first look."""
 
     def __repr__(self) -> str:
         return f"PlanHandle({self.plan_id!r})"
@@ -108,7 +111,7 @@ class PlanHandle:
         return data.get("result")
 
     async def status(self) -> PlanStatus:
-        """The plan's status; PENDING while a submitted plan has not begun.
+        """The plan's status; PENDING until its first turn is committed.
 
         Raises:
             PlanNotFound: no plan has this id.
@@ -120,21 +123,25 @@ class PlanHandle:
     async def state(self) -> dict[str, Any]:
         """The plan as the dict that ``PlanContext.to_dict()`` returns, with its state machine.
 
-        Waits up to 5 seconds for a plan that was just submitted to begin.
+        Waits up to 5 seconds for a plan that was just submitted to begin. One whose first turn takes longer, because it
+        is queued or waits for a model, is pending, with the fields that its goal gives it.
 
         Raises:
-            PlanNotFound: no plan has this id, or it has not begun in this time.
+            PlanNotFound: no plan has this id.
             BusUnavailable: the store cannot be reached.
         """
-        return await plan_fields(self._bus.checkpoints, await self.begun())
+        found = await self._found()
+        return found.to_dict() if isinstance(found, PlanContext) else await plan_fields(self._bus.checkpoints, found)
 
     async def history(self) -> list[dict[str, Any]]:
         """The plan's timeline, oldest first: for each turn a JSON-able dict with its ``revision``, ``time``, ``event``.
 
-        Waits and raises as :meth:`state` does.
+        Empty before the first turn is committed. Waits and raises as :meth:`state` does.
         """
-        checkpoint = await self.begun()
-        entries = await self._bus.checkpoints.history(checkpoint.correlation_id)
+        found = await self._found()
+        if isinstance(found, PlanContext):
+            return []
+        entries = await self._bus.checkpoints.history(found.correlation_id)
         return [unpack(entry) for entry in entries]
 
     async def state_at(self, revision: int, *, app: App | None = None) -> PlanAt:
@@ -289,32 +296,54 @@ class PlanHandle:
         return data
 
     async def _checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint; None while a submitted plan has not begun."""
+        """The newest checkpoint; None while the plan has not begun."""
         checkpoint = await find_checkpoint(self._bus.checkpoints, self._pending.key)
+        if checkpoint is None and not self._submitted and await self._unbegun() is None:
+            # Its first turn may have been committed between the two looks.
+            checkpoint = await find_checkpoint(self._bus.checkpoints, self._pending.key)
+            if checkpoint is None:
+                raise PlanNotFound(f"plan {self.plan_id} is unknown, or was forgotten after its retention")
         if checkpoint is not None:
             if (unknown := self._pending.unknown(checkpoint)) is not None:
                 raise unknown
             self._pending.key = checkpoint.correlation_id
             self._tenant_id = checkpoint.summary.tenant_id
-        elif not self._submitted:
-            raise PlanNotFound(f"plan {self.plan_id} is unknown, or was forgotten after its retention")
         return checkpoint
 
     async def begun(self) -> Checkpoint:
         """The newest checkpoint; waits up to 5 seconds for a plan that was just submitted to begin.
 
         Raises:
-            PlanNotFound, BusUnavailable: as :meth:`state` does.
+            PlanNotFound: no plan has this id, or its first turn was not committed in this time.
+            BusUnavailable: the store cannot be reached.
         """
+        found = await self._found()
+        if isinstance(found, PlanContext):
+            raise PlanNotFound(f"plan {self.plan_id} has not begun: its goal is queued, or its first turn still runs")
+        return found
+
+    async def _found(self) -> Checkpoint | PlanContext:
+        """The newest checkpoint, or the plan of a goal whose first turn is not committed."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + BEGIN_SECONDS
+        self._begin_by = self._begin_by or loop.time() + BEGIN_SECONDS
         while True:
             checkpoint = await self._checkpoint()
             if checkpoint is not None:
                 return checkpoint
-            if loop.time() >= deadline:
+            late = loop.time() >= self._begin_by
+            if (late or not self._submitted) and (unbegun := await self._unbegun()) is not None:
+                return unbegun
+            if late:
                 raise PlanNotFound(f"plan {self.plan_id} has not begun: no deployment has taken its goal yet")
             await asyncio.sleep(_BEGIN_LOOK)
+
+    async def _unbegun(self) -> PlanContext | None:
+        """The plan of a goal whose first turn is not committed; None when there is none of this tenant."""
+        plan = await unbegun_plan(self._bus, self._pending.key)
+        if plan is None or self._tenant_id not in (None, plan.tenant_id):
+            return None
+        self._tenant_id = plan.tenant_id
+        return plan
 
 
 def _change(checkpoint: Checkpoint) -> PlanChange:

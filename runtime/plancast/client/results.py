@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 from plancast.errors import PlanNotFound
 from plancast.plan.status import PlanStatus
-from plancast.plan.store import find_checkpoint
+from plancast.plan.store import find_checkpoint, unbegun_plan
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, InvalidEnvelope
 from plancast_bus.events import codec
 from plancast_bus.events.codec import unpack
@@ -278,7 +278,10 @@ class ResultWaiter:
                 await self._listen(pending)
                 checkpoint = await find_checkpoint(self.bus.checkpoints, pending.key)
         if checkpoint is None:
-            self._missing(pending)
+            if await self._is_unbegun(pending):
+                pending.missing_since = None
+            else:
+                self._missing(pending)
             return
         pending.missing_since = None
         response = response_of(checkpoint)
@@ -297,6 +300,13 @@ class ResultWaiter:
             pending.hint = subscription
         else:
             self._retired.append(subscription)
+
+    async def _is_unbegun(self, pending: PendingResult) -> bool:
+        """True if the plan's goal is stored, and its first turn is not committed."""
+        if pending.announced or pending.revision or pending.missing_since is None:
+            return False
+        plan = await unbegun_plan(self.bus, pending.key)
+        return plan is not None and pending.tenant_id in (None, plan.tenant_id)
 
     def _missing(self, pending: PendingResult) -> None:
         if pending.announced and not pending.revision:

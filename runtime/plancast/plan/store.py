@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from plancast.context import GoalContext
 from plancast.errors import ForeignPlan
+from plancast.plan.context import PlanContext
 from plancast.state_machine.machine import Machine
-from plancast_bus.events.codec import unpack
+from plancast_bus.errors import AccessDenied
+from plancast_bus.events.codec import decode, unpack
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.ports.bus import Bus, Delivery
 from plancast_bus.ports.checkpoints import Checkpoint, CheckpointStore
+from plancast_bus.subjects import Subjects
 
 
 async def find_checkpoint(checkpoints: CheckpointStore, name: str) -> Checkpoint | None:
@@ -31,6 +37,39 @@ async def plan_fields(checkpoints: CheckpointStore, checkpoint: Checkpoint) -> d
     states = Machine.decode(encoded).states if encoded is not None else {}
     fields["state_machine"] = {name: state.model_dump(mode="json") for name, state in states.items()}
     return fields
+
+
+async def unbegun_plan(bus: Bus, correlation_id: str) -> PlanContext | None:
+    """The pending plan of a goal whose first turn is not committed (it is queued, or waits for a model).
+
+    It has the fields that the goal gives it, and no state machine. None when there is no such goal, or this login may
+    not read goals.
+
+    Raises:
+        BusUnavailable: the stream of goals cannot be read.
+    """
+    try:
+        stored = await bus.stored_events(EventTopic.ACTION_REQUESTS, correlation_id, limit=1)
+    except AccessDenied:
+        return None
+    for delivery in stored:
+        goal = _decode_goal(delivery, bus.subjects)
+        apps = await bus.registry.list("app")
+        if not apps or any(goal.type in app.get("goals", ()) for app in apps.values()):  # else it is a task
+            return await PlanContext.create_from_goal(GoalContext.from_event(goal, None), {})
+    return None
+
+
+def _decode_goal(delivery: Delivery, subjects: Subjects) -> EventEnvelope:
+    address = subjects.parse_stored(delivery.subject)
+    defaults = {
+        "id": delivery.message_id or f"{delivery.stream}-{delivery.sequence}",
+        "source": "unknown",
+        "topic": address.topic,
+        "type": address.event_type,
+        "correlation_id": address.correlation_id,
+    }
+    return decode(delivery.payload, delivery.content_type, defaults=defaults)
 
 
 class StoredPlans:

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from plancast import App, Planner
+from plancast.client import handle as handle_module
+from plancast.client import results as results_module
 from plancast.client.client import Client
 from plancast.client.handle import PlanChange
 from plancast.context import GoalContext
@@ -21,6 +24,7 @@ from plancast.plan.status import PlanStatus
 from plancast.plan.store import StoredPlans
 from plancast.settings import Settings
 from plancast.state_machine.states import StateConfig
+from plancast.testing import PlancastTest
 from plancast_bus.errors import BusUnavailable, InvalidSubject, PublishRefused
 from plancast_bus.events.codec import decode, pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -439,6 +443,66 @@ async def test_history_is_oldest_first(client: Client, host: Host) -> None:
     history = await handle.history()
     assert [entry["revision"] for entry in history] == [1, 2]
     assert json.loads(json.dumps(history)) == history
+
+
+@pytest.fixture
+def deciding() -> tuple[App, asyncio.Event]:
+    """An app whose plans decide nothing until the event is set, as if they waited for a model."""
+    decide, planner = asyncio.Event(), Planner("slow")
+
+    @planner.on_goal("trip.goal")
+    async def think(goal: Any, context: Any) -> None:
+        await decide.wait()
+        await (await PlanContext.create_from_goal(goal, {})).finalize({"to": goal.data["to"]})
+
+    return App("app", planners=[planner]), decide
+
+
+async def test_a_plan_whose_first_turn_takes_long_is_pending(
+    deciding: tuple[App, asyncio.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handle_module, "BEGIN_SECONDS", 0.0)
+    app, decide = deciding
+    async with PlancastTest(app) as env:
+        submitted = await env.submit("trip.goal", {"to": "Oslo"}, session_id="s", tenant_id="acme")
+        for handle in (submitted, env.client.plan(submitted.plan_id)):
+            state = await handle.state()
+            assert (state["plan_id"], state["status"], state["goal_event"]) == (handle.plan_id, "pending", "trip.goal")
+            assert (state["goal_data"], state["session_id"], state["tenant_id"]) == ({"to": "Oslo"}, "s", "acme")
+            assert PlanContext.from_dict(state).status is await handle.status() is PlanStatus.PENDING
+            assert await handle.history() == []
+            with pytest.raises(PlanNotFound, match="first turn still runs"):
+                await handle.state_at(1)
+        with pytest.raises(PlanNotFound):
+            await env.client.plan(submitted.plan_id, tenant_id="other").state()
+        decide.set()
+        assert await submitted.result(30) == {"to": "Oslo"}
+        assert (await env.client.plan(submitted.plan_id).state())["status"] == "completed"
+        assert len(await submitted.history()) == 1
+
+
+async def test_a_plan_that_decides_its_first_step_can_be_awaited_and_cancelled(
+    deciding: tuple[App, asyncio.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_module, "GRACE_SECONDS", 1e-9)  # the second look in vain is one too many
+    async with PlancastTest(deciding[0]) as env:
+        plan_id = (await env.submit("trip.goal", {"to": "Oslo"}, tenant_id="acme")).plan_id
+        async with Client(MemoryBus(env.world), first_look=0.001) as other:
+            handle = other.plan(plan_id)
+            waiting = asyncio.create_task(handle.result(30))
+            await until(lambda: handle._pending.missing_since is not None)
+            await until(lambda: handle._pending.missing_since is None)
+            await handle.cancel("no time")
+            with pytest.raises(PlanCancelled, match="no time"):
+                await waiting
+
+
+async def test_a_task_without_a_plan_is_no_pending_plan(deciding: tuple[App, asyncio.Event]) -> None:
+    async with PlancastTest(deciding[0]) as env:
+        task = EventEnvelope(source="t", type="some.task", topic=EventTopic.ACTION_REQUESTS, correlation_id="x")
+        await env.bus.publish(task)
+        with pytest.raises(PlanNotFound):
+            await env.client.plan("x").state()
 
 
 async def test_a_plan_that_nobody_knows_is_not_found(client: Client) -> None:
