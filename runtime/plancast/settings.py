@@ -164,6 +164,9 @@ class PlanSettings(SettingsSection):
     turn_seconds: float = Field(900.0, ge=0)
     """Seconds that handlers and planners may take for one event before the plan fails; 0: no limit. While a turn waits
     for a model, the reasoners' limits apply instead."""
+    lifecycle_events: bool = False
+    """Publish system events of every plan: ``plan.started``, ``plan.state_changed``, ``plan.waiting_for_input``,
+    ``plan.completed``, ``plan.failed`` and ``plan.cancelled``. They cost each turn a message or two."""
     sweep_seconds: float = Field(60.0, ge=0)
     """Seconds between scans for stalled plans, which wait for nothing; 0: no scans."""
     stalled_seconds: float = Field(300.0, gt=0)

@@ -13,6 +13,8 @@ from typing import TypeVar
 from plancast.plan.context import PlanContext
 from plancast.plan.serialization import pack_state
 from plancast.state_machine.machine import Machine
+from plancast.turn.lifecycle import lifecycle_effects, log_move
+from plancast.turn.lifecycle import logger as move_logger
 from plancast.turn.serialization_check import packed_and_checked
 from plancast.turn.turn import Turn
 from plancast_actors.maintenance.machine_gc import is_recent
@@ -228,6 +230,8 @@ class Activation:
             state, entry = packed_and_checked(turn, digest_of_machine)
         else:
             state, entry = pack_state(plan, digest_of_machine), turn.packed_entry()
+        if limits.lifecycle_events:
+            turn.effects.extend(lifecycle_effects(turn, plan))
         tail, sealed = self._tail, self._sealed
         if tail and self._tail_bytes + len(entry) > limits.timeline_tail_bytes:
             first = self.revision + 1 - len(tail)
@@ -270,6 +274,8 @@ class Activation:
             host.plans_ended[status] += 1
         if turn.decisions:
             host.note_decisions(turn.decisions)
+        if move_logger.isEnabledFor(logging.INFO):
+            log_move(turn)
 
     def _is_stored(self, machine: Machine, now: float) -> bool:
         return machine.hash == self._machine_hash and is_recent(self._machine_put_at, now)

@@ -87,7 +87,7 @@ class TurnRecord:
         self.requests_before: dict[str, tuple[float | None, bool, int]] = {}
         """Due time, child flag and sequence of each request that was open before the turn."""
         self.state_before = plan.current_state if plan is not None else ""
-        self.was_paused = plan is not None and plan.status is PAUSED
+        self.status_before = plan.status if plan is not None else None
         self.context = PlatformContext(
             StagedEvents(self.outbox),
             environment.memory_of(plan.tenant_id if plan is not None else event.tenant_id or ""),
@@ -119,6 +119,11 @@ class TurnRecord:
             self.plan._context = None
         self.context.turn = None
         del self.context
+
+    @property
+    def was_paused(self) -> bool:
+        """True if the plan was paused before the turn."""
+        return self.status_before is PAUSED
 
     @property
     def is_goal(self) -> bool:
