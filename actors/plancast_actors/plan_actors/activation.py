@@ -179,7 +179,8 @@ class Activation:
         machine = _machine_of(turn)
         if machine is not None and not self._is_stored(machine, turn.now):
             await self._store(machine)
-        checkpoint = self.stage(turn, digest, of_code=turn.has_run and self.host.has_handlers)
+        of_code = turn.has_called or (turn.plan is not None and bool(turn.plan.decider))
+        checkpoint = self.stage(turn, digest, of_code=of_code)
         if fault_injection.armed:
             await self._reach(CrashPoint.TURN_COMMIT_BEFORE)
         version = await self.patiently(lambda: self.host.bus.checkpoints.commit(checkpoint))
@@ -215,7 +216,7 @@ class Activation:
     def stage(self, turn: Turn, digest: bytes, *, of_code: bool = False) -> Checkpoint:
         """Build the checkpoint of a turn, whose state machine is stored already.
 
-        ``of_code``: code of the app may have run in the turn.
+        ``of_code``: code of the app may have changed the plan.
 
         Raises:
             UnstorablePlan: code of the app left something in the plan that cannot be stored.

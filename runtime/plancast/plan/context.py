@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from plancast.context import PlatformContext
 from plancast.errors import ForeignPlan, PlanFinished
-from plancast.plan import state_moves, transitions
+from plancast.plan import early_events, state_moves, transitions
 from plancast.plan.event_fields import error_text
-from plancast.plan.record import PlanRecord
+from plancast.plan.record import WAITING_FOR, PlanRecord
+from plancast.plan.rollback import Rollback
 from plancast.plan.serialization import fields_of, to_state
-from plancast.plan.status import CANCELLED, COMPLETED, FAILED, PAUSED, PlanStatus
+from plancast.plan.status import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, PlanStatus
 from plancast.state_machine.machine import Machine
 from plancast.state_machine.states import StateConfig
 
@@ -148,39 +149,42 @@ class PlanContext(PlanRecord):
         """Take the transition on an event, or the first step without one.
 
         The event's data becomes the result of the state that waited for it. An event that no
-        transition takes changes nothing. Entering a terminal state finishes the plan.
+        transition takes changes nothing. Entering a terminal state finishes the plan. An error leaves the plan as it
+        was before the call.
 
         Raises:
             PlanFinished: the plan is finished already.
             InterpolationError: an action's data names a path that does not exist.
         """
-        self._require_unfinished()
-        self._claim()
-        without_event = trigger_event is None
-        target = transitions.target_without_event(self) if without_event else state_moves.accept(self, trigger_event)
-        if target is None:
-            return
-        await state_moves.enter(self, target)
-        await self.save()
+        with Rollback(self, self._turn):
+            await self._advance(trigger_event)
 
     def is_complete(self) -> bool:
         """True if the plan is finished or in a terminal state."""
         state = self.state_machine.get(self.current_state)
-        return self.status.finished or (state is not None and state.is_terminal)
+        return self._finished or (state is not None and state.is_terminal)
 
     async def finalize(self, result: Any = None) -> None:
-        """Complete the plan and send its final response. A second call changes nothing."""
-        if self.status.finished:
+        """Complete the plan and send its final response. A second call changes nothing.
+
+        When a terminal state has finished the plan in the same turn, the result replaces that of the response.
+        """
+        if self._finished:
+            if result is not None and not self._finalized:
+                with Rollback(self, self._turn):
+                    self._finalized = self._responds_again(result)
             return
         self._claim()
-        if result is not None:
-            self.result = result
-            self.results["final"] = result
-        await self._end(COMPLETED)
+        with Rollback(self, self._turn):
+            if result is not None:
+                self.result = result
+                self.results["final"] = result
+            await self._end(COMPLETED)
+        self._finalized = True
 
     async def fail(self, error: str | BaseException) -> None:
         """Fail the plan and send the final response with the error. A second call changes nothing."""
-        if self.status.finished:
+        if self._finished:
             return
         self._claim()
         self.error: str | None = error_text(error)
@@ -188,7 +192,7 @@ class PlanContext(PlanRecord):
 
     async def cancel(self, reason: str = "cancelled") -> None:
         """Cancel the plan, with its open requests and its children. A second call changes nothing."""
-        if self.status.finished:
+        if self._finished:
             return
         self._claim()
         self.error = reason
@@ -197,6 +201,8 @@ class PlanContext(PlanRecord):
     async def pause(self, reason: str = "user_input_required") -> None:
         """Hold the plan until :meth:`resume`, or until an event from outside that the current state waits for.
 
+        An operator's pause (``plan.pause``, ``PlanHandle.pause``) holds until a resume.
+
         Raises:
             PlanFinished: the plan is finished already.
         """
@@ -204,13 +210,15 @@ class PlanContext(PlanRecord):
         self._claim()
         self.status = PAUSED
         self.pause_reason: str | None = reason
+        self._pauses += 1
         await self.save()
 
     async def resume(self, input_data: Any = None) -> None:
         """Continue after a pause, with the input as ``results["user_input"]``.
 
         The plan takes the transition that the resuming event matches, else ``default_next``; early
-        events are offered again. A plan that is not paused stays as it is.
+        events are offered again. A plan that is not paused stays as it is. When a transition handler resumes from the
+        WAIT of a decision, the plan goes on after the handler, and only if the handler has decided nothing else.
 
         Raises:
             PlanFinished: the plan is finished already.
@@ -219,14 +227,80 @@ class PlanContext(PlanRecord):
         if self.status is not PAUSED:
             return
         self._claim()
-        state_moves.end_wait(self)
-        self.results["user_input"] = input_data
+        with Rollback(self, self._turn):
+            waited = WAITING_FOR in self.results
+            state_moves.end_wait(self)
+            self.results["user_input"] = input_data
+            if waited and self._in_handler:
+                self._resumed_at = self._position()
+            else:
+                await self._go_on()
+            await self.save()
+
+    _finalized = False
+    """The result is that of :meth:`finalize`."""
+    _pauses = 0
+    """Calls of :meth:`pause`."""
+    _in_handler = False
+    """A transition handler is running."""
+    _resumed_at: tuple[int, set[str]] | None = None
+    """Where the plan was when a transition handler resumed it from the WAIT of a decision."""
+
+    async def _advance(self, trigger_event: Any = None) -> None:
+        """Take the transition on an event, or the first step without one; an error leaves the move half made."""
+        self._require_unfinished()
+        self._claim()
+        without_event = trigger_event is None
+        by_hand = state_moves.is_assigned(self)
+        target = transitions.target_without_event(self) if without_event else state_moves.accept(self, trigger_event)
+        if target is None:
+            return
+        await state_moves.enter(self, target, by_hand=by_hand)
+        await self.save()
+
+    async def _go_on(self, *, by_hand: bool = False) -> None:
+        """Leave the state in which the plan was paused, or take an early event in it."""
         target = self._target_of_resume()
         if target is not None:
-            await state_moves.enter(self, target)
+            await state_moves.enter(self, target, by_hand=by_hand)
         else:
             await state_moves.drain_early(self)
-        await self.save()
+
+    async def _go_on_undecided(self) -> None:
+        """Go on after a handler has resumed the plan from a WAIT, unless it has decided what follows."""
+        resumed_at, self._resumed_at = self._resumed_at, None
+        if resumed_at is None or self.status is not RUNNING or self.current_state != self._entered:
+            return
+        moves, requests = resumed_at
+        if len(self.moves) != moves:
+            return
+        asked = {request.event_type for key, request in self.requests.items() if key not in requests}
+        if not asked or self._goes_on_with(asked):
+            await self._go_on(by_hand=True)
+
+    def _goes_on_with(self, asked: set[str]) -> bool:
+        """True if the state that follows a resume sends no request, or one that a handler has sent already."""
+        turn = self._turn
+        target = transitions.target_of(self, self.current_state, turn.offered or turn.event)
+        state = self.state_machine.get(self.current_state)
+        target = target or (state.default_next if state is not None else None)
+        if target is None:
+            return False
+        follows = self.state_machine[self.machine.resolve_passthrough(target)[-1]]
+        return not follows.is_terminal and (follows.action is None or follows.action.event_type in asked)
+
+    def _position(self) -> tuple[int, set[str]]:
+        return len(self.moves), set(self.requests)
+
+    def _responds_again(self, result: Any) -> bool:
+        """Replace the result in the final response that the turn has staged; False when it has staged none."""
+        before, self.result = self.result, result
+        turn = self._turn
+        if turn is None or not turn.outbox.replace_response(state_moves.response_data(self)):
+            self.result = before
+            return False
+        self.results["final"] = result
+        return True
 
     # The turn that the plan belongs to, if any.
 
@@ -245,15 +319,21 @@ class PlanContext(PlanRecord):
         await state_moves.finish(self, status)
         await self.save()
 
+    @property
+    def _finished(self) -> bool:
+        return self.read_status().finished
+
     def _require_unfinished(self) -> None:
-        if self.status.finished:
+        if self._finished:
             raise PlanFinished(f"plan {self.plan_id} is {self.status} and moves no more")
 
     def _target_of_resume(self) -> str | None:
         turn = self._turn
-        event = turn.event if turn is not None else None
+        event = (turn.offered or turn.event) if turn is not None else None
         if event is not None and (target := state_moves.accept(self, event)) is not None:
             return target
+        if self.kept and early_events.find_for_state(self) is not None:
+            return None
         state = self.state_machine.get(self.current_state)
         if state is None or state.default_next is not None:
             return None if state is None else state.default_next

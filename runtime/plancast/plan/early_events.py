@@ -39,11 +39,16 @@ def take_answers(plan: PlanRecord) -> list[dict[str, Any]]:
 
 def take_for_state(plan: PlanRecord) -> tuple[dict[str, Any], str] | None:
     """Remove and return the oldest event that the current state waits for, with the state that it leads to."""
-    if plan.status is PAUSED:
+    if plan.status is PAUSED or (found := find_for_state(plan)) is None:
         return None
+    index, target = found
+    return plan.kept.pop(index), target
+
+
+def find_for_state(plan: PlanRecord) -> tuple[int, str] | None:
+    """Index of the oldest event that the current state waits for, with the state that it leads to."""
     for index, event in enumerate(plan.kept):
         target = next_state(plan, event)
         if target is not None:
-            del plan.kept[index]
-            return event, target
+            return index, target
     return None

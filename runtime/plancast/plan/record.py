@@ -17,6 +17,10 @@ WAITING_FOR, WAIT_TIMEOUT = "_waiting_for", "_wait_timeout"
 """Names in the results: the event that a planner's WAIT waits for, and its timeout in seconds."""
 
 
+HOLD, HELD_WAIT = "pause", "pause_of_wait"
+"""Names in ``control``: the reason of an operator's pause, and that the plan was paused already by its own handlers."""
+
+
 class PackedOrigin(NamedTuple):
     """The msgpack form of fields that hardly change after the first turn, reused while their values stay the same."""
 
@@ -90,7 +94,7 @@ class PlanRecord(_Open):
     """The task or group that a planner's AWAIT waits for."""
     control: dict[str, Any] = field(default_factory=dict)
     """Control events that the planner has not seen yet: ``pause``, ``injected``, ``redirect_goal``; and ``unseen``,
-    when such a pause has kept an event from the planner."""
+    when such a pause has kept an event from the planner. A plan without a planner has the operator's ``pause`` here."""
     unmoved: str = ""
     """The state in which the transition handler last made no move on an answer."""
     aliases: list[str] = field(default_factory=list)
@@ -102,8 +106,7 @@ class PlanRecord(_Open):
     _context: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if type(self.status) is not PlanStatus:
-            self.status = PlanStatus(self.status)
+        self.read_status()
         self.correlation_id = self.correlation_id or self.plan_id
         given: Any = self.state_machine
         if isinstance(given, Machine):
@@ -118,10 +121,29 @@ class PlanRecord(_Open):
         self._has_handler = False
         """A transition handler makes the plan's moves, so the turn offers early events to it."""
 
+    def read_status(self) -> PlanStatus:
+        """The status, which code of the app may have assigned as plain text.
+
+        Raises:
+            ValueError: it is no status.
+        """
+        if type(self.status) is not PlanStatus:
+            try:
+                self.status = PlanStatus(self.status)
+            except ValueError:
+                known = ", ".join(PlanStatus)
+                raise ValueError(f"plan {self.plan_id}: status is {self.status!r:.60}, allowed: {known}") from None
+        return self.status
+
     @cached_property
     def machine(self) -> Machine:
         """The compiled state machine."""
         return Machine.compile(self.state_machine)
+
+
+def is_held(plan: PlanRecord) -> bool:
+    """True if an operator has paused a plan that a state machine or handlers move; it moves again after a resume."""
+    return HOLD in plan.control and not plan.decider
 
 
 def tasks_of(plan: PlanRecord) -> TaskRegistry:

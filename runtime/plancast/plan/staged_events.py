@@ -12,6 +12,9 @@ REQUESTS = EventTopic.ACTION_REQUESTS
 class Stage(Protocol):
     """Stages events as effects of a turn (:class:`plancast.turn.outbox.Outbox`); each method returns the event's id."""
 
+    @property
+    def sent(self) -> list[list[str]]: ...
+
     def send(self, fields: dict[str, Any]) -> str: ...
 
     def request(self, fields: dict[str, Any]) -> str: ...
@@ -26,6 +29,11 @@ class StagedEvents:
 
     def __init__(self, outbox: Stage) -> None:
         self._outbox = outbox
+
+    @property
+    def sent(self) -> list[list[str]]:
+        """Type and id of every event that the turn has staged."""
+        return self._outbox.sent
 
     async def publish(
         self,

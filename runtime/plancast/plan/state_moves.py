@@ -8,11 +8,12 @@ from typing import Any
 from plancast.errors import InvalidStateMachine
 from plancast.plan import early_events
 from plancast.plan.event_fields import answered_request, error_text, event_data
-from plancast.plan.record import WAIT_TIMEOUT, WAITING_FOR, PlanRecord
+from plancast.plan.record import HELD_WAIT, HOLD, WAIT_TIMEOUT, WAITING_FOR, PlanRecord, is_held
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.staged_events import StagedEvents
-from plancast.plan.status import COMPLETED, RUNNING, PlanStatus
+from plancast.plan.status import COMPLETED, PAUSED, RUNNING, PlanStatus
 from plancast.plan.transitions import is_stale, target_of
+from plancast.state_machine.states import StateAction
 
 MAX_MOVES = 1_000
 """States that one call may pass through before the machine counts as an endless loop."""
@@ -44,13 +45,17 @@ def store_result(plan: PlanRecord, name: str, event: Any) -> None:
         plan.requests.pop(parent, None)
 
 
-async def enter(plan: PlanRecord, target: str) -> None:
-    """Enter a state, pass through states without action or transitions, and repeat while early events match."""
+async def enter(plan: PlanRecord, target: str, *, by_hand: bool = False) -> None:
+    """Enter a state, pass through states without action or transitions, and repeat while early events match.
+
+    ``by_hand``: a handler chose the state; if it has sent the request of the state's action too, that is not repeated.
+    """
     next_target: str | None = target
     for _ in range(MAX_MOVES):
         if next_target is None:
             return
-        await _enter_one(plan, next_target)
+        await _enter_one(plan, next_target, by_hand)
+        by_hand = False
         next_target = _take_early(plan) if plan.kept and not plan.status.finished else None
     raise InvalidStateMachine([f"plan {plan.plan_id} went through {MAX_MOVES} states without waiting"])
 
@@ -70,12 +75,14 @@ def _take_early(plan: PlanRecord) -> str | None:
     return target
 
 
-async def _enter_one(plan: PlanRecord, target: str) -> None:
+async def _enter_one(plan: PlanRecord, target: str, by_hand: bool) -> None:
     if target not in plan.state_machine:
         raise InvalidStateMachine([f"there is no state {target!r}"])
     path = plan.machine.resolve_passthrough(target)
     plan.moves.extend(path)
     plan.current_state = plan._entered = path[-1]
+    if plan.status is PAUSED:
+        end_wait(plan)
     plan.status = RUNNING
     plan.pause_reason = None
     plan.unmoved = ""
@@ -86,7 +93,7 @@ async def _enter_one(plan: PlanRecord, target: str) -> None:
         if outcome == "failed" and plan.error is None:
             plan.error = _failure_of_results(plan)
         await finish(plan, PlanStatus(outcome))
-    elif state.action is not None:
+    elif state.action is not None and not (by_hand and _claim_request(plan, state.action)):
         await send_request(plan, plan.current_state)
 
 
@@ -94,7 +101,7 @@ async def enter_assigned(plan: PlanRecord, event: Any = None) -> None:
     """Enter the state that was assigned to ``current_state``."""
     if event is not None:
         store_result(plan, plan._entered, event)
-    await enter(plan, plan.current_state)
+    await enter(plan, plan.current_state, by_hand=True)
 
 
 def stay_in_assigned(plan: PlanRecord, event: Any = None) -> None:
@@ -134,6 +141,20 @@ async def send_request(plan: PlanRecord, state: str, attempt: int = 1) -> None:
         request.state, request.attempt = state, attempt
 
 
+def _claim_request(plan: PlanRecord, action: StateAction) -> bool:
+    """Take a request that a handler has sent in this turn as that of the current state's action."""
+    bus = plan._context.bus if plan._context is not None else None
+    for event_type, event_id in bus.sent if type(bus) is StagedEvents else ():
+        request = plan.requests.get(event_id)
+        if event_type != action.event_type or (request is not None and request.state is not None):
+            continue
+        if request is None:  # published without a response event
+            request = plan.requests[event_id] = Request(action.event_type, action.response_event)
+        request.state = plan.current_state
+        return True
+    return False
+
+
 async def retry_request(plan: PlanRecord, request_id: str) -> None:
     """Send a state's request again under a new id; an answer to the old id is stale."""
     request = plan.requests.pop(request_id)
@@ -153,6 +174,9 @@ def end_wait(plan: PlanRecord) -> None:
     plan.status, plan.pause_reason = RUNNING, None
     plan.results.pop(WAITING_FOR, None)
     plan.results.pop(WAIT_TIMEOUT, None)
+    if is_held(plan):
+        plan.control.pop(HOLD)
+        plan.control.pop(HELD_WAIT, None)
     for request_id in [key for key, request in plan.requests.items() if request.event_type == WAIT]:
         del plan.requests[request_id]
 

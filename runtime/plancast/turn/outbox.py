@@ -20,7 +20,7 @@ class Outbox:
     """Effects of one turn, in the order in which they were staged. Holds no turn, which would be a reference cycle."""
 
     __slots__ = (
-        "_before_plan", "_correlation_id", "_environment", "_event", "_index", "_responded", "_revision", "_time",
+        "_before_plan", "_correlation_id", "_environment", "_event", "_index", "_response", "_revision", "_time",
         "begun", "effects", "plan", "sent", "trace", "trace_id",
     )  # fmt: skip
 
@@ -39,7 +39,8 @@ class Outbox:
         self._revision = revision
         self._time = utc_text(now)
         self._index = 0
-        self._responded = False
+        self._response: tuple[int, int, dict[str, Any]] | None = None
+        """The final response: its places in ``effects`` and ``sent``, and its fields."""
         self._before_plan: dict[str, Request] = {}
         """Requests that a goal's handler sent before it created the plan."""
         self.trace = self.trace_id = ""
@@ -131,13 +132,28 @@ class Outbox:
     def respond(self, fields: dict[str, Any]) -> str:
         """Stage an answer; the first one of a finished plan is its final response."""
         plan = self.plan
-        if plan is None or not plan.status.finished or self._responded:
+        if plan is None or not plan.status.finished or self._response is not None:
             return self.send(fields)
-        self._responded = True
         fields["parent_event_id"] = plan.goal_id
         if plan.response_topic:
             fields["topic"] = plan.response_topic
+        self._response = len(self.effects), len(self.sent), fields
         return self.send(fields, final=plan.parent_plan_id is None)
+
+    @property
+    def has_responded(self) -> bool:
+        """True if the plan's final response is staged."""
+        return self._response is not None
+
+    def replace_response(self, data: Any) -> bool:
+        """Replace the data of the final response, which keeps its id and its place; False when none is staged."""
+        if self._response is None or self.plan is None:
+            return False
+        effect, sent, fields = self._response
+        self.send(fields | {"data": data, "id": self.sent[sent][1]}, final=self.plan.parent_plan_id is None)
+        self.effects[effect] = self.effects.pop()
+        self.sent.pop()
+        return True
 
     def send_child_goal(
         self, request_id: str, event_type: str, fields: dict[str, Any], *, message_id: str = ""
@@ -168,6 +184,8 @@ class Outbox:
         """Drop what was staged after a mark; ids are not reused."""
         effects, sent = mark
         del self.effects[effects:], self.sent[sent:]
+        if self._response is not None and self._response[0] >= effects:
+            self._response = None
 
     def next_id(self) -> str:
         """Allocate the id of the next event."""

@@ -9,11 +9,13 @@ from plancast.decisions.decision import PlannerDecision
 from plancast.errors import ForeignPlan
 from plancast.models.decorators import RecordingReasoner
 from plancast.plan.context import PlanContext
+from plancast.plan.record import is_held
 from plancast.plan.staged_events import StagedEvents
 from plancast.plan.status import PAUSED
 from plancast.plan_tree import read_deadline
 from plancast.turn.environment import TurnEnvironment, TurnOutcome
 from plancast.turn.outbox import Outbox
+from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.events.trace_context import trace_id_of
 from plancast_bus.subjects import check_event_type
@@ -47,7 +49,10 @@ class TurnRecord:
     """True if the plan's trajectory has the event."""
 
     packed_event: bytes = b""
-    """The event's msgpack payload as it arrived; empty: unknown. Code of the app may change ``event``, not this."""
+    """The event in msgpack as it arrived; empty: unknown. Code of the app may change ``event``, not this."""
+
+    offered: Any = None
+    """The event that the plan's handler or machine takes, when it is not ``event``."""
 
     def __init__(
         self,
@@ -78,8 +83,8 @@ class TurnRecord:
         """Messages of a conversation with a model that ended without a decision."""
         self.too_large = False
         """The plan did not fit into its checkpoint; the timeline leaves the event's data out too."""
-        self.has_run = False
-        """True if code of the app may have changed the plan."""
+        self.has_called = False
+        """True if a handler was called: it may have changed the plan and the event."""
         self.apart = False
         """Listeners handle the event apart from its plan, which cannot be changed."""
         self.saves = 0
@@ -88,6 +93,7 @@ class TurnRecord:
         """Due time, child flag and sequence of each request that was open before the turn."""
         self.state_before = plan.current_state if plan is not None else ""
         self.status_before = plan.status if plan is not None else None
+        self.was_held = plan is not None and plan.status is PAUSED and is_held(plan)
         self.context = PlatformContext(
             StagedEvents(self.outbox),
             environment.memory_of(plan.tenant_id if plan is not None else event.tenant_id or ""),
@@ -177,6 +183,21 @@ class TurnRecord:
     def next_id(self) -> str:
         """The id of the next event that this turn sends."""
         return self.outbox.next_id()
+
+    def keep_event(self) -> None:
+        """Keep the event as it came for the timeline, before a handler is called with it."""
+        self.has_called = True
+        if not self.packed_event:
+            self.packed_event = pack(self.event.to_wire())
+
+    def mark(self) -> tuple[tuple[int, int], int]:
+        """What is staged and saved so far, for :meth:`rewind`."""
+        return self.outbox.mark(), self.saves
+
+    def rewind(self, mark: tuple[tuple[int, int], int]) -> None:
+        """Drop what was staged and saved after a mark."""
+        staged, self.saves = mark
+        self.outbox.rewind(staged)
 
     def adopt(self, plan: PlanContext) -> None:
         """Take a plan as the turn's own.

@@ -7,6 +7,7 @@ from typing import Any
 from plancast.plan.record import PlanRecord
 from plancast.plan.requests import Request
 from plancast.state_machine.machine import base_of, failed_event, timeout_event
+from plancast.state_machine.states import RetryPolicy
 
 
 def is_failure(request: Request, event: Any) -> bool:
@@ -31,21 +32,28 @@ def as_failure_of_child(plan: PlanRecord, request: Request | None, event: Any) -
     return event.model_copy(update={"type": failed_event(request.response_event)})
 
 
-def schedule_retry(plan: PlanRecord, request: Request, event: Any, now: float, notes: list[str]) -> bool:
-    """Schedule a failed request's next attempt after its backoff; False when its action allows no more attempts."""
-    state = plan.state_machine.get(request.state) if request.state is not None else None
-    retry = state.action.retry if state is not None and state.action is not None else None
-    if retry is None or request.attempt >= retry.attempts:
-        return False
-    if request.asking_again:
-        return True
+def can_retry(plan: PlanRecord, request: Request) -> bool:
+    """True if the action of a failed request allows another attempt."""
+    retry = _policy(plan, request)
+    return retry is not None and request.attempt < retry.attempts
+
+
+def schedule_retry(plan: PlanRecord, request: Request, event: Any, now: float, notes: list[str]) -> None:
+    """Schedule a failed request's next attempt after its backoff, unless it is scheduled already."""
+    retry = _policy(plan, request)
+    if retry is None or request.asking_again:
+        return
     delay = retry.delay(request.attempt)
     request.asking_again, request.due = True, now + delay
     notes.append(
         f"{event.type}: {request.event_type} is asked again in {delay:g} s "
         f"(attempt {request.attempt + 1} of {retry.attempts})"
     )
-    return True
+
+
+def _policy(plan: PlanRecord, request: Request) -> RetryPolicy | None:
+    state = plan.state_machine.get(request.state) if request.state is not None else None
+    return state.action.retry if state is not None and state.action is not None else None
 
 
 def ends_request(plan: PlanRecord, request: Request, event: Any) -> bool:

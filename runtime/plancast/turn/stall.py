@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from plancast.plan.context import PlanContext
+from plancast.plan.record import is_held
 from plancast.plan.requests import WAIT
 from plancast.plan.state_moves import enter_assigned
 from plancast.plan.status import PlanStatus
@@ -52,7 +53,7 @@ def find_stall(plan: PlanContext, now: float, patience: float, since: float = 0.
         return None
     paused = plan.status is PlanStatus.PAUSED  # then timers of requests are held back
     for request in plan.requests.values():
-        held = paused and request.event_type != WAIT
+        held = paused and (request.event_type != WAIT or is_held(plan))
         if request.due is not None and not held and now - max(request.due, since) > patience:
             return Stall(StallKind.TIMER, f"the timer of {request.event_type} was due {now - request.due:.0f} s ago")
     if paused or plan.requests:

@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 
 from plancast.plan.record import PlanRecord
 from plancast.turn.record import TurnRecord
-from plancast_bus.events.codec import load, pack
+from plancast_bus.events.codec import load, pack, unpack
 from plancast_bus.events.packed_maps import as_map, pack_fields
 from plancast_bus.ports.effects import Effect, Publish, Respond, effect_kind
 
@@ -17,7 +17,7 @@ _EVENT = pack("event")
 
 def timeline_entry(turn: TurnRecord, plan: PlanRecord) -> dict[str, Any]:
     """The entry of a turn; empty fields are left out."""
-    event = turn.event.to_wire()
+    event = unpack(turn.packed_event) if turn.packed_event else turn.event.to_wire()
     if turn.too_large:
         event = {name: value for name, value in event.items() if name not in ("data", "metadata")}
     return {"event": event, **_turn(turn, plan)}

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import CANCEL, DEADLINE
 from plancast.plan.event_fields import answered_request
+from plancast.plan.record import is_held
 from plancast.plan.requests import Request
 from plancast.plan.status import RUNNING
 from plancast.state_machine.machine import timeout_event
@@ -37,7 +38,7 @@ def reconcile_requests(turn: TurnRecord, plan: PlanContext) -> None:
     """Stage the timers and withdrawals that follow from the requests before and after the turn."""
     if plan.status.finished:
         plan.requests.clear()
-    resumed = turn.was_paused and plan.status is RUNNING
+    resumed = turn.was_paused and (plan.status is RUNNING or (turn.was_held and not is_held(plan)))
     for request_id, request in plan.requests.items():
         if request.due is None and request.timeout is not None:
             request.due = turn.now + request.timeout

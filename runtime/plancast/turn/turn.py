@@ -11,24 +11,35 @@ from plancast.plan import early_events, state_moves
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import CANCEL, DEADLINE, FORK, REJECT
 from plancast.plan.event_fields import answered_request, error_text
-from plancast.plan.record import WAITING_FOR
-from plancast.plan.requests import WAIT, Request
 from plancast.plan.status import PAUSED, PENDING, RUNNING
-from plancast.plan.transitions import is_stale, target_of
 from plancast.plan_tree import TOP, Place, read_place
 from plancast.planners.contract import version_of
 from plancast.planners.planner import Handler, Planner, call_handler, wants_four
 from plancast.state_machine.machine import validate_state_machine
 from plancast.turn.autonomous import AutonomousTurn, autonomous_turn
+from plancast.turn.classification import (
+    ANSWERS,
+    ASKS_AGAIN,
+    EXPIRES,
+    FAILS,
+    KEPT,
+    LATE,
+    MOVES,
+    RESUMES,
+    RETRIES,
+    UNWANTED,
+    Meaning,
+    classify,
+)
 from plancast.turn.controls import CONTROLS
 from plancast.turn.deliberation import Deliberation, deliberation_of_handler
 from plancast.turn.environment import TurnEnvironment, TurnOutcome
 from plancast.turn.fork import ForkData, create_fork, start_fork
 from plancast.turn.record import TurnRecord, check_response
-from plancast.turn.retries import as_failure_of_child, ends_request, explain, is_failure, schedule_retry
+from plancast.turn.retries import explain, is_failure, schedule_retry
 from plancast.turn.task_responses import take_answer
 from plancast.turn.timeline_entry import packed_entry, timeline_entry
-from plancast.turn.timers import deadline_error, fail_on_early_answers, reconcile_requests, timer_name
+from plancast.turn.timers import deadline_error, fail_on_early_answers, reconcile_requests
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -44,7 +55,6 @@ class Turn(TurnRecord):
 
     async def run(self) -> TurnOutcome:
         """Handle the event."""
-        self.has_run = True
         if self.plan is None:
             outcome = await self._without_plan()
         elif reason := self.foreign(self.event):
@@ -63,14 +73,12 @@ class Turn(TurnRecord):
         elif (missing := self.environment.missing_code(self.plan)) is not None:
             await self.plan.fail(missing)
             outcome = COMMIT
-        elif self.is_timer:
-            outcome = await self._timer(self.plan)
         else:
             outcome = await self._offer(self.plan)
         if outcome is COMMIT:
             assert self.plan is not None
-            if self.plan.kept and self.plan.state_machine:
-                await self._hand_over_early(self.plan)
+            if self.plan.kept and not self.plan.decider:
+                await self._offer_kept(self.plan)
             if self.was_paused:
                 await fail_on_early_answers(self.plan)
             reconcile_requests(self, self.plan)
@@ -159,7 +167,10 @@ class Turn(TurnRecord):
             return COMMIT
         handler, machine = planner.goal_handler(goal.event_type), planner.machine(goal.event_type)
         if handler is not None:
+            self.keep_event()
             await call_handler(handler, goal, self.context)
+            if self.plan is not None:
+                self.plan.read_status()
         if self.plan is None:
             decider = planner.decider(goal.event_type) if machine is None else None
             plan = await PlanContext.create_from_goal(goal, machine if machine is not None else {})
@@ -172,7 +183,7 @@ class Turn(TurnRecord):
         if plan.state_machine:
             self._check_machine(plan)
             if plan.status is PENDING:
-                await plan.execute_next()
+                await plan._advance()
         elif plan.status is PENDING:
             if not self.outbox.sent:
                 raise InvalidApp(f"the handler of goal {goal.event_type!r} made no plan and sent nothing")
@@ -214,100 +225,95 @@ class Turn(TurnRecord):
     # Events of a plan.
 
     async def _offer(self, plan: PlanContext) -> TurnOutcome:
-        """Offer the event to the plan, in this order: retry, listeners, machine or transition handler, buffer."""
-        parent = answered_request(self.event)
-        if parent is not None and is_stale(plan, parent):
-            return self.ignored("an answer that came too late, or twice")
-        request = plan.requests.get(parent) if parent else None
-        event = as_failure_of_child(plan, request, self.event)
-        if (
-            request is not None
-            and is_failure(request, event)
-            and schedule_retry(plan, request, event, self.now, self.notes)
-        ):
-            return COMMIT
-        called = False
-        if self.environment.listeners:
-            before = _position(plan)
-            called = await self._call_listeners()
-            if _position(plan) != before:
-                await self._enter_assigned(plan)
-                return COMMIT
-        autonomous = autonomous_turn(self, plan)
-        if autonomous is not None:
-            return COMMIT if await autonomous.on_event(event, request) else self._keep(plan, event)
-        if plan.status is PAUSED and not (request is None and _waits_for(plan, event)):
-            return self._keep(plan, event)
+        """Offer the event to the listeners, then to what moves the plan."""
         handler = self.environment.transition_handler(plan) if plan._has_handler else None
-        if handler is not None and not plan.state_machine and (request is not None or _waits_for(plan, event)):
-            await self._hand_over(plan, event, handler)
+        meaning = self._classify(plan, self.event, handler)
+        if meaning.kind is RETRIES:
+            assert meaning.request is not None
+            schedule_retry(plan, meaning.request, meaning.event, self.now, self.notes)
             return COMMIT
-        if plan.status is PAUSED:
-            await plan.resume(event.data)
+        if meaning.kind is LATE:
+            return self.ignored(meaning.reason)
+        if not self.environment.listeners or self.is_timer:
+            return await self._carry_out(plan, meaning, handler)
+        before = _position(plan)
+        called = await self._call_listeners(plan)
+        if not called:
+            return await self._carry_out(plan, meaning, handler)
+        if _position(plan) != before:
+            await self._enter_assigned(plan, self.event)
             return COMMIT
-        target = plan.get_next_state(event) if called else target_of(plan, plan.current_state, event)
-        if target is not None:
-            await self._move(plan, event, target, handler)
-            return COMMIT
-        if called and (request is None or request.state is None) and event.type not in plan.machine.event_types:
-            if parent:
-                plan.requests.pop(parent, None)
-            return COMMIT
-        outcome = await self._not_taken(plan, request, event)
-        return COMMIT if called else outcome
-
-    async def _timer(self, plan: PlanContext) -> TurnOutcome:
-        """Handle a due timer: a retry, a timeout, or the end of a WAIT."""
-        request_id = self.event.parent_event_id
-        request = plan.requests.get(request_id)
-        if request is None or request.due is None:
-            return self.ignored("a timer of a request that is settled")
-        if not self.event.id.endswith(f":{timer_name(request)}"):
-            return self.ignored("a timer of an earlier attempt")
-        if plan.status is PAUSED and request.event_type != WAIT:
-            return self.ignored("the plan is paused; the timer is set again when it goes on")
-        autonomous = autonomous_turn(self, plan)
-        if autonomous is not None:
-            await autonomous.on_timer(self.event, request_id, request)
-            return COMMIT
-        handler = self.environment.transition_handler(plan)
-        if request.event_type == WAIT:
-            state_moves.end_wait(plan)
-            if handler is None or not await self._hand_over(plan, self.event, handler):
-                await plan.fail(f"deadline_exceeded: {request.response_event} did not come in {request.timeout:g} s")
-            return COMMIT
-        if handler is not None and not plan.state_machine:
-            await self._hand_over(plan, self.event, handler)
-            return COMMIT
-        if request.asking_again:
-            await state_moves.retry_request(plan, request_id)
-            return COMMIT
-        if schedule_retry(plan, request, self.event, self.now, self.notes):
-            return COMMIT
-        target = plan.get_next_state(self.event)
-        if target is None:
-            return await self._not_taken(plan, request, self.event)
-        await self._move(plan, self.event, target, handler)
+        meaning = self._classify(plan, self.event, handler)
+        if not _is_for_listener(plan, meaning):
+            await self._carry_out(plan, meaning, handler)
+        elif meaning.request is not None:
+            plan.requests.pop(self.event.parent_event_id, None)
         return COMMIT
 
-    async def _move(self, plan: PlanContext, event: Any, target: str, handler: Handler | None) -> None:
-        """Take a transition that the event was found to lead to, by the handler if there is one."""
+    def _classify(self, plan: PlanContext, event: Any, handler: Handler | None) -> Meaning:
+        # A handler that requires a next state is called where there is one.
+        free = handler is not None and not (plan.state_machine and wants_four(handler))
+        return classify(plan, event, is_timer=self.is_timer and event is self.event, free_handler=free)
+
+    async def _carry_out(self, plan: PlanContext, meaning: Meaning, handler: Handler | None) -> TurnOutcome:
+        """Let the plan's planner, handler or machine do what an event means for it."""
+        kind, event, request, target, reason = meaning
+        if kind is MOVES and handler is None:
+            await self._move(plan, event, target)
+            return COMMIT
+        if kind is KEPT:
+            return self._keep(plan, event)
+        if kind is LATE or kind is UNWANTED:
+            return self.ignored(reason)
+        autonomous = autonomous_turn(self, plan) if plan.decider else None
+        if autonomous is not None and self.is_timer:
+            assert request is not None
+            await autonomous.on_timer(event, event.parent_event_id, request)
+        elif autonomous is not None:
+            await autonomous.on_event(event, request)
+        elif kind is ASKS_AGAIN:
+            await state_moves.retry_request(plan, event.parent_event_id)
+        elif kind is FAILS:
+            assert request is not None
+            await plan.fail(explain(request, event, plan.current_state))
+        elif kind is EXPIRES:
+            await self._expire(plan, meaning, handler)
+        elif handler is not None:
+            moved = await self._hand_over(plan, event, handler, target)
+            if (
+                not moved
+                and request is not None
+                and target is None
+                and plan.state_machine
+                and is_failure(request, event)
+            ):
+                await plan.fail(explain(request, event, plan.current_state))
+        else:
+            await plan.resume(event.data)
+        return COMMIT
+
+    async def _expire(self, plan: PlanContext, meaning: Meaning, handler: Handler | None) -> None:
+        """End a WAIT whose event did not come: a transition or the handler takes its timeout, or the plan fails."""
+        request, request_id = meaning.request, meaning.event.parent_event_id
+        assert request is not None
+        state_moves.end_wait(plan)
+        plan.requests[request_id] = request  # else the event would be late for the handler's move
         if handler is not None:
-            await self._hand_over(plan, event, handler, target)
-        elif state_moves.is_assigned(plan):
+            moved = await self._hand_over(plan, meaning.event, handler, meaning.target)
+        elif moved := meaning.target is not None:
+            await self._move(plan, meaning.event, meaning.target)
+        plan.requests.pop(request_id, None)
+        if not moved:
+            await plan.fail(f"deadline_exceeded: {request.response_event} did not come in {request.timeout:g} s")
+
+    async def _move(self, plan: PlanContext, event: Any, target: str | None) -> None:
+        """Take a transition of the state machine."""
+        assert target is not None
+        if state_moves.is_assigned(plan):
             await plan.execute_next(event)
         else:
             state_moves.store_result(plan, plan.current_state, event)
             await state_moves.enter(plan, target)
-
-    async def _not_taken(self, plan: PlanContext, request: Request | None, event: Any) -> TurnOutcome:
-        """Handle an event without a transition: fail the plan, ignore the event, or keep it for a later state."""
-        if request is not None and ends_request(plan, request, event):
-            await plan.fail(explain(request, event, plan.current_state))
-            return COMMIT
-        if plan.state_machine and event.type not in plan.machine.event_types:
-            return self.ignored(f"no state waits for {event.type}")
-        return self._keep(plan, event)
 
     def _keep(self, plan: PlanContext, event: Any) -> TurnOutcome:
         dropped = early_events.keep(plan, event.to_wire(), self.environment.settings.max_kept_events)
@@ -338,26 +344,35 @@ class Turn(TurnRecord):
             return TurnOutcome.EMIT
         return self.ignored(f"the plan is {plan.status}" if plan.status.finished else "a system event moves no plan")
 
-    async def _call_listeners(self, *, of_topic: bool = False) -> bool:
+    async def _call_listeners(self, plan: PlanContext | None = None, *, of_topic: bool = False) -> bool:
         called = False
         for planner in self.environment.listeners:
             for handler in planner.event_handlers(self.event.type, self.event.topic, of_topic=of_topic):
                 called = True
+                self.keep_event()
                 await call_handler(handler, self.event, self.context)
+        if called and plan is not None:
+            plan.read_status()
         return called
 
     async def _hand_over(self, plan: PlanContext, event: Any, handler: Handler, target: str | None = None) -> bool:
         """Let the transition handler move the plan; False when it did nothing."""
         if not plan.state_machine and answered_request(event) in plan.requests:
             take_answer(plan, event.to_wire())
-        elif not plan.state_machine:
+        elif target is None:
             state_moves.store_result(plan, event.type, event)
-        before = self._mark(plan)
-        if wants_four(handler):
-            await call_handler(handler, event, self.context, plan, target)
-        else:
-            await call_handler(handler, TransitionContext(event, plan, target), self.context)
-        await self._enter_assigned(plan)
+        before, pauses, was_paused = self._mark(plan), plan._pauses, plan.status is PAUSED
+        self.keep_event()
+        self.offered, plan._in_handler = event, True
+        try:
+            if wants_four(handler):
+                await call_handler(handler, event, self.context, plan, target)
+            else:
+                await call_handler(handler, TransitionContext(event, plan, target), self.context)
+        finally:
+            plan._in_handler = False
+        await plan._go_on_undecided()
+        await self._enter_assigned(plan, event, is_paused=plan._pauses > pauses or not was_paused)
         if self._mark(plan) != before:
             return True
         self.notes.append(f"the transition handler made no move on {event.type}")
@@ -374,35 +389,53 @@ class Turn(TurnRecord):
             due, _, _ = self.requests_before[answered]
             self.requests_before[answered] = (due, False, 0)  # its timer ends; there is nothing left to withdraw
 
-    async def _hand_over_early(self, plan: PlanContext) -> None:
-        """Offer early events that the plan's state now waits for to the transition handler."""
+    async def _offer_kept(self, plan: PlanContext) -> None:
+        """Offer early events to the transition handler; a machine without one has taken them in its moves."""
         handler = self.environment.transition_handler(plan)
         for _ in range(state_moves.MAX_MOVES):
-            if handler is None or plan.status is not RUNNING:
+            if plan.status is not PAUSED and (plan.status is not RUNNING or handler is None):
                 return
-            if (found := early_events.take_for_state(plan)) is None:
+            meanings = (self._classify(plan, EventEnvelope.model_validate(each), handler) for each in plan.kept)
+            found = next(((at, each) for at, each in enumerate(meanings) if each.kind in _OFFERED), None)
+            if found is None:
                 return
-            fields, target = found
-            await self._hand_over(plan, EventEnvelope.model_validate(fields), handler, target)
+            at, meaning = found
+            del plan.kept[at]
+            self.offered = meaning.event
+            await self._carry_out(plan, meaning, handler)
+            self.offered = None
 
-    async def _enter_assigned(self, plan: PlanContext) -> None:
-        """Enter a state that a handler has assigned; stay in it without its action when the plan is paused."""
-        if not state_moves.is_assigned(plan):
-            return
-        event = None if self.is_goal else self.event
-        if plan.status is RUNNING:
+    async def _enter_assigned(self, plan: PlanContext, event: Any = None, *, is_paused: bool = True) -> None:
+        """Make what a handler has assigned to ``status`` and ``current_state`` true.
+
+        A running plan enters the state, a paused one stays in it without its action, a finished one sends its response.
+        """
+        status, is_assigned = plan.read_status(), state_moves.is_assigned(plan)
+        if is_assigned and (status is RUNNING or (status is PAUSED and not is_paused)):
             await state_moves.enter_assigned(plan, event)
-        elif plan.status is PAUSED:
+        elif is_assigned and status is not PENDING:
             state_moves.stay_in_assigned(plan, event)
+        if status.finished and not self.outbox.has_responded:
+            await state_moves.finish(plan, status)
 
     def _mark(self, plan: PlanContext) -> tuple[Any, ...]:
         return *_position(plan), len(self.effects), self.saves
+
+
+_OFFERED = frozenset((MOVES, RESUMES, ANSWERS))
+"""What early events may mean for them to be offered to a handler."""
 
 
 def _position(plan: PlanContext) -> tuple[Any, ...]:
     return plan.status, plan.current_state, len(plan.moves)
 
 
-def _waits_for(plan: PlanContext, event: Any) -> bool:
-    """True if a paused plan waits for this event from outside."""
-    return plan.get_next_state(event) is not None or event.type == plan.results.get(WAITING_FOR)
+def _is_for_listener(plan: PlanContext, meaning: Meaning) -> bool:
+    """True if an event that a listener was called with concerns nothing else of the plan."""
+    request = meaning.request
+    if request is not None and request.state is not None:
+        return False
+    if meaning.kind in (FAILS, KEPT, UNWANTED):
+        running = plan.status is not PAUSED and not plan.decider
+        return running and meaning.event.type not in plan.machine.event_types
+    return meaning.kind is ANSWERS and bool(plan.state_machine) and not plan.decider

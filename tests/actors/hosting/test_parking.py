@@ -41,7 +41,7 @@ class Model:
 def model(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Model]:
     def script(clock: ManualClock, *failures: ModelUnavailable) -> Model:
         made = Model(clock, *failures)
-        monkeypatch.setattr("plancast_actors.hosting.parking.in_process_reasoner", lambda: made)
+        monkeypatch.setattr("plancast_actors.plan_actors.parking.in_process_reasoner", lambda: made)
         return made
 
     return script

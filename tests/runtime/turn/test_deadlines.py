@@ -169,7 +169,7 @@ async def test_a_turn_that_waits_for_its_model_ends_at_the_deadline(monkeypatch:
             raise AssertionError
 
     model = Hangs()
-    monkeypatch.setattr("plancast_actors.hosting.parking.in_process_reasoner", lambda: model)
+    monkeypatch.setattr("plancast_actors.plan_actors.parking.in_process_reasoner", lambda: model)
     planner = ChoreographyPlanner("p", "m", goals=["x.goal"])
     async with PlancastTest(App("a", planners=[planner]), clock=ManualClock()) as env:
         handle = await env.submit("x.goal", {}, deadline=60)
@@ -189,7 +189,7 @@ async def test_the_prompt_and_children_know_the_deadline(monkeypatch: pytest.Mon
             action = {"action": "delegate", "target_planner": "child", "goal_event": "y.goal", "goal_data": {}}
             return ReasonReply(json.dumps({"next_action": action, "reasoning": "r"}), Usage(1, 1), "m")
 
-    monkeypatch.setattr("plancast_actors.hosting.parking.in_process_reasoner", Delegates)
+    monkeypatch.setattr("plancast_actors.plan_actors.parking.in_process_reasoner", Delegates)
     child = Planner("child", deadline=3_600)
     child.add_goal("y.goal", machine())
     planner = ChoreographyPlanner("p", "m", goals=["x.goal"])

@@ -48,7 +48,7 @@ class Model:
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Model]:
     def script(*actions: dict[str, Any]) -> Model:
         model = Model(*actions)
-        monkeypatch.setattr("plancast_actors.hosting.parking.in_process_reasoner", lambda: model)
+        monkeypatch.setattr("plancast_actors.plan_actors.parking.in_process_reasoner", lambda: model)
         return model
 
     return script

@@ -1273,7 +1273,8 @@ class TestTransitionHandlers:
         assert [type(each) for each in turn.effects if isinstance(each, Withdraw | CancelTimer)] == [CancelTimer]
         assert "made no move" in " ".join(story.entries[-1]["notes"])
 
-    async def test_the_style_of_seed_003(self) -> None:
+    @pytest.mark.parametrize("finalizes", ["at once", "at the next event"])
+    async def test_the_style_of_seed_003(self, finalizes: str) -> None:
         planner = a_planner(TWO_STEPS)
 
         @planner.on_transition()
@@ -1284,10 +1285,12 @@ class TestTransitionHandlers:
             next_state = plan.get_next_state(event)
             if next_state:
                 await plan.execute_next(trigger_event=event)
-            elif plan.is_complete():
+            if plan.is_complete() and (finalizes == "at once" or not next_state):
                 await plan.finalize({"summary": "Papers found"})
 
-        await self.run_through(planner)
+        story = await self.run_through(planner)
+        result = response(story.turns[-1])["result"]
+        assert result == ({"summary": "Papers found"} if finalizes == "at once" else story.plan.results)
 
     @pytest.mark.parametrize("executes", ["", "with the event", "without"])
     async def test_the_style_of_seed_001(self, executes: str) -> None:

@@ -1,0 +1,143 @@
+"""Classification of events: what an event or a due timer means for a plan. Changes nothing."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+from plancast.plan.event_fields import answered_request
+from plancast.plan.record import WAITING_FOR, PlanRecord, is_held
+from plancast.plan.requests import WAIT, Request
+from plancast.plan.status import PAUSED
+from plancast.plan.transitions import is_stale, target_of
+from plancast.turn.retries import as_failure_of_child, can_retry, ends_request, is_failure
+from plancast.turn.timers import timer_name
+
+
+class Kind(Enum):
+    """What an event means for a plan."""
+
+    MOVES = auto()
+    """The current state has a transition for it."""
+    RESUMES = auto()
+    """It ends the plan's own wait; the current state may have a transition for it too."""
+    ANSWERS = auto()
+    """It answers a request of the planner, or of the handlers, that move the plan."""
+    RETRIES = auto()
+    """It is the failure of a request that may be sent again."""
+    ASKS_AGAIN = auto()
+    """A timer: the backoff of a failed request is over."""
+    EXPIRES = auto()
+    """A timer: what a WAIT waits for did not come in time."""
+    FAILS = auto()
+    """It is the last answer to a request, and no transition takes it."""
+    KEPT = auto()
+    """A later state may wait for it, or the plan is paused."""
+    UNWANTED = auto()
+    """No state and no request waits for it."""
+    LATE = auto()
+    """It is a late or repeated answer, or a timer of a request that is settled."""
+
+
+MOVES, RESUMES, ANSWERS, RETRIES, ASKS_AGAIN, EXPIRES, FAILS, KEPT, UNWANTED, LATE = Kind
+"""Module-level names: looking a member up in its class takes longer."""
+
+
+class Meaning(NamedTuple):
+    """What an event means for a plan, and for which request and which state."""
+
+    kind: Kind
+    event: Any
+    """The event; the answer of a child plan that did not complete is a failure."""
+    request: Request | None = None
+    """The open request that it answers."""
+    target: str | None = None
+    """The state that the transition leads to."""
+    reason: str = ""
+    """Why the event changes nothing."""
+
+
+def classify(plan: PlanRecord, event: Any, *, is_timer: bool = False, free_handler: bool = False) -> Meaning:
+    """Say what an event means for an unfinished plan.
+
+    Args:
+        plan: The plan.
+        event: The event.
+        is_timer: The event is a timer of the plan.
+        free_handler: A handler takes answers to requests that no state has sent.
+
+    Raises:
+        ConditionFailed: a transition's condition cannot be evaluated.
+    """
+    if is_timer:
+        return _classify_timer(plan, event, free_handler)
+    parent = answered_request(event)
+    request = None
+    if parent is not None:
+        request = plan.requests.get(parent)
+        if request is None:
+            if is_stale(plan, parent):
+                return Meaning(LATE, event, reason="an answer that came too late, or twice")
+        else:
+            event = as_failure_of_child(plan, request, event)
+            if is_failure(request, event) and can_retry(plan, request):
+                return Meaning(RETRIES, event, request)
+    if plan.status is PAUSED or plan.decider:
+        return _classify_waiting(plan, event, request)
+    return _classify_running(plan, event, request, free_handler)
+
+
+def _classify_running(plan: PlanRecord, event: Any, request: Request | None, free_handler: bool) -> Meaning:
+    target = target_of(plan, plan.current_state, event)
+    if target is not None:
+        return Meaning(MOVES, event, request, target)
+    if free_handler and _is_for_handler(plan, event, request):
+        return Meaning(ANSWERS, event, request)
+    if request is not None and ends_request(plan, request, event):
+        return Meaning(FAILS, event, request)
+    if plan.state_machine and event.type not in plan.machine.event_types:
+        return Meaning(UNWANTED, event, request, reason=f"no state waits for {event.type}")
+    return Meaning(KEPT, event, request)
+
+
+def _is_for_handler(plan: PlanRecord, event: Any, request: Request | None) -> bool:
+    if request is None:
+        return bool(event.type == plan.results.get(WAITING_FOR))
+    return request.state is None or not plan.state_machine
+
+
+def _classify_waiting(plan: PlanRecord, event: Any, request: Request | None) -> Meaning:
+    """The meaning of an event for a paused plan, or for a plan that a planner decides."""
+    if plan.status is not PAUSED:
+        return Meaning(KEPT if request is None else ANSWERS, event, request)
+    if is_held(plan):
+        return Meaning(KEPT, event, request)
+    awaited = event.type == plan.results.get(WAITING_FOR)
+    target = None if plan.decider else target_of(plan, plan.current_state, event)
+    if awaited or (target is not None and request is None):
+        return Meaning(RESUMES, event, request, target)
+    return Meaning(KEPT, event, request)
+
+
+def _classify_timer(plan: PlanRecord, event: Any, free_handler: bool) -> Meaning:
+    request = plan.requests.get(event.parent_event_id)
+    if request is None or request.due is None:
+        return Meaning(LATE, event, reason="a timer of a request that is settled")
+    if not event.id.endswith(f":{timer_name(request)}"):
+        return Meaning(LATE, event, reason="a timer of an earlier attempt")
+    if is_held(plan) or (plan.status is PAUSED and request.event_type != WAIT):
+        return Meaning(LATE, event, reason="the plan is paused; the timer is set again when it goes on")
+    if plan.decider:
+        return Meaning(ANSWERS, event, request)
+    if request.asking_again:
+        return Meaning(ASKS_AGAIN, event, request)
+    target = target_of(plan, plan.current_state, event)
+    if request.event_type == WAIT:
+        return Meaning(EXPIRES, event, request, target)
+    if free_handler and not plan.state_machine:
+        return Meaning(ANSWERS, event, request)
+    if can_retry(plan, request):
+        return Meaning(RETRIES, event, request)
+    if target is not None:
+        return Meaning(MOVES, event, request, target)
+    return Meaning(FAILS, event, request)
