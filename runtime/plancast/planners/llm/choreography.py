@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -54,6 +54,7 @@ class ChoreographyPlanner(Planner):
         cost_budget: US dollars that a plan may spend; None is no limit.
         custom_context: Added to every prompt: a dict, or a function of the run.
         prompt_limit: Characters of trigger, history and results in a prompt.
+        offers_own_goals: The model may publish and delegate its own goals, which begin further plans of this planner.
         model_kwargs: Parameters of the model, as its provider names them.
         options: `capabilities`, `placement`, `description`, `version` and `deadline` of `Planner`, and parameters of
             the model that litellm lists (``max_tokens``, ``top_p``, ``timeout``).
@@ -83,6 +84,7 @@ class ChoreographyPlanner(Planner):
         cost_budget: float | None = None,
         custom_context: CustomContext | None = None,
         prompt_limit: int = DEFAULT_LIMIT,
+        offers_own_goals: bool = False,
         model_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
@@ -117,6 +119,7 @@ class ChoreographyPlanner(Planner):
         self.system_instructions = system_instructions
         self.planning_strategy = planning_strategy
         self.prompt_limit = prompt_limit
+        self.offers_own_goals = offers_own_goals
         self.template = template
         self.custom_context = custom_context
         for goal in dict.fromkeys(goals):
@@ -238,6 +241,8 @@ class ChoreographyPlanner(Planner):
             raise BudgetExhausted(why)
         if not isinstance(port, MeteredReasoner):
             port = _metered(port, run)
+        if not self.offers_own_goals:
+            run = _without_goals(run, {*self.goals, run.goal_event})
         labels = {"tenant_id": run.tenant_id, "plan_id": run.plan_id, "planner": self.name}
         await throttle(run.plan_id)
         prompt = self._prompt(run)
@@ -282,6 +287,18 @@ class ChoreographyPlanner(Planner):
 @lru_cache(maxsize=1)
 def _answer_format() -> AnswerFormat:
     return AnswerFormat(decision_response_format())
+
+
+def _without_goals(run: RunContext, goals: Set[str]) -> RunContext:
+    """The run without some goals among the events and among what agents take."""
+    events = [each for each in run.events if each.event_type not in goals]
+    agents = [
+        replace(each, consumes=[event for event in each.consumes if event not in goals])
+        if not goals.isdisjoint(each.consumes)
+        else each
+        for each in run.agents
+    ]
+    return replace(run, events=events, agents=agents)
 
 
 def _metered(port: ReasonerPort, run: RunContext) -> MeteredReasoner:

@@ -467,6 +467,30 @@ async def test_sixty_four_runs_at_once_do_not_mix() -> None:
         assert (decision.plan_id, decision.next_action.result) == (f"p{n}", {"topic": f"topic-{n}"})
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        answer("delegate", target_planner="advisor", goal_event="research.goal", goal_data={}),
+        answer("publish", event_type="research.goal", data={}),
+        answer("delegate", target_planner="advisor", goal_event="other.goal", goal_data={}),
+    ],
+)
+async def test_own_goals_are_offered_only_to_a_planner_that_asks_for_them(
+    server: ModelServer, own: dict[str, Any]
+) -> None:
+    agents = [*AGENTS, AgentDefinition("p2", "advisor", ["research.goal", "other.goal"], ["research.goal.completed"])]
+    events = [SEARCH, EventDefinition("research.goal"), EventDefinition("other.goal")]
+    seen = run(agents=agents, events=events)
+    server.add(own, DONE, own)
+    decision = await planner(server, goals=["other.goal"]).next(seen)
+    assert isinstance(decision.next_action, CompleteAction)
+    assert "research.goal.completed" in server.requests[0].text
+    assert '"takes": ["compliance.goal"]' in server.requests[0].text
+    assert "other.goal" not in server.requests[0].text
+    decision = await planner(server, goals=["other.goal"], offers_own_goals=True).next(seen)
+    assert isinstance(decision.next_action, (DelegateAction, PublishAction))
+
+
 # What it is put together of.
 
 
