@@ -60,7 +60,7 @@ class EventPort(Protocol):
 
 
 class PlanMemory(Protocol):
-    """``context.memory``: finds stored plans."""
+    """``context.memory``: finds stored plans, and what plans of a session have shared."""
 
     async def store_plan_context(
         self,
@@ -80,6 +80,13 @@ class PlanMemory(Protocol):
 
     async def get_plan_by_correlation(self, correlation_id: str) -> Any:
         """The fields of the plan that events with this correlation id belong to, or None."""
+        ...
+
+    async def session(self, session_id: str | None) -> Any:
+        """The values that plans of the session have shared (``PlanContext.share``), by key, the newest last.
+
+        Those of a plan are there once its final response can be seen. Only plans of the same tenant share a session.
+        """
         ...
 
 

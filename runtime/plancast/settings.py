@@ -149,6 +149,10 @@ class PlanSettings(SettingsSection):
     way."""
     max_tree_steps: int = Field(64, ge=1)
     """Steps of a decision tree in one plan, the final one aside; then the plan fails."""
+    max_shared_values: int = Field(100, ge=1)
+    """Values that plans of one session share (``plan.share``); beyond it those that were shared first are dropped."""
+    max_shared_bytes: int = Field(65_536, ge=256, le=524_288)
+    """Bytes of these values and their names, with the same consequence. One turn that shares more fails its plan."""
     max_kept_events: int = Field(100, ge=1)
     """Buffered events that came early or while paused; beyond it the oldest is dropped, and the timeline warns."""
     max_processed_ids: int = Field(512, ge=16)

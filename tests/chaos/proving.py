@@ -37,6 +37,7 @@ from plancast_bus.ports.effects import (
     Respond,
     SealHistory,
     SetTimer,
+    Share,
     Withdraw,
 )
 from plancast_bus.subjects import Subjects, decode_token
@@ -153,6 +154,8 @@ def _key(effect: Effect) -> Key:
             return ("alias", effect.correlation_id)
         case DropAlias():
             return ("no alias", effect.correlation_id)
+        case Share():
+            return ("share", effect.session, effect.values)
 
 
 def _sightings(record: Record, committed: _Committed, proof: Proof) -> Iterator[Entry]:

@@ -28,7 +28,7 @@ from plancast_bus.events.codec import pack, unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
-from plancast_bus.ports.effects import Effect, Publish, SealHistory, SetTimer
+from plancast_bus.ports.effects import Effect, Publish, SealHistory, SetTimer, Share
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -301,6 +301,9 @@ class Activation:
             effects, found = await unsent_effects(self.host.bus, self.plan, effects)
             for message_id, sequence in found.items():
                 self._note_place(message_id, sequence)
+        if effects and isinstance(shared := effects[0], Share):  # durable before the plan's end is known
+            await self.host.bus.sessions.merge(shared, self.version, self.host.session_bounds)
+            effects = effects[1:]
         self.emitted_at(effects, await self.host.bus.emit(effects))
 
     def emitted_at(self, effects: tuple[Effect, ...], sequences: list[int]) -> None:

@@ -28,6 +28,7 @@ from plancast_actors.telemetry.samples import Samples
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import Bus
+from plancast_bus.ports.sessions import SessionBounds
 from plancast_bus.topics import SOURCES
 
 logger = logging.getLogger(__name__)
@@ -65,13 +66,15 @@ class HostServices:
             app=app,
             subjects=bus.subjects,
             encode=bus.encode,
-            memory=StoredPlans(bus.checkpoints),
+            memory=StoredPlans(bus.checkpoints, bus.sessions),
             settings=settings.plans,
             max_event_bytes=settings.bus.max_event_bytes,
             registry=self.registry,
             toolkit=Toolkit(self.registry),
             reasoner=ParkingReasoner(reasoner, self.clock),
         )
+        plans = settings.plans
+        self.session_bounds = SessionBounds(plans.max_shared_values, plans.max_shared_bytes, plans.retention_seconds)
         self.requests_root = bus.subjects.prefix + "." + EventTopic.ACTION_REQUESTS + "."
         self.has_handlers = any(
             planner.handles_events

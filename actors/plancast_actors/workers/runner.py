@@ -81,7 +81,7 @@ class TaskRunner:
             from plancast_actors.workers.tracing import TracedTaskReader
 
             self._new_reader = partial(TracedTaskReader, tracing)
-        self._plans = StoredPlans(bus.checkpoints)
+        self._plans = StoredPlans(bus.checkpoints, bus.sessions)
         self._registry = AgentRegistry(bus.registry, clock=self._clock)
         self._toolkit = Toolkit(self._registry)
         self._registration: Registration | None = None

@@ -31,6 +31,7 @@ from plancast_bus.jetstream.stores.checkpoints import JetStreamCheckpoints
 from plancast_bus.jetstream.stores.dead_letters import JetStreamDeadLetters
 from plancast_bus.jetstream.stores.key_store import KeyStore
 from plancast_bus.jetstream.stores.registry import JetStreamRegistry
+from plancast_bus.jetstream.stores.sessions import JetStreamSessions
 from plancast_bus.jetstream.stores.trees import JetStreamTrees
 from plancast_bus.jetstream.streams import definitions
 from plancast_bus.jetstream.streams.admission import Admission
@@ -123,6 +124,7 @@ class JetStreamBus:
         self.dead_letters = JetStreamDeadLetters(
             self._api, self._publisher, reader, self.subjects, "login" if restricted else "runtime"
         )
+        replicated = settings.replicas > 1 and not restricted
         self.checkpoints = JetStreamCheckpoints(
             self._api,
             self._publisher,
@@ -130,10 +132,11 @@ class JetStreamBus:
             self.subjects,
             self._keys,
             self.dead_letters,
-            replicated=settings.replicas > 1 and not restricted,
+            replicated=replicated,
         )
         self.registry = JetStreamRegistry(self._api, self._publisher, reader, self.subjects)
         self.trees = JetStreamTrees(self._api, self._publisher, self.subjects)
+        self.sessions = JetStreamSessions(self._api, self._publisher, self.subjects, replicated=replicated)
 
     async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
         payload, content_type = self.encode(event)

@@ -11,6 +11,7 @@ from plancast_bus.errors import PayloadTooLarge, PublishRefused
 from plancast_bus.memory.checkpoints import PlanTable
 from plancast_bus.memory.dead_letters import DeadLetterTable
 from plancast_bus.memory.registry import RegistrationTable
+from plancast_bus.memory.sessions import SessionTable
 from plancast_bus.memory.streams import MemoryStream, TimerStream
 from plancast_bus.memory.subscriptions import Notices
 from plancast_bus.memory.trees import TreeTable
@@ -23,6 +24,7 @@ from plancast_bus.ports.effects import (
     Respond,
     SealHistory,
     SetTimer,
+    Share,
     Withdraw,
 )
 from plancast_bus.settings import BusSettings
@@ -73,6 +75,7 @@ class MemoryWorld:
         )
         self.registrations: RegistrationTable = RegistrationTable(self.clock)
         self.trees: TreeTable = TreeTable(self.clock)
+        self.sessions: SessionTable = SessionTable(self.clock)
         self._responses: OrderedDict[str, float] = OrderedDict()
 
     def carry_out(self, effect: Effect) -> int:
@@ -111,6 +114,8 @@ class MemoryWorld:
                 self.plans.note_alias(effect.correlation_id, effect.plan)
             case DropAlias():
                 self.plans.drop_alias(effect.correlation_id, effect.plan, effect.before)
+            case Share():
+                raise TypeError("shared values are merged into their session, not emitted")
         return 0
 
     def publish(

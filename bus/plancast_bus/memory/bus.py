@@ -17,12 +17,14 @@ from plancast_bus.memory.checkpoints import MemoryCheckpoints
 from plancast_bus.memory.dead_letters import MemoryDeadLetters
 from plancast_bus.memory.faults import FaultPlan, Point
 from plancast_bus.memory.registry import MemoryRegistry
+from plancast_bus.memory.sessions import MemorySessions
 from plancast_bus.memory.streams import MemoryStream
 from plancast_bus.memory.subscriptions import MemorySubscription
 from plancast_bus.memory.trees import MemoryTrees
 from plancast_bus.ports.bus import ConsumerSpec, DeadLetters, Delivery, Notice, Registry
 from plancast_bus.ports.checkpoints import CheckpointStore
-from plancast_bus.ports.effects import DropAlias, Effect, NoteAlias, Publish, Respond, SealHistory, Withdraw
+from plancast_bus.ports.effects import DropAlias, Effect, NoteAlias, Publish, Respond, SealHistory, Share, Withdraw
+from plancast_bus.ports.sessions import KIND, Sessions
 from plancast_bus.ports.trees import Trees
 from plancast_bus.settings import BusSettings
 from plancast_bus.subjects import Subjects, tenant_of
@@ -56,6 +58,7 @@ class MemoryBus:
         self.dead_letters: DeadLetters = MemoryDeadLetters(self)
         self.registry: Registry = MemoryRegistry(self)
         self.trees: Trees = MemoryTrees(self)
+        self.sessions: Sessions = MemorySessions(self)
         self.faults = faults
         self.closed: bool = False
         self._consumers: set[MemoryConsumer] = set()
@@ -207,6 +210,8 @@ class MemoryBus:
             return self.subjects.history(effect.plan, effect.first_revision)
         if isinstance(effect, NoteAlias | DropAlias):
             return self.subjects.alias(effect.correlation_id)
+        if isinstance(effect, Share):
+            return self.subjects.registry(KIND, effect.session)
         return self.subjects.timer(effect.plan, effect.name)
 
 

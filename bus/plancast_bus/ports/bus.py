@@ -14,6 +14,7 @@ from plancast_bus.errors import InvalidSubject, PayloadTooLarge
 from plancast_bus.events.envelope import EventEnvelope, WireEvent
 from plancast_bus.ports.checkpoints import CheckpointStore
 from plancast_bus.ports.effects import Effect
+from plancast_bus.ports.sessions import Sessions
 from plancast_bus.ports.trees import Trees
 from plancast_bus.subjects import LetterWriter, Subjects
 from plancast_bus.topics import Source
@@ -227,6 +228,9 @@ class Bus(Protocol):
 
     @property
     def trees(self) -> Trees: ...
+
+    @property
+    def sessions(self) -> Sessions: ...
 
     async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
         """Publish an event and wait until it is durable; idempotent by the event's id.

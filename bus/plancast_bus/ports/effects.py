@@ -106,7 +106,21 @@ class DropAlias:
     """Aliases noted at or after this time stay, seconds since the epoch, UTC."""
 
 
-Effect = Publish | Respond | SetTimer | CancelTimer | Withdraw | SealHistory | NoteAlias | DropAlias
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Share values with the later plans of a session; the first effect of its turn.
+
+    It is not emitted with the others but merged before them (:class:`plancast_bus.ports.sessions.Sessions`), by the
+    version of the turn's commit: a plan that has seen the final response of this one finds them.
+    """
+
+    session: str
+    """Name of the session; see :func:`plancast_bus.ports.sessions.session_name`."""
+    values: bytes
+    """The values by name, msgpack."""
+
+
+Effect = Publish | Respond | SetTimer | CancelTimer | Withdraw | SealHistory | NoteAlias | DropAlias | Share
 
 _KINDS: dict[str, Callable[..., Effect]] = {
     "publish": Publish,
@@ -117,6 +131,7 @@ _KINDS: dict[str, Callable[..., Effect]] = {
     "seal_history": SealHistory,
     "note_alias": NoteAlias,
     "drop_alias": DropAlias,
+    "share": Share,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _TRACED = frozenset({Publish, Respond, SetTimer})

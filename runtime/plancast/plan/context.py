@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from plancast.context import PlatformContext
 from plancast.errors import ForeignPlan, PlanFinished
+from plancast.json_values.normalize import plain
 from plancast.plan import early_events, state_moves, transitions
 from plancast.plan.event_fields import error_text
 from plancast.plan.record import WAITING_FOR, PlanRecord
@@ -15,9 +16,14 @@ from plancast.plan.serialization import fields_of, to_state
 from plancast.plan.status import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, PlanStatus
 from plancast.state_machine.machine import Machine
 from plancast.state_machine.states import StateConfig
+from plancast_bus.events.codec import fault_of, pack, unpack
 
 if TYPE_CHECKING:
     from plancast.context import GoalContext
+
+
+MAX_SHARED_KEY = 200
+"""Longest key of a shared value, in characters."""
 
 
 class PlanContext(PlanRecord):
@@ -28,6 +34,9 @@ class PlanContext(PlanRecord):
 
     Source: seeds 001 and 003, RF-SDK-006.
     """
+
+    shared: dict[str, Any] | None = None
+    """What :meth:`share` was given in this turn; it is stored with the session, not with the plan."""
 
     @classmethod
     async def create_from_goal(
@@ -301,6 +310,30 @@ class PlanContext(PlanRecord):
             return False
         self.results["final"] = result
         return True
+
+    def share(self, key: str, value: Any) -> None:
+        """Share a value with later plans of the session, which read it by ``context.memory.session(session_id)``.
+
+        It is stored with the turn, as an effect of its commit: of one key, the value of the newest commit stays. It
+        can be read once the plan's final response can be seen, or earlier.
+
+        Args:
+            key: Name of the value, up to 200 characters.
+            value: JSON, or a pydantic model; it is copied.
+
+        Raises:
+            ValueError: the plan has no session, the key is no such name, or the value is not JSON.
+            TypeError: the value has no JSON form.
+        """
+        self._claim()
+        if not self.session_id:
+            raise ValueError(f"plan {self.plan_id} shares {key!r:.80}, but has no session: submit it with session_id=")
+        if type(key) is not str or not 0 < len(key) <= MAX_SHARED_KEY:
+            raise ValueError(f"plan {self.plan_id} shares {key!r:.80}: a key has 1 to {MAX_SHARED_KEY} characters")
+        copied = plain(value)
+        if fault := fault_of({key: copied}):
+            raise ValueError(f"plan {self.plan_id} cannot share {fault}")
+        self.shared = (self.shared or {}) | {key: unpack(pack(copied))}
 
     # The turn that the plan belongs to, if any.
 

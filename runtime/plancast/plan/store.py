@@ -13,6 +13,7 @@ from plancast_bus.events.codec import decode, unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.ports.bus import Bus, Delivery
 from plancast_bus.ports.checkpoints import Checkpoint, CheckpointStore
+from plancast_bus.ports.sessions import Sessions, session_name
 from plancast_bus.subjects import Subjects
 
 
@@ -77,18 +78,22 @@ class StoredPlans:
 
     Args:
         checkpoints: The store.
-        tenant_id: Only plans of this tenant are found; None: all.
+        sessions: The store of what plans share; None: all sessions are empty.
+        tenant_id: Only plans and sessions of this tenant are found; None: all plans, and sessions without a tenant.
     """
 
-    __slots__ = ("_checkpoints", "_tenant_id")
+    __slots__ = ("_checkpoints", "_sessions", "_tenant_id")
 
-    def __init__(self, checkpoints: CheckpointStore, tenant_id: str | None = None) -> None:
+    def __init__(
+        self, checkpoints: CheckpointStore, sessions: Sessions | None = None, tenant_id: str | None = None
+    ) -> None:
         self._checkpoints = checkpoints
+        self._sessions = sessions
         self._tenant_id = tenant_id
 
     def of_tenant(self, tenant_id: str) -> StoredPlans:
-        """A view of one tenant's plans."""
-        return StoredPlans(self._checkpoints, tenant_id)
+        """A view of one tenant's plans and sessions."""
+        return StoredPlans(self._checkpoints, self._sessions, tenant_id)
 
     async def store_plan_context(self, plan_id: str, *args: Any, **fields: Any) -> None:
         """Refuse to store.
@@ -108,3 +113,13 @@ class StoredPlans:
     async def get_plan_by_correlation(self, correlation_id: str) -> dict[str, Any] | None:
         """The plan that events with this correlation id belong to, as a dict; None when there is none."""
         return await self.get_plan_context(correlation_id)
+
+    async def session(self, session_id: str | None) -> dict[str, Any]:
+        """The values that plans of a session have shared, by key, the newest last; empty without a session.
+
+        Raises:
+            BusUnavailable: the store cannot be reached.
+        """
+        if self._sessions is None or not session_id:
+            return {}
+        return await self._sessions.read(session_name(self._tenant_id or "", session_id))

@@ -23,6 +23,7 @@ from plancast_bus.events.envelope import EventTopic
 from plancast_bus.subjects import Subjects
 
 _OTHER_PLAN: Final = "a handler reads another plan, whose state is not in the history"
+_SESSION: Final = "a handler reads what plans of its session have shared, which is not in the history"
 MAX_EVENT_BYTES: Final = 1 << 40
 """No limit: the events are not sent."""
 
@@ -168,6 +169,9 @@ class RecordedMemory:
 
     async def store_plan_context(self, *args: Any, **fields: Any) -> Any:
         raise NotRecorded(_OTHER_PLAN)
+
+    async def session(self, session_id: str | None) -> Any:
+        raise NotRecorded(_SESSION)
 
 
 class RecordedRegistry:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from plancast import plan_tree
+from plancast.errors import TerminalError
 from plancast.plan.context import PlanContext
 from plancast.plan.requests import Request, effect_id
 from plancast.turn.environment import TurnEnvironment
 from plancast_bus.errors import PayloadTooLarge
+from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, WireEvent, utc_text
-from plancast_bus.ports.effects import Effect, NoteAlias, Publish, Respond
+from plancast_bus.ports.effects import Effect, NoteAlias, Publish, Respond, Share
+from plancast_bus.ports.sessions import session_name
 from plancast_bus.subjects import fitting_token, message_id_of, tenant_token
 
 REQUESTS = EventTopic.ACTION_REQUESTS
@@ -175,6 +178,22 @@ class Outbox:
             },
             message_id=message_id,
         )
+
+    def share(self, plan: PlanContext) -> None:
+        """Stage what the plan shares with its session, as the turn's first effect. Called at the end of the turn.
+
+        Raises:
+            TerminalError: it is more than a session may hold.
+        """
+        shared, plan.shared = plan.shared or {}, None
+        values, limits = pack(shared), self._environment.settings
+        if len(shared) > limits.max_shared_values or len(values) > limits.max_shared_bytes:
+            raise TerminalError(
+                f"plan {plan.plan_id} shares {len(shared)} values of {len(values)} bytes in one turn; the limits of a "
+                f"session are {limits.max_shared_values} (plans.max_shared_values) and {limits.max_shared_bytes} bytes "
+                "(plans.max_shared_bytes)"
+            )
+        self.effects.insert(0, Share(session_name(plan.tenant_id, plan.session_id or ""), values))
 
     def mark(self) -> tuple[int, int]:
         """Position in the outbox, for :meth:`rewind`."""

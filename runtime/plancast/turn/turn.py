@@ -82,6 +82,8 @@ class Turn(TurnRecord):
             if self.was_paused:
                 await fail_on_early_answers(self.plan)
             reconcile_requests(self, self.plan)
+            if self.plan.shared:
+                self.outbox.share(self.plan)
         return outcome
 
     async def cancel(self, reason: str) -> TurnOutcome:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.ports.checkpoints import FORMAT, Checkpoint, PlanFilter, PlanSummary
-from plancast_bus.ports.effects import CancelTimer, DropAlias, Effect, Publish, SealHistory
+from plancast_bus.ports.effects import CancelTimer, DropAlias, Effect, Publish, SealHistory, Share
 
 seconds = st.floats(0, 1e12)
 summaries = st.builds(
@@ -27,6 +27,7 @@ effects = (
     st.builds(Publish, st.text(), st.binary(), st.text(), st.text())
     | st.builds(CancelTimer, st.text(), st.text())
     | st.builds(DropAlias, st.text(), st.text(), st.floats(0, 1e10))
+    | st.builds(Share, st.text(), st.binary())
     | st.builds(SealHistory, st.text(), st.integers(1, 10**6), st.binary())
 )
 

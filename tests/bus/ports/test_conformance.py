@@ -35,8 +35,10 @@ from plancast_bus.ports.effects import (
     Respond,
     SealHistory,
     SetTimer,
+    Share,
     Withdraw,
 )
+from plancast_bus.ports.sessions import SessionBounds, session_name
 from plancast_bus.ports.trees import tree_name
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.topics import TOPICS, Source
@@ -917,6 +919,7 @@ async def test_a_checkpoint_is_loaded_as_it_was_committed(world: World, bus: Bus
             SealHistory("p", 1, codec.pack([])),
             NoteAlias("a", "p"),
             DropAlias("a", "p", 12.5),
+            Share("s", codec.pack({"a": 1})),
         ),
         processed=b"12345678",
         sealed=3,
@@ -1494,4 +1497,61 @@ async def test_a_tree_that_no_plan_joins_is_forgotten(world: World) -> None:
 
 def test_trees_of_two_tenants_are_two_trees() -> None:
     names = [tree_name(tenant, root) for tenant in ("", "a", "b") for root in ("plan-1", "plan-2", "\ud800")]
+    assert len(set(names)) == len(names)
+
+
+# Sessions.
+
+ROOMY = SessionBounds(100, 65_536, LONG)
+
+
+def shared(session: str = "s", **values: object) -> Share:
+    return Share(session, codec.pack(values))
+
+
+async def test_values_of_a_session_are_those_of_the_newest_commits(bus: Bus) -> None:
+    assert await bus.sessions.read("s") == {}
+    await bus.sessions.merge(shared(a=1, b=[1, None]), 7, ROOMY)
+    await bus.sessions.merge(shared(a=2), 9, ROOMY)
+    for _ in range(2):  # sent again, as after a crash
+        await bus.sessions.merge(shared(a="older", b="newer"), 8, ROOMY)
+    await bus.sessions.merge(shared("t", a="other"), 10, ROOMY)
+    assert await bus.sessions.read("s") == {"a": 2, "b": "newer"}
+    assert list(await bus.sessions.read("s")) == ["b", "a"], "the newest is the last"
+    assert await bus.sessions.read("t") == {"a": "other"}
+
+
+async def test_a_session_keeps_the_newest_values_within_its_bounds(bus: Bus) -> None:
+    for version in range(1, 6):
+        await bus.sessions.merge(shared(**{f"k{version}": version}), version, SessionBounds(3, 65_536, LONG))
+    assert list(await bus.sessions.read("s")) == ["k3", "k4", "k5"]
+    await bus.sessions.merge(shared(k1=1), 1, SessionBounds(3, 65_536, LONG))
+    assert list(await bus.sessions.read("s")) == ["k3", "k4", "k5"], "an old one that is sent again displaces none"
+    await bus.sessions.merge(shared(long="x" * 80), 6, SessionBounds(3, 95, LONG))
+    assert list(await bus.sessions.read("s")) == ["k5", "long"]
+
+
+async def test_plans_that_share_at_once_lose_nothing(world: World) -> None:
+    buses = [await world.connect() for _ in range(4)]
+    await asyncio.gather(
+        *(
+            bus.sessions.merge(shared(**{f"k{n}-{at}": n}), 4 * n + at, ROOMY)
+            for n in range(10)
+            for at, bus in enumerate(buses)
+        )
+    )
+    assert len(await buses[0].sessions.read("s")) == 40
+
+
+async def test_a_session_to_which_nothing_is_added_is_forgotten(bus: Bus, world: World) -> None:
+    await bus.sessions.merge(shared(a=1), 1, SessionBounds(3, 100, SHORT))
+    async with asyncio.timeout(PATIENCE):
+        while await bus.sessions.read("s"):
+            await world.clock.sleep(SHORT / 2)
+    await bus.sessions.merge(shared(b=2), 2, SessionBounds(3, 100, 0.0))
+    assert await bus.sessions.read("s") == {"b": 2}
+
+
+def test_sessions_of_two_tenants_are_two_sessions() -> None:
+    names = [session_name(tenant, session) for tenant in ("", "a", "b") for session in ("s", "t", "\ud800")]
     assert len(set(names)) == len(names)

@@ -30,6 +30,7 @@ from plancast_bus.ports.effects import (
     Respond,
     SealHistory,
     SetTimer,
+    Share,
     Withdraw,
 )
 from plancast_bus.subjects import Subjects, encode_token, is_inbox
@@ -198,6 +199,8 @@ class Emitter:
                 return self._post(subjects.alias(effect.correlation_id), effect.plan.encode(), {})
             case DropAlias():
                 return await self._drop_alias(effect)
+            case Share():
+                raise TypeError("shared values are merged into their session, not emitted")
 
     def _post(self, subject: str, payload: bytes, headers: Headers) -> tuple[str, asyncio.Future[Any]]:
         return subject, self._publisher.begin(subject, payload, headers, unchanged)

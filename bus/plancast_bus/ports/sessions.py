@@ -1,0 +1,107 @@
+"""Sessions: values that plans of one session share, and the port of their store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, Protocol
+
+from plancast_bus.errors import InvalidEnvelope
+from plancast_bus.events.codec import pack, unpack
+from plancast_bus.ports.effects import Share
+
+KIND: Final = "session"
+"""Kind of the registrations in which sessions are stored."""
+
+
+class SharedValue(NamedTuple):
+    """A value with the version of the commit that shared it; versions grow with every commit of any plan."""
+
+    version: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class SessionBounds:
+    """Bounds of what a session holds; beyond them the values that were shared first are dropped."""
+
+    values: int
+    size: int
+    """Bytes of all names and values in msgpack."""
+    ttl: float
+    """Seconds after its last change until a session is removed; 0: never."""
+
+
+class Sessions(Protocol):
+    """The store of shared values."""
+
+    async def merge(self, share: Share, version: int, bounds: SessionBounds) -> None:
+        """Store the values that a committed turn shares, durably; a newer commit's value of the same name stays.
+
+        Idempotent.
+
+        Args:
+            share: The effect.
+            version: Version of the commit.
+            bounds: Bounds of the session.
+
+        Raises:
+            BusUnavailable: the outcome is unknown.
+        """
+        ...
+
+    async def read(self, session: str) -> dict[str, Any]:
+        """Return the values of a session by name; empty for an unknown session.
+
+        Raises:
+            BusUnavailable: the store cannot be reached.
+        """
+        ...
+
+
+def session_name(tenant_id: str, session_id: str) -> str:
+    """Name a session of a tenant; names of different tenants never collide."""
+    return blake2b(_bytes(session_id), digest_size=16, key=blake2b(_bytes(tenant_id)).digest()).hexdigest()
+
+
+def merged(stored: bytes, share: Share, version: int, bounds: SessionBounds) -> bytes:
+    """Return a stored session with the values of a commit; equal to ``stored`` if that changes nothing."""
+    values = decode_session(stored)
+    before = dict(values)
+    for name, value in unpack(share.values).items():
+        if name not in values or values[name].version < version:
+            values[name] = SharedValue(version, value)
+    while len(values) > bounds.values or _size(values) > bounds.size:
+        del values[min(values, key=lambda name: values[name].version)]
+    if values == before:
+        return stored
+    return pack({name: list(each) for name, each in values.items()}) if values else b""
+
+
+def decode_session(stored: bytes) -> dict[str, SharedValue]:
+    """Decode the stored form of a session; empty for no bytes.
+
+    Raises:
+        InvalidEnvelope: the bytes are not a session.
+    """
+    if not stored:
+        return {}
+    try:
+        return {name: SharedValue(version, value) for name, (version, value) in unpack(stored).items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InvalidEnvelope(f"a stored session is damaged: {error}") from error
+
+
+def plain_values(stored: bytes) -> dict[str, Any]:
+    """The values of a stored session by name, those that were shared first first."""
+    values = decode_session(stored)
+    return {name: values[name].value for name in sorted(values, key=lambda name: values[name].version)}
+
+
+def _size(values: Mapping[str, SharedValue]) -> int:
+    return len(pack({name: each.value for name, each in values.items()}))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
