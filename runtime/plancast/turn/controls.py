@@ -18,7 +18,7 @@ from plancast.plan.control_events import (
     cancel_reason,
     given_reason,
 )
-from plancast.plan.record import WAITING_FOR
+from plancast.plan.record import HELD_WAIT, HOLD, WAITING_FOR, is_held
 from plancast.plan.status import PlanStatus
 from plancast.turn.autonomous import autonomous_turn
 from plancast.turn.environment import TurnOutcome
@@ -40,14 +40,18 @@ async def _reject(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
 
 
 async def _pause(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
-    reason = given_reason(turn.event, "paused")
-    if plan.status is not PlanStatus.PAUSED:
+    reason, was_paused = given_reason(turn.event, "paused"), plan.status is PlanStatus.PAUSED
+    if is_held(plan) or (was_paused and plan.decider and WAITING_FOR not in plan.results):
+        return turn.ignored("the plan is paused already")
+    if not was_paused:
         await plan.pause(reason)
-    elif plan.decider and WAITING_FOR in plan.results:
-        plan.control["pause"] = reason
+    elif plan.decider:
         turn.notes.append("the plan is held when what it waits for has come")
     else:
-        return turn.ignored("the plan is paused already")
+        plan.control[HELD_WAIT] = True
+        turn.notes.append("the plan is held; what it waits for is kept until it is resumed")
+    if was_paused or not plan.decider:
+        plan.control[HOLD] = reason
     return TurnOutcome.COMMIT
 
 
@@ -75,10 +79,13 @@ async def _resume(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
     if (missing := turn.environment.missing_code(plan)) is not None:
         await plan.fail(missing)
         return TurnOutcome.COMMIT
-    plan.control.pop("pause", None)
+    plan.control.pop(HOLD, None)
     waited = WAITING_FOR in plan.results
     data = turn.event.data
     data = data["input"] if isinstance(data, dict) and "input" in data else data
+    if plan.control.pop(HELD_WAIT, False) and (data is None or data == {}):
+        turn.notes.append("the plan is held no more, and waits as before")
+        return TurnOutcome.COMMIT
     await plan.resume(data)
     autonomous = autonomous_turn(turn, plan)
     if autonomous is not None:

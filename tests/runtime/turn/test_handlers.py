@@ -26,6 +26,7 @@ from plancast import (
 )
 from plancast.decisions.executor import execute_decision
 from plancast.testing import ModelServer, PlancastTest
+from plancast.turn.turn import TurnOutcome
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.ports.effects import SetTimer
 
@@ -156,6 +157,60 @@ async def test_the_timeout_of_a_wait_is_an_event_of_the_machine(handled: bool) -
     await story.timer(next(each for each in turn.effects if hasattr(each, "due")))
     assert (story.plan.status, story.plan.current_state) == ("running", "late")
     assert calls == (["late"] if handled else [])
+
+
+# An operator's pause holds, also over a pause of the plan's own.
+
+
+@pytest.mark.parametrize("order", ["approved first", "resumed first"])
+async def test_what_came_during_an_operators_pause_is_the_handlers_after_the_resume(order: str) -> None:
+    story, calls = await paused_in_approve(executes)
+    await story.signal("plan.pause")
+    for event in ("approved", "plan.resume") if order == "approved first" else ("plan.resume", "approved"):
+        assert (story.plan.status, len(calls)) == ("paused", 1)
+        await story.signal(event)
+    assert calls[1:] == [("approved", "paused", "pay")]
+    assert (story.plan.status, story.plan.current_state, story.plan.control) == ("running", "pay", {})
+
+
+async def test_a_wait_that_is_held_times_out_after_the_resume() -> None:
+    planner = a_planner()
+
+    @planner.on_goal("research.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        plan = await PlanContext.create_from_goal(goal, APPROVAL)
+        plan.current_state = "approve"
+        await plan.save()
+        await execute_decision(_wait("chief.agreed", 60.0), context, plan=plan)
+
+    story = Story(planner)
+    (timer,) = [each for each in (await story.goal()).effects if isinstance(each, SetTimer)]
+    await story.signal("plan.pause")
+    await story.timer(timer)
+    assert story.verdict is TurnOutcome.IGNORE
+    (again,) = [each for each in (await story.signal("plan.resume")).effects if isinstance(each, SetTimer)]
+    assert "deadline_exceeded" in response(await story.timer(again))["error"]
+
+
+async def test_an_operators_pause_holds_through_the_client_and_a_crash() -> None:
+    planner = a_planner(APPROVAL)
+    workers = Worker("w")
+    for each in ("search", "pay"):
+        workers.on_task(f"{each}.requested", f"{each}.completed")(lambda task, context: {})
+    async with PlancastTest(App("a", planners=[planner], workers=[workers])) as env:
+        plan = await env.submit("research.goal")
+        async with asyncio.timeout(20):
+            while (await plan.state())["current_state"] != "approve":
+                await asyncio.sleep(0.01)
+        await plan.pause("lunch")
+        await reached(plan, "paused")
+        await plan.signal("approved", {"by": "ann"})
+        async with asyncio.timeout(20):
+            while not (await plan.state()).get("kept"):
+                await asyncio.sleep(0.01)
+        await env.crash_host()
+        await plan.resume(None)
+        assert (await plan.result(timeout=20))["approve"] == {"by": "ann"}
 
 
 # Requests of the handlers' own.

@@ -787,11 +787,54 @@ class TestPauseAndResume:
         assert plan.results["search"] == {"n": 1}
         assert plan.results["user_input"] == {"ok": True}
 
-    async def test_the_event_that_its_state_waits_for_resumes_it(self) -> None:
+    async def test_the_event_that_its_state_waits_for_is_kept_until_the_resume(self) -> None:
         story = await self.paused(at="approve")
         await story.signal("approved", {"by": "ann"})
+        assert (story.plan.status, story.plan.pause_reason) == (PlanStatus.PAUSED, "lunch")
+        await story.signal("plan.resume")
         assert story.plan.status is PlanStatus.COMPLETED
         assert story.plan.results["approve"] == {"by": "ann"}
+
+    async def test_what_came_meanwhile_goes_before_default_next(self) -> None:
+        states = machine(
+            START, state("search", to={"go": "done"}, default_next="other"), state("other", to={"x": "done"}), DONE
+        )
+        story = Story(a_planner(states))
+        await story.goal()
+        await story.signal("plan.pause")
+        await story.signal("go")
+        await story.signal("plan.resume")
+        assert story.plan.status is PlanStatus.COMPLETED
+
+    @pytest.mark.parametrize("how", ["event", "resume"])
+    async def test_the_plans_own_pause_goes_on_after_the_operators(self, how: str) -> None:
+        planner = a_planner()
+
+        @planner.on_goal("research.goal", machine(START, state("search", to={"approved": "done"}), DONE))
+        async def begin(goal: Any, context: Any) -> None:
+            pass
+
+        @planner.on_event("wait")
+        async def wait(event: Any, context: Any) -> None:
+            plan = await PlanContext.restore_by_correlation(event.correlation_id, context)
+            assert plan is not None
+            await plan.pause("its own")
+
+        story = Story(planner)
+        await story.goal()
+        await story.signal("wait")
+        await story.signal("plan.pause", {"reason": "lunch"})
+        assert story.verdict is TurnOutcome.COMMIT
+        await story.signal("plan.pause", {"reason": "lunch"})
+        assert story.verdict is TurnOutcome.IGNORE
+        if how == "event":
+            await story.signal("approved")
+        assert (story.plan.status, story.plan.pause_reason) == (PlanStatus.PAUSED, "its own")
+        await story.signal("plan.resume")
+        if how == "resume":
+            assert (story.plan.status, story.plan.pause_reason) == (PlanStatus.PAUSED, "its own")
+            await story.signal("approved")
+        assert story.plan.status is PlanStatus.COMPLETED
 
     async def test_a_failure_that_came_during_the_pause_counts_when_it_goes_on(self) -> None:
         story = await self.paused()
