@@ -61,6 +61,8 @@ class SlowTurn:
         self._backlog: Backlog | None = None
         """Undelivered events of the plan; read before a timer times a request out."""
         self._backlog_was_read = False
+        self._has_turn = False
+        """The event had a turn already."""
 
     async def take(self) -> Outcome:
         """Take the event, from the checkpoint if need be; returns what becomes of its delivery.
@@ -169,6 +171,9 @@ class SlowTurn:
         return await self._commit(turn)
 
     def _turn(self) -> Turn:
+        if self._has_turn:
+            self._decode()  # handlers may have changed the event
+        self._has_turn = True
         return self._state.turn(self._inbound, self._event, self._is_timer)
 
     async def _run(self, turn: Turn) -> tuple[Turn, TurnOutcome] | Outcome:
@@ -183,13 +188,13 @@ class SlowTurn:
             turn = self._turn()
             return turn, await turn.cancel(str(interrupted))
         except BusUnavailable as error:
-            logger.warning("turn is retried: %s", error, extra=self._place())
+            logger.warning("turn is retried: %s", error_text(error), extra=self._place())
             self._state.unload()
             return Outcome(self._inbound.token, "retry", 1.0)
         except RetryableError as error:
             retry = self._retry(self._host.settings.hosts.max_handler_attempts, error.retry_after or 0.0)
             if retry is not None:
-                logger.info("turn is retried: %s", error, extra=self._place())
+                logger.info("turn is retried: %s", error_text(error), extra=self._place())
                 self._state.unload()
                 return retry
             return await self._failed(error)
@@ -228,7 +233,6 @@ class SlowTurn:
     async def _failed(self, error: BaseException) -> tuple[Turn, TurnOutcome]:
         """A new turn that fails the plan as its checkpoint has it; nothing of the broken turn remains."""
         self._state.turn_failed(type(error).__name__)
-        self._decode()  # handlers may have changed the event
         if not self._state.unload_turn():
             await self._state.patiently(self._state.load)
         turn = self._turn()

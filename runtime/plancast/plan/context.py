@@ -204,7 +204,7 @@ class PlanContext(PlanRecord):
         if self._finished:
             return
         self._claim()
-        self.error = reason
+        self.error = error_text(reason)
         await self._end(CANCELLED)
 
     async def pause(self, reason: str = "user_input_required") -> None:

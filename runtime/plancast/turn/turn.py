@@ -10,7 +10,7 @@ from plancast.json_values.schemas import faults_at
 from plancast.plan import early_events, state_moves
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import CANCEL, DEADLINE, FORK, REJECT
-from plancast.plan.event_fields import answered_request, error_text
+from plancast.plan.event_fields import answered_request, error_text, words_of
 from plancast.plan.status import PAUSED, PENDING, RUNNING
 from plancast.plan_tree import TOP, Place, read_place
 from plancast.planners.contract import version_of
@@ -110,7 +110,7 @@ class Turn(TurnRecord):
             self.exchange = list(getattr(error, "exchange", ()))
         if isinstance(error, PayloadTooLarge):
             self._make_room(self.plan)
-        await self.plan.fail(str(error) if isinstance(error, TerminalError) else error)
+        await self.plan.fail(words_of(error) if isinstance(error, TerminalError) else error)
         reconcile_requests(self, self.plan)
         return COMMIT
 
