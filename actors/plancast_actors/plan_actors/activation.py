@@ -273,6 +273,8 @@ class Activation:
             host.plans_begun += 1
         if status in host.plans_ended:
             host.plans_ended[status] += 1
+        if turn.is_unwanted:
+            host.events_unwanted += 1
         if turn.decisions:
             host.note_decisions(turn.decisions)
         if move_logger.isEnabledFor(logging.INFO):

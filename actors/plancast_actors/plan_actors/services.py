@@ -84,7 +84,7 @@ class HostServices:
             for planner in (*app.planners, *app.retiring)
         )
         self.turns = self.activations = self.dead_lettered = self.passivations = 0
-        self.plans_begun = self.commits_refused = self.parked = 0
+        self.plans_begun = self.commits_refused = self.parked = self.events_unwanted = 0
         self.plans_ended = {str(each): 0 for each in PlanStatus if each.finished}
         """By status."""
         self.decisions: Counter[tuple[str, str, str]] = Counter()

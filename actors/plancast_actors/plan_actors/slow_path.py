@@ -167,6 +167,7 @@ class SlowTurn:
                 # Another host has committed: the event may matter to the plan as it is now.
                 await state.patiently(state.load)
                 return None
+            self._host.events_unwanted += turn.is_unwanted
             return self._done
         return await self._commit(turn)
 

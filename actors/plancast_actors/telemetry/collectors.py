@@ -38,6 +38,7 @@ def of_host(host: PlanHost) -> Iterator[Reading]:
     yield Reading(metrics.ACTIVATIONS, host.activations)
     yield Reading(metrics.PASSIVATIONS, host.passivations)
     yield Reading(metrics.COMMITS_REFUSED, host.commits_refused)
+    yield Reading(metrics.EVENTS_UNWANTED, host.events_unwanted)
     for made, count in host.decisions.items():
         yield Reading(metrics.DECISIONS, count, made)
     for reason, count in host.reasons.items():

@@ -69,6 +69,7 @@ PLANS_PARKED = _gauge("plans_parked", "Plans whose turn waits for a model.")
 ACTIVATIONS = _counter("activations", "Plans that were loaded from their checkpoints.")
 PASSIVATIONS = _counter("passivations", "Idle plan actors that were evicted from memory.")
 COMMITS_REFUSED = _counter("commits_refused", "Commits that were refused because of a concurrent commit.")
+EVENTS_UNWANTED = _counter("events_unwanted", "Events of a plan that no state and no request of it waited for.")
 DECISIONS = _counter(
     "decisions",
     "Committed decisions, by planner, model (empty without one) and action.",

@@ -45,6 +45,11 @@ def answered_request(event: Any) -> str | None:
     return parent if isinstance(parent, str) else None
 
 
+def is_fact(event: Any) -> bool:
+    """True if an event is on a topic of facts, which answer nothing."""
+    return _event_topic(event) in _FACTS
+
+
 def _event_topic(event: Any) -> str:
     topic = event.get("topic") if isinstance(event, dict) else getattr(event, "topic", "")
     return topic if isinstance(topic, str) else ""

@@ -99,6 +99,8 @@ class PlanRecord(_Open):
     """The state in which the transition handler last made no move on an answer."""
     aliases: list[str] = field(default_factory=list)
     """Further correlation ids that the plan is found by."""
+    unwanted: int = 0
+    """Events that nothing waited for, as far as the timeline shows them."""
     requests: dict[str, Request] = field(default_factory=dict)
     """Requests without an answer yet, by event id."""
     kept: list[dict[str, Any]] = field(default_factory=list)

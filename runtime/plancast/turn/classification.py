@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from plancast.plan.event_fields import answered_request
+from plancast.plan.event_fields import answered_request, is_fact
 from plancast.plan.record import WAITING_FOR, PlanRecord, is_held
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.status import PAUSED
@@ -35,11 +35,11 @@ class Kind(Enum):
     """A later state may wait for it, or the plan is paused."""
     UNWANTED = auto()
     """No state and no request waits for it."""
-    LATE = auto()
-    """It is a late or repeated answer, or a timer of a request that is settled."""
+    IGNORED = auto()
+    """It is a late or repeated answer, a timer of a request that is settled, or a fact that the plan has announced."""
 
 
-MOVES, RESUMES, ANSWERS, RETRIES, ASKS_AGAIN, EXPIRES, FAILS, KEPT, UNWANTED, LATE = Kind
+MOVES, RESUMES, ANSWERS, RETRIES, ASKS_AGAIN, EXPIRES, FAILS, KEPT, UNWANTED, IGNORED = Kind
 """Module-level names: looking a member up in its class takes longer."""
 
 
@@ -77,7 +77,7 @@ def classify(plan: PlanRecord, event: Any, *, is_timer: bool = False, free_handl
         request = plan.requests.get(parent)
         if request is None:
             if is_stale(plan, parent):
-                return Meaning(LATE, event, reason="an answer that came too late, or twice")
+                return Meaning(IGNORED, event, reason="an answer that came too late, or twice")
         else:
             event = as_failure_of_child(plan, request, event)
             if is_failure(request, event) and can_retry(plan, request):
@@ -96,7 +96,12 @@ def _classify_running(plan: PlanRecord, event: Any, request: Request | None, fre
     if request is not None and ends_request(plan, request, event):
         return Meaning(FAILS, event, request)
     if plan.state_machine and event.type not in plan.machine.event_types:
-        return Meaning(UNWANTED, event, request, reason=f"no state waits for {event.type}")
+        if is_fact(event) and (
+            event.plan_id == plan.plan_id or (plan.goal_id and event.parent_event_id == plan.goal_id)
+        ):
+            return Meaning(IGNORED, event, request, reason="a fact that the plan has announced")
+        answer = f", an answer to {request.event_type}" if request is not None else ""
+        return Meaning(UNWANTED, event, request, reason=f"no state waits for {event.type}{answer}")
     return Meaning(KEPT, event, request)
 
 
@@ -122,11 +127,11 @@ def _classify_waiting(plan: PlanRecord, event: Any, request: Request | None) -> 
 def _classify_timer(plan: PlanRecord, event: Any, free_handler: bool) -> Meaning:
     request = plan.requests.get(event.parent_event_id)
     if request is None or request.due is None:
-        return Meaning(LATE, event, reason="a timer of a request that is settled")
+        return Meaning(IGNORED, event, reason="a timer of a request that is settled")
     if not event.id.endswith(f":{timer_name(request)}"):
-        return Meaning(LATE, event, reason="a timer of an earlier attempt")
+        return Meaning(IGNORED, event, reason="a timer of an earlier attempt")
     if is_held(plan) or (plan.status is PAUSED and request.event_type != WAIT):
-        return Meaning(LATE, event, reason="the plan is paused; the timer is set again when it goes on")
+        return Meaning(IGNORED, event, reason="the plan is paused; the timer is set again when it goes on")
     if plan.decider:
         return Meaning(ANSWERS, event, request)
     if request.asking_again:

@@ -21,6 +21,8 @@ from plancast_bus.events.trace_context import trace_id_of
 from plancast_bus.subjects import check_event_type
 
 REQUESTS = EventTopic.ACTION_REQUESTS
+MAX_UNWANTED = 16
+"""Events that nothing waits for, of one plan, that its timeline shows; further ones are only counted."""
 
 
 class TurnRecord:
@@ -50,6 +52,9 @@ class TurnRecord:
 
     packed_event: bytes = b""
     """The event in msgpack as it arrived; empty: unknown. Code of the app may change ``event``, not this."""
+
+    is_unwanted = False
+    """Nothing of the plan waits for the event."""
 
     offered: Any = None
     """The event that the plan's handler or machine takes, when it is not ``event``."""
@@ -154,6 +159,16 @@ class TurnRecord:
         """The outcome of an event that changes nothing."""
         self.reason = reason
         return TurnOutcome.IGNORE
+
+    def unwanted(self, plan: PlanContext, reason: str) -> TurnOutcome:
+        """The outcome of an event that nothing waits for: the timeline shows the first ones."""
+        self.is_unwanted = True
+        if plan.unwanted >= MAX_UNWANTED:
+            return self.ignored(reason)
+        plan.unwanted += 1
+        last = "; further ones are only counted" if plan.unwanted == MAX_UNWANTED else ""
+        self.notes.append(f"warning: {reason}{last}")
+        return TurnOutcome.COMMIT
 
     def refused(self, reason: str) -> TurnOutcome:
         """The outcome of an event that may not move the plan."""

@@ -22,8 +22,8 @@ from plancast.turn.classification import (
     ASKS_AGAIN,
     EXPIRES,
     FAILS,
+    IGNORED,
     KEPT,
-    LATE,
     MOVES,
     RESUMES,
     RETRIES,
@@ -234,7 +234,7 @@ class Turn(TurnRecord):
             assert meaning.request is not None
             schedule_retry(plan, meaning.request, meaning.event, self.now, self.notes)
             return COMMIT
-        if meaning.kind is LATE:
+        if meaning.kind is IGNORED:
             return self.ignored(meaning.reason)
         if not self.environment.listeners or self.is_timer:
             return await self._carry_out(plan, meaning, handler)
@@ -265,8 +265,8 @@ class Turn(TurnRecord):
             return COMMIT
         if kind is KEPT:
             return self._keep(plan, event)
-        if kind is LATE or kind is UNWANTED:
-            return self.ignored(reason)
+        if kind is UNWANTED or kind is IGNORED:
+            return self.unwanted(plan, reason) if kind is UNWANTED else self.ignored(reason)
         autonomous = autonomous_turn(self, plan) if plan.decider else None
         if autonomous is not None and self.is_timer:
             assert request is not None

@@ -202,7 +202,9 @@ class Bench:
         history = await self.history(key)
         assert [each["revision"] for each in history] == list(range(1, len(history) + 1))
         events = [each["event"]["id"] for each in history]
-        assert len(events) == len(set(events)) == 3
+        assert len(events) == len(set(events)), "each event has one turn"
+        unwanted = [entry for entry in history if "no state waits" in str(entry.get("notes"))]
+        assert len(events) - len(unwanted) == 3
 
 
 # The order of things.

@@ -19,6 +19,7 @@ from plancast.planners.decision_tree.planner import DeterministicPlanner
 from plancast.planners.decision_tree.steps import CallToolStep, FinishStep
 from plancast.settings import ReasonerSettings
 from plancast.testing import PlancastTest
+from plancast.turn.record import MAX_UNWANTED
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.plan_actors.protocol import Inbound
 from plancast_actors.reasoning import pool as reasoner_pool
@@ -46,6 +47,10 @@ STEP = {
     ),
     "done": StateConfig(state_name="done", is_terminal=True),
 }
+WAITS = {
+    "start": StateConfig(state_name="start", transitions=[StateTransition(on_event="go", to_state="done")]),
+    "done": StateConfig(state_name="done", is_terminal=True),
+}
 FAILS = {
     "start": StateConfig(state_name="start", default_next="failed"),
     "failed": StateConfig(state_name="failed", is_terminal=True),
@@ -60,6 +65,7 @@ tree = DeterministicPlanner(
 planner = Planner("p")
 planner.add_goal("step.goal", STEP)
 planner.add_goal("fail.goal", FAILS)
+planner.add_goal("wait.goal", WAITS)
 planner.add_goal("tree.goal", decided_by=tree)
 worker = Worker("echo")
 
@@ -237,6 +243,20 @@ async def test_events_that_are_put_aside_are_counted_by_reason() -> None:
         await host.exchange("d", [Inbound(1, subject, b"\xc1", None, None, "S", 1, 1)], wait=True)
         counters = (await env.report()).counters
     assert counters[metrics.PUT_ASIDE, "undecodable"] == 1
+
+
+async def test_events_that_nothing_waits_for_are_counted_also_those_that_no_timeline_shows() -> None:
+    sent = MAX_UNWANTED + 3
+    async with Watched() as env:
+        plan = await env.submit("wait.goal")
+        for n in range(sent):
+            await plan.signal("noise", event_id=f"noise-{n}")
+        await plan.signal("go")
+        await plan.result(timeout=30)
+        counters = (await env.report()).counters
+        shown = [entry for entry in await plan.history() if "no state waits for noise" in str(entry.get("notes"))]
+    assert counters[metrics.EVENTS_UNWANTED,] == sent
+    assert len(shown) == MAX_UNWANTED
 
 
 def one_reading(metric: Metric, values: Iterator[float]) -> Any:

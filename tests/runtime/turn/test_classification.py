@@ -62,7 +62,7 @@ HELD = PAUSED | {"control": {"pause": "lunch"}}
         ({}, ("a.completed", ASKED), Kind.MOVES),
         ({}, ("a.completed",), Kind.MOVES),
         ({}, ("person.agreed",), Kind.MOVES),
-        ({}, ("a.completed", GONE), Kind.LATE),
+        ({}, ("a.completed", GONE), Kind.IGNORED),
         ({}, ("a.failed", ASKED), Kind.FAILS),
         ({"retry": RetryPolicy(attempts=2)}, ("a.failed", ASKED), Kind.RETRIES),
         ({}, ("later.came",), Kind.KEPT),
@@ -111,6 +111,20 @@ def test_a_fact_answers_no_request() -> None:
     assert kind_of(a_plan(), "a.completed", GONE, topic=EventTopic.BUSINESS_FACTS) is Kind.MOVES
 
 
+@pytest.mark.parametrize(
+    ("plan_id", "expected"), [("p", Kind.IGNORED), ("other", Kind.UNWANTED), (None, Kind.UNWANTED)]
+)
+def test_a_fact_that_the_plan_has_announced_is_not_unwanted(plan_id: str | None, expected: Kind) -> None:
+    assert kind_of(a_plan(), "search.noted", topic=EventTopic.BUSINESS_FACTS, plan_id=plan_id) is expected
+    assert kind_of(a_plan(), "search.noted", plan_id=plan_id) is Kind.UNWANTED
+
+
+def test_a_fact_that_the_goals_handler_has_announced_before_the_plan_was_made_is_not_unwanted() -> None:
+    fact = {"topic": EventTopic.BUSINESS_FACTS}
+    assert kind_of(a_plan(goal_id="g"), "search.noted", "g", **fact) is Kind.IGNORED
+    assert kind_of(a_plan(), "search.noted", **fact) is Kind.UNWANTED
+
+
 def test_a_child_that_did_not_complete_is_a_failure() -> None:
     plan = a_plan()
     plan.requests[ASKED].child = True
@@ -129,10 +143,10 @@ def test_a_child_that_did_not_complete_is_a_failure() -> None:
             Request("a.requested", "a.completed", "start", due=5.0, asking_again=True),
             Kind.ASKS_AGAIN,
         ),
-        (PAUSED, Request("a.requested", "a.completed", "start", due=5.0), Kind.LATE),
+        (PAUSED, Request("a.requested", "a.completed", "start", due=5.0), Kind.IGNORED),
         (WAITING, Request(WAIT, "wanted", due=5.0, timeout=5.0), Kind.EXPIRES),
-        (HELD, Request(WAIT, "wanted", due=5.0, timeout=5.0), Kind.LATE),
-        ({}, Request("a.requested", "a.completed", "start"), Kind.LATE),
+        (HELD, Request(WAIT, "wanted", due=5.0, timeout=5.0), Kind.IGNORED),
+        ({}, Request("a.requested", "a.completed", "start"), Kind.IGNORED),
         ({"decider": "d"}, Request("a.requested", "a.completed", due=5.0), Kind.ANSWERS),
     ],
 )
@@ -143,5 +157,5 @@ def test_the_kinds_of_timers(fields: dict[str, Any], request_: Request, expected
         f"{request_.response_event.removesuffix('.completed')}.timeout", ASKED, id=f"{ASKED}:{timer_name(request_)}"
     )
     assert classify(plan, due, is_timer=True).kind is expected
-    assert classify(plan, event(due.type, ASKED, id=f"{ASKED}:due:7:again"), is_timer=True).kind is Kind.LATE
-    assert classify(plan, event(due.type, GONE), is_timer=True).kind is Kind.LATE
+    assert classify(plan, event(due.type, ASKED, id=f"{ASKED}:due:7:again"), is_timer=True).kind is Kind.IGNORED
+    assert classify(plan, event(due.type, GONE), is_timer=True).kind is Kind.IGNORED

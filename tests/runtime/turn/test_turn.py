@@ -21,6 +21,7 @@ from plancast import (
     TerminalError,
 )
 from plancast.settings import PlanSettings
+from plancast.turn.record import MAX_UNWANTED
 from plancast.turn.turn import Turn, TurnEnvironment, TurnOutcome
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events import codec
@@ -559,11 +560,33 @@ class TestAnswers:
         await story.answer("search.completed", to="plan-1:1-0")
         assert story.verdict is TurnOutcome.IGNORE
 
-    async def test_an_unknown_event_is_ignored(self) -> None:
+    async def test_an_event_that_nothing_waits_for_is_shown_and_changes_nothing(self) -> None:
         story = Story(a_planner(SEARCH))
         await story.goal()
-        await story.signal("noise")
-        assert story.verdict is TurnOutcome.IGNORE
+        before = story.plan.to_dict()
+        turn = await story.signal("noise")
+        assert (story.verdict, turn.effects) == (TurnOutcome.COMMIT, [])
+        assert story.plan.to_dict() == before | {"unwanted": 1}
+        assert story.entries[-1]["notes"] == ["warning: no state waits for noise"]
+
+    async def test_an_answer_that_nothing_awaits_is_shown_and_the_plan_waits_on(self) -> None:
+        story = Story(a_planner(SEARCH))
+        await story.goal()
+        await story.answer("lookup.nothing")
+        assert "no state waits for lookup.nothing, an answer to search.requested" in story.entries[-1]["notes"][0]
+        await story.answer("search.completed")
+        assert story.plan.status is PlanStatus.COMPLETED
+
+    async def test_the_timeline_shows_so_many_of_them(self) -> None:
+        story = Story(a_planner(SEARCH))
+        await story.goal()
+        for _ in range(MAX_UNWANTED):
+            await story.signal("noise")
+        assert "further ones are only counted" in story.entries[-1]["notes"][0]
+        for _ in range(3):
+            turn = await story.signal("noise")
+            assert (story.verdict, turn.is_unwanted) == (TurnOutcome.IGNORE, True)
+        assert len(story.entries) == 1 + MAX_UNWANTED
 
     async def test_a_fact_that_names_a_settled_request_is_still_a_fact(self) -> None:
         states = machine(

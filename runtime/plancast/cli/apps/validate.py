@@ -6,6 +6,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from plancast.cli import completion
+from plancast.cli.apps.unawaited_events import unawaited_events
 from plancast.cli.errors import DONE, FAILED, CommandFailed, usage_error
 from plancast.cli.options import AppAddress, AsJson, Verbose
 from plancast.errors import InvalidApp, InvalidStateMachine
@@ -103,7 +104,7 @@ def _where(error: BaseException) -> str:
 
 
 def _warnings(app: App) -> list[str]:
-    """Possible oversights: requests that no worker or planner of the app handles, and budgets without effect."""
+    """Possible oversights: unhandled requests, events that no state waits for, and budgets without effect."""
     known = set(app.tasks) | set(app.goals)
     requested: dict[str, str] = {}
     for planner in app.planners:
@@ -112,10 +113,10 @@ def _warnings(app: App) -> list[str]:
             for name, state in machine.states.items() if machine is not None else ():
                 if state.action is not None and state.action.event_type not in known:
                     requested.setdefault(state.action.event_type, f"planner {planner.name!r}, state {name!r}")
-    return [
-        *(f"{name} is requested ({where}), but nothing in this app handles it" for name, where in requested.items()),
-        *app.warnings(),
+    unhandled = [
+        f"{request} is requested ({where}), but nothing in this app handles it" for request, where in requested.items()
     ]
+    return [*unhandled, *unawaited_events(app), *app.warnings()]
 
 
 def _document(address: str, app: App | None, faults: list[str], warnings: list[str]) -> dict[str, Any]:
