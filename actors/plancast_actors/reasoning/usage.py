@@ -30,6 +30,8 @@ class Tally:
     """Calls beyond the first one of each request."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens from providers' caches."""
     cost: float = 0.0
     """US dollars, as far as prices are known."""
     latency_seconds: float = 0.0
@@ -65,6 +67,7 @@ class Ledger:
             retries=reply.attempts - 1,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
             cost=usage.cost or 0.0,
             latency_seconds=reply.latency_seconds,
             max_latency_seconds=reply.latency_seconds,

@@ -112,6 +112,7 @@ def of_pool(pool: ReasonerPool) -> Iterator[Reading]:
         yield Reading(metrics.MODEL_RETRIES, tally["retries"], (model,))
         yield Reading(metrics.MODEL_TOKENS, tally["prompt_tokens"], (model, "prompt"))
         yield Reading(metrics.MODEL_TOKENS, tally["completion_tokens"], (model, "completion"))
+        yield Reading(metrics.MODEL_CACHED_TOKENS, tally["cached_tokens"], (model,))
         yield Reading(metrics.MODEL_COST, tally["cost"], (model,))
 
 

@@ -129,6 +129,9 @@ MODEL_RETRIES = _counter("model_retries", "Calls to models beyond the first one 
 MODEL_TOKENS = _counter(
     "model_tokens", "Tokens of replies that were paid for, by kind: prompt, completion.", "model", "kind"
 )
+MODEL_CACHED_TOKENS = _counter(
+    "model_cached_tokens", "Those of the prompts' tokens that came from a provider's cache.", "model"
+)
 MODEL_COST = _counter("model_cost_dollars", "Cost of replies in US dollars, as far as prices are known.", "model")
 MODEL_SECONDS = _histogram("model_answer", "Time to a reply that was paid for, retries included.", "model")
 REASONER_WAITING = _gauge("reasoner_waiting", "Requests that wait in the pool for a reasoner or for a rate limit.")

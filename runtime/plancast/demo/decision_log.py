@@ -58,6 +58,8 @@ class Spent:
     """Latency of all calls together."""
     cost: float | None = None
     """US dollars; None where no price is known."""
+    cached_tokens: int = 0
+    """Those of the prompt tokens that a provider served from its cache."""
 
     @property
     def tokens(self) -> int:
@@ -72,6 +74,7 @@ class Spent:
             self.repairs + other.repairs,
             self.seconds + other.seconds,
             sum(costs) if costs else None,
+            self.cached_tokens + other.cached_tokens,
         )
 
     @classmethod
@@ -113,4 +116,5 @@ def _spent(taken: Mapping[str, Any]) -> Spent:
         repairs=taken.get("repairs", 0),
         seconds=sum(call["seconds"] for call in calls),
         cost=sum(costs) if costs else None,
+        cached_tokens=sum(call.get("cached_tokens", 0) for call in calls),
     )

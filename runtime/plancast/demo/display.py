@@ -180,9 +180,10 @@ def print_spent(console: Console, model: str, spent: Spent, *, stand_in: bool) -
     repairs = plural(spent.repairs, "repair") if spent.repairs else "no repairs"
     each = duration(spent.seconds / spent.calls) if spent.calls else "–"
     price = "(price unknown)" if spent.cost is None else f"for {dollars(spent.cost)}"
+    cached = f" ({spent.cached_tokens:,} cached)" if spent.cached_tokens else ""
     console.print(
         Text(
-            f"{plural(spent.calls, 'call')} of {model}, {repairs}; {spent.prompt_tokens:,} prompt and "
+            f"{plural(spent.calls, 'call')} of {model}, {repairs}; {spent.prompt_tokens:,} prompt{cached} and "
             f"{spent.completion_tokens:,} completion tokens {price}; {each} a call"
         )
     )

@@ -44,6 +44,7 @@ class MeteredReasoner:
                 "model": reply.model,
                 "prompt_tokens": reply.usage.prompt_tokens,
                 "completion_tokens": reply.usage.completion_tokens,
+                "cached_tokens": reply.usage.cached_tokens,
                 "cost": reply.usage.cost,
                 "seconds": round(reply.latency_seconds, 3),
                 "attempts": reply.attempts,

@@ -199,7 +199,7 @@ def usage_of(litellm: Any, answer: Any, call: ModelCall) -> Usage:
             call.model,
             wrong[0],
         )
-    return Usage(int(counts[0]), int(counts[1]), cost)
+    return Usage(int(counts[0]), int(counts[1]), cost, 0 if wrong else _cached_tokens(reported))
 
 
 _distrusted: set[str] = set()
@@ -214,6 +214,12 @@ def _priced(litellm: Any, model: str, prompt_tokens: int, completion_tokens: int
         return float(sum(prices))
     except Exception:  # no price for this model
         return None
+
+
+def _cached_tokens(usage: Any) -> int:
+    """Prompt tokens from the provider's cache, which litellm reports alike for all providers."""
+    cached = getattr(getattr(usage, "prompt_tokens_details", None), "cached_tokens", 0) or 0
+    return max(0, min(int(cached), int(getattr(usage, "prompt_tokens", 0) or 0)))
 
 
 def _cost_of(litellm: Any, answer: Any) -> float | None:

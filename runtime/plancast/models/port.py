@@ -96,6 +96,8 @@ class Usage:
     completion_tokens: int = 0
     cost: float | None = None
     """US dollars by litellm's price list; None for a model that it does not list."""
+    cached_tokens: int = 0
+    """Prompt tokens that the provider has served from its cache, at a lower price that `cost` takes into account."""
 
     def __post_init__(self) -> None:
         """Replace what is no amount, as it would refill a budget or stop its count: by 0, a cost by None."""

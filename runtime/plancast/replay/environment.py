@@ -75,7 +75,8 @@ class Script:
         """A recorded decision; the cost of its model calls is added to the plan's spend."""
         for call in (recorded.get("calls") or ()) if metered is not None else ():
             assert metered is not None
-            usage = Usage(call.get("prompt_tokens", 0), call.get("completion_tokens", 0), call.get("cost"))
+            names = ("prompt_tokens", "completion_tokens", "cached_tokens")
+            usage = Usage(cost=call.get("cost"), **{name: call.get(name, 0) for name in names})
             self.reply = ReasonReply("", usage, str(call.get("model", "")), call.get("seconds", 0.0))
             await metered.complete(ReasonRequest((), "recorded"))
         return stored_decision(recorded["decision"])

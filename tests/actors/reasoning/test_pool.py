@@ -497,6 +497,7 @@ async def test_usage_is_summed_by_model_planner_and_tenant() -> None:
             "retries": 2,
             "prompt_tokens": 20,
             "completion_tokens": 10,
+            "cached_tokens": 0,
             "cost": 0.5,
             "latency_seconds": 4.0,
             "max_latency_seconds": 2.0,

@@ -367,7 +367,7 @@ class Models:
     async def stop(self, number: int) -> None: ...
 
     async def forward(self, request: Any) -> ReasonReply:
-        return ReasonReply(text="{}", model="m", usage=Usage(100, 20, 0.25), latency_seconds=1.5, attempts=2)
+        return ReasonReply(text="{}", model="m", usage=Usage(100, 20, 0.25, 80), latency_seconds=1.5, attempts=2)
 
 
 async def test_tokens_cost_and_latency_are_reported_by_model() -> None:
@@ -390,6 +390,7 @@ async def test_tokens_cost_and_latency_are_reported_by_model() -> None:
     assert counters[metrics.MODEL_ANSWERS, "m"] == counters[metrics.MODEL_RETRIES, "m"] == 3
     assert counters[metrics.MODEL_TOKENS, "m", "prompt"] == 300
     assert counters[metrics.MODEL_TOKENS, "m", "completion"] == 60
+    assert counters[metrics.MODEL_CACHED_TOKENS, "m"] == 240
     assert counters[metrics.MODEL_COST, "m"] == pytest.approx(0.75)
     assert noted.observed[metrics.MODEL_SECONDS, "m"] == [1.5] * 3
     assert noted.gauges[metrics.REASONERS,] == 1

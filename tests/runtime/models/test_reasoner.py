@@ -123,6 +123,19 @@ def test_no_usage_refills_a_budget() -> None:
         assert (usage.total_tokens, usage.cost) == (0, None)
 
 
+async def test_cached_tokens_are_reported_and_cheaper(reasoner: Reasoner) -> None:
+    answers = [Answer("x", prompt_tokens=1000, completion_tokens=100, cached_tokens=each) for each in (800, 0, 5000)]
+    async with ModelServer(answers) as server:
+        replies = [await reasoner.complete(_request(server, model="gpt-4o")) for _ in answers]
+    assert [reply.usage.cached_tokens for reply in replies] == [800, 0, 1000]
+    assert replies[0].usage.cost == pytest.approx(0.0025)
+    assert replies[1].usage.cost == pytest.approx(0.0035)
+    assert ReasonReply.from_dict(replies[0].to_dict()) == replies[0]
+    before = replies[0].to_dict()
+    del before["usage"]["cached_tokens"]  # as replies were stored before there was such a field
+    assert ReasonReply.from_dict(before).usage.total_tokens == 1100
+
+
 async def test_retry_after_is_waited_for(reasoner: Reasoner, naps: _Naps) -> None:
     in_9 = format_datetime(datetime.now(UTC) + timedelta(seconds=9), usegmt=True)
     answers = [Answer.rate_limited(3), Answer.rate_limited(7.5), Answer.rate_limited(in_9), Answer.rate_limited(), "ok"]

@@ -126,7 +126,9 @@ def _decision(taken: Mapping[str, Any]) -> str:
     calls = taken.get("calls") or ()
     if calls:
         tokens = sum(call["prompt_tokens"] + call["completion_tokens"] for call in calls)
-        facts += [str(calls[-1]["model"]), f"{tokens} tokens", duration(float(taken.get("seconds", 0)))]
+        cached = sum(call.get("cached_tokens", 0) for call in calls)
+        used = f"{tokens} tokens, {cached} cached" if cached else f"{tokens} tokens"
+        facts += [str(calls[-1]["model"]), used, duration(float(taken.get("seconds", 0)))]
     if taken.get("repairs"):
         facts.append(f"{taken['repairs']} repairs")
     why = decision.get("reasoning") or action.get("reasoning") or action.get("reason") or ""

@@ -82,6 +82,7 @@ class ModelUsage(ResponseModel):
     decisions: int
     tokens: int
     cost: float
+    cached_tokens: int = 0
 
 
 class Usage(ResponseModel):
@@ -155,6 +156,8 @@ class DecisionOf(ResponseModel):
     reasoning: str
     model: str | None
     tokens: int
+    cached_tokens: int = 0
+    """Those of the tokens that a provider served from its cache."""
     cost: float
     confidence: float | None
     event_type: str | None = None

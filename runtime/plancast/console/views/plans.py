@@ -96,6 +96,7 @@ def _decision(taken: Fields) -> DecisionOf:
         reasoning=str(decision.get("reasoning") or action.get("reasoning") or action.get("reason") or ""),
         model=str(calls[-1]["model"]) if calls else None,
         tokens=sum(call["prompt_tokens"] + call["completion_tokens"] for call in calls),
+        cached_tokens=sum(call.get("cached_tokens", 0) for call in calls),
         cost=sum(call.get("cost") or 0.0 for call in calls),
         confidence=decision.get("confidence"),
         event_type=action.get("event_type") or action.get("goal_event") or action.get("expected_event"),
@@ -117,6 +118,7 @@ def usage_of(state: Fields, history: Iterable[Fields]) -> Usage:
                 for call in taken["calls"]:
                     if call["model"] == model:
                         used.tokens += call["prompt_tokens"] + call["completion_tokens"]
+                        used.cached_tokens += call.get("cached_tokens", 0)
                         used.cost += call.get("cost") or 0.0
     return Usage(
         tokens=int(spent.get("tokens", 0)),

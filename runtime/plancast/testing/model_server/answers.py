@@ -65,6 +65,8 @@ class Answer:
     prompt_tokens: int | None = None
     """Reported usage; None counts one token per four characters."""
     completion_tokens: int | None = None
+    cached_tokens: int = 0
+    """Reported prompt tokens from the provider's cache."""
     choices: bool = True
     """False leaves ``choices`` empty."""
     body: str | bytes | None = None
@@ -131,9 +133,13 @@ class Answer:
             "system_fingerprint": "fp_test",
             "model": request.model,
             "choices": [choice] if self.choices else [],
-            "usage": {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written},
+            "usage": self._usage(prompt, written),
         }
         return json.dumps(completion).encode()
+
+    def _usage(self, prompt: int, written: int) -> dict[str, Any]:
+        usage = {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+        return usage | ({"prompt_tokens_details": {"cached_tokens": self.cached_tokens}} if self.cached_tokens else {})
 
 
 AnswerLike: TypeAlias = Answer | BaseModel | str | Mapping[str, Any] | Sequence[Any]

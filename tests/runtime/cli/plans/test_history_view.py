@@ -29,3 +29,14 @@ def test_a_turn_names_who_moved_the_plan(
     show([entry(**event)])
     out = capsys.readouterr().out
     assert (f"by {by}" in " ".join(out.split())) if by else ("by " not in out)
+
+
+def test_a_decision_shows_its_tokens_and_those_from_a_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    call = {"model": "m", "prompt_tokens": 90, "completion_tokens": 10}
+    decision = {"next_action": {"action": "complete", "result": {}}, "reasoning": "done"}
+    for calls in ([{**call, "cached_tokens": 70}], [call]):
+        show_full([{**entry(type="trip.goal"), "decisions": [{"decision": decision, "calls": calls}]}])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "100 tokens, 70 cached" in out
+    assert out.count("100 tokens") == 2
+    assert out.count("cached") == 1

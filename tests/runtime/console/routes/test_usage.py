@@ -18,6 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 def decided(model: str, tokens: int, cost: float | None, revision: int) -> dict[str, Any]:
     call = {"model": model, "prompt_tokens": tokens - 1, "completion_tokens": 1, "cost": cost}
+    call |= {"cached_tokens": tokens // 2} if cost else {}  # histories of earlier versions have none
     action = {"action": "publish", "event_type": "a.requested"}
     decision = {"next_action": action, "reasoning": "it must be", "confidence": 0.5}
     taken = {"planner": "p", "decision": decision, "calls": [call], "repairs": 0, "seconds": 1.5}
@@ -62,9 +63,10 @@ async def test_usage_is_summed_by_model_tenant_and_planner(api: Api) -> None:
     assert (await usage("model", hours=3))[small] == (3, 1040, 9.5)
     shown = await api.get(f"/plans/{first.correlation_id}")
     assert shown["usage"]["decisions"] == 2
-    assert [(each["model"], each["tokens"]) for each in shown["usage"]["by_model"]] == [(large, 100), (small, 10)]
+    by = [(each["model"], each["tokens"], each["cached_tokens"]) for each in shown["usage"]["by_model"]]
+    assert by == [(large, 100, 50), (small, 10, 5)]
     (turn, _) = (await api.get(f"/plans/{first.correlation_id}/history"))["items"]
     assert turn["decision"] == {
-        "action": "publish", "reasoning": "it must be", "model": small, "tokens": 10, "cost": 0.5, "confidence": 0.5,
-        "event_type": "a.requested", "seconds": 1.5, "repairs": 0,
+        "action": "publish", "reasoning": "it must be", "model": small, "tokens": 10, "cached_tokens": 5, "cost": 0.5,
+        "confidence": 0.5, "event_type": "a.requested", "seconds": 1.5, "repairs": 0,
     }  # fmt: skip

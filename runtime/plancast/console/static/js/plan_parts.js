@@ -132,7 +132,7 @@ function waits(list) {
 export function factsOf(plan) {
   const { usage } = plan;
   const took = (Date.parse(plan.updated_at) - Date.parse(plan.created_at)) / 1000;
-  const by = (usage.by_model ?? []).map((each) => `${each.model}: ${number(each.tokens)} tokens, ${cost(each.cost)}`).join("\n");
+  const by = (usage.by_model ?? []).map((each) => `${each.model}: ${number(each.tokens)} tokens${each.cached_tokens ? ` (${number(each.cached_tokens)} cached)` : ""}, ${cost(each.cost)}`).join("\n");
   const list = (name, value) => value && [name, h("a", { href: router.link(["plans"], { [`${name.toLowerCase()}_id`]: value }), title: `Plans of this ${name.toLowerCase()}` }, value)];
   const rows = [
     ["State", plan.current_state],

@@ -162,7 +162,7 @@ function decided(decision) {
   const what = decision.event_type ?? decision.target ?? "";
   const facts = [
     decision.model,
-    decision.tokens ? `${compact(decision.tokens)} tokens` : null,
+    decision.tokens ? `${compact(decision.tokens)} tokens${decision.cached_tokens ? ` (${compact(decision.cached_tokens)} cached)` : ""}` : null,
     decision.cost ? cost(decision.cost) : null,
     decision.seconds ? duration(decision.seconds) : null,
     decision.model && decision.confidence !== null && decision.confidence !== undefined ? `${Math.round(decision.confidence * 100)} % sure` : null,
