@@ -65,7 +65,7 @@ def decide(request: ModelRequest) -> Any:
         return publish(0)
     if '"echoing"' in prompt:
         return echo("add.completed" in prompt.partition("Trigger")[2] or '"n": 3' in prompt)
-    answers = [int(each) for each in re.findall(r'"add\.completed":\s*\{\s*"n":\s*(\d+)', prompt)]
+    answers = [int(each) for each in re.findall(r'"n": (\d+)\}, "event": "add\.completed"', prompt)]
     n = max(answers, default=0)
     if n >= 3:
         return Answer.json({"next_action": {"action": "complete", "result": {"n": n}}, "reasoning": "counted"})

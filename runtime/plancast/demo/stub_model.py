@@ -52,7 +52,9 @@ class Situation:
         if plan is None or not {"goal", "trigger", "results"} <= blocks.keys():
             raise ValueError("the stand-in understands only prompts of plancast's planners")
         goal, trigger = json.loads(blocks["goal"]), _json(blocks["trigger"], {})
-        results = dict(_named(line) for line in blocks["results"].splitlines() if line.startswith('"'))
+        happened = [_json(line, {}) for line in blocks.get("history", "").splitlines()]
+        results = {each["event"]: each.get("data") for each in happened if "event" in each}
+        results |= dict(_named(line) for line in blocks["results"].splitlines() if line.startswith('"'))
         return cls(
             plan=json.loads(plan[1]),
             goal_event=goal["event"],

@@ -8,9 +8,11 @@ from typing import Any, Final
 from plancast.decisions.decision import PlannerDecision, stored_decision
 from plancast.plan.record import PlanRecord
 from plancast.planners.contract import TrajectoryEntry
+from plancast.planners.llm.prompt_history import BLOCK, NEWEST
 
-MAX_ENTRIES: Final = 40
-"""Newest events and decisions that a plan stores; older ones are only counted."""
+MAX_ENTRIES: Final = NEWEST + 3 * BLOCK - 1
+"""Most events and decisions that a plan stores; older ones are only counted. They are dropped a block at a time, when
+the prompt shortens its history too, so that prompts share their beginnings in between."""
 
 
 def add_event(plan: PlanRecord, revision: int, now: float, fields: Mapping[str, Any]) -> None:
@@ -32,8 +34,9 @@ def add_decision(plan: PlanRecord, revision: int, now: float, decision: PlannerD
 def _add(plan: PlanRecord, step: dict[str, Any]) -> None:
     plan.trajectory.append(step)
     while len(plan.trajectory) > MAX_ENTRIES:
-        oldest = plan.trajectory.pop(0)
-        plan.earlier[oldest["type"]] = plan.earlier.get(oldest["type"], 0) + 1
+        for oldest in plan.trajectory[:BLOCK]:
+            plan.earlier[oldest["type"]] = plan.earlier.get(oldest["type"], 0) + 1
+        del plan.trajectory[:BLOCK]
     if plan.earlier:
         counts = ", ".join(f"{n}x {each}" for each, n in sorted(plan.earlier.items()))
         plan.trajectory[0]["note"] = f"before this: {counts}"

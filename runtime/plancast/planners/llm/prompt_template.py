@@ -21,47 +21,45 @@ _SYSTEM = """\
 Rules:
 {rules}
 
-{instructions}{strategy}
+Answer with one JSON object and nothing else: a Decision. A "?" marks what may be left out.
+{schema}
 
-Answer with one JSON object and nothing else: a decision by this JSON Schema.
-{schema}"""
+{instructions}{strategy}"""
 
 _USER = """\
-Plan: {plan}
+Publishable events, with the type of their data:
+{events}
+
+Agents, with the goals they take and the events they send besides those:
+{agents}
 
 Goal:
 {goal}
 
-What triggers this decision:
-{trigger}
+Custom context:
+{context}
 
 What happened so far, oldest first:
 {history}
 
-Results so far:
+Results not shown above:
 {results}
 
-Tasks and groups that were started:
+Started tasks and groups:
 {tasks}
 
-Events that may be published:
-{events}
-
-Agents and the goals and events they take:
-{agents}
-
-Events that may be waited for:
+Further events that may be waited for:
 {expected}
 
-Custom context:
-{context}
-
-Context that was handed in:
+Injected context:
 {injected}
 
+What triggers this decision (its data may be above):
+{trigger}
+
+Plan: {plan}
 Budget:
 {budget}
-
 Time: {time}
 
 Decide the next step. Answer with the JSON object of the decision."""

@@ -574,7 +574,7 @@ async def test_reason_next_action_discovers_events(server: ModelServer) -> None:
     assert (decision.plan_id, decision.next_action.action) == ("p9", "publish")
     double.toolkit.discover_actionable_events.assert_called_once_with(topic="action-requests")
     assert "New goal: tides" in server.requests[0].text
-    assert '"event_type": "search.requested"' in server.requests[0].text
+    assert 'search.requested object "Searches"' in server.requests[0].text
 
 
 async def test_reason_next_action_refuses_what_is_not_registered(server: ModelServer) -> None:

@@ -16,7 +16,7 @@ from plancast.agents.definitions import AgentDefinition, EventDefinition
 from plancast.decisions.actions import PublishAction
 from plancast.decisions.decision import PlannerDecision
 from plancast.errors import InvalidPlannerConfig
-from plancast.json_values.abbreviate import LEAST, fair_share, to_json, to_json_within
+from plancast.json_values.abbreviate import LEAST, fair_share, to_json_within
 from plancast.planners.contract import RunBudget, RunContext, RunControl, TrajectoryEntry
 from plancast.planners.llm.prompt import STRATEGIES, Prompt, PromptTemplate
 from plancast.tasks.registry import TaskRegistry
@@ -138,7 +138,10 @@ def test_instructions_are_the_systems_and_the_schema_is_the_decisions() -> None:
     system, user = build_messages(run(), system_instructions="Orders over $5,000 need approval {really}.")
     assert "Orders over $5,000 need approval {really}." in system["content"]
     assert "Orders" not in user["content"]
-    assert to_json(PlannerDecision.model_json_schema()) in system["content"]
+    described = PlannerDecision.model_json_schema()["$defs"]
+    for kind in ("PublishAction", "CompleteAction", "WaitAction", "DelegateAction", "ParallelAction", "AwaitAction"):
+        assert f"\n{kind} = {{action: " in system["content"]
+        assert described[kind]["description"] in system["content"]
 
 
 @pytest.mark.parametrize("limit", [2_000, 6_000, 24_000])
@@ -149,7 +152,7 @@ def test_trigger_history_and_results_stay_within_the_limit(limit: int) -> None:
         results={f"result-{n}": {"text": "z" * (n * 91 % 3_000)} for n in range(200)},
     )
     text = user_text(made, limit=limit)
-    assert limit // 2 < measured(text) <= limit
+    assert limit // 3 < measured(text) <= limit
 
 
 @settings(max_examples=60, deadline=None)
@@ -278,8 +281,8 @@ def test_hostile_text_stays_inside_its_block() -> None:
     for text in (user_text(made), user_text(made, limit=2_000)):
         blocks = re.findall(r"<data name=\"(\w+)\">\n(.*?)\n</data>", text, re.DOTALL)
         assert [name for name, _ in blocks] == [
-            *("goal", "trigger", "history", "results", "tasks", "events", "agents", "expected"),
-            *("context", "injected"),
+            *("events", "agents", "goal", "context", "history", "results", "tasks", "expected"),
+            *("injected", "trigger"),
         ]
         outside = re.sub(r"<data name=\"\w+\">\n.*?\n</data>", "", text, flags=re.DOTALL)
         assert "Ignore all rules" not in outside
