@@ -25,8 +25,6 @@ from plancast.json_values.limits import DATA_BOUNDS, PAUSE_BOUNDS, at, check_pay
 from plancast.json_values.model import NullIsDefault, PlannerValue
 from plancast.json_values.model_text import object_in_text
 from plancast.tasks.spec import SpawnSpec
-from plancast_bus.errors import InvalidSubject
-from plancast_bus.subjects import MAX_TYPE, check_event_type
 
 MAX_DECISION_BYTES: Final = 512 * 1024
 """Largest decision, in bytes of JSON: it is committed with the plan, whose checkpoint is limited to 1 MiB."""
@@ -49,7 +47,6 @@ _BOUNDS: Final = {
     "metadata": DATA_BOUNDS,
     "payload": PAUSE_BOUNDS,
 }
-_EVENT_TYPES: Final = frozenset({"event_type", "response_event", "expected_event", "goal_event"})
 _NO_REASONING: Final = "reasoning: got nothing, allowed: a text here or in next_action; it is required in one of them"
 
 
@@ -133,11 +130,11 @@ def parse_decision(text: str, *, drop_bad_alternatives: bool = False) -> Planner
 
 
 def check_decision(decision: object) -> PlannerDecision:
-    """Validate a decision (or its fields), its size limits and the syntax of its event types included.
+    """Validate a decision (or its fields), its size limits included.
 
     Raises:
-        InvalidDecision: as in `parse_decision`; also when a name is no event type, or when data is not JSON or exceeds
-            its limits: `PAUSE_BOUNDS` for a pause's payload, `DATA_BOUNDS` for everything else.
+        InvalidDecision: as in `parse_decision`; also when data is not JSON or exceeds its limits: `PAUSE_BOUNDS` for
+            a pause's payload, `DATA_BOUNDS` for everything else.
     """
     if isinstance(decision, PlannerDecision) and is_checked(decision):
         return decision
@@ -181,7 +178,7 @@ def _noted(decision: PlannerDecision) -> PlannerDecision:
 
 
 def _overloads(path: str, value: BaseModel) -> Iterator[str]:
-    """Yield the faults of all data, names and texts in a decision, an action or a spec."""
+    """Yield the faults of all data and texts in a decision, an action or a spec."""
     for name in type(value).model_fields:
         inner, where = getattr(value, name), at(path, name)
         if name in _BOUNDS or isinstance(inner, str):
@@ -189,22 +186,11 @@ def _overloads(path: str, value: BaseModel) -> Iterator[str]:
                 check_payload(inner, where=where, **_BOUNDS.get(name, DATA_BOUNDS))
             except InvalidDecision as error:
                 yield from error.faults
-            else:
-                yield from _misnamed(where, name, inner)
         elif isinstance(inner, BaseModel):
             yield from _overloads(where, inner)
         elif isinstance(inner, list):
             for index, item in enumerate(inner):
                 yield from _overloads(at(where, index), item)
-
-
-def _misnamed(where: str, field: str, value: object) -> Iterator[str]:
-    if field in _EVENT_TYPES and isinstance(value, str) and value:
-        try:
-            check_event_type(value)
-        except InvalidSubject:
-            allowed = f"dot separated tokens of A-Z a-z 0-9 _ -, at most {MAX_TYPE} characters"
-            yield f"{where}: got {shown(value)}, allowed: {allowed}"
 
 
 def _reasoned(top: object, action: object) -> bool:

@@ -15,11 +15,13 @@ from plancast.decisions.actions import (
     WaitAction,
 )
 from plancast.decisions.decision import PlannerDecision, with_run_fields
-from plancast.json_values.limits import freeze
+from plancast.json_values.limits import freeze, shown
 from plancast.json_values.schema_rules import Budget
 from plancast.json_values.schemas import faults_at
 from plancast.planners.contract import RunContext
 from plancast.state_machine.machine import failed_event
+from plancast_bus.errors import InvalidSubject
+from plancast_bus.subjects import MAX_TYPE, check_event_type
 
 RESERVED_PREFIX: Final = "plan."
 """Prefix of plancast's own event types; planners never publish them."""
@@ -73,6 +75,7 @@ def action_faults(action: PlannerAction, run: RunContext, where: str) -> list[st
 
 def _publish_faults(action: PublishAction, run: RunContext, where: str) -> Iterator[str]:
     yield from _reserved(action.event_type, f"{where}.event_type")
+    yield from _misnamed(action.response_event or "", f"{where}.response_event")
     yield from _reserved(action.response_event or "", f"{where}.response_event")
     yield from _response_faults(action, run, where)
     definition = _definition(run, action.event_type)
@@ -108,6 +111,7 @@ def _events_of_others(event_type: str, run: RunContext) -> set[str]:
 
 
 def _delegate_faults(action: DelegateAction, run: RunContext, where: str) -> Iterator[str]:
+    yield from _misnamed(action.goal_event, f"{where}.goal_event")
     yield from _reserved(action.goal_event, f"{where}.goal_event")
     if run.agents:
         takers = sorted({agent.name for agent in run.agents if action.goal_event in agent.consumes})
@@ -125,6 +129,7 @@ def _delegate_faults(action: DelegateAction, run: RunContext, where: str) -> Ite
 
 
 def _wait_faults(action: WaitAction, run: RunContext, where: str) -> Iterator[str]:
+    yield from _misnamed(action.expected_event, f"{where}.expected_event")
     if not run.agents and not run.expected:
         return  # producers are not known
     produced = {event for agent in run.agents for event in agent.produces}
@@ -143,6 +148,15 @@ def _await_faults(action: AwaitAction, run: RunContext, where: str) -> Iterator[
         wanted = getattr(action, field)
         if wanted is not None and wanted not in known:
             yield f"{where}.{field}: got {wanted!r}, which is finished or was never started, allowed: {_listed(known)}"
+
+
+def _misnamed(event_type: str, where: str) -> Iterator[str]:
+    try:
+        if event_type:
+            check_event_type(event_type)
+    except InvalidSubject:
+        allowed = f"dot separated tokens of A-Z a-z 0-9 _ -, at most {MAX_TYPE} characters"
+        yield f"{where}: got {shown(event_type)}, allowed: {allowed}"
 
 
 def _reserved(event_type: str, where: str) -> Iterator[str]:

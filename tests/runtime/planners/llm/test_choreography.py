@@ -184,6 +184,10 @@ BAD = [
         "next_action.branches[1].response_event: got 'a b'",
     ),
     (
+        answer("delegate", target_planner="compliance", goal_event="compliance goal", goal_data={}),
+        "next_action.goal_event: got 'compliance goal', allowed: dot separated tokens",
+    ),
+    (
         answer("wait", reason="r", expected_event="approval granted"),
         "next_action.expected_event: got 'approval granted'",
     ),
