@@ -138,7 +138,7 @@ async def test_a_model_learns_that_what_it_delegates_breaks_the_schema() -> None
             plan = await env.submit("model.goal")
             assert await plan.result(timeout=PATIENCE) == {"ok": True}
         assert "next_action.goal_data.amount: got 'much', allowed: number" in server.requests[1].last
-        assert '"exclusiveMinimum": 0' in server.requests[0].text
+        assert "exclusiveMinimum 0" in server.requests[0].text
 
 
 async def test_schemas_of_the_registry_are_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
