@@ -668,7 +668,7 @@ class Own:
         run.require_identity()
         {later}
         reason = "cancelled" if run.control.cancelled else "goal"
-        return PlannerDecision(next_action=CompleteAction(result={}, reason=reason), reasoning="a test")
+        return PlannerDecision(next_action=CompleteAction(result={{}}, reason=reason), reasoning="a test")
 """
 DECISIONS = "from plancast import CompleteAction, PlannerDecision"
 
