@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from plancast.decisions.actions import FinishReason
+from plancast.errors import InvalidGoal
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import (
     CANCEL,
@@ -59,6 +60,10 @@ async def _redirect(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
     goal_data = turn.event.data.get("goal_data") if isinstance(turn.event.data, dict) else None
     if not isinstance(goal_data, dict):
         return turn.refused("a redirect's data is {'goal_data': an object}")
+    try:
+        turn.environment.check_goal(plan.goal_event, goal_data)
+    except InvalidGoal as error:
+        return turn.refused(str(error))
     plan.goal_data = goal_data
     if plan.decider:
         plan.control["redirect_goal"] = goal_data

@@ -9,6 +9,8 @@ from typing import Any
 
 from plancast.app import App
 from plancast.context import PlanMemory
+from plancast.errors import InvalidGoal
+from plancast.json_values.schemas import faults_at
 from plancast.plan.context import PlanContext
 from plancast.plan.store import StoredPlans
 from plancast.planners.contract import AutonomousPlanner, version_of
@@ -97,6 +99,17 @@ class TurnEnvironment:
     def decider_of(self, plan: PlanContext) -> AutonomousPlanner | None:
         """The planner that decides a plan step by step."""
         return self.deciders.get((plan.decider, plan.planner_version)) if plan.decider else None
+
+    def check_goal(self, event_type: str, data: Any) -> None:
+        """Check the data of a goal by its schema.
+
+        Raises:
+            InvalidGoal: they break it.
+        """
+        planner = self.goals.get(event_type)
+        schema = planner.goal_schema(event_type) if planner is not None else None
+        if schema is not None and (faults := faults_at("goal_data", schema, data)):
+            raise InvalidGoal(event_type, faults)
 
     def runs_itself(self, event: EventEnvelope, plan: PlanContext | None) -> bool:
         """True if a state machine alone moves the plan: the event certainly calls no code of the app and no schema."""

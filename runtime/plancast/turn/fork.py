@@ -118,6 +118,7 @@ async def start_fork(turn: TurnRecord) -> TurnOutcome:
     elif missing is not None:
         await plan.fail(missing)
     else:
+        turn.environment.check_goal(plan.goal_event, plan.goal_data)
         await _resend_requests(turn, plan, fork_data)
     return TurnOutcome.COMMIT
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plancast.context import GoalContext, TransitionContext
-from plancast.errors import InvalidApp, InvalidDecision, InvalidGoal, InvalidStateMachine, TerminalError
-from plancast.json_values.schemas import faults_at
+from plancast.errors import InvalidApp, InvalidDecision, InvalidStateMachine, TerminalError
 from plancast.plan import early_events, state_moves
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import CANCEL, DEADLINE, FORK, REJECT
@@ -162,8 +161,7 @@ class Turn(TurnRecord):
             check_response(goal.response_event, goal.response_topic)
         except ValueError as error:
             return self.refused(f"the goal cannot be answered: {error}")
-        if faults := faults_at("goal_data", planner.goal_schema(goal.event_type), goal.data):
-            raise InvalidGoal(goal.event_type, faults)
+        self.environment.check_goal(goal.event_type, goal.data)
         if goal.deadline is not None and self._has_reached(goal.deadline):
             await (await PlanContext.create_from_goal(goal, {})).fail(deadline_error(goal.deadline))
             return COMMIT

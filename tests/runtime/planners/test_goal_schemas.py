@@ -123,6 +123,35 @@ async def test_a_parent_learns_that_its_childs_goal_was_refused(kind: Callable[[
         await plan.result(timeout=PATIENCE)
 
 
+WAITS: dict[str, dict[str, Any]] = {
+    "start": {"state_name": "start", "transitions": [{"on_event": "go", "to_state": "done"}]},
+    "done": ENDS["done"],
+}
+
+
+async def test_a_plan_is_neither_redirected_nor_forked_to_other_data() -> None:
+    planner = Planner("orders")
+    planner.add_goal(GOAL, WAITS, schema=SCHEMA)
+    async with PlancastTest(App("app", planners=[planner])) as env:
+        plan = await env.submit(GOAL, {"amount": 7})
+        async with asyncio.timeout(PATIENCE):
+            while not await plan.history():
+                await asyncio.sleep(0.01)
+        fork = await env.client.fork(plan.plan_id, at=1, data={"amount": "much"})
+        with pytest.raises(PlanFailed, match=re.escape(FAULT)):
+            await fork.result(timeout=PATIENCE)
+        await plan.redirect({"amount": "much"})
+        async with asyncio.timeout(PATIENCE):
+            while not (letters := [each async for each in env.bus.dead_letters.list()]):
+                await asyncio.sleep(0.01)
+        assert all(FAULT in each.detail for each in letters)
+        assert (await plan.state())["goal_data"] == {"amount": 7}
+        await plan.redirect({"amount": 8})
+        await plan.signal("go")
+        await plan.result(timeout=PATIENCE)
+        assert (await plan.state())["goal_data"] == {"amount": 8}
+
+
 async def test_a_model_learns_that_what_it_delegates_breaks_the_schema() -> None:
     def delegated(amount: Any) -> dict[str, Any]:
         action = {"action": "delegate", "target_planner": "orders", "goal_event": GOAL, "goal_data": {"amount": amount}}
