@@ -83,7 +83,7 @@ def planner_with(**options: Any) -> ChoreographyPlanner:
 
 async def attacked(model: HostileModel, monkeypatch: pytest.MonkeyPatch, answers: int, **options: Any) -> Counter[str]:
     """Run plans until the model has given so many hostile answers, and check each; returns their number by status."""
-    monkeypatch.setattr("plancast_actors.hosting.parking.in_process_reasoner", lambda: model)
+    monkeypatch.setattr("plancast_actors.plan_actors.parking.in_process_reasoner", lambda: model)
     monkeypatch.setattr("plancast.models.throttle.PAUSE_SECONDS", 0.0)
     clerk = Clerk()
     allowed = {*SCHEMAS, *(event.response_event for event in EVENTS)}

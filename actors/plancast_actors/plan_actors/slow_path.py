@@ -15,6 +15,7 @@ from plancast.plan.event_fields import error_text
 from plancast.plan_tree import KEPT_SECONDS, Place
 from plancast.telemetry.logging import LOG_CONTEXT, event_fields
 from plancast.telemetry.redaction import redact
+from plancast.turn.dependencies import UNKNOWN, answer_follower, is_follow
 from plancast.turn.turn import Turn, TurnOutcome
 from plancast_actors.plan_actors.activation import EXPIRED, Activation, digest_of
 from plancast_actors.plan_actors.backlog import Backlog
@@ -22,7 +23,7 @@ from plancast_actors.plan_actors.protocol import Inbound, Outcome
 from plancast_actors.telemetry.samples import laps_of
 from plancast_bus import fault_injection
 from plancast_bus.errors import BusUnavailable, CommitConflict, InvalidEnvelope, PayloadTooLarge
-from plancast_bus.events.envelope import EventEnvelope
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.ports.effects import Publish
 from plancast_bus.ports.trees import tree_name
@@ -182,7 +183,7 @@ class SlowTurn:
         try:
             return turn, await self._run_turn(turn)
         except Interrupted as interrupted:
-            if turn.goal is None:
+            if turn.goal is None or self._state.revision:  # a plan that has waited for others exists
                 raise
             # The plan to cancel does not exist yet: the goal's own turn ends it.
             self._state.unload_turn()
@@ -345,7 +346,20 @@ class SlowTurn:
         # Under a flood the host forgets some of these events; then the stream's delivery count ends it.
         if waited + delay <= host.settings.dispatchers.unknown_plan_seconds and inbound.attempt < MAX_DELIVERIES:
             return Outcome(inbound.token, "retry", delay)
+        if is_follow(self._event):
+            return await self._answer_follower(delay)
         await self._dead_letter("no-plan", f"no plan has the correlation id {plan!r}")
+        return self._done
+
+    async def _answer_follower(self, delay: float) -> Outcome:
+        """Tell a plan that waits for a plan without a checkpoint that it is unknown, unless its goal is queued."""
+        bus, plan = self._host.bus, self._state.correlation_id
+        queued = await self._state.patiently(lambda: bus.stored_events(EventTopic.ACTION_REQUESTS, plan, limit=1))
+        if queued and self._inbound.attempt < MAX_DELIVERIES:
+            return Outcome(self._inbound.token, "retry", delay)
+        turn = self._turn()
+        if answer_follower(turn, UNKNOWN) is TurnOutcome.EMIT:
+            await self._state.emit(tuple(turn.effects))
         return self._done
 
     def _readdressed(self, owner: str) -> Publish:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from difflib import get_close_matches
 from math import inf
 from pathlib import Path
@@ -21,8 +21,10 @@ from plancast.client.handle import PlanHandle
 from plancast.client.results import ResultWaiter
 from plancast.errors import ForeignPlan, InvalidApp, InvalidGoal, UnknownGoal
 from plancast.json_values.normalize import plain
+from plancast.plan.control_events import BEGIN_AFTER
 from plancast.plan.status import PlanStatus
 from plancast.settings import Settings
+from plancast.turn.dependencies import MAX_AFTER
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
 from plancast_bus.events.codec import validated
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RUN_FILE", "Client", "ClientConnector"]
 
-RESERVED_METADATA = frozenset({"notify", "parent_plan_id", "reply_to", "tenant_id", *plan_tree.METADATA})
-"""Keys of a goal's metadata that only plancast may set: parent, tenant, and addresses of the response."""
+RESERVED_METADATA = frozenset({BEGIN_AFTER, "notify", "parent_plan_id", "reply_to", "tenant_id", *plan_tree.METADATA})
+"""Keys of a goal's metadata that only plancast may set: order, parent, tenant, and addresses of the response."""
 GOALS_SECONDS = 3.0
 """Seconds for which the list of known goals is cached."""
 
@@ -156,6 +158,7 @@ class Client:
         response_topic: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         deadline: float | None = None,
+        after: Iterable[str] = (),
     ) -> PlanHandle:
         """Publish a goal; returns when it is durable.
 
@@ -171,10 +174,14 @@ class Client:
             metadata: Further fields for the goal's handler; reserved keys are left out.
             deadline: Seconds from now, by the client's clock, in which the plan has to end with all its children; then
                 it fails with ``deadline_exceeded``. None: no deadline, unless its planner has one.
+            after: Ids of plans, 100 at most, that have to end, in whatever way, before this one begins. It is pending
+                until then, and can be cancelled.
 
         Raises:
             ValueError: the deadline is no positive number.
             ForeignPlan: the client is bound to another tenant.
+            PlanNotFound: the tenant has no plan of an id in ``after``.
+            ValueError: ``after`` has too many ids, or the plan's own.
             UnknownGoal: apps are deployed, and none takes the goal. While no app is deployed the goal waits for one.
             InvalidGoal: the data break the goal's schema.
             InvalidSubject: an event type, or the correlation id, cannot be part of a subject.
@@ -193,6 +200,8 @@ class Client:
         await self._require_goal(event_type)
         self._check_goal(event_type, sent)
         ends = {} if deadline is None else {plan_tree.DEADLINE: self._end_of(deadline)}
+        predecessors = await self._predecessors(after, plan_id, tenant)
+        order = {BEGIN_AFTER: predecessors} if predecessors else {}
         event = validated(
             {
                 "id": goal_id,
@@ -206,7 +215,7 @@ class Client:
                 "session_id": session_id,
                 "user_id": user_id or None,
                 "tenant_id": tenant or None,
-                "metadata": {**_without_reserved(metadata), **ends, "notify": await self.results.inbox()},
+                "metadata": {**_without_reserved(metadata), **ends, **order, "notify": await self.results.inbox()},
             }
         )
         pending = self.results.pending(plan_id, announced=True, tenant_id=tenant)
@@ -217,6 +226,17 @@ class Client:
         if not (isinstance(deadline, (int, float)) and 0 < deadline < inf):
             raise ValueError(f"a deadline is a number of seconds, more than 0, not {deadline!r:.60}")
         return round(self._clock.time() + deadline, 3)
+
+    async def _predecessors(self, after: Iterable[str], plan_id: str, tenant: str) -> list[str]:
+        """The correlation ids of the plans that a plan is to begin after; unchecked if this user may not read plans."""
+        ids = list(dict.fromkeys([after] if isinstance(after, str) else after))
+        if len(ids) > MAX_AFTER or plan_id in ids:
+            raise ValueError(f"plan {plan_id} can begin after up to {MAX_AFTER} plans, and not after itself")
+        found = [self.results.pending(each, tenant_id=tenant) for each in ids]
+        for pending in found:
+            with suppress(AccessDenied):
+                await PlanHandle(self.results, self._publish, pending).status()
+        return [pending.key for pending in found]
 
     async def _publish(self, event: EventEnvelope) -> None:
         """Publish an event, in a span when tracing is on."""

@@ -15,12 +15,16 @@ WAKE = "plan.wake"
 Their data: ``{"reason"}`` for cancel, pause and reject, ``{"input"}`` for resume, ``{"goal_data"}`` (an object) for
 redirect, ``{"context"}`` (any JSON) for inject, nothing for wake, which moves a stalled plan on.
 """
+FOLLOW, ENDED = "plan.follow", "plan.ended"
+"""Sent between plans: one waits for the other's end (``{"plan", "after"}``), and is told (``{"plan", "status"}``)."""
 FORK = "plan.fork"
 """Starts a fork of a plan (:mod:`plancast.turn.fork`). Published as a timer, which clients may not set."""
 
 DEADLINE = "plan.deadline"
 """Type of the timer that ends a plan at its deadline."""
 
+BEGIN_AFTER = "begin_after"
+"""Key of a goal's metadata that holds the ids of the plans that have to end before its own begins."""
 BY = "by"
 """Key of a goal's metadata that holds the submitting user."""
 

@@ -19,6 +19,8 @@ WAITING_FOR, WAIT_TIMEOUT = "_waiting_for", "_wait_timeout"
 
 HOLD, HELD_WAIT = "pause", "pause_of_wait"
 """Names in ``control``: the reason of an operator's pause, and that the plan was paused already by its own handlers."""
+AFTER, GOAL, FOLLOWERS = "after", "goal", "followers"
+"""Keys of a plan's dependencies: the plans that it waits for, its goal event meanwhile, the plans that wait for it."""
 
 
 class PackedOrigin(NamedTuple):
@@ -101,6 +103,9 @@ class PlanRecord(_Open):
     """Further correlation ids that the plan is found by."""
     unwanted: int = 0
     """Events that nothing waited for, as far as the timeline shows them."""
+    dependencies: dict[str, Any] = field(default_factory=dict)
+    """Plans whose end begins this one (``after``, with the ``goal`` until it begins), and ``followers``, which wait for
+    the end of this one: their ids, each with the id under which it knows this plan."""
     requests: dict[str, Request] = field(default_factory=dict)
     """Requests without an answer yet, by event id."""
     kept: list[dict[str, Any]] = field(default_factory=list)

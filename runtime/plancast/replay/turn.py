@@ -16,6 +16,7 @@ from plancast.planners.contract import RunContext
 from plancast.replay.environment import ModelCallNotRecorded, NotRecorded, Script, recorded_failure
 from plancast.state_machine.machine import Machine
 from plancast.turn.deliberation import Deliberation, deliberation_of_handler
+from plancast.turn.dependencies import is_deferred
 from plancast.turn.turn import Turn, TurnEnvironment, TurnOutcome
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope
@@ -128,7 +129,8 @@ async def rerun(
             bool(entry.get("timer")),
         )  # fmt: skip
         made.script = script
-        made.begins_with = machine if plan is None and event.type != FORK else None
+        begins = plan is None or is_deferred(plan)
+        made.begins_with = machine if begins and event.type != FORK else None
         return made
 
     try:

@@ -10,6 +10,7 @@ from plancast.errors import InvalidGoal
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import (
     CANCEL,
+    FOLLOW,
     INJECT,
     PAUSE,
     REDIRECT,
@@ -22,6 +23,7 @@ from plancast.plan.control_events import (
 from plancast.plan.record import HELD_WAIT, HOLD, WAITING_FOR, is_held
 from plancast.plan.status import PlanStatus
 from plancast.turn.autonomous import autonomous_turn
+from plancast.turn.dependencies import add_follower
 from plancast.turn.environment import TurnOutcome
 from plancast.turn.record import TurnRecord
 from plancast.turn.stall import wake
@@ -104,6 +106,10 @@ async def _wake(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
     return turn.ignored("the plan waits for something, or for its own code")
 
 
+async def _follow(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
+    return add_follower(turn, plan)
+
+
 CONTROLS: Final[dict[str, Callable[[TurnRecord, PlanContext], Awaitable[TurnOutcome]]]] = {
     CANCEL: _cancel,
     REJECT: _reject,
@@ -112,5 +118,6 @@ CONTROLS: Final[dict[str, Callable[[TurnRecord, PlanContext], Awaitable[TurnOutc
     REDIRECT: _redirect,
     INJECT: _inject,
     WAKE: _wake,
+    FOLLOW: _follow,
 }
 """Functions that apply control events of the topic ``plan-events``, by event type."""

@@ -20,7 +20,7 @@ from plancast.plan.event_fields import answered_request
 from plancast.plan.record import WAIT_TIMEOUT, WAITING_FOR
 from plancast.plan.requests import WAIT, Request, effect_id
 from plancast.plan.state_moves import send_request
-from plancast.plan.status import PAUSED, PlanStatus
+from plancast.plan.status import PAUSED, PENDING, PlanStatus
 from plancast.state_machine.machine import base_of
 from plancast.tasks.model import group_of_step
 from plancast.turn.environment import TurnOutcome
@@ -117,6 +117,8 @@ async def start_fork(turn: TurnRecord) -> TurnOutcome:
         await plan.fail(f"plan {fork_data.plan_id}, which this one was to be forked from, is gone")
     elif missing is not None:
         await plan.fail(missing)
+    elif plan.status is PENDING:
+        await plan.fail(f"plan {fork_data.plan_id} waited for other plans then: submit its goal instead of forking it")
     else:
         turn.environment.check_goal(plan.goal_event, plan.goal_data)
         await _resend_requests(turn, plan, fork_data)
@@ -200,8 +202,8 @@ def _readdressed(event: dict[str, Any], ids: Mapping[str, str], correlation_id: 
 
 
 _OWN: Final = frozenset(
-    ("aliases", "created_at", "deadline", "depth", "goal_id", "machine", "notify", "parent_plan_id", "reply_to", "root",
-     "state_machine", "trace_id")
+    ("aliases", "created_at", "deadline", "dependencies", "depth", "goal_id", "machine", "notify", "parent_plan_id",
+     "reply_to", "root", "state_machine", "trace_id")
 )  # fmt: skip
 """Fields of the forked plan that the fork does not take over."""
 

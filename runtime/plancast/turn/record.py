@@ -9,7 +9,7 @@ from plancast.decisions.decision import PlannerDecision
 from plancast.errors import ForeignPlan
 from plancast.models.decorators import RecordingReasoner
 from plancast.plan.context import PlanContext
-from plancast.plan.record import is_held
+from plancast.plan.record import FOLLOWERS, is_held
 from plancast.plan.staged_events import StagedEvents
 from plancast.plan.status import PAUSED
 from plancast.plan_tree import read_deadline
@@ -49,6 +49,8 @@ class TurnRecord:
     """The plan's deadline before the turn."""
     is_remembered = False
     """True if the plan's trajectory has the event."""
+    begins: PlanContext | None = None
+    """The deferred plan whose goal begins in this turn."""
 
     packed_event: bytes = b""
     """The event in msgpack as it arrived; empty: unknown. Code of the app may change ``event``, not this."""
@@ -234,6 +236,10 @@ class TurnRecord:
         plan._context = self.context
         plan.correlation_id = self.correlation_id
         plan.created_at = self.now
+        if self.begins is not None:
+            begins = self.begins
+            plan.created_at, plan.kept = begins.created_at, begins.kept
+            plan.dependencies = {key: each for key, each in begins.dependencies.items() if key == FOLLOWERS}
         if goal is not None:
             plan.goal_id = plan.goal_id or goal.event_id
             plan.reply_to = plan.reply_to or goal.reply_to

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from plancast.plan.context import PlanContext
-from plancast.plan.record import is_held
+from plancast.plan.record import GOAL, is_held
 from plancast.plan.requests import WAIT
 from plancast.plan.state_moves import enter_assigned
 from plancast.plan.status import PlanStatus
@@ -56,7 +56,7 @@ def find_stall(plan: PlanContext, now: float, patience: float, since: float = 0.
         held = paused and (request.event_type != WAIT or is_held(plan))
         if request.due is not None and not held and now - max(request.due, since) > patience:
             return Stall(StallKind.TIMER, f"the timer of {request.event_type} was due {now - request.due:.0f} s ago")
-    if paused or plan.requests:
+    if paused or plan.requests or GOAL in plan.dependencies:
         return None
     if plan.status is PlanStatus.PENDING:
         return Stall(StallKind.PENDING, "it never began")

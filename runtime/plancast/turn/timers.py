@@ -11,6 +11,7 @@ from plancast.plan.record import is_held
 from plancast.plan.requests import Request
 from plancast.plan.status import RUNNING
 from plancast.state_machine.machine import timeout_event
+from plancast.turn.dependencies import tell_followers
 from plancast.turn.outbox import Outbox
 from plancast.turn.record import TurnRecord
 from plancast.turn.retries import ends_request, explain
@@ -38,6 +39,8 @@ def reconcile_requests(turn: TurnRecord, plan: PlanContext) -> None:
     """Stage the timers and withdrawals that follow from the requests before and after the turn."""
     if plan.status.finished:
         plan.requests.clear()
+        if plan.dependencies:
+            tell_followers(turn, plan)
     resumed = turn.was_paused and (plan.status is RUNNING or (turn.was_held and not is_held(plan)))
     for request_id, request in plan.requests.items():
         if request.due is None and request.timeout is not None:

@@ -8,7 +8,7 @@ from plancast.context import GoalContext, TransitionContext
 from plancast.errors import InvalidApp, InvalidDecision, InvalidStateMachine, TerminalError
 from plancast.plan import early_events, state_moves
 from plancast.plan.context import PlanContext
-from plancast.plan.control_events import CANCEL, DEADLINE, FORK, REJECT
+from plancast.plan.control_events import BEGIN_AFTER, CANCEL, DEADLINE, FORK, REJECT
 from plancast.plan.event_fields import answered_request, error_text, words_of
 from plancast.plan.status import PAUSED, PENDING, RUNNING
 from plancast.plan_tree import TOP, Place, read_place
@@ -32,6 +32,8 @@ from plancast.turn.classification import (
 )
 from plancast.turn.controls import CONTROLS
 from plancast.turn.deliberation import Deliberation, deliberation_of_handler
+from plancast.turn.dependencies import UNKNOWN as UNKNOWN_PLAN
+from plancast.turn.dependencies import answer_follower, defer, goal_of, is_deferred, is_follow, take_deferred
 from plancast.turn.environment import TurnEnvironment, TurnOutcome
 from plancast.turn.fork import ForkData, create_fork, start_fork
 from plancast.turn.record import TurnRecord, check_response
@@ -57,16 +59,20 @@ class Turn(TurnRecord):
         if self.plan is None:
             outcome = await self._without_plan()
         elif reason := self.foreign(self.event):
-            outcome = self.refused(reason)
+            outcome = self.refused(reason) if not is_follow(self.event) else answer_follower(self, UNKNOWN_PLAN)
         elif self.is_goal:
             outcome = self._repeated_goal(self.plan)
         elif self._concerns_listeners(self.plan):
             outcome = await self._offer_apart(self.plan)
         elif self.plan.status.finished:
-            outcome = self.ignored(f"the plan is {self.plan.status}")
+            follows = is_follow(self.event)
+            ended = str(self.plan.status)
+            outcome = answer_follower(self, ended) if follows else self.ignored(f"the plan is {ended}")
         elif self.plan.deadline is not None and self._has_reached(self.plan.deadline):
             await self.plan.fail(deadline_error(self.plan.deadline))
             outcome = COMMIT
+        elif self.plan.dependencies and is_deferred(self.plan):
+            outcome = await self._take_deferred(self.plan)
         elif self.event.topic == PLAN_EVENTS and self.event.type in CONTROLS:
             outcome = await CONTROLS[self.event.type](self, self.plan)
         elif (missing := self.environment.missing_code(self.plan)) is not None:
@@ -165,6 +171,9 @@ class Turn(TurnRecord):
         if goal.deadline is not None and self._has_reached(goal.deadline):
             await (await PlanContext.create_from_goal(goal, {})).fail(deadline_error(goal.deadline))
             return COMMIT
+        if BEGIN_AFTER in self.event.metadata and self.begins is None:
+            await defer(self, goal, self.event.metadata[BEGIN_AFTER])
+            return COMMIT
         handler, machine = planner.goal_handler(goal.event_type), planner.machine(goal.event_type)
         if handler is not None:
             self.keep_event()
@@ -195,6 +204,31 @@ class Turn(TurnRecord):
         """True if the plan has to end now; a cancellation or rejection still says why by itself."""
         due = self.now >= deadline or (self.is_timer and self.event.type == DEADLINE)
         return due and self.event.type not in (CANCEL, REJECT)
+
+    async def _take_deferred(self, plan: PlanContext) -> TurnOutcome:
+        """Take an event of a plan that waits for other plans to end; the last end begins its goal."""
+        outcome = await take_deferred(self, plan)
+        if outcome is None:
+            return await self._begin_deferred(plan)
+        if outcome is not TurnOutcome.UNKNOWN:
+            return outcome
+        if self.event.topic == PLAN_EVENTS and self.event.type in CONTROLS:
+            return await CONTROLS[self.event.type](self, plan)
+        await self._call_listeners()
+        return COMMIT if plan.status.finished else self._keep(plan, self.event)
+
+    async def _begin_deferred(self, plan: PlanContext) -> TurnOutcome:
+        goal, arrived = goal_of(plan), self.event
+        planner = self.environment.goals.get(goal.type)
+        if planner is None:
+            await plan.fail(f"no planner takes the goal {goal.type!r} any more")
+            return COMMIT
+        self.begins, self.plan, self.event = plan, None, goal
+        self.outbox.leave()
+        try:
+            return await self._begin(planner)
+        finally:
+            self.event = arrived
 
     def _read_goal(self) -> GoalContext:
         """Read the event as a goal; events that are sent from now on belong to a plan."""

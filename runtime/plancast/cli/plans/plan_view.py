@@ -125,6 +125,8 @@ def _facts(state: Mapping[str, Any], history: _History, now: float) -> Table:
     made = fields()
     made.add_row("plan", cell(state["plan_id"], "bold"))
     made.add_row("status", status_text(state["status"]))
+    if after := (state.get("dependencies") or {}).get("after"):
+        made.add_row("begins after", cell(", ".join(after)))
     made.add_row("state", cell(state.get("current_state", "")))
     made.add_row("goal", cell(state.get("goal_event", "")))
     made.add_row("data", cell(shorten(state.get("goal_data") or {}, RESULT_WIDTH)))
