@@ -357,7 +357,7 @@ class PlanContext(PlanRecord):
         return self.read_status().finished
 
     def _require_unfinished(self) -> None:
-        if self._finished:
+        if self.read_status().finished:
             raise PlanFinished(f"plan {self.plan_id} is {self.status} and moves no more")
 
     def _target_of_resume(self) -> str | None:

@@ -113,7 +113,8 @@ class PlanRecord(_Open):
     _context: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.read_status()
+        if type(self.status) is not PlanStatus:
+            self.read_status()
         self.correlation_id = self.correlation_id or self.plan_id
         given: Any = self.state_machine
         if isinstance(given, Machine):

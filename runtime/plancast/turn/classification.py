@@ -87,6 +87,17 @@ def classify(plan: PlanRecord, event: Any, *, is_timer: bool = False, free_handl
     return _classify_running(plan, event, request, free_handler)
 
 
+def is_for_listener(plan: PlanRecord, meaning: Meaning) -> bool:
+    """True if an event that a listener was called with concerns nothing else of the plan."""
+    request = meaning.request
+    if request is not None and request.state is not None:
+        return False
+    if meaning.kind in (FAILS, KEPT, UNWANTED):
+        running = plan.status is not PAUSED and not plan.decider
+        return running and meaning.event.type not in plan.machine.event_types
+    return meaning.kind is ANSWERS and bool(plan.state_machine) and not plan.decider
+
+
 def _classify_running(plan: PlanRecord, event: Any, request: Request | None, free_handler: bool) -> Meaning:
     target = target_of(plan, plan.current_state, event)
     if target is not None:

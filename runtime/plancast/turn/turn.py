@@ -29,6 +29,7 @@ from plancast.turn.classification import (
     UNWANTED,
     Meaning,
     classify,
+    is_for_listener,
 )
 from plancast.turn.controls import CONTROLS
 from plancast.turn.deliberation import Deliberation, deliberation_of_handler
@@ -197,7 +198,8 @@ class Turn(TurnRecord):
             if not self.outbox.sent:
                 raise InvalidApp(f"the handler of goal {goal.event_type!r} made no plan and sent nothing")
             plan.status = RUNNING
-        await self._enter_assigned(plan)
+        if handler is not None:
+            await self._enter_assigned(plan)
         return COMMIT
 
     def _has_reached(self, deadline: float) -> bool:
@@ -262,6 +264,9 @@ class Turn(TurnRecord):
         """Offer the event to the listeners, then to what moves the plan."""
         handler = self.environment.transition_handler(plan) if plan._has_handler else None
         meaning = self._classify(plan, self.event, handler)
+        if meaning.kind is MOVES and handler is None and not self.environment.listeners:
+            await self._move(plan, meaning.event, meaning.target)
+            return COMMIT
         if meaning.kind is RETRIES:
             assert meaning.request is not None
             schedule_retry(plan, meaning.request, meaning.event, self.now, self.notes)
@@ -278,7 +283,7 @@ class Turn(TurnRecord):
             await self._enter_assigned(plan, self.event)
             return COMMIT
         meaning = self._classify(plan, self.event, handler)
-        if not _is_for_listener(plan, meaning):
+        if not is_for_listener(plan, meaning):
             await self._carry_out(plan, meaning, handler)
         elif meaning.request is not None:
             plan.requests.pop(self.event.parent_event_id, None)
@@ -292,9 +297,6 @@ class Turn(TurnRecord):
     async def _carry_out(self, plan: PlanContext, meaning: Meaning, handler: Handler | None) -> TurnOutcome:
         """Let the plan's planner, handler or machine do what an event means for it."""
         kind, event, request, target, reason = meaning
-        if kind is MOVES and handler is None:
-            await self._move(plan, event, target)
-            return COMMIT
         if kind is KEPT:
             return self._keep(plan, event)
         if kind is UNWANTED or kind is IGNORED:
@@ -322,6 +324,8 @@ class Turn(TurnRecord):
                 and is_failure(request, event)
             ):
                 await plan.fail(explain(request, event, plan.current_state))
+        elif kind is MOVES:
+            await self._move(plan, event, target)
         else:
             await plan.resume(event.data)
         return COMMIT
@@ -462,14 +466,3 @@ _OFFERED = frozenset((MOVES, RESUMES, ANSWERS))
 
 def _position(plan: PlanContext) -> tuple[Any, ...]:
     return plan.status, plan.current_state, len(plan.moves)
-
-
-def _is_for_listener(plan: PlanContext, meaning: Meaning) -> bool:
-    """True if an event that a listener was called with concerns nothing else of the plan."""
-    request = meaning.request
-    if request is not None and request.state is not None:
-        return False
-    if meaning.kind in (FAILS, KEPT, UNWANTED):
-        running = plan.status is not PAUSED and not plan.decider
-        return running and meaning.event.type not in plan.machine.event_types
-    return meaning.kind is ANSWERS and bool(plan.state_machine) and not plan.decider
