@@ -34,18 +34,20 @@ class History:
     def __init__(self, run: RunContext, window: int, older: int) -> None:
         entries = run.trajectory
         limit = max(window // 2, LEAST)
-        lines = [render_entry(entry, limit) for entry in entries]
+        whole = [to_json(_fields(entry)) for entry in entries]
+        lines = [line if len(line) <= limit else render_entry(entries[i], limit) for i, line in enumerate(whole)]
         summary = min(_SUMMARY, window // 3)
         start = _start([len(line) + 1 for line in lines], window - summary)
         self.seen: dict[str, Any] = {}
         """Data of the last shown event of each type."""
         self._whole: list[TrajectoryEntry] = []
         """Events that are shown unabridged."""
-        head = self._older(entries[:start], run.results, older, summary) if start else []
-        for entry, line in zip(entries[start:], lines[start:], strict=True):
-            if entry.kind == "event":
+        sizes = [len(line) for line in whole[:start]]
+        head = self._older(entries[:start], sizes, run.results, older, summary) if start else []
+        for index in range(start, len(entries)):
+            if (entry := entries[index]).kind == "event":
                 self.seen[entry.type] = entry.data
-                if line == to_json(_fields(entry)):
+                if len(whole[index]) <= limit:
                     self._whole.append(entry)
         self.text = "\n".join([*head, *lines[start:]])
 
@@ -54,16 +56,20 @@ class History:
         return any(_is_trigger(entry, trigger) for entry in self._whole)
 
     def _older(
-        self, entries: Sequence[TrajectoryEntry], results: Mapping[str, Any], room: int, summary: int
+        self,
+        entries: Sequence[TrajectoryEntry],
+        sizes: Sequence[int],
+        results: Mapping[str, Any],
+        room: int,
+        summary: int,
     ) -> list[str]:
         """Counts of the entries, and the last event of each type that is a result."""
-        size = sum(len(to_json(_fields(entry))) for entry in entries)
-        last = {entry.type: entry for entry in entries if entry.kind == "event" and entry.type in results}
-        room = min(room, size // 4)
-        newest = sorted(last.values(), key=entries.index)[-max(room // (2 * LEAST), 1) :] if room > 2 * LEAST else []
-        each = fair_share([len(render_entry(entry, size)) + 1 for entry in newest], room) - 1 if newest else 0
-        self.seen |= {entry.type: entry.data for entry in newest}
-        return [_summary(entries, size, summary), *(render_entry(entry, each) for entry in newest)]
+        room = min(room, sum(sizes) // 4)
+        last = {entry.type: i for i, entry in enumerate(entries) if entry.kind == "event" and entry.type in results}
+        newest = sorted(last.values())[-(room // (2 * LEAST)) :] if room >= 2 * LEAST else []
+        each = fair_share([sizes[index] + 1 for index in newest], room) - 1 if newest else 0
+        self.seen |= {entries[index].type: entries[index].data for index in newest}
+        return [_summary(entries, sum(sizes), summary), *(render_entry(entries[index], each) for index in newest)]
 
 
 def _start(sizes: Sequence[int], room: int) -> int:
