@@ -1,0 +1,1 @@
+"""Quality of planners: tasks that get done although the model is sometimes wrong."""
