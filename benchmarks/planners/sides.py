@@ -15,6 +15,7 @@ from plancast import App, ChoreographyPlanner, PlanCancelled, PlanFailed, Reason
 from plancast.models.reasoner import Reasoner
 from plancast.testing import ModelServer, PlancastTest
 
+OURS: Final = "plancast"
 MODEL: Final = "openai/oracle"
 KEY: Final = "sk-none-needed-here"
 MAX_STEPS: Final = 2 * STEPS
@@ -87,12 +88,12 @@ async def _each(tasks: Sequence[Task], work: Callable[[Task], Awaitable[None]]) 
     await asyncio.gather(*(one(task) for task in tasks))
 
 
-SIDES: Final[dict[str, Side]] = {"naive loop": naive, "ChoreographyPlanner": choreography}
+SIDES: Final[dict[str, Side]] = {"naive": naive, OURS: choreography}
 
 
 async def run(side: str, tasks: Sequence[Task], noise: float, seed: int) -> Oracle:
     """Run all tasks by a side; what came of them is in the oracle's `runs`."""
-    oracle = Oracle(tasks, noise, seed, repairs=side == "ChoreographyPlanner")
+    oracle = Oracle(tasks, noise, seed, repairs=side == OURS)
     async with ModelServer(rule=oracle.answer) as server:
         await SIDES[side](tasks, oracle, server.url)
         if server.errors:
