@@ -231,10 +231,11 @@ def _load() -> Any:
 def _quieten() -> None:
     """Silence litellm's loggers, which write to stderr, unless ``LITELLM_LOG`` is set.
 
-    The OpenAI client's log of requests, which holds credentials, is always dropped. So is the warning about the
-    coroutine that never starts when a call is cancelled while litellm prepares it in a thread.
+    The OpenAI client's log of requests, which holds credentials, is always dropped. So are the warnings about litellm's
+    types, and about the coroutine that never starts when a call is cancelled while litellm prepares it in a thread.
     """
     warnings.filterwarnings("ignore", r"coroutine '\w+\.a(sync_)?completion\w*' was never awaited", RuntimeWarning)
+    warnings.filterwarnings("ignore", r"Item '\w+' on TypedDict class '\w+' is using the `ReadOnly`", UserWarning)
     logging.getLogger("openai._base_client").addFilter(_drop_requests)
     if os.environ.get("LITELLM_LOG"):
         return
