@@ -15,6 +15,8 @@ from plancast.tasks.registry import TaskRegistry
 
 WAITING_FOR, WAIT_TIMEOUT = "_waiting_for", "_wait_timeout"
 """Names in the results: the event that a planner's WAIT waits for, and its timeout in seconds."""
+OWN_RESULTS = frozenset({WAITING_FOR, WAIT_TIMEOUT, "final", "injected", "user_input"})
+"""Keys of a plan's results that are no states and no events."""
 
 
 HOLD, HELD_WAIT = "pause", "pause_of_wait"

@@ -18,6 +18,7 @@ from plancast.decisions.decision import PlannerDecision, with_run_fields
 from plancast.json_values.limits import freeze, shown
 from plancast.json_values.schema_rules import Budget
 from plancast.json_values.schemas import faults_at
+from plancast.plan.record import OWN_RESULTS
 from plancast.planners.contract import RunContext
 from plancast.state_machine.machine import failed_event
 from plancast_bus.errors import InvalidSubject
@@ -162,6 +163,8 @@ def _misnamed(event_type: str, where: str) -> Iterator[str]:
 def _reserved(event_type: str, where: str) -> Iterator[str]:
     if event_type.startswith(RESERVED_PREFIX):
         yield f"{where}: got {event_type!r}, allowed: events that do not begin with {RESERVED_PREFIX!r}: it is reserved"
+    if event_type in OWN_RESULTS:
+        yield f"{where}: got {event_type!r}, allowed: other names: it is a result of the plan itself"
 
 
 def _definition(run: RunContext, event_type: str) -> EventDefinition | None:

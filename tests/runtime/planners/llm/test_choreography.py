@@ -160,6 +160,13 @@ BAD = [
         answer("publish", event_type="web.search", data={"query": "x"}, response_event="plan.failed"),
         "next_action.response_event: got 'plan.failed'",
     ),
+    *[
+        (
+            answer("publish", event_type="web.search", data={"query": "x"}, response_event=name),
+            f"next_action.response_event: got '{name}', allowed: other names: it is a result of the plan itself",
+        )
+        for name in ("user_input", "_waiting_for", "final")
+    ],
     (
         answer("publish", event_type="web.search", data={"query": "x"}, response_event="web search"),
         "next_action.response_event: got 'web search', allowed: dot separated tokens",
