@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from plancast.errors import InterpolationError
@@ -37,6 +38,8 @@ _PLACEHOLDER = re.compile(rf"\{{\{{\s*+({_PATH})\s*+\}}\}}|\{{({_PATH})\}}")
 _SUSPECT = re.compile(
     rf"\{{\{{\s*+[^\W\d][^{{}}]*+\}}\}}|\{{\s*+(?:{'|'.join(sorted(ROOTS))})(?![A-Za-z0-9_])[^{{}}]*+\}}"
 )
+
+_MAX_SUSPECTS: Final = 20
 
 _Scope = Mapping[str, Any]
 _Render = Callable[[_Scope], Any]
@@ -157,7 +160,9 @@ def _compile_text(text: str, where: str, depth: int, found: _Found) -> tuple[boo
     if "{" not in text:
         return True, text
     matches = list(_PLACEHOLDER.finditer(text))
-    found.suspects += [f"{where}: {each[:80]!r}" for each in _SUSPECT.findall(_PLACEHOLDER.sub("\0", text))]
+    if len(found.suspects) < _MAX_SUSPECTS:
+        suspects = _SUSPECT.finditer(_PLACEHOLDER.sub("\0", text))
+        found.suspects += [f"{where}: {each[0][:80]!r}" for each in islice(suspects, _MAX_SUSPECTS)]
     if not matches:
         return True, text
     pieces: list[str | _Render] = []

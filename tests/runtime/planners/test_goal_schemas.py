@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import re
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,7 @@ from plancast import (
     Planner,
     PlannerDecision,
 )
+from plancast.cli.errors import describe
 from plancast.testing import ModelServer, PlancastTest
 from plancast_bus.errors import InvalidSubject
 
@@ -175,6 +177,12 @@ async def test_schemas_of_the_registry_are_not_trusted(monkeypatch: pytest.Monke
         fields = {"goals": [GOAL], "schemas": {GOAL: {"$ref": "https://example.com/schema"}}}
         await env.bus.registry.put("app", "forged", fields)
         await (await env.submit(GOAL, {"amount": "much"})).result(timeout=PATIENCE)
+
+
+def test_the_error_is_wrong_usage_of_the_command_line_and_crosses_process_borders() -> None:
+    error = pickle.loads(pickle.dumps(InvalidGoal(GOAL, [FAULT])))
+    assert (error.event_type, error.faults, isinstance(error, ValueError)) == (GOAL, [FAULT], True)
+    assert describe(error)[::2] == (f"the data of goal 'order.goal' break its schema: {FAULT}", 2)
 
 
 @pytest.mark.parametrize("schema", [{"type": "thing"}, 7, {"$ref": "https://example.com/schema"}])

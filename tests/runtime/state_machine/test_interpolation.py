@@ -191,6 +191,10 @@ def test_other_braces_are_no_suspects(text: str) -> None:
     assert compile_template({"a": text}).suspects == ()
 
 
+def test_suspects_are_bounded() -> None:
+    assert len(compile_template({"a": "{ plan_id } " * 1000, "b": ["{ plan_id }"] * 1000}).suspects) == 20
+
+
 def test_unknown_roots_are_reported() -> None:
     template = compile_template({"a": "{foo.bar} {goal_data.x}", "b": ["{{foo}}", "{env.HOME}"]})
     assert {each.root for each in template.placeholders} - ROOTS == {"env", "foo"}
