@@ -18,7 +18,11 @@ ROOT, DEPTH = "tree_root", "tree_depth"
 """Keys in the metadata of a goal that a plan has sent."""
 DEADLINE: Final = "plan_deadline"
 """Key in the metadata of a goal: the deadline of its plan, seconds since the epoch, UTC."""
-METADATA: Final = frozenset({ROOT, DEPTH, DEADLINE})
+SHARE: Final = "tree_share"
+"""Key in the metadata of a goal: what its plan may spend of its parent's budget, by name."""
+SPENT: Final = "tree_spent"
+"""Key in the metadata of a child plan's final response: what it has spent with all plans below it, by name."""
+METADATA: Final = frozenset({ROOT, DEPTH, DEADLINE, SHARE, SPENT})
 KEPT_SECONDS: Final = 30 * 86_400.0
 """Seconds, beyond the retention of plans, after which the count of a tree that no plan joins is dropped."""
 _LONGEST: Final = 400

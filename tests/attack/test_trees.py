@@ -119,7 +119,7 @@ async def test_a_model_that_delegates_to_itself_stops_at_depth_8(nats_server: Na
 
     async with ModelServer([], rule=rule) as server:
         model = {"reasoning_model": "openai/test-model", "api_key": "k" * 20, "api_base": server.url}
-        advisor = ChoreographyPlanner("advisor", goals=[GOAL], max_actions=3, offers_own_goals=True, **model)
+        advisor = ChoreographyPlanner("advisor", goals=[GOAL], max_actions=40, offers_own_goals=True, **model)
         async with OnNats(nats_server, App("app", planners=[advisor]), hosts=2) as env:
             handle = await env.client.submit(GOAL)
             await handle.result(timeout=PATIENCE)
@@ -134,7 +134,7 @@ async def test_a_model_that_does_nothing_else_stops_at_the_size_of_the_tree(nats
     delegate = {"action": "delegate", "target_planner": "advisor", "goal_event": GOAL, "goal_data": {}}
     async with ModelServer([], rule=lambda request: {"next_action": delegate, "reasoning": "not me"}) as server:
         model = {"reasoning_model": "openai/test-model", "api_key": "k" * 20, "api_base": server.url}
-        limits = {"max_actions": 3, "max_repairs": 0, "offers_own_goals": True}
+        limits = {"max_actions": 100, "max_repairs": 0, "offers_own_goals": True}
         advisor = ChoreographyPlanner("advisor", goals=[GOAL], **limits, **model)
         bounds = {"max_tree": 12, "max_depth": 4}
         async with OnNats(nats_server, App("app", planners=[advisor]), hosts=2, plans=bounds) as env:

@@ -48,7 +48,8 @@ class Activation:
 
     __slots__ = (
         "_has_sent", "_machine_hash", "_machine_put_at", "_remembered", "_sealed", "_tail", "_tail_bytes",
-        "conflicts", "correlation_id", "host", "laps", "loaded", "plan", "processed", "revision", "version",
+        "conflicts", "correlation_id", "host", "laps", "loaded", "plan", "processed", "revision",
+        "unsettled", "version",
     )  # fmt: skip
 
     def __init__(self, host: HostServices, correlation_id: str) -> None:
@@ -58,6 +59,8 @@ class Activation:
         """Commits in a row that were refused, or failed in an unknown way."""
         self.laps: Laps | None = None
         """Measures the current turn if it is sampled."""
+        self.unsettled: dict[str, dict[str, float]] = {}
+        """What abandoned turns have used of models, until a turn is committed that counts it."""
         self.unload()
 
     def unload(self) -> None:
@@ -104,7 +107,14 @@ class Activation:
         turn = Turn(self.host.environment, self.correlation_id, event, self.plan, self.revision + 1, now, is_timer)
         if inbound.trace:
             turn.belongs_to(inbound.trace)
+        if self.unsettled:
+            turn.unsettled = dict(self.unsettled)
         return turn
+
+    def abandon(self, turn: Turn) -> None:
+        """Keep what a turn that leaves no trace has used of models, for the next one to count."""
+        if turn.used:
+            self.unsettled |= turn.used
 
     def scope(self) -> AbstractContextManager[None]:
         """The context in which a turn's handlers run."""
@@ -275,6 +285,8 @@ class Activation:
             host.plans_ended[status] += 1
         if turn.is_unwanted:
             host.events_unwanted += 1
+        if self.unsettled:
+            self.unsettled = {}
         if turn.decisions:
             host.note_decisions(turn.decisions)
         if move_logger.isEnabledFor(logging.INFO):

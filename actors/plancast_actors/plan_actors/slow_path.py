@@ -181,7 +181,11 @@ class SlowTurn:
     async def _run(self, turn: Turn) -> tuple[Turn, TurnOutcome] | Outcome:
         """Run a turn; returns the turn to go on with (another one, if it failed), or the outcome of a retry."""
         try:
-            return turn, await self._run_turn(turn)
+            try:
+                return turn, await self._run_turn(turn)
+            except BaseException:
+                self._state.abandon(turn)
+                raise
         except Interrupted as interrupted:
             if turn.goal is None or self._state.revision:  # a plan that has waited for others exists
                 raise
@@ -213,10 +217,12 @@ class SlowTurn:
             # Events may have come while a handler ran. Looked for once: endless events must not hold up a timer.
             backlog = self._backlog if self._host.has_handlers and not self._backlog_was_read else None
             if backlog is not None and await state.patiently(backlog.has_more):
+                state.abandon(turn)
                 state.unload()
                 return None
             await state.commit(turn, self._digest)
         except CommitConflict:  # another host has committed a turn of this plan
+            state.abandon(turn)
             state.conflicts += 1
             self._host.commits_refused += 1
             state.unload()
@@ -224,6 +230,7 @@ class SlowTurn:
             await state.patiently(state.load)
             return None
         except (PayloadTooLarge, InvalidEnvelope, UnstorablePlan) as error:
+            state.abandon(turn)
             turn, _ = await self._failed(error)
             await state.commit(turn, self._digest)
         state.conflicts = 0

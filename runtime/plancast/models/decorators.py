@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -17,14 +18,20 @@ class MeteredReasoner:
         reasoner: None calls models in this process.
         spent: Calls, tokens and cost (US dollars) so far; changed in place.
         exhausted: Returns why no further call may be made; None while one may.
+        used: Collects what each request has used, by its idempotency key.
     """
 
     def __init__(
-        self, reasoner: ReasonerPort | None, spent: dict[str, float], exhausted: Callable[[], str | None]
+        self,
+        reasoner: ReasonerPort | None,
+        spent: dict[str, float],
+        exhausted: Callable[[], str | None],
+        used: dict[str, dict[str, float]] | None = None,
     ) -> None:
         self._reasoner = reasoner or in_process_reasoner()
         self._spent = spent
         self._exhausted = exhausted
+        self._used = used if used is not None else {}
         self.calls: list[dict[str, Any]] = []
         """An account of each call, JSON-able."""
 
@@ -36,9 +43,12 @@ class MeteredReasoner:
         """
         if (why := self._exhausted()) is not None:
             raise BudgetExhausted(why)
-        reply = await self._reasoner.complete(request)
-        for name, amount in (("calls", 1), ("tokens", reply.usage.total_tokens), ("cost", reply.usage.cost or 0.0)):
-            self._spent[name] = self._spent.get(name, 0) + amount
+        try:
+            reply = await self._reasoner.complete(request)
+        except asyncio.CancelledError:  # the model may have been called
+            self._count(request, sum(len(str(each.get("content", ""))) for each in request.messages) // 4, 0.0)
+            raise
+        self._count(request, reply.usage.total_tokens, reply.usage.cost or 0.0)
         self.calls.append(
             {
                 "model": reply.model,
@@ -52,6 +62,12 @@ class MeteredReasoner:
             }
         )
         return reply
+
+    def _count(self, request: ReasonRequest, tokens: int, cost: float) -> None:
+        used = self._used.setdefault(request.idempotency_key or f"#{len(self._used)}", {})
+        for name, amount in (("calls", 1), ("tokens", tokens), ("cost", cost)):
+            for account in (self._spent, used):
+                account[name] = account.get(name, 0) + amount
 
 
 class RecordingReasoner:

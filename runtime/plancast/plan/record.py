@@ -87,7 +87,12 @@ class PlanRecord(_Open):
     created_at: float = 0.0
     """Seconds since the epoch, UTC."""
     spent: dict[str, float] = field(default_factory=dict)
-    """Spend of the decisions so far: ``actions``, ``tokens``, ``cost`` (US dollars), ``calls``; ``steps`` of a tree."""
+    """Spend of the decisions so far, with those of child plans that have ended: ``actions``, ``tokens``, ``cost`` (US
+    dollars), ``calls``; and ``steps`` of a decision tree."""
+    allowance: dict[str, float] = field(default_factory=dict)
+    """What the parent has lent of its budget: ``actions``, ``tokens``, ``cost``; what has no limit is left out."""
+    lent: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Shares lent to child plans that have not ended, by the id of their goals."""
     trajectory: list[dict[str, Any]] = field(default_factory=list)
     """The newest events and decisions of a plan that a planner decides, oldest first."""
     earlier: dict[str, int] = field(default_factory=dict)

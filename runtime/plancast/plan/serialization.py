@@ -117,7 +117,8 @@ def _is_unusual(plan: PlanRecord) -> bool:
         or plan.reply_to is not None
         or bool(
             plan.decider or plan.kept or plan.aliases or plan.unmoved or plan.control or plan.awaiting
-            or plan.spent or plan.trajectory or plan.earlier or plan.unwanted or plan.dependencies
+            or plan.spent or plan.trajectory or plan.earlier or plan.unwanted or plan.dependencies or plan.allowance
+            or plan.lent
         )
     )  # fmt: skip
 

@@ -129,6 +129,7 @@ async def rerun(
             bool(entry.get("timer")),
         )  # fmt: skip
         made.script = script
+        made.unsettled = {"recorded": entry["carried"]} if entry.get("carried") else {}
         begins = plan is None or is_deferred(plan)
         made.begins_with = machine if begins and event.type != FORK else None
         return made

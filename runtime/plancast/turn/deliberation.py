@@ -20,7 +20,8 @@ from plancast.models.port import ReasonerPort
 from plancast.plan.context import PlanContext
 from plancast.plan.record import tasks_of
 from plancast.planners.contract import RunBudget, RunContext, RunControl, TrajectoryEntry
-from plancast.planners.run_context import budget_of, build_run, trigger_of
+from plancast.planners.run_context import build_run, trigger_of
+from plancast.turn.account import limits_of, read_share, spent_by
 from plancast.turn.record import TurnRecord
 from plancast.turn.trajectory import add_decision, add_event, read_entry
 from plancast_bus.errors import BusUnavailable
@@ -41,7 +42,7 @@ class Deliberation:
     def __init__(self, record: TurnRecord, plan: PlanContext, planner: Any) -> None:
         self._record = record
         self._plan = plan
-        self._planner = planner
+        self._planner = record.planner = planner
 
     async def decide(
         self,
@@ -117,14 +118,17 @@ class Deliberation:
         )
 
     def budget(self) -> RunBudget:
-        """The planner's limits, and what the plan has spent."""
-        planner = self._planner
-        return budget_of(
-            self._plan,
-            deadline=self._plan.deadline,
-            max_actions=getattr(planner, "max_actions", None),
-            max_tokens=getattr(planner, "token_budget", None),
-            max_cost=getattr(planner, "cost_budget", None),
+        """The limits of the planner and of the plan's share, and what the plan has spent or lent to its children."""
+        plan, limits = self._plan, limits_of(self._plan, self._planner)
+        actions, tokens = limits.get("actions"), limits.get("tokens")
+        return RunBudget(
+            deadline=plan.deadline,  # type: ignore[arg-type]
+            max_actions=None if actions is None else int(actions),
+            actions=int(spent_by(plan, "actions")),
+            max_tokens=None if tokens is None else int(tokens),
+            tokens=int(spent_by(plan, "tokens")),
+            max_cost=limits.get("cost"),
+            cost=float(spent_by(plan, "cost")),
         )
 
     async def ask(
@@ -143,7 +147,10 @@ class Deliberation:
         Raises:
             BudgetExhausted: the plan's budget is exhausted, and the decision does not complete it.
         """
-        metered = MeteredReasoner(reasoner, self._plan.spent, lambda: self.budget().no_call_reason(run.now))
+        record = self._record
+        record.used = record.used if record.used is not None else {}
+        exhausted = lambda: self.budget().no_call_reason(run.now)  # noqa: E731
+        metered = MeteredReasoner(reasoner, self._plan.spent, exhausted, record.used)
         begun = time.perf_counter()
         try:
             decision = check_decision(await ask(metered))
@@ -189,5 +196,6 @@ async def deliberation_of_handler(
             machine = record.environment.goals[record.goal.event_type].machine(record.goal.event_type)
             record.draft = await PlanContext.create_from_goal(replace(record.goal, _context=None), machine or {})
             record.draft.deadline = record.deadline
+            record.draft.allowance = read_share(record.event.metadata)
         own = record.draft
     return kind(record, own, planner) if own is not None and (plan is None or plan is own) else None

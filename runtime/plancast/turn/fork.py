@@ -202,8 +202,8 @@ def _readdressed(event: dict[str, Any], ids: Mapping[str, str], correlation_id: 
 
 
 _OWN: Final = frozenset(
-    ("aliases", "created_at", "deadline", "dependencies", "depth", "goal_id", "machine", "notify", "parent_plan_id",
-     "reply_to", "root", "state_machine", "trace_id")
+    ("aliases", "allowance", "created_at", "deadline", "dependencies", "depth", "goal_id", "lent", "machine", "notify",
+     "parent_plan_id", "reply_to", "root", "state_machine", "trace_id")
 )  # fmt: skip
 """Fields of the forked plan that the fork does not take over."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from plancast import plan_tree
@@ -10,7 +11,7 @@ from plancast.plan.context import PlanContext
 from plancast.plan.requests import Request, effect_id
 from plancast.turn.environment import TurnEnvironment
 from plancast_bus.errors import PayloadTooLarge
-from plancast_bus.events.codec import pack
+from plancast_bus.events.codec import load, pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, WireEvent, utc_text
 from plancast_bus.ports.effects import Effect, NoteAlias, Publish, Respond, Share
 from plancast_bus.ports.sessions import session_name
@@ -24,7 +25,7 @@ class Outbox:
 
     __slots__ = (
         "_before_plan", "_correlation_id", "_environment", "_event", "_index", "_response", "_revision", "_time",
-        "begun", "effects", "plan", "sent", "trace", "trace_id",
+        "begun", "effects", "goals", "plan", "sent", "trace", "trace_id",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +56,8 @@ class Outbox:
         self.effects: list[Effect] = []
         self.sent: list[list[str]] = []
         """Type and id of every staged event."""
+        self.goals: tuple[int, ...] = ()
+        """Indexes of the effects that are goals of child plans."""
 
     def begin(self, plan: PlanContext) -> None:
         """Make this plan the sender; requests that were sent before become its own."""
@@ -81,7 +84,8 @@ class Outbox:
         event = self._inherited()
         event.update(fields)
         topic, correlation_id, event_type = str(event["topic"]), event["correlation_id"], event["type"]
-        if topic == REQUESTS and event_type in self._environment.goals:
+        is_child = topic == REQUESTS and event_type in self._environment.goals
+        if is_child:
             event["metadata"] = self._placed(event.get("metadata"))
         event["topic"], event["id"], event["time"] = topic, event_id, self._time
         payload, content_type = self._environment.encode(WireEvent(event))
@@ -109,6 +113,8 @@ class Outbox:
             tenant = tenant_token(event.get("tenant_id")) if event_type in self._environment.goals else ""
             self.effects.append(Publish(subject, payload, message_id, content_type, tenant, self.trace))
         self.sent.append([event_type, event_id])
+        if is_child and self.begun:
+            self.goals = (*self.goals, len(self.effects) - 1)
         return event_id
 
     def request(self, fields: dict[str, Any]) -> str:
@@ -144,9 +150,9 @@ class Outbox:
         return self.send(fields, final=plan.parent_plan_id is None)
 
     @property
-    def has_responded(self) -> bool:
-        """True if the plan's final response is staged."""
-        return self._response is not None
+    def response(self) -> int | None:
+        """Index of the plan's final response among the effects; None: none is staged."""
+        return self._response[0] if self._response is not None else None
 
     def replace_response(self, data: Any) -> bool:
         """Replace the data of the final response, which keeps its id and its place; False when none is staged."""
@@ -205,6 +211,21 @@ class Outbox:
         del self.effects[effects:], self.sent[sent:]
         if self._response is not None and self._response[0] >= effects:
             self._response = None
+        self.goals = tuple(index for index in self.goals if index < effects)
+
+    def event(self, index: int) -> dict[str, Any]:
+        """The staged event of an effect, in wire form."""
+        effect = self.effects[index]
+        assert isinstance(effect, (Publish, Respond))
+        event: dict[str, Any] = load(effect.payload, effect.content_type)
+        return event
+
+    def add_metadata(self, index: int, metadata: Mapping[str, Any]) -> None:
+        """Add metadata to a staged event."""
+        event, effect = self.event(index), self.effects[index]
+        assert isinstance(effect, (Publish, Respond))
+        event["metadata"] = {**(event.get("metadata") or {}), **metadata}
+        effect.payload, effect.content_type = self._environment.encode(WireEvent(event))
 
     def next_id(self) -> str:
         """Allocate the id of the next event."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from plancast.context import GoalContext, PlatformContext
@@ -13,6 +15,7 @@ from plancast.plan.record import FOLLOWERS, is_held
 from plancast.plan.staged_events import StagedEvents
 from plancast.plan.status import PAUSED
 from plancast.plan_tree import read_deadline
+from plancast.turn.account import read_share
 from plancast.turn.environment import TurnEnvironment, TurnOutcome
 from plancast.turn.outbox import Outbox
 from plancast_bus.events.codec import pack
@@ -43,6 +46,14 @@ class TurnRecord:
 
     draft: PlanContext | None = None
     """Collects what decisions have spent in a goal's turn before its handler creates the plan."""
+    used: dict[str, dict[str, float]] | None = None
+    """What models were used for in this turn, by the idempotency keys of the requests."""
+    unsettled: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    """The same of turns that left no trace: they failed, or were interrupted or repeated."""
+    carried: dict[str, float] | None = None
+    """What of it was added to the plan's spend."""
+    planner: Any = None
+    """The planner that has decided in this turn, for a plan of its own or for a handler."""
     decided: tuple[PlannerDecision, ...] = ()
     """Decisions that are among ``decisions``."""
     deadline_before: float | None = None
@@ -253,6 +264,7 @@ class TurnRecord:
             plan.tenant_id, plan.user_id = goal.tenant_id, goal.user_id
             plan.session_id = plan.session_id or goal.session_id
             planner = self.environment.goals[goal.event_type]
+            plan.allowance = read_share(self.event.metadata)
             if not plan.state_machine or goal.deadline is not None or planner.deadline is not None:
                 plan.deadline = self._deadline_of(goal.deadline)
             plan._has_handler = planner.transition_handler is not None

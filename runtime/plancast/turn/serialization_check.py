@@ -24,7 +24,10 @@ _TYPES: Final = (
         (str, type(None)), "a string or None",
         ("parent_plan_id", "session_id", "goal_id", "response_topic", "trace_id", "reply_to", "notify"),
     ),
-    (dict, "an object", ("goal_data", "results", "spent", "earlier", "control", "dependencies")),
+    (
+        dict, "an object",
+        ("goal_data", "results", "spent", "allowance", "lent", "earlier", "control", "dependencies"),
+    ),
     (list, "a list", ("trajectory", "aliases", "kept")),
     ((int, float), "a number", ("created_at", "depth")),
     ((int, float, type(None)), "a number or None", ("deadline",)),

@@ -52,6 +52,8 @@ def _turn(turn: TurnRecord, plan: PlanRecord) -> dict[str, Any]:
         entry["decisions"] = turn.decisions
     if turn.exchange:
         entry["exchange"] = turn.exchange
+    if turn.carried:
+        entry["carried"] = turn.carried
     if turn.is_timer:
         entry["timer"] = True
     if turn.notes:

@@ -11,6 +11,7 @@ from plancast.plan.record import is_held
 from plancast.plan.requests import Request
 from plancast.plan.status import RUNNING
 from plancast.state_machine.machine import timeout_event
+from plancast.turn.account import carry, settle
 from plancast.turn.dependencies import tell_followers
 from plancast.turn.outbox import Outbox
 from plancast.turn.record import TurnRecord
@@ -36,7 +37,7 @@ async def fail_on_early_answers(plan: PlanContext) -> None:
 
 
 def reconcile_requests(turn: TurnRecord, plan: PlanContext) -> None:
-    """Stage the timers and withdrawals that follow from the requests before and after the turn."""
+    """Stage the timers and withdrawals that follow from the requests before and after the turn, and lend shares."""
     if plan.status.finished:
         plan.requests.clear()
         if plan.dependencies:
@@ -62,6 +63,10 @@ def reconcile_requests(turn: TurnRecord, plan: PlanContext) -> None:
             turn.effects.append(CancelTimer(plan.correlation_id, _timer_of(request_id)))
         if request_id != turn.event.parent_event_id or turn.is_timer:
             _withdraw(turn.outbox, plan, request_id, child, sequence)
+    if turn.unsettled:
+        turn.carried = carry(plan, turn.unsettled, turn.used or ())
+    if turn.outbox.goals or plan.allowance:
+        settle(turn.environment, turn.outbox, plan, turn.planner)
     if plan.deadline is not None:
         _reconcile_deadline(turn, plan)
     _drop_aliases(turn, plan)

@@ -15,6 +15,7 @@ from plancast.plan_tree import TOP, Place, read_place
 from plancast.planners.contract import version_of
 from plancast.planners.planner import Handler, Planner, call_handler, wants_four
 from plancast.state_machine.machine import validate_state_machine
+from plancast.turn.account import take_back
 from plancast.turn.autonomous import AutonomousTurn, autonomous_turn
 from plancast.turn.classification import (
     ANSWERS,
@@ -57,6 +58,8 @@ class Turn(TurnRecord):
 
     async def run(self) -> TurnOutcome:
         """Handle the event."""
+        plan = self.plan
+        returned = plan is not None and bool(plan.lent) and self._takes_back(plan)
         if self.plan is None:
             outcome = await self._without_plan()
         elif reason := self.foreign(self.event):
@@ -81,6 +84,9 @@ class Turn(TurnRecord):
             outcome = COMMIT
         else:
             outcome = await self._offer(self.plan)
+        if returned and outcome is TurnOutcome.IGNORE:
+            self.notes.append(f"{self.reason}; what it has not spent is taken back")
+            outcome = COMMIT
         if outcome is COMMIT:
             assert self.plan is not None
             if self.plan.kept and not self.plan.decider:
@@ -96,6 +102,7 @@ class Turn(TurnRecord):
         """Cancel the plan before it begins: a cancellation has interrupted the goal's handler. Replaces :meth:`run`."""
         self.plan = await PlanContext.create_from_goal(self._read_goal(), {})
         await self.plan.cancel(reason)
+        reconcile_requests(self, self.plan)
         return COMMIT
 
     async def fail(self, error: BaseException) -> TurnOutcome:
@@ -201,6 +208,10 @@ class Turn(TurnRecord):
         if handler is not None:
             await self._enter_assigned(plan)
         return COMMIT
+
+    def _takes_back(self, plan: PlanContext) -> bool:
+        """Take back the share of a child plan that has ended."""
+        return not plan.status.finished and not self.foreign(self.event) and take_back(plan, self.event)
 
     def _has_reached(self, deadline: float) -> bool:
         """True if the plan has to end now; a cancellation or rejection still says why by itself."""
@@ -453,7 +464,7 @@ class Turn(TurnRecord):
             await state_moves.enter_assigned(plan, event)
         elif is_assigned and status is not PENDING:
             state_moves.stay_in_assigned(plan, event)
-        if status.finished and not self.outbox.has_responded:
+        if status.finished and self.outbox.response is None:
             await state_moves.finish(plan, status)
 
     def _mark(self, plan: PlanContext) -> tuple[Any, ...]:

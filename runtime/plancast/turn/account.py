@@ -1,0 +1,127 @@
+"""Account of a plan in its tree: shares of its budget that it lends to child plans, and what they return.
+
+A plan whose budget has a limit writes a share of what is left into each goal that it sends, and counts it as spent. The
+child adds what it has spent, with all plans below it, to its final response, and the parent takes the share back in the
+turn of that response: once, as it is entered in the parent's own checkpoint. So the plans of a tree never spend more
+than their root may, over all hosts, without a counter that they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from math import floor
+from typing import Any, Final, TypeGuard
+
+from plancast.plan.context import PlanContext
+from plancast.plan.event_fields import answered_request
+from plancast.plan.record import PlanRecord
+from plancast.plan.requests import WAIT
+from plancast.plan.status import PAUSED
+from plancast.plan_tree import SHARE, SPENT
+from plancast.turn.environment import TurnEnvironment
+from plancast.turn.outbox import Outbox
+
+LIMITS: Final = {"actions": "max_actions", "tokens": "token_budget", "cost": "cost_budget"}
+"""Attributes of planners that limit what a plan spends, by the name of the spend."""
+COUNTED: Final = (*LIMITS, "calls")
+ALONE: Final = 7 / 8
+"""Part of what is left that a plan lends when it waits for nothing else. It keeps the rest: people may resume it."""
+BESIDE: Final = 1 / 2
+"""Part of what is left that a plan lends when it goes on meanwhile."""
+_MOST: Final = 1e15
+
+
+def limits_of(plan: PlanRecord, *planners: Any) -> dict[str, float]:
+    """The limits of a plan: the lowest of its planners' and of the share that its parent has lent."""
+    found: dict[str, float] = {}
+    for name, attribute in LIMITS.items():
+        given = [getattr(planner, attribute, None) for planner in planners]
+        limits = [each for each in (*given, plan.allowance.get(name)) if each is not None]
+        if limits:
+            found[name] = min(limits)
+    return found
+
+
+def spent_by(plan: PlanRecord, name: str) -> float:
+    """What a plan has spent, or has lent to children that have not ended."""
+    return plan.spent.get(name, 0) + sum(share.get(name, 0) for share in plan.lent.values())
+
+
+def take_back(plan: PlanRecord, event: Any) -> bool:
+    """Take back the share of a child plan with its final response; False when the event is no such response."""
+    request_id = answered_request(event) if plan.lent else None
+    metadata = getattr(event, "metadata", None)
+    spent = metadata.get(SPENT) if isinstance(metadata, Mapping) else None
+    if request_id not in plan.lent or not isinstance(spent, Mapping):
+        return False
+    del plan.lent[request_id]
+    for name in COUNTED:
+        if _is_amount(amount := spent.get(name)):
+            plan.spent[name] = plan.spent.get(name, 0) + amount
+    return True
+
+
+def settle(environment: TurnEnvironment, outbox: Outbox, plan: PlanContext, planner: Any) -> None:
+    """Write shares into the goals that a turn has sent, and into a final response what the plan has spent.
+
+    Args:
+        environment: Of the turn.
+        outbox: Of the turn.
+        plan: The plan after the turn.
+        planner: The planner that has decided in this turn, if any.
+    """
+    limits = limits_of(plan, planner, environment.decider_of(plan), environment.planner_of(plan))
+    if outbox.goals and limits:
+        _lend(outbox, plan, limits)
+    if outbox.response is not None and plan.allowance:
+        outbox.add_metadata(outbox.response, {SPENT: {name: spent_by(plan, name) for name in COUNTED}})
+
+
+def _lend(outbox: Outbox, plan: PlanRecord, limits: Mapping[str, float]) -> None:
+    goals = {index: outbox.event(index) for index in outbox.goals}
+    sent = {goal["id"] for goal in goals.values()}
+    others = any(key not in sent and each.event_type != WAIT for key, each in plan.requests.items())
+    alone = not others and sent.issubset(plan.requests) and plan.status is not PAUSED
+    before = {name: _left(plan, name, limit) for name, limit in limits.items()}
+    for index, goal in goals.items():
+        wanted = (goal.get("metadata") or {}).get("share")
+        part = wanted if _is_amount(wanted) and 0 < wanted <= 1 else (ALONE if alone else BESIDE) / len(goals)
+        share: dict[str, float] = {}
+        for name, limit in limits.items():
+            amount, left = part * before[name], _left(plan, name, limit)
+            share[name] = min(amount, left) if name == "cost" else min(max(floor(amount), 1), floor(left))
+        plan.lent[goal["id"]] = share
+        outbox.add_metadata(index, {SHARE: share})
+
+
+def _left(plan: PlanRecord, name: str, limit: float) -> float:
+    return max(limit - spent_by(plan, name), 0)
+
+
+def carry(plan: PlanRecord, unsettled: Mapping[str, Mapping[str, float]], used: Container[str]) -> dict[str, float]:
+    """Add what turns without a trace have used to a plan's spend; returns the sums.
+
+    Args:
+        plan: The plan.
+        unsettled: By the idempotency keys of the requests.
+        used: Keys of requests that this turn has repeated, and counted itself.
+    """
+    sums: dict[str, float] = {}
+    for key, amounts in unsettled.items():
+        for name, amount in () if key in used else amounts.items():
+            sums[name] = sums.get(name, 0) + amount
+    for name, amount in sums.items():
+        plan.spent[name] = plan.spent.get(name, 0) + amount
+    return sums
+
+
+def read_share(metadata: Mapping[str, Any] | None) -> dict[str, float]:
+    """Read the share of a goal's plan from the goal's metadata; empty when it has none."""
+    share = metadata.get(SHARE) if metadata else None
+    if not isinstance(share, Mapping):
+        return {}
+    return {name: share[name] for name in LIMITS if _is_amount(share.get(name))}
+
+
+def _is_amount(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _MOST

@@ -1,0 +1,291 @@
+"""One budget for a tree of plans: children spend what their parent lends them, and return the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from plancast import (
+    App,
+    CompleteAction,
+    DelegateAction,
+    EventEnvelope,
+    ParallelAction,
+    PlanContext,
+    PlanHandle,
+    Planner,
+    PlannerDecision,
+    PublishAction,
+    RunContext,
+    Settings,
+    StateAction,
+    StateConfig,
+    StateTransition,
+    Worker,
+)
+from plancast.models.port import CURRENT_REASONER, ReasonReply, ReasonRequest, Usage
+from plancast.testing import ManualClock, PlancastTest
+from plancast.turn.account import take_back
+
+WORK = PublishAction(event_type="work.requested", response_event="work.completed")
+
+
+class Scripted:
+    """Decides by a function of the run, within limits."""
+
+    version = "1"
+
+    def __init__(self, name: str, script: Callable[[RunContext], Any], **limits: Any) -> None:
+        self.name, self.goals, self._script = name, (f"{name}.goal",), script
+        self.max_actions: int | None = limits.get("max_actions")
+        self.token_budget: int | None = limits.get("token_budget")
+        self.cost_budget: float | None = limits.get("cost_budget")
+        self.runs: list[RunContext] = []
+
+    async def next(self, run: RunContext) -> PlannerDecision:
+        self.runs.append(run)
+        if self.token_budget or self.cost_budget or run.budget.max_tokens or run.budget.max_cost:
+            reasoner = CURRENT_REASONER.get()
+            assert reasoner is not None
+            await reasoner.complete(ReasonRequest([{"role": "user", "content": run.plan_id}], "m"))
+        return PlannerDecision(next_action=self._script(run), reasoning="because")
+
+
+def delegate(name: str, **more: Any) -> DelegateAction:
+    return DelegateAction(target_planner=name, goal_event=f"{name}.goal", goal_data={}, **more)
+
+
+def delegates_then_completes(name: str) -> Callable[[RunContext], Any]:
+    def script(run: RunContext) -> Any:
+        answer = run.results.get(f"{name}.goal.completed") or run.results.get(f"{name}.goal.failed")
+        return CompleteAction(result=dict(answer)) if answer else delegate(name)
+
+    return script
+
+
+def works(times: int) -> Callable[[RunContext], Any]:
+    def script(run: RunContext) -> Any:
+        done = sum(step.type == "publish" for step in run.trajectory)
+        return WORK if done < times else CompleteAction(result={"done": done})
+
+    return script
+
+
+def a_worker() -> Worker:
+    worker = Worker("worker")
+
+    @worker.on_task("work.requested", "work.completed")
+    async def work(task: Any, context: Any) -> dict[str, Any]:
+        return {}
+
+    return worker
+
+
+def app(*planners: Any) -> App:
+    return App("app", planners=planners, workers=[a_worker()])
+
+
+async def result_of(handle: PlanHandle) -> Any:
+    return await handle.result(timeout=20)
+
+
+async def test_a_child_that_needs_less_returns_the_rest() -> None:
+    parent = Scripted("parent", delegates_then_completes("child"), max_actions=10)
+    async with PlancastTest(app(parent, Scripted("child", works(3), max_actions=20))) as env:
+        handle = await env.submit("parent.goal", {})
+        assert (await result_of(handle))["result"] == {"done": 3}
+        state = await handle.state()
+        assert (state["spent"]["actions"], state.get("lent", {})) == (4, {})
+
+
+@pytest.mark.parametrize("own", [20, None])
+async def test_a_child_may_spend_no_more_than_its_parent_has_left(own: int | None) -> None:
+    parent = Scripted("parent", delegates_then_completes("child"), max_actions=9)
+    child = Scripted("child", works(1_000), max_actions=own)
+    async with PlancastTest(app(parent, child)) as env:
+        handle = await env.submit("parent.goal", {}, session_id="s")
+        answer = await result_of(handle)
+        assert answer["status"] == "failed"
+        assert "max_actions: 7 of 7" in answer["error"]
+        assert (await handle.state())["spent"]["actions"] == 8
+    assert len(child.runs) == 8
+    assert [each.budget.max_actions for each in child.runs] == [7] * 8
+
+
+async def test_a_childs_own_limit_holds_below_its_share() -> None:
+    parent = Scripted("parent", delegates_then_completes("child"), max_actions=100)
+    async with PlancastTest(app(parent, Scripted("child", works(9), max_actions=2))) as env:
+        answer = await result_of(await env.submit("parent.goal", {}))
+        assert "max_actions: 2 of 2" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"), [({"token_budget": 1_000}, "max_tokens"), ({"cost_budget": 0.1}, "max_cost")]
+)
+async def test_tokens_and_money_are_one_budget_too(
+    monkeypatch: pytest.MonkeyPatch, limits: dict[str, Any], told: str
+) -> None:
+    calls: list[str] = []
+
+    class Model:
+        async def complete(self, request: ReasonRequest) -> ReasonReply:
+            calls.append(str(request.messages[0]["content"]))
+            return ReasonReply("", Usage(90, 10, 0.01), "m")
+
+    monkeypatch.setattr("plancast_actors.plan_actors.parking.in_process_reasoner", Model)
+    parent = Scripted("parent", delegates_then_completes("child"), **limits)
+    async with PlancastTest(app(parent, Scripted("child", works(1_000)))) as env:
+        handle = await env.submit("parent.goal", {})
+        answer = await result_of(handle)
+        assert told in answer["error"]
+        spent = (await handle.state())["spent"]
+        assert len(calls) <= 10, "the limit, no call above it"
+        assert (spent["calls"], spent["tokens"]) == (len(calls), 100 * len(calls))
+        assert spent["cost"] == pytest.approx(0.01 * len(calls))
+
+
+async def test_children_of_one_turn_get_equal_shares() -> None:
+    branches = [
+        PublishAction(event_type="child.goal", topic="action-requests", response_event="child.done") for _ in range(3)
+    ]
+
+    def script(run: RunContext) -> Any:
+        assert run.trigger is not None
+        if run.trigger.type == "parent.goal":
+            return ParallelAction(branches=branches)
+        return CompleteAction(result={"heard": run.budget.actions})
+
+    child = Scripted("child", works(4))
+    async with PlancastTest(app(Scripted("parent", script, max_actions=25), child)) as env:
+        assert await result_of(await env.submit("parent.goal", {})) == {"heard": 13}
+    assert {each.budget.max_actions for each in child.runs} == {7}
+
+
+async def test_a_share_can_be_given() -> None:
+    planner = Planner("front")
+    planner.max_actions = 20  # type: ignore[attr-defined]
+
+    @planner.on_goal("front.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        await context.bus.request("child.goal", {}, "child.done", metadata={"share": 0.25})
+
+    @planner.on_transition()
+    async def move(event: Any, context: Any) -> None:
+        await event.plan.finalize(event.data["result"])
+
+    child = Scripted("child", works(3))
+    async with PlancastTest(app(planner, child)) as env:
+        handle = await env.submit("front.goal", {})
+        assert await result_of(handle) == {"done": 3}
+        assert (await handle.state())["spent"]["actions"] == 3
+    assert {each.budget.max_actions for each in child.runs} == {5}
+
+
+async def test_a_machine_in_between_passes_its_share_on() -> None:
+    ask = StateAction(event_type="child.goal", response_event="child.done")
+    then = StateTransition(on_event="child.done", to_state="done")
+    states = [
+        StateConfig(state_name="start", action=ask, transitions=[then]),
+        StateConfig(state_name="done", is_terminal=True),
+    ]
+    middle = Planner("middle")
+    middle.add_goal("middle.goal", {each.state_name: each for each in states})
+    parent = Scripted("parent", delegates_then_completes("middle"), max_actions=17)
+    child = Scripted("child", works(5))
+    async with PlancastTest(app(parent, middle, child)) as env:
+        handle = await env.submit("parent.goal", {})
+        await result_of(handle)
+        assert (await handle.state())["spent"]["actions"] == 6
+    assert {each.budget.max_actions for each in child.runs} == {12}
+
+
+async def test_what_a_cancelled_child_has_spent_counts_when_it_answers() -> None:
+    async def never(task: Any, context: Any) -> None:
+        await asyncio.Event().wait()
+
+    worker = a_worker()
+    worker.on_task("stuck.requested", "stuck.completed")(never)
+    stuck = PublishAction(event_type="stuck.requested", response_event="stuck.completed")
+
+    def child_script(run: RunContext) -> Any:
+        return WORK if run.budget.actions < 3 else stuck
+
+    def script(run: RunContext) -> Any:
+        assert run.trigger is not None
+        if run.trigger.type == "parent.goal":
+            return delegate("child", timeout_seconds=30)
+        return stuck
+
+    planners = [Scripted("parent", script, max_actions=20), Scripted("child", child_script)]
+    async with PlancastTest(App("app", planners=planners, workers=[worker]), clock=ManualClock()) as env:
+        handle = await env.submit("parent.goal", {})
+        async with asyncio.timeout(20):
+            while await handle.status() != "running" or not (await handle.state()).get("lent"):
+                await env.advance(0.001)
+            while (await handle.state()).get("lent"):
+                await env.advance(1)
+        state = await handle.state()
+        assert state["status"] == "running"
+        assert state["spent"]["actions"] == 1 + 4 + 1
+        assert any("taken back" in str(entry.get("notes")) for entry in await handle.history())
+
+
+@pytest.mark.parametrize("spent", [{"actions": -50}, {"actions": 1e300}, {"actions": True}, {"actions": "3"}, {}])
+def test_no_response_reduces_what_a_plan_has_spent(spent: Any) -> None:
+    plan = PlanContext(plan_id="p", state_machine={}, spent={"actions": 2}, lent={"r": {"actions": 5}})
+    fields: dict[str, Any] = {"source": "w", "topic": "action-results", "type": "child.done", "correlation_id": "p"}
+    assert not take_back(plan, EventEnvelope(**fields, metadata={"tree_spent": spent}))
+    assert not take_back(plan, EventEnvelope(**fields, parent_event_id="other", metadata={"tree_spent": spent}))
+    assert not take_back(plan, EventEnvelope(**fields, parent_event_id="r", metadata={"tree_spent": "none"}))
+    assert not take_back(plan, EventEnvelope(**fields, parent_event_id="r"))
+    answer = EventEnvelope(**fields, parent_event_id="r", metadata={"tree_spent": spent})
+    assert take_back(plan, answer)
+    assert not take_back(plan, answer)
+    assert (plan.spent["actions"], plan.lent) == (2, {})
+
+
+@pytest.mark.parametrize("limit", [25, 100_000])
+@pytest.mark.parametrize("seed", range(8))
+async def test_the_account_of_a_tree_is_exact_whatever_crashes(seed: int, limit: int) -> None:
+    """Where a plan ends before its children, what it has lent them counts as spent: the account is an upper bound."""
+
+    def script(run: RunContext) -> Any:
+        chance = random.Random(f"{seed}:{run.plan_id}:{len(run.trajectory)}").random()
+        if chance < 0.35:
+            return CompleteAction(result={})
+        if chance < 0.55:
+            return WORK
+        if chance < 0.75:
+            return delegate("node")
+        goal = PublishAction(event_type="node.goal", topic="action-requests", response_event="node.done")
+        return ParallelAction(branches=[goal, WORK, goal])
+
+    settings = Settings()
+    settings.dispatchers.ack_wait = 0.2
+    settings.plans.max_depth = 4
+    node = Scripted("node", script)
+    root = Scripted("root", delegates_then_completes("node"), max_actions=limit)
+    async with PlancastTest(app(root, node), settings=settings, hosts=2) as env:
+        handle = await env.submit("root.goal", {}, session_id="s", correlation_id=f"root-{seed}")
+        waiting = asyncio.ensure_future(handle.result(timeout=60))
+        for number in range(6):
+            await asyncio.sleep(0.05)
+            await env.crash_host(number % 2)
+        await asyncio.wait((waiting,))
+        plans = await env.client.plans(session_id="s")
+        own = 0
+        for plan in plans:
+            history = await env.client.plan(plan.plan_id).history()
+            decided = [each["decision"] for entry in history for each in entry.get("decisions", ())]
+            own += sum(each["next_action"]["action"] != "complete" for each in decided)
+        assert own <= limit
+        state = await handle.state()
+        lent = sum(share.get("actions", 0) for share in state.get("lent", {}).values())
+        assert own <= state["spent"]["actions"] + lent <= limit
+        below = [await env.client.plan(each.plan_id).state() for each in plans]
+        if limit > 25 or not any(each.get("lent") for each in below):
+            assert state["spent"]["actions"] == own
