@@ -71,7 +71,8 @@ class PlanActor:
 
     @property
     def finished(self) -> bool:
-        return self.state.plan is None or self.state.plan.status.finished
+        """True if nothing is lost when the actor is dropped for good."""
+        return (self.state.plan is None or self.state.plan.status.finished) and not self.state.unsettled
 
     def deliver(self, inbound: Inbound, reports: Reports) -> None:
         """Put an event into the mailbox. A cancellation interrupts the running handler."""

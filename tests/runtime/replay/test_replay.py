@@ -374,6 +374,16 @@ async def test_what_a_model_decided_is_taken_from_the_history_and_no_model_is_as
     assert tight.outcome is Outcome.DIFFERS
 
 
+async def test_what_a_failed_turn_has_used_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_model(monkeypatch, decision(ASK), decision(ASK))
+    plan = await ran(decided_app(token_budget=200))
+    assert "max_tokens: 220 of 200" in plan.state["error"]
+    assert plan.state["spent"]["tokens"] == 220
+    assert plan.history[-1]["carried"] == {"calls": 1, "tokens": 110, "cost": 0.01}
+    replayed = await replay(plan, ReplayOptions(decided_app(token_budget=200)))
+    assert [str(turn.outcome) for turn in replayed.turns] == ["same", "same"]
+
+
 async def test_where_a_handler_asks_a_model_the_recorded_decision_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     model = with_model(monkeypatch, decision(FINISH))
     planner = ChoreographyPlanner("c", "scripted")

@@ -12,11 +12,13 @@ import pytest
 from plancast import (
     App,
     ChoreographyPlanner,
+    PlanCancelled,
     PlanContext,
     PlanFailed,
     Planner,
     PlannerDecision,
     PublishAction,
+    RetryableError,
     StateAction,
     StateConfig,
     StateTransition,
@@ -244,3 +246,48 @@ async def test_a_helper_that_is_no_planner_of_the_app_reasons_for_the_plan_too(s
         handle = await env.submit("x.goal", {})
         assert await handle.result(timeout=20) == {"n": 2}
         assert (await handle.history())[0]["decisions"][0]["planner"] == "helper"
+
+
+@pytest.mark.parametrize(("changes", "calls"), [(True, 2), (False, 1)])
+async def test_what_a_turn_that_is_tried_again_has_used_counts_once(
+    scripted: Callable[..., Model], changes: bool, calls: int
+) -> None:
+    """A request that is made again has the same idempotency key, and so is paid for once."""
+    scripted(DONE)
+    planner = ChoreographyPlanner("advisor", "scripted")
+    attempts: list[int] = []
+
+    @planner.on_goal("x.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        attempts.append(1)
+        decision = await planner.reason_next_action(f"attempt {len(attempts) * changes}", context)
+        if len(attempts) == 1:
+            raise RetryableError("not yet", retry_after=0.01)
+        await planner.execute_decision(decision, context)
+
+    async with PlancastTest(App("app", planners=[planner])) as env:
+        handle = await env.submit("x.goal", {})
+        await handle.result(timeout=20)
+        assert len(attempts) == 2
+        assert (await handle.state())["spent"] == {"calls": calls, "tokens": 100 * calls, "cost": 0.01 * calls}
+
+
+async def test_a_call_that_a_cancellation_has_ended_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = asyncio.Event()
+
+    class Hangs:
+        async def complete(self, request: ReasonRequest) -> ReasonReply:
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    monkeypatch.setattr("plancast_actors.hosting.parking.in_process_reasoner", Hangs)
+    async with PlancastTest(choreographed()) as env:
+        handle = await env.submit("x.goal", {})
+        await asyncio.wait_for(asked.wait(), 20)
+        await handle.cancel("enough")
+        with pytest.raises(PlanCancelled):
+            await handle.result(timeout=20)
+        spent = (await handle.state())["spent"]
+        assert spent["calls"] == 1
+        assert spent["tokens"] > 500, "the prompt, at least, is paid for"
