@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from datetime import datetime
 
 from plancast import (
     App,
@@ -100,6 +101,36 @@ async def on_transition(event: object, context: object) -> None:
         await plan.execute_next(trigger_event=event)
 
 
+APPROVED = {
+    "start": StateConfig(state_name="start", default_next="one"),
+    "one": step("one", "approval"),
+    "approval": StateConfig(
+        state_name="approval", transitions=[StateTransition(on_event="person.agreed", to_state="done")]
+    ),
+    "done": DONE,
+}
+approving = Planner("approving")
+
+
+@approving.on_goal("approved.goal", APPROVED)
+def on_approved_goal(goal: object, context: object) -> None:
+    """Writes into the plan what cannot be stored, if it is told to."""
+    if goal.data.get("broken"):  # type: ignore[attr-defined]
+        goal.data["since"] = datetime(2026, 1, 1)  # type: ignore[attr-defined]
+
+
+@approving.on_transition()
+async def on_approval(event: object, context: object) -> None:
+    """Pauses for a person, and answers with what the person said."""
+    plan = await PlanContext.restore_by_correlation(event.correlation_id, context)  # type: ignore[attr-defined]
+    assert plan is not None
+    await plan.execute_next(trigger_event=event)
+    if plan.current_state == "approval":
+        await plan.pause("a person")
+    elif plan.is_complete():
+        await plan.finalize({"n": plan.results["one"]["n"], "by": plan.results["approval"]["by"]})
+
+
 adder = Worker("adder")
 
 
@@ -113,4 +144,4 @@ async def add(task: object, context: object) -> dict[str, int]:
     return {"n": n + 1}
 
 
-app = App("chain", planners=[planner, handled], workers=[adder])
+app = App("chain", planners=[planner, handled, approving], workers=[adder])

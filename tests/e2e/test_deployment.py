@@ -35,6 +35,22 @@ async def waiting_in(handle: PlanHandle, state: str) -> bool:
     return bool((await handle.state())["current_state"] == state)
 
 
+async def has_status(handle: PlanHandle, status: PlanStatus) -> bool:
+    return await handle.status() is status
+
+
+async def has_control(handle: PlanHandle, name: str) -> bool:
+    return name in (await handle.state()).get("control", {})
+
+
+async def has_kept(handle: PlanHandle, event_type: str) -> bool:
+    return event_type in [each["type"] for each in (await handle.state()).get("kept", ())]
+
+
+async def has_note(handle: PlanHandle, note: str) -> bool:
+    return note in str([entry.get("notes") for entry in await handle.history()])
+
+
 async def test_a_plan_runs_from_goal_to_answer(client: Client) -> None:
     handle = await client.submit("chain.goal", {"n": 1}, session_id="s-1", user_id="u", tenant_id="t")
     result = await handle.result(timeout=PATIENCE)
@@ -154,6 +170,37 @@ async def test_a_paused_plan_goes_on_when_it_is_resumed(client: Client) -> None:
     await until(lambda: status_is("running"), "the plan goes on")
     await handle.signal("person.answered", {"text": "ok"})
     assert (await handle.result(timeout=PATIENCE))["asking"] == {"text": "ok"}
+
+
+async def test_a_handler_pauses_for_a_person_an_operator_holds_it_and_its_result_is_the_response(
+    client: Client,
+) -> None:
+    handle = await client.submit("approved.goal", {"n": 1})
+    await until(lambda: has_status(handle, PlanStatus.PAUSED), "it pauses")
+    await handle.pause("lunch")
+    await until(lambda: has_control(handle, "pause"), "it is held")
+    await handle.signal("person.agreed", {"by": "Ada"})
+    await until(lambda: has_kept(handle, "person.agreed"), "the answer is kept")
+    assert await handle.status() is PlanStatus.PAUSED
+    await handle.resume(None)
+    assert await handle.result(timeout=PATIENCE) == {"n": 2, "by": "Ada"}
+    assert (await handle.replay()).outcome == "unknown", "without the app its handlers cannot be run"
+
+
+async def test_what_nothing_waits_for_shows_in_the_history(client: Client) -> None:
+    handle = await client.submit("ask.goal", {})
+    await until(lambda: waiting_in(handle, "asking"), "it asks")
+    await handle.signal("person.anwsered", {"yes": True})
+    await until(lambda: has_note(handle, "no state waits for person.anwsered"), "the misspelt signal shows")
+    await handle.signal("person.answered", {"yes": True})
+    await handle.result(timeout=PATIENCE)
+
+
+async def test_a_value_that_cannot_be_stored_fails_the_plan_at_once(client: Client) -> None:
+    handle = await client.submit("approved.goal", {"n": 1, "broken": True})
+    with pytest.raises(PlanFailed, match=r"goal_data\.since: datetime is no JSON"):
+        await handle.result(timeout=PATIENCE)
+    assert len(await handle.history()) == 1
 
 
 async def test_a_dedicated_plan_has_a_process_of_its_own_and_gives_it_back(
