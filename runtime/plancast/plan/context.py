@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from plancast.context import PlatformContext
@@ -38,15 +38,20 @@ class PlanContext(PlanRecord):
     shared: dict[str, Any] | None = None
     """What :meth:`share` was given in this turn; it is stored with the session, not with the plan."""
 
+    def __await__(self) -> Generator[None, None, Self]:
+        """The plan itself: ``create_from_goal`` may be awaited, or called as seed 003 does."""
+        yield from ()
+        return self
+
     @classmethod
-    async def create_from_goal(
+    def create_from_goal(
         cls,
         goal: GoalContext,
         state_machine: Mapping[str, StateConfig] | Machine,
         *,
         plan_id: str | None = None,
     ) -> Self:
-        """Create a pending plan for a goal. Call :meth:`execute_next` to start it.
+        """Create a pending plan for a goal, with ``await`` or without. Call :meth:`execute_next` to start it.
 
         Args:
             goal: The goal handler's first argument.

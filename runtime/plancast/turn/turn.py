@@ -100,7 +100,7 @@ class Turn(TurnRecord):
 
     async def cancel(self, reason: str) -> TurnOutcome:
         """Cancel the plan before it begins: a cancellation has interrupted the goal's handler. Replaces :meth:`run`."""
-        self.plan = await PlanContext.create_from_goal(self._read_goal(), {})
+        self.plan = PlanContext.create_from_goal(self._read_goal(), {})
         await self.plan.cancel(reason)
         reconcile_requests(self, self.plan)
         return COMMIT
@@ -113,7 +113,7 @@ class Turn(TurnRecord):
             if not self.is_goal:
                 return self.refused(f"a handler failed: {error_text(error)}")
             try:
-                self.plan = await PlanContext.create_from_goal(self._read_goal(), {})
+                self.plan = PlanContext.create_from_goal(self._read_goal(), {})
             except ValueError as fault:
                 return self.refused(f"the goal cannot be answered: {fault}")
         if self._concerns_listeners(self.plan):
@@ -190,7 +190,7 @@ class Turn(TurnRecord):
                 self.plan.read_status()
         if self.plan is None:
             decider = planner.decider(goal.event_type) if machine is None else None
-            plan = await PlanContext.create_from_goal(goal, machine if machine is not None else {})
+            plan = PlanContext.create_from_goal(goal, machine if machine is not None else {})
             if decider is not None:
                 plan.decider, plan.planner_version = decider.name, version_of(decider)
                 await AutonomousTurn(self, plan, decider).on_goal()

@@ -409,8 +409,7 @@ async def test_the_state_machine_of_the_migration_page_runs_as_written() -> None
     there, here = blocks_of_migration()[:2]
     definitions = here.split("async with PlancastTest")[0]
     known = run_block(definitions)
-    moved = there.replace("PlanContext.create_from_goal", "await PlanContext.create_from_goal")
-    planner = run_block(moved, **{name: known[name] for name in ("Planner", "PlanContext", "MACHINE")})["planner"]
+    planner = run_block(there, **{name: known[name] for name in ("Planner", "PlanContext", "MACHINE")})["planner"]
     async with PlancastTest(App("research", planners=[planner], workers=[known["worker"]])) as env:
         plan = await env.submit("research.goal", {"topic": "actors"})
         assert await plan.result(timeout=20) == {"search": {"found": "all about actors"}}
