@@ -88,7 +88,8 @@ def decision_response_format() -> dict[str, Any]:
 
     `strict` is false: strict mode requires every object's keys to be declared, and the data of events and results is
     free-form. So an answer may still violate the schema, and `parse_decision` checks it. Alternatives are plain
-    `anyOf`, which more providers support than `oneOf` with a discriminator. The schema is built once.
+    `anyOf`, which more providers support than `oneOf` with a discriminator. Descriptions are left out: providers count
+    the schema's tokens with every request, and prompts describe the actions. The schema is built once.
     """
     return dict(_response_format())
 
@@ -102,7 +103,7 @@ def _any_of(schema: Any) -> Any:
     return {
         "anyOf" if key == "oneOf" else key: _any_of(item)
         for key, item in schema.items()
-        if not (union and key == "discriminator")
+        if not (union and key == "discriminator") and not (key == "description" and isinstance(item, str))
     }
 
 

@@ -651,6 +651,8 @@ def test_the_response_format_is_what_openai_takes() -> None:
     text = json.dumps(wanted)
     assert "oneOf" not in text
     assert "discriminator" not in text
+    assert '"description": "' not in text  # prompts have them, and providers count their tokens twice
+    assert "description" in wanted["json_schema"]["schema"]["$defs"]["SpawnSpec"]["properties"]
     Draft202012Validator.check_schema(wanted["json_schema"]["schema"])
 
 
