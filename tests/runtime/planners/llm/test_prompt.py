@@ -360,3 +360,28 @@ def test_shares_add_up() -> None:
     assert fair_share([10, 20, 30], 100) == 100
     assert fair_share([10, 500, 500], 110) == 50
     assert fair_share([500] * 4, 100) == 25
+
+
+def test_what_the_history_shows_is_not_shown_again_and_nothing_else_is_left_out() -> None:
+    came = event(3, "page.fetched", {"mark": "UNIQUE"})
+    results = {"page.fetched": {"mark": "UNIQUE"}, "user_input": {"approved": True}}
+    text = user_text(run(trajectory=[event(1), came], trigger=came, results=results))
+    assert text.count("UNIQUE") == 1
+    assert block(text, "trigger") == '{"event": "page.fetched", "turn": 3}'
+    assert block(text, "results") == '"user_input": {"approved": true}'
+    changed = user_text(run(trajectory=[event(1), came], results={"page.fetched": {"mark": "CHANGED"}}))
+    assert block(changed, "results") == '"page.fetched": {"mark": "CHANGED"}'
+
+
+def test_a_template_without_the_history_has_trigger_and_results_in_full() -> None:
+    came = event(3, "page.fetched", {"mark": "UNIQUE"})
+    made = run(trajectory=[came], trigger=came, results={"page.fetched": {"mark": "UNIQUE"}})
+    template = PromptTemplate(system="{rules}", user="{trigger} {results}")
+    assert user_text(made, template=template).count("UNIQUE") == 2
+
+
+def test_a_trigger_that_the_history_shortens_is_shown_beside_it() -> None:
+    came = event(3, "page.fetched", {"text": "x" * 7_000, "mark": "UNIQUE"})
+    text = user_text(run(trajectory=[event(1), came], trigger=came), limit=24_000)
+    assert "x" * 7_000 in block(text, "trigger")
+    assert "x" * 7_000 not in block(text, "history")
