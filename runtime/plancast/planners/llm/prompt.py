@@ -22,7 +22,7 @@ from plancast.planners.contract import RunContext
 from plancast.planners.llm.prompt_history import History, render_entry
 from plancast.planners.llm.prompt_template import DEFAULT_TEMPLATE, PromptTemplate, fill, placeholders
 from plancast.planners.llm.schema_text import schema_text, type_lines
-from plancast.state_machine.machine import base_of
+from plancast.state_machine.machine import base_of, failed_event
 from plancast.tasks.model import Task
 from plancast_bus.events.envelope import EventTopic
 
@@ -295,6 +295,7 @@ def _agents(run: RunContext) -> str:
     """The agents, and what they take and send besides publishable events and their responses."""
     publishable = {event.event_type for event in run.events}
     responses = {event.response_event or _usual_response(event) for event in run.events}
+    responses |= {failed_event(response) for response in responses}
     lines = []
     for agent in sorted(run.agents, key=lambda each: (each.name, each.agent_id)):
         takes, sends = sorted(set(agent.consumes) - publishable), sorted(set(agent.produces) - responses)

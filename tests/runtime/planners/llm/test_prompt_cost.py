@@ -29,7 +29,8 @@ NAMES = [f"{thing}.{verb}" for thing in ("order", "stock") for verb in ("find", 
 EVENTS = [
     EventDefinition(f"{name}.requested", description=f"Does {name} by number.", payload_schema=SCHEMA) for name in NAMES
 ]
-WORKER = AgentDefinition("w", "clerk", [e.event_type for e in EVENTS], [f"{name}.completed" for name in NAMES])
+ANSWERS = [f"{name}.{ending}" for name in NAMES for ending in ("completed", "failed")]
+WORKER = AgentDefinition("w", "clerk", [event.event_type for event in EVENTS], ANSWERS)
 
 
 def tokens(messages: list[dict[str, Any]]) -> list[int]:
