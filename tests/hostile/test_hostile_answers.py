@@ -1,6 +1,7 @@
 """A model that answers with whatever it likes: nothing leaves the schemas, no plan is stuck, every call is counted."""
 
 import asyncio
+import re
 from collections import Counter
 from itertools import cycle
 from random import Random
@@ -20,6 +21,9 @@ TOKEN_BUDGET = 1_000
 AT_ONCE = 40
 """Plans at a time."""
 ENDED = {"completed", "failed"}
+BLOCKS = 10
+"""Blocks of data in a prompt."""
+_BLOCK = re.compile(r'<data name="\w+">\n.*?\n</data>', re.DOTALL)
 
 
 class HostileModel:
@@ -39,9 +43,12 @@ class HostileModel:
         """Hostile answers by kind."""
         self.said: dict[str, list[str]] = {}
         self.tokens: dict[str, list[int]] = {}
+        self.broken: list[str] = []
+        """Prompts in which a block of data does not end where it should."""
 
     async def complete(self, request: ReasonRequest) -> ReasonReply:
         plan = request.plan_id
+        self._check(str(request.messages[1]["content"]))
         chance = self._chances.setdefault(plan, Random(f"{self._seed}:{len(self._chances)}"))
         self.answered[plan] += 1
         name = "a valid one"
@@ -55,6 +62,11 @@ class HostileModel:
         reply = answer if isinstance(answer, ReasonReply) else ReasonReply(answer, Usage(100, 10, 0.001), "hostile")
         self.tokens.setdefault(plan, []).append(reply.usage.total_tokens)
         return reply
+
+    def _check(self, prompt: str) -> None:
+        outside = _BLOCK.sub("", prompt)
+        if len(_BLOCK.findall(prompt)) != BLOCKS or re.search(r"<\s*/?\s*data", outside, re.IGNORECASE):
+            self.broken.append(prompt)
 
 
 class Clerk:
@@ -110,6 +122,7 @@ async def attacked(model: HostileModel, monkeypatch: pytest.MonkeyPatch, answers
         faults = [fault.message for fault in Draft202012Validator(SCHEMAS[request]).iter_errors(data)]
         assert not faults, f"{request} with {data!r:.200}: {faults}"
     assert clerk.did
+    assert not model.broken, model.broken[0]
     return statuses
 
 
