@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from tests.actors.on_nats import OnNats
+
 from plancast import App, DeterministicPlanner, FinishStep, PauseStep, PlanContext, Planner
 from plancast_bus.nats_server.process import NatsServer
-from tests.actors.on_nats import OnNats
 
 PATIENCE = 60.0
 

@@ -129,7 +129,7 @@ async def test_the_prompt_has_the_runs_history_results_tasks_and_limits(scripted
     assert "actions: 1 of 7 spent" in second
     assert "tokens: 100 of 5000 spent" in second
     assert "reason 1" in second
-    assert '"add.completed": {"n": 2}' in second
+    assert '{"data": {"n": 2}, "event": "add.completed"' in second
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ async def test_a_call_that_a_cancellation_has_ended_counts(monkeypatch: pytest.M
             await asyncio.Event().wait()
             raise AssertionError
 
-    monkeypatch.setattr("plancast_actors.hosting.parking.in_process_reasoner", Hangs)
+    monkeypatch.setattr("plancast_actors.plan_actors.parking.in_process_reasoner", Hangs)
     async with PlancastTest(choreographed()) as env:
         handle = await env.submit("x.goal", {})
         await asyncio.wait_for(asked.wait(), 20)
