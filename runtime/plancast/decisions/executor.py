@@ -223,7 +223,9 @@ class _Executor:
         return definition.response_event if definition is not None else None
 
     async def _send_spec(self, spec: SpawnSpec) -> Any:
-        metadata = {"description": spec.description, "query": spec.query, "priority": spec.priority}
+        metadata = {
+            "description": spec.description, "query": spec.query, "priority": spec.priority, "share": spec.share
+        }  # fmt: skip
         request_id = await self._send(
             spec.event_type,
             spec.data,

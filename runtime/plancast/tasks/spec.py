@@ -27,6 +27,8 @@ class SpawnSpec(PlannerValue):
     """Whether the plan makes no other move until it is resolved."""
     timeout_seconds: Seconds | None = None
     """Seconds to wait for its answer."""
+    share: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Part of the budget that is left which a child plan may spend."""
     fail_fast: Annotated[bool, NullIsDefault] = False
     """Whether its failure cancels the rest of its group."""
 

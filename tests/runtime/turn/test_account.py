@@ -22,6 +22,7 @@ from plancast import (
     PublishAction,
     RunContext,
     Settings,
+    SpawnSpec,
     StateAction,
     StateConfig,
     StateTransition,
@@ -183,6 +184,19 @@ async def test_a_share_can_be_given() -> None:
         assert await result_of(handle) == {"done": 3}
         assert (await handle.state())["spent"]["actions"] == 3
     assert {each.budget.max_actions for each in child.runs} == {5}
+
+
+async def test_a_planner_can_give_a_share_too() -> None:
+    def script(run: RunContext) -> Any:
+        answer = run.results.get("child.goal.completed")
+        return (
+            CompleteAction(result={}) if answer else DelegateAction(spec=SpawnSpec(event_type="child.goal", share=0.5))
+        )
+
+    child = Scripted("child", works(1))
+    async with PlancastTest(app(Scripted("parent", script, max_actions=21), child)) as env:
+        await result_of(await env.submit("parent.goal", {}))
+    assert {each.budget.max_actions for each in child.runs} == {10}
 
 
 async def test_a_machine_in_between_passes_its_share_on() -> None:
