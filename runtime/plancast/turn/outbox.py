@@ -88,12 +88,7 @@ class Outbox:
         if is_child:
             event["metadata"] = self._placed(event.get("metadata"))
         event["topic"], event["id"], event["time"] = topic, event_id, self._time
-        payload, content_type = self._environment.encode(WireEvent(event))
-        if len(payload) > self._environment.max_event_bytes:
-            raise PayloadTooLarge(
-                f"{event_type} of plan {event.get('plan_id')} has {len(payload)} bytes; "
-                f"the limit is {self._environment.max_event_bytes} (PLANCAST_BUS__MAX_EVENT_BYTES)"
-            )
+        payload, content_type = self._encoded(event)
         message_id = message_id_of(message_id or event_id)
         subject = self._environment.subjects.event(topic, correlation_id, event_type)
         if final and self.plan is not None:
@@ -221,11 +216,15 @@ class Outbox:
         return event
 
     def add_metadata(self, index: int, metadata: Mapping[str, Any]) -> None:
-        """Add metadata to a staged event."""
+        """Add metadata to a staged event.
+
+        Raises:
+            PayloadTooLarge: the event could not be sent.
+        """
         event, effect = self.event(index), self.effects[index]
         assert isinstance(effect, (Publish, Respond))
         event["metadata"] = {**(event.get("metadata") or {}), **metadata}
-        effect.payload, effect.content_type = self._environment.encode(WireEvent(event))
+        effect.payload, effect.content_type = self._encoded(event)
 
     def next_id(self) -> str:
         """Allocate the id of the next event."""
@@ -236,6 +235,15 @@ class Outbox:
         event_id = effect_id(owner, revision, self._index)
         self._index += 1
         return event_id
+
+    def _encoded(self, event: dict[str, Any]) -> tuple[bytes, str]:
+        payload, content_type = self._environment.encode(WireEvent(event))
+        if len(payload) > self._environment.max_event_bytes:
+            raise PayloadTooLarge(
+                f"{event['type']} of plan {event.get('plan_id')} has {len(payload)} bytes; "
+                f"the limit is {self._environment.max_event_bytes} (PLANCAST_BUS__MAX_EVENT_BYTES)"
+            )
+        return payload, content_type
 
     def _placed(self, metadata: Any) -> dict[str, Any]:
         """Metadata of a goal with the place of its plan in the sender's tree."""
