@@ -15,7 +15,7 @@ from plancast_actors.dispatcher_options import CONSUMER_PREFIX, DispatcherOption
 from plancast_actors.plan_actors.protocol import Inbound, Outcome
 from plancast_actors.telemetry.samples import UNSAMPLED, Samples
 from plancast_bus import fault_injection
-from plancast_bus.errors import BusError, BusUnavailable
+from plancast_bus.errors import BusError, BusUnavailable, InvalidSubject
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.ports.bus import Bus, Consumer, Delivery
 from plancast_bus.topics import Source
@@ -162,7 +162,10 @@ class Dispatcher:
         """True if event handlers listen to a final response, which no plan takes."""
         if not self.options.listened:
             return False
-        address = self.bus.subjects.parse_stored(delivery.subject)
+        try:
+            address = self.bus.subjects.parse_stored(delivery.subject)
+        except InvalidSubject:  # a publisher may set the header of responses, too
+            return False
         return self.options.hears_response(address.topic, address.event_type)
 
     # Dispatching.

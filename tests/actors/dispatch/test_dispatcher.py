@@ -324,6 +324,17 @@ async def test_an_event_redelivered_while_in_flight_is_not_dispatched_again() ->
         await eventually(lambda: bench.stored() == 0)
 
 
+async def test_only_responses_that_are_listened_to_reach_a_host_and_an_unreadable_one_holds_up_nothing() -> None:
+    async with Bench(reports=True, listened=frozenset({("heard", "action-results"), ("any", None)})) as bench:
+        await bench.start()
+        results = bench.world.streams["results"]
+        for token, kind in (("a", "heard"), ("b", "other"), ("c", "any"), ("%FF", "heard")):
+            results.append(f"plancast.action-results.1.{token}.{kind}", b"{}", None, token, is_response=True)
+        await bench.event("signal", "a", EventTopic.PLAN_EVENTS)
+        await eventually(lambda: bench.stored("results") == 0)
+        assert [each.subject.split(".", 3)[3] for each in bench.host.given] == ["a.heard", "a.signal"]
+
+
 async def test_answers_signals_facts_goals_and_timers_are_read() -> None:
     async with Bench(reports=True) as bench:
         await bench.start()
