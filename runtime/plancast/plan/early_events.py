@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plancast.plan.event_fields import answered_request
-from plancast.plan.record import WAITING_FOR, PlanRecord
+from plancast.plan.record import WAITING_FOR, PlanRecord, is_held
 from plancast.plan.status import PAUSED
 from plancast.plan.transitions import next_state
 
@@ -20,6 +20,18 @@ def keep(plan: PlanRecord, event: dict[str, Any], limit: int) -> str | None:
         return None
     unasked = (at for at, each in enumerate(plan.kept) if answered_request(each) not in plan.requests)
     return str(plan.kept.pop(next(unasked, 0)).get("type"))
+
+
+def awaited(plan: PlanRecord) -> list[int]:
+    """Indexes of the events that the plan may wait for now: by their type, or as answers to open requests."""
+    if is_held(plan):
+        return []
+    types = plan.machine.awaited(plan.current_state) | {plan.results.get(WAITING_FOR)}
+    return [
+        at
+        for at, event in enumerate(plan.kept)
+        if event.get("type") in types or answered_request(event) in plan.requests
+    ]
 
 
 def take_awaited(plan: PlanRecord) -> dict[str, Any] | None:

@@ -216,8 +216,11 @@ class EventTurn(TurnRecord):
         for _ in range(state_moves.MAX_MOVES):
             if plan.status is not PAUSED and (plan.status is not RUNNING or handler is None):
                 return
-            meanings = (self._classify(plan, EventEnvelope.model_validate(each), handler) for each in plan.kept)
-            found = next(((at, each) for at, each in enumerate(meanings) if each.kind in _OFFERED), None)
+            awaited = early_events.awaited(plan)
+            meanings = (self._classify(plan, EventEnvelope.model_validate(plan.kept[at]), handler) for at in awaited)
+            found = next(
+                ((at, each) for at, each in zip(awaited, meanings, strict=True) if each.kind in _OFFERED), None
+            )
             if found is None:
                 return
             at, meaning = found

@@ -114,6 +114,64 @@ async def test_a_handler_that_pauses_again_stays_paused() -> None:
     assert published(turn) == []
 
 
+@pytest.mark.parametrize("states", [{}, APPROVAL], ids=["no machine", "a machine"])
+async def test_a_wait_for_what_has_come_already_ends_at_once(states: Any) -> None:
+    planner, calls = a_planner(), []
+
+    @planner.on_goal("research.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        plan = await PlanContext.create_from_goal(goal, states)
+        plan.status = PlanStatus.RUNNING
+        await execute_decision(_wait("first.came"), context, plan=plan)
+
+    @planner.on_transition()
+    async def on_transition(event: Any, context: Any) -> None:
+        plan = await PlanContext.restore_by_correlation(event.correlation_id, context)
+        assert plan is not None
+        calls.append(event.event_type)
+        await plan.resume(event.data)
+        if event.event_type == "first.came":
+            await execute_decision(_wait("second.came"), context, plan=plan)
+        else:
+            await plan.finalize({"came": calls})
+
+    story = Story(planner)
+    await story.goal()
+    await story.signal("noise")
+    await story.signal("second.came")
+    assert (calls, len(story.plan.kept)) == ([], 2)
+    turn = await story.signal("first.came")
+    assert response(turn)["result"] == {"came": ["first.came", "second.came"]}
+
+
+@pytest.mark.parametrize("states", [{}, APPROVAL], ids=["no machine", "a machine"])
+async def test_an_answer_that_came_during_the_wait_is_the_handlers_afterwards(states: Any) -> None:
+    planner, calls = a_planner(), []
+
+    @planner.on_goal("research.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        plan = await PlanContext.create_from_goal(goal, states)
+        plan.status = PlanStatus.RUNNING
+        await context.bus.request("rate.requested", {}, "rate.completed")
+        await execute_decision(_wait("chief.agreed"), context, plan=plan)
+
+    @planner.on_transition()
+    async def on_transition(transition: Any, context: Any) -> None:
+        calls.append(transition.event.type)
+        if transition.plan.status == "paused":
+            await transition.plan.resume(transition.data)
+        else:
+            await transition.plan.finalize({"rate": transition.data})
+
+    story = Story(planner)
+    await story.goal()
+    await story.answer("rate.completed", {"n": 3})
+    assert (story.plan.status, calls) == ("paused", [])
+    turn = await story.signal("chief.agreed")
+    assert calls == ["chief.agreed", "rate.completed"]
+    assert response(turn)["result"] == {"rate": {"n": 3}}
+
+
 async def test_a_wait_ends_with_any_move_out_of_it() -> None:
     planner = a_planner(APPROVAL)
 
