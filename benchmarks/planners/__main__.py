@@ -69,7 +69,7 @@ def table(figures: Sequence[Figures], seed: int) -> Table:
     Columns: tasks done; tasks done, of those in which every fault can be detected, and their number; repairs; tokens of
     all calls by tasks done; effects outside the registry or a schema; answers that were valid but wrong.
     """
-    columns = ("noise", "planner", "done", "of clear", "clear", "repairs", "tokens", "unsafe", "wrong")
+    columns = ("noise", "planner", "done", "clear", "of", "repairs", "tokens", "unsafe", "wrong")
     rows = [
         (
             f"{each.noise:.0%}",
