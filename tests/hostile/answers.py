@@ -189,6 +189,8 @@ VALUES: dict[str, Kind] = {
 }
 NAMES: dict[str, Kind] = {
     "an event that does not exist": named("wire.transfer"),
+    "its own goal": named(GOAL),
+    "a response under which a person decides": lambda chance: publish(response_event=APPROVAL),
     "a confusable name": named("оrder.check"),
     "a name of full width": named("ｏrder.check"),
     "a name with a zero-width space": named("order.\u200bcheck"),

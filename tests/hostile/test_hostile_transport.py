@@ -96,7 +96,7 @@ def run() -> RunContext:
 async def decided(url: str, timeout: float) -> tuple[Any, dict[str, float]]:
     """A decision, or the error in its place, and what was spent."""
     spent: dict[str, float] = {}
-    reasoner = MeteredReasoner(Reasoner(retry=ReasonRetry(attempts=1), timeout=timeout), spent)
+    reasoner = MeteredReasoner(Reasoner(retry=ReasonRetry(attempts=1), timeout=timeout), spent, lambda: None)
     token = CURRENT_REASONER.set(reasoner)
     planner = ChoreographyPlanner("p", "openai/any", api_key="sk-unused-0123456789", api_base=url, max_repairs=1)
     try:
