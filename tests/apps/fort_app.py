@@ -55,7 +55,8 @@ thinker = ChoreographyPlanner(
     "thinker",
     "openai/test-model",
     goals=["fort.think"],
-    max_actions=3,
+    max_actions=40,
+    offers_own_goals=True,
     api_base=os.environ.get("FORT_MODEL_URL", "http://127.0.0.1:9/v1"),
     api_key=os.environ.get("FORT_MODEL_KEY", "none"),
 )
