@@ -308,7 +308,8 @@ class PlanContext(PlanRecord):
 
     def _responds_again(self, result: Any) -> bool:
         """Replace the result in the final response that the turn has staged; False when it has staged none."""
-        before, self.result = self.result, result
+        before = self.result
+        self.result: Any = result
         turn = self._turn
         if turn is None or not turn.outbox.replace_response(state_moves.response_data(self)):
             self.result = before

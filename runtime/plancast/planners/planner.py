@@ -94,7 +94,7 @@ class Planner:
         if placement not in (None, "shared", "dedicated"):
             raise InvalidApp(f"planner {name!r}: placement is 'shared' or 'dedicated', not {placement!r}")
         self.name = name
-        self.deadline = checked_deadline(name, deadline)
+        self.deadline: float | None = checked_deadline(name, deadline)
         self.description = description
         self.version = version
         self.model_options: ModelOptions | None = _model_options(self, reasoning_model, model_options)
