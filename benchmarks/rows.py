@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 KEY = ("workload", "system", "n", "sync", "variant", "concurrency")
 """Rows that agree in these fields belong to the same measurement; most have no ``variant`` or ``concurrency``."""
-CHANGES = ("plans_per_second_change", "p50_ms_change", "p99_ms_change", "cpu_ms_change")
+CHANGES = ("plans_per_second_change", "p50_ms_change", "p99_ms_change", "process_ms_change", "cpu_ms_change")
 SPREAD = ("plans_per_second", "p50_ms", "p99_ms", *CHANGES)
 WORST = ("lost",)
 """Fields that merge to their maximum, not to the median."""

@@ -77,7 +77,7 @@ async def _run(name: str, state: State, sync: Sync, size: str, measures: Collect
             raise BenchmarkFailed("\n".join([f"the run with {name} {state} ended with exit code {code}:", *told]))
         check(WAYS[name], state, {each.name for each in used.iterdir()})
         found: dict[str, float] = json.loads(into.read_text())
-    say(f"{state}: {', '.join(f'{figure} {value:,.1f}' for figure, value in found.items())}")
+    say(f"{state}: {', '.join(f'{figure} {value:,.2f}' for figure, value in found.items())}")
     return found
 
 

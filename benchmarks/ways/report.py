@@ -77,14 +77,15 @@ def document(rows: Sequence[Row]) -> Measured:
         found.setdefault(row["variant"], []).append(row)
     rows = [row for name in WAYS for row in found.get(name, ())]
     columns = ["fast path", "beside", "lines"]
+    measured = {name: title for name, title in COLUMNS.items() if any(name in row for row in rows)}
     if rows:
-        columns += ["sync", *(f"{each}: with → without" for each in COLUMNS.values())]
+        columns += ["sync", *(f"{each}: with → without" for each in measured.values())]
     cells = []
     for name, way in WAYS.items():
         for row in found.get(name) or [{}]:
             listed = [way.title, way.beside, f"{lines.count(way):,}"]
             if rows:
-                listed += [row.get("sync", ""), *(_cell(row, each) for each in COLUMNS)]
+                listed += [row.get("sync", ""), *(_cell(row, each) for each in measured)]
             cells.append(listed)
     return Measured(NAME, "", columns, cells, words=(0, 1, 3), conditions=conditions(rows))
 
@@ -113,7 +114,8 @@ def _cell(row: Row, name: str) -> str:
     if name not in row:
         return ""
     change, low, high = _change(row, name)
-    return f"{figure(row[name])} → {figure(row[f'{name}_off'])}, {change:+.0f} % ({low:+.0f}, {high:+.0f})"
+    spread = f" ({low:+.0f}, {high:+.0f})" if f"{name}_change_spread" in row else ""
+    return f"{figure(row[name])} → {figure(row[f'{name}_off'])}, {change:+.0f} %{spread}"
 
 
 def _change(row: Row, name: str) -> tuple[float, float, float]:
