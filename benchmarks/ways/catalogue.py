@@ -27,9 +27,6 @@ _PLACEHOLDERS = "plancast_bus.jetstream.messaging.placeholders"
 _STAGING = "plancast_bus.nats_server.batch_ramdisk"
 _CODEC = "plancast_bus.events.codec"
 _ENVELOPE = "plancast_bus.events.envelope"
-_PACKED = "plancast_bus.events.packed_maps"
-_STORED = "plancast.plan.serialization"
-_ENTRY = "plancast.turn.timeline_entry"
 _TURN = "plancast_actors.plan_actors.fast_path"
 _READER = "plancast_actors.workers.reader"
 _RESPONSES = "plancast_actors.workers.responses"
@@ -115,23 +112,6 @@ def _validated(original: Any) -> Any:
         return response(envelope.model_validate(original(*arguments).to_wire()).to_wire())
 
     return make
-
-
-def _packed_at_once(original: Any) -> Any:
-    from plancast_bus.events.codec import pack
-
-    to_state = original.__globals__["to_state"]
-
-    def pack_state(plan: Any, machine: str) -> bytes:
-        state = to_state(plan)
-        return pack({**state, "machine": machine} if machine else state)
-
-    return pack_state
-
-
-def _entry_at_once(original: Any) -> Any:
-    pack, timeline_entry = original.__globals__["pack"], original.__globals__["timeline_entry"]
-    return lambda turn, plan: pack(timeline_entry(turn, plan))
 
 
 WAYS: dict[str, Way] = {
@@ -259,19 +239,6 @@ WAYS: dict[str, Way] = {
         ),
         used=(f"{_EMITTER}:Emitter._begin_respond",),
         off={f"{_EMITTER}:Emitter.begin": _by_task},
-    ),
-    "packing": Way(
-        "plans and timelines packed from parts that are packed already",
-        "packed as a whole",
-        (
-            _PACKED,
-            f"{_STORED}:_ORIGIN",
-            f"{_STORED}:pack_state",
-            f"{_STORED}:_origin_of",
-            f"{_ENTRY}:packed_entry",
-        ),
-        used=(f"{_PACKED}:as_map",),
-        off={f"{_STORED}:pack_state": _packed_at_once, f"{_ENTRY}:packed_entry": _entry_at_once},
     ),
     "responses": Way(
         "workers' responses sent without an envelope",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from plancast.plan.requests import Request
 from plancast.plan.status import PENDING, PlanStatus
@@ -23,14 +23,6 @@ HOLD, HELD_WAIT = "pause", "pause_of_wait"
 """Names in ``control``: the reason of an operator's pause, and that the plan was paused already by its own handlers."""
 AFTER, GOAL, FOLLOWERS = "after", "goal", "followers"
 """Keys of a plan's dependencies: the plans that it waits for, its goal event meanwhile, the plans that wait for it."""
-
-
-class PackedOrigin(NamedTuple):
-    """The msgpack form of fields that hardly change after the first turn, reused while their values stay the same."""
-
-    values: tuple[Any, ...]
-    size: int
-    packed: bytes
 
 
 class _Open:
@@ -132,7 +124,6 @@ class PlanRecord(_Open):
         """The state that was entered last; ``current_state`` differs when a handler has assigned another one."""
         self.moves: list[str] = []
         """States entered since the object was made."""
-        self._packed_origin: PackedOrigin | None = None
         self._has_handler = False
         """A transition handler makes the plan's moves, so the turn offers early events to it."""
 

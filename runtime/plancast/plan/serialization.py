@@ -6,23 +6,20 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from plancast.plan.record import PackedOrigin, PlanRecord
+from plancast.plan.record import PlanRecord
 from plancast.plan.requests import Request
 from plancast.tasks.registry import TaskRegistry
-from plancast_bus.events.packed_maps import as_map, pack_fields
+from plancast_bus.events.codec import pack
 
 _ALWAYS = frozenset(
     ("plan_id", "status", "current_state", "goal_event", "goal_data", "response_event", "results", "parent_plan_id",
      "session_id", "user_id", "tenant_id", "correlation_id", "pause_reason", "error")
 )  # fmt: skip
 """Stored even when they hold their default."""
-_ORIGIN = (
-    "plan_id", "goal_event", "response_event", "parent_plan_id", "session_id", "user_id", "tenant_id",
-    "correlation_id", "goal_id", "trace_id", "notify", "root", "depth", "planner", "planner_version",
-    "created_at", "deadline",
+_USUAL = (
+    "goal_id", "trace_id", "notify", "root", "depth", "planner", "planner_version", "created_at", "deadline",
 )  # fmt: skip
-"""Fields that hardly change after the first turn; their packed form is reused from turn to turn."""
-_UNCHANGING = (str, float, int, type(None))
+"""Fields that most plans set."""
 _OF_OTHER_FORM = frozenset(("state_machine", "requests", "tasks", "_context"))
 """Stored in another form, or not at all."""
 _STORED = [each for each in dataclasses.fields(PlanRecord) if each.name not in _OF_OTHER_FORM]
@@ -31,27 +28,44 @@ _DEFAULTS: list[tuple[str, Any]] = [
     for each in _STORED
     if each.name not in _ALWAYS
 ]
-_ORIGIN_DEFAULTS = [(name, default) for name, default in _DEFAULTS if name in _ORIGIN]
-_OTHER_DEFAULTS = [(name, default) for name, default in _DEFAULTS if name not in _ORIGIN]
+_USUAL_DEFAULTS = [(name, default) for name, default in _DEFAULTS if name in _USUAL]
+_OTHER_DEFAULTS = [(name, default) for name, default in _DEFAULTS if name not in _USUAL]
 
 
 def to_state(plan: PlanRecord) -> dict[str, Any]:
     """The fields as plain values, without the state machine and without fields that hold their default."""
-    return _write_origin(plan) | _write_rest(plan)
+    state: dict[str, Any] = {
+        "plan_id": plan.plan_id,
+        "goal_event": plan.goal_event,
+        "response_event": plan.response_event,
+        "parent_plan_id": plan.parent_plan_id,
+        "session_id": plan.session_id,
+        "user_id": plan.user_id,
+        "tenant_id": plan.tenant_id,
+        "correlation_id": plan.correlation_id,
+        "current_state": plan.current_state,
+        "goal_data": plan.goal_data,
+        "results": plan.results,
+        "pause_reason": plan.pause_reason,
+        "error": plan.error,
+        "status": str(plan.status),
+    }
+    _add_changed(state, plan, _USUAL_DEFAULTS)
+    if _is_unusual(plan):
+        _add_changed(state, plan, _OTHER_DEFAULTS)
+    if plan.requests:
+        state["requests"] = {key: request.to_list() for key, request in plan.requests.items()}
+    if plan.tasks is not None:
+        state["tasks"] = plan.tasks.to_state()
+    return state
 
 
 def pack_state(plan: PlanRecord, machine: str) -> bytes:
     """The result of :func:`to_state` in msgpack, with the hash of the state machine (empty: there is none)."""
-    origin, values = plan._packed_origin, _origin_of(plan)
-    if origin is None or origin.values != values:
-        fields = _write_origin(plan)
-        origin = PackedOrigin(values, len(fields), pack_fields(fields))
-        # Values that a handler could change in place are packed anew each time.
-        plan._packed_origin = origin if all(type(value) in _UNCHANGING for value in values) else None
-    rest = _write_rest(plan)
+    state = to_state(plan)
     if machine:
-        rest["machine"] = machine
-    return as_map(origin.size + len(rest), origin.packed, pack_fields(rest))
+        state["machine"] = machine
+    return pack(state)
 
 
 def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,48 +79,6 @@ def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
         fields["tasks"] = TaskRegistry.from_state(data["tasks"])
     fields["state_machine"] = data.get("state_machine") or {}
     return fields
-
-
-def _write_origin(plan: PlanRecord) -> dict[str, Any]:
-    state: dict[str, Any] = {
-        "plan_id": plan.plan_id,
-        "goal_event": plan.goal_event,
-        "response_event": plan.response_event,
-        "parent_plan_id": plan.parent_plan_id,
-        "session_id": plan.session_id,
-        "user_id": plan.user_id,
-        "tenant_id": plan.tenant_id,
-        "correlation_id": plan.correlation_id,
-    }
-    _add_unusual(state, plan, _ORIGIN_DEFAULTS)
-    return state
-
-
-def _write_rest(plan: PlanRecord) -> dict[str, Any]:
-    state: dict[str, Any] = {
-        "current_state": plan.current_state,
-        "goal_data": plan.goal_data,
-        "results": plan.results,
-        "pause_reason": plan.pause_reason,
-        "error": plan.error,
-        "status": str(plan.status),
-    }
-    if _is_unusual(plan):
-        _add_unusual(state, plan, _OTHER_DEFAULTS)
-    if plan.requests:
-        state["requests"] = {key: request.to_list() for key, request in plan.requests.items()}
-    if plan.tasks is not None:
-        state["tasks"] = plan.tasks.to_state()
-    return state
-
-
-def _origin_of(plan: PlanRecord) -> tuple[Any, ...]:
-    """The values of :data:`_ORIGIN`."""
-    return (  # read one by one: to take them from `__dict__` by a list of names costs twice as much
-        plan.plan_id, plan.goal_event, plan.response_event, plan.parent_plan_id, plan.session_id, plan.user_id,
-        plan.tenant_id, plan.correlation_id, plan.goal_id, plan.trace_id, plan.notify, plan.root,
-        plan.depth, plan.planner, plan.planner_version, plan.created_at, plan.deadline,
-    )  # fmt: skip
 
 
 def _is_unusual(plan: PlanRecord) -> bool:
@@ -123,7 +95,7 @@ def _is_unusual(plan: PlanRecord) -> bool:
     )  # fmt: skip
 
 
-def _add_unusual(state: dict[str, Any], plan: PlanRecord, fields: list[tuple[str, Any]]) -> None:
+def _add_changed(state: dict[str, Any], plan: PlanRecord, fields: list[tuple[str, Any]]) -> None:
     """Add the fields that do not hold their default."""
     for name, default in fields:
         value = getattr(plan, name)

@@ -9,8 +9,8 @@ from plancast.plan.event_fields import words_of
 from plancast.plan.record import PlanRecord
 from plancast.plan.serialization import pack_state, to_state
 from plancast.turn.record import TurnRecord
-from plancast.turn.timeline_entry import packed_entry
-from plancast_bus.events.codec import fault_of, is_json, unpack
+from plancast.turn.timeline_entry import timeline_entry
+from plancast_bus.events.codec import fault_of, is_json, pack, unpack
 
 _DEPTH: Final = 256
 """Depth to which values are searched for a fault."""
@@ -52,7 +52,7 @@ def packed_and_checked(turn: TurnRecord, machine: str) -> tuple[bytes, bytes]:
     assert plan is not None
     try:
         _check_types(plan)
-        state, entry = pack_state(plan, machine), packed_entry(turn, plan)
+        state, entry = pack_state(plan, machine), pack(timeline_entry(turn, plan))
         event_as_it_came = bool(turn.packed_event)  # else code may have written into it
         if not (is_json(state) and (event_as_it_came or is_json(entry))):
             if fault := _fault(turn):

@@ -6,13 +6,11 @@ from typing import Any, TypeGuard
 
 from plancast.plan.record import PlanRecord
 from plancast.turn.record import TurnRecord
-from plancast_bus.events.codec import load, pack, unpack
-from plancast_bus.events.packed_maps import as_map, pack_fields
+from plancast_bus.events.codec import load, unpack
 from plancast_bus.ports.effects import Effect, Publish, Respond, effect_kind
 
 _EVENTS = (Publish, Respond)
 """Effects that the entry lists under ``sent``."""
-_EVENT = pack("event")
 
 
 def timeline_entry(turn: TurnRecord, plan: PlanRecord) -> dict[str, Any]:
@@ -20,19 +18,8 @@ def timeline_entry(turn: TurnRecord, plan: PlanRecord) -> dict[str, Any]:
     event = unpack(turn.packed_event) if turn.packed_event else turn.event.to_wire()
     if turn.too_large:
         event = {name: value for name, value in event.items() if name not in ("data", "metadata")}
-    return {"event": event, **_turn(turn, plan)}
-
-
-def packed_entry(turn: TurnRecord, plan: PlanRecord) -> bytes:
-    """The entry in msgpack; reuses the payload of an event that arrived in msgpack."""
-    if not turn.packed_event or turn.too_large:
-        return pack(timeline_entry(turn, plan))
-    entry = _turn(turn, plan)
-    return as_map(1 + len(entry), _EVENT, turn.packed_event, pack_fields(entry))
-
-
-def _turn(turn: TurnRecord, plan: PlanRecord) -> dict[str, Any]:
     entry: dict[str, Any] = {
+        "event": event,
         "revision": turn.revision,
         "time": turn.now,
         "from": turn.state_before,

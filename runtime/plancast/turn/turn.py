@@ -23,7 +23,7 @@ from plancast.turn.environment import TurnEnvironment, TurnOutcome
 from plancast.turn.event_turn import EventTurn
 from plancast.turn.fork import ForkData, create_fork, start_fork
 from plancast.turn.record import check_response
-from plancast.turn.timeline_entry import packed_entry, timeline_entry
+from plancast.turn.timeline_entry import timeline_entry
 from plancast.turn.timers import deadline_error, fail_on_early_answers, reconcile_requests
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events.codec import pack
@@ -125,7 +125,7 @@ class Turn(EventTurn):
     def packed_entry(self) -> bytes:
         """The result of :meth:`entry` in msgpack."""
         assert self.plan is not None
-        return packed_entry(self, self.plan)
+        return pack(timeline_entry(self, self.plan))
 
     # Events without a plan: goals, forks, and events for listeners.
 
