@@ -106,12 +106,18 @@ def carry(plan: PlanRecord, unsettled: Mapping[str, Mapping[str, float]], used: 
         unsettled: By the idempotency keys of the requests.
         used: Keys of requests that this turn has repeated, and counted itself.
     """
+    sums = sum_of(unsettled, used)
+    for name, amount in sums.items():
+        plan.spent[name] = plan.spent.get(name, 0) + amount
+    return sums
+
+
+def sum_of(unsettled: Mapping[str, Mapping[str, float]], used: Container[str]) -> dict[str, float]:
+    """The sums of what turns without a trace have used, apart from requests that this turn has repeated."""
     sums: dict[str, float] = {}
     for key, amounts in unsettled.items():
         for name, amount in () if key in used else amounts.items():
             sums[name] = sums.get(name, 0) + amount
-    for name, amount in sums.items():
-        plan.spent[name] = plan.spent.get(name, 0) + amount
     return sums
 
 

@@ -21,7 +21,7 @@ from plancast.plan.context import PlanContext
 from plancast.plan.record import tasks_of
 from plancast.planners.contract import RunBudget, RunContext, RunControl, TrajectoryEntry
 from plancast.planners.run_context import build_run, trigger_of
-from plancast.turn.account import limits_of, read_share, spent_by
+from plancast.turn.account import limits_of, read_share, spent_by, sum_of
 from plancast.turn.record import TurnRecord
 from plancast.turn.trajectory import add_decision, add_event, read_entry
 from plancast_bus.errors import BusUnavailable
@@ -118,17 +118,21 @@ class Deliberation:
         )
 
     def budget(self) -> RunBudget:
-        """The limits of the planner and of the plan's share, and what the plan has spent or lent to its children."""
-        plan, limits = self._plan, limits_of(self._plan, self._planner)
+        """The limits of the planner and of the plan's share, and what the plan has spent or lent to its children.
+
+        What turns without a trace have used, such as earlier attempts at this one, counts too.
+        """
+        plan, limits, record = self._plan, limits_of(self._plan, self._planner), self._record
+        abandoned = sum_of(record.unsettled, record.used or ())
         actions, tokens = limits.get("actions"), limits.get("tokens")
         return RunBudget(
             deadline=plan.deadline,  # type: ignore[arg-type]
             max_actions=None if actions is None else int(actions),
             actions=int(spent_by(plan, "actions")),
             max_tokens=None if tokens is None else int(tokens),
-            tokens=int(spent_by(plan, "tokens")),
+            tokens=int(spent_by(plan, "tokens") + abandoned.get("tokens", 0)),
             max_cost=limits.get("cost"),
-            cost=float(spent_by(plan, "cost")),
+            cost=float(spent_by(plan, "cost") + abandoned.get("cost", 0)),
         )
 
     async def ask(

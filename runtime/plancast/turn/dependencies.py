@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from plancast.context import GoalContext
+from plancast.errors import InvalidGoal
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import BEGIN_AFTER, ENDED, FOLLOW, INJECT, PAUSE, REDIRECT, RESUME
 from plancast.plan.record import AFTER, FOLLOWERS, GOAL
@@ -36,6 +37,7 @@ async def defer(turn: TurnRecord, goal: GoalContext, after: Any) -> None:
     """Create the pending plan of a goal, which begins when the plans that ``after`` names have ended."""
     plan = await PlanContext.create_from_goal(goal, {})
     plan.planner_version = ""  # the code that is current when it begins
+    plan.deadline = goal.deadline  # that of its planner counts from the time when it begins
     if fault := _fault_of(after, plan.correlation_id):
         await plan.fail(f"the plans to begin after cannot be read: {fault}")
         return
@@ -75,6 +77,10 @@ async def take_deferred(turn: TurnRecord, plan: PlanContext) -> TurnOutcome | No
     elif event.type == RESUME and plan.status is PAUSED:
         plan.status, plan.pause_reason = PENDING, None
     elif event.type == REDIRECT and isinstance(data.get("goal_data"), dict):
+        try:
+            turn.environment.check_goal(plan.goal_event, data["goal_data"])
+        except InvalidGoal as error:
+            return turn.refused(str(error))
         plan.goal_data = data["goal_data"]
     elif event.type == PAUSE and plan.status is not PAUSED:
         await plan.pause(str(data.get("reason") or "paused"))

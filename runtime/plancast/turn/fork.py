@@ -140,6 +140,7 @@ def create_fork(turn: TurnRecord, fork_data: ForkData, machine: Mapping[str, Any
     plan = PlanContext.from_dict({**fork_data.state, "requests": {}, **own})
     plan.parent_plan_id = plan.reply_to = None
     plan.created_at = 0.0
+    plan.deadline = turn.deadline_of(plan.goal_event)
     turn.outbox.begun = True
     turn.adopt(plan)
     plan._has_handler = turn.environment.transition_handler(plan) is not None
@@ -202,7 +203,7 @@ def _readdressed(event: dict[str, Any], ids: Mapping[str, str], correlation_id: 
 
 
 _OWN: Final = frozenset(
-    ("aliases", "allowance", "created_at", "deadline", "dependencies", "depth", "goal_id", "lent", "machine", "notify",
+    ("aliases", "created_at", "deadline", "dependencies", "depth", "goal_id", "lent", "machine", "notify",
      "parent_plan_id", "reply_to", "root", "state_machine", "trace_id")
 )  # fmt: skip
 """Fields of the forked plan that the fork does not take over."""

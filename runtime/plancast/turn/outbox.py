@@ -25,7 +25,7 @@ class Outbox:
 
     __slots__ = (
         "_before_plan", "_correlation_id", "_environment", "_event", "_index", "_response", "_revision", "_time",
-        "begun", "effects", "goals", "plan", "sent", "trace", "trace_id",
+        "begun", "deadline", "effects", "goals", "plan", "sent", "trace", "trace_id",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +53,8 @@ class Outbox:
         """The sending plan, once it exists."""
         self.begun = plan is not None
         """True if events belong to a plan; also true while a goal's handler is about to create it."""
+        self.deadline: float | None = None
+        """The deadline of the plan that a goal's handler is about to create."""
         self.effects: list[Effect] = []
         self.sent: list[list[str]] = []
         """Type and id of every staged event."""
@@ -73,6 +75,11 @@ class Outbox:
     def leave(self) -> None:
         """Send what follows apart from the plan, with ids that follow from the event."""
         self.plan, self.begun = None, False
+
+    def begin_goal(self, goal: EventEnvelope) -> None:
+        """Send what follows as the goal's turn does, although another event has begun it."""
+        self.leave()
+        self._event = goal
 
     def send(self, fields: dict[str, Any], *, final: bool = False, message_id: str = "") -> str:
         """Stage an event; returns its id, which is also its idempotency key unless ``message_id`` is given.
@@ -252,9 +259,9 @@ class Outbox:
             return values | plan_tree.below(self.plan)
         if not self.begun:
             return values
-        place, deadline = plan_tree.read_place(self._event.metadata), plan_tree.read_deadline(self._event.metadata)
+        place = plan_tree.read_place(self._event.metadata)
         values |= {plan_tree.ROOT: place.root or self._correlation_id, plan_tree.DEPTH: place.depth + 1}
-        return values if deadline is None else values | {plan_tree.DEADLINE: deadline}
+        return values if self.deadline is None else values | {plan_tree.DEADLINE: self.deadline}
 
     def _note_alias(self, plan: PlanContext | None, correlation_id: str) -> None:
         self.effects.append(NoteAlias(correlation_id, self._correlation_id))

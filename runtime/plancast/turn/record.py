@@ -193,11 +193,10 @@ class TurnRecord:
         """The deadline of the turn's plan, also before a goal's turn has created it."""
         if self.plan is not None:
             return self.plan.deadline
-        return self._deadline_of(read_deadline(self.event.metadata)) if self.is_goal else None
+        return self.deadline_of(self.event.type, read_deadline(self.event.metadata)) if self.is_goal else None
 
-    def _deadline_of(self, given: float | None) -> float | None:
+    def deadline_of(self, goal: str, given: float | None = None) -> float | None:
         """The deadline of a goal's plan: the earliest of the given one and those of its planners."""
-        goal = self.event.type
         planner = self.environment.goals.get(goal)
         decider = planner.decider(goal) if planner is not None else None
         limits = [getattr(each, "deadline", None) for each in (planner, decider)]
@@ -266,7 +265,7 @@ class TurnRecord:
             planner = self.environment.goals[goal.event_type]
             plan.allowance = read_share(self.event.metadata)
             if not plan.state_machine or goal.deadline is not None or planner.deadline is not None:
-                plan.deadline = self._deadline_of(goal.deadline)
+                plan.deadline = self.deadline_of(goal.event_type, goal.deadline)
             plan._has_handler = planner.transition_handler is not None
             plan.planner = plan.planner or planner.name
             if planner.transition_handler is not None or not plan.state_machine:

@@ -78,12 +78,12 @@ def deadline_error(deadline: float) -> str:
 
 
 def _reconcile_deadline(turn: TurnRecord, plan: PlanContext) -> None:
-    """Set the timer of a new plan's deadline; cancel it when the plan ends before."""
+    """Set the timer of a new or changed deadline; cancel it when the plan ends before."""
     assert plan.deadline is not None
     if plan.status.finished:
         if turn.deadline_before is not None and not (turn.is_timer and turn.event.type == DEADLINE):
             turn.effects.append(CancelTimer(plan.correlation_id, _DEADLINE_TIMER))
-    elif turn.deadline_before is None:
+    elif turn.deadline_before != plan.deadline:
         event = EventEnvelope(
             id=f"{turn.next_id()}:deadline",
             source="plancast",

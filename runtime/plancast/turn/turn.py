@@ -32,6 +32,8 @@ from plancast_bus.events.envelope import EventTopic
 __all__ = ["Turn", "TurnEnvironment", "TurnOutcome"]
 
 COMMIT, PLAN_EVENTS = TurnOutcome.COMMIT, EventTopic.PLAN_EVENTS
+TOLERANCE = 0.001
+"""Seconds by which the time of a timer may differ from the deadline, by rounding."""
 
 
 class Turn(EventTurn):
@@ -99,6 +101,8 @@ class Turn(EventTurn):
                 return self.refused(f"the goal cannot be answered: {fault}")
         if self._concerns_listeners(self.plan):
             return self.refused(f"a handler failed: {error_text(error)}")
+        if self.plan.lent:
+            self._takes_back(self.plan)
         self.notes.append(f"the turn failed: {type(error).__name__}")
         if isinstance(error, (InvalidDecision, InvalidStateMachine)):
             self.exchange = list(getattr(error, "exchange", ()))
@@ -196,7 +200,9 @@ class Turn(EventTurn):
 
     def _has_reached(self, deadline: float) -> bool:
         """True if the plan has to end now; a cancellation or rejection still says why by itself."""
-        due = self.now >= deadline or (self.is_timer and self.event.type == DEADLINE)
+        timer = self.is_timer and self.event.type == DEADLINE
+        # The server's clock may be ahead; a timer of an earlier deadline has an earlier time.
+        due = self.now >= deadline or (timer and self.event.time.timestamp() >= deadline - TOLERANCE)
         return due and self.event.type not in (CANCEL, REJECT)
 
     async def _take_deferred(self, plan: PlanContext) -> TurnOutcome:
@@ -218,7 +224,7 @@ class Turn(EventTurn):
             await plan.fail(f"no planner takes the goal {goal.type!r} any more")
             return COMMIT
         self.begins, self.plan, self.event = plan, None, goal
-        self.outbox.leave()
+        self.outbox.begin_goal(goal)
         try:
             return await self._begin(planner)
         finally:
@@ -227,7 +233,7 @@ class Turn(EventTurn):
     def _read_goal(self) -> GoalContext:
         """Read the event as a goal; events that are sent from now on belong to a plan."""
         self.goal = GoalContext.from_event(self.event, self.context)
-        self.outbox.begun = True
+        self.outbox.begun, self.outbox.deadline = True, self.deadline
         return self.goal
 
     def _check_machine(self, plan: PlanContext) -> None:

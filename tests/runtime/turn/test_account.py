@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from plancast import (
     App,
+    ChoreographyPlanner,
     CompleteAction,
     DelegateAction,
     EventEnvelope,
     ParallelAction,
     PlanContext,
+    PlanFailed,
     PlanHandle,
     Planner,
     PlannerDecision,
     PublishAction,
+    RetryableError,
     RunContext,
     Settings,
     SpawnSpec,
@@ -303,3 +307,63 @@ async def test_the_account_of_a_tree_is_exact_whatever_crashes(seed: int, limit:
         below = [await env.client.plan(each.plan_id).state() for each in plans]
         if limit > 25 or not any(each.get("lent") for each in below):
             assert state["spent"]["actions"] == own
+
+
+async def test_a_turn_that_fails_on_a_childs_answer_takes_its_share_back() -> None:
+    root, leaf = Scripted("root", delegates_then_completes("mid"), max_actions=20), Scripted("leaf", works(0))
+    mid = Planner("mid")
+
+    @mid.on_goal("mid.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        await PlanContext.create_from_goal(goal, {}).save()
+        await context.bus.request("leaf.goal", {}, "leaf.done")
+
+    @mid.on_transition()
+    async def move(transition: Any, context: Any) -> None:
+        raise ValueError("broken")
+
+    async with PlancastTest(app(root, mid, leaf)) as env:
+        handle = await env.submit("root.goal", {})
+        await result_of(handle)
+        state = await handle.state()
+    assert state["spent"]["actions"] == 1, "only the root has acted"
+    assert not state.get("lent")
+
+
+async def test_a_fork_of_a_child_is_bounded_as_the_child_was() -> None:
+    parent = Scripted("parent", delegates_then_completes("child"), max_actions=4)
+    child = Scripted("child", works(30), max_actions=None)
+    async with PlancastTest(app(parent, child)) as env:
+        handle = await env.submit("parent.goal", {})
+        await result_of(handle)
+        (plan_id,) = [each.plan_id async for each in env.bus.checkpoints.summaries() if each.plan_id != handle.plan_id]
+        fork = await env.client.fork(plan_id, at=2)
+        with pytest.raises(PlanFailed, match="max_actions"):
+            await fork.result(timeout=20)
+
+
+async def test_attempts_at_a_turn_that_are_retried_count() -> None:
+    calls = 0
+
+    async def complete(request: ReasonRequest) -> ReasonReply:
+        nonlocal calls
+        calls += 1
+        return ReasonReply('{"next_action": {"action": "complete", "result": {}}, "reasoning": "x"}', Usage(900, 100))
+
+    advisor = ChoreographyPlanner("advisor", "openai/any", api_key="sk-unused-0123456789", token_budget=2_500)
+    planner = Planner("p")
+
+    @planner.on_goal("root.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        await advisor.reason_next_action(f"attempt {calls}", context)
+        raise RetryableError("again", retry_after=0.001)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "plancast_actors.plan_actors.parking.in_process_reasoner", lambda: SimpleNamespace(complete=complete)
+        )
+        async with PlancastTest(App("app", planners=[planner])) as env:
+            handle = await env.submit("root.goal", {})
+            with pytest.raises(PlanFailed, match="max_tokens: 3000 of 2500"):
+                await handle.result(timeout=20)
+    assert calls == 3

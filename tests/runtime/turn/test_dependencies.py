@@ -22,10 +22,11 @@ from plancast import (
     Settings,
     StateConfig,
     StateTransition,
+    Worker,
 )
 from plancast.client.client import Client
 from plancast.plan.record import AFTER, FOLLOWERS, GOAL
-from plancast.testing import PlancastTest
+from plancast.testing import ManualClock, PlancastTest
 from plancast.turn import dependencies
 from plancast.turn.stall import find_stall
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -276,3 +277,66 @@ async def test_it_is_not_stalled_while_it_waits(env: PlancastTest) -> None:
     plan = await env.submit("hold", after=[first.plan_id])
     state = await until(plan, "pending")
     assert find_stall(PlanContext.from_dict(state), now=10**10, patience=0.0) is None
+
+
+async def test_what_a_handler_sends_before_its_deferred_plan_exists_is_its_own() -> None:
+    planner, asked = Planner("p"), Worker("w")
+    planner.add_goal("hold", HOLD)
+    requests: list[tuple[Any, ...]] = []
+
+    @planner.on_goal("asks")
+    async def begin(goal: Any, context: Any) -> None:
+        await context.bus.request("work.requested", {}, "work.completed")
+        await PlanContext.create_from_goal(goal, {}).save()
+
+    @planner.on_transition()
+    async def move(transition: Any, context: Any) -> None:
+        await transition.plan.finalize({})
+
+    @asked.on_task("work.requested", "work.completed")
+    async def work(task: Any, context: Any) -> dict[str, Any]:
+        requests.append((task.event.user_id, task.event.session_id, task.event.correlation_id))
+        return {}
+
+    async with PlancastTest(App("app", planners=[planner], workers=[asked])) as env:
+        hers = await env.submit("hold", user_id="alice", session_id="hers")
+        his = await env.submit("asks", user_id="bob", session_id="his", after=[hers.plan_id])
+        await until(his, "pending")
+        await hers.signal("go")
+        await his.result(PATIENCE)
+        assert requests == [("bob", "his", his.plan_id)]
+
+
+async def test_a_planners_deadline_counts_from_the_time_when_the_plan_begins() -> None:
+    planner = Planner("p", deadline=10)
+    planner.add_goal("late", HOLD)
+    other = Planner("q")
+    other.add_goal("hold", HOLD)
+    clock = ManualClock()
+    async with PlancastTest(App("app", planners=[planner, other]), clock=clock) as env:
+        first = await env.submit("hold")
+        second = await env.submit("late", after=[first.plan_id])
+        assert "deadline" not in await until(second, "pending")
+        await env.advance(20)
+        await first.signal("go")
+        state = await until(second, "running")
+        assert state["deadline"] - clock.time() == pytest.approx(10, abs=1)
+        await env.advance(8)
+        assert await second.status() == "running"
+        await env.advance(3)
+        await until(second, "failed")
+
+
+async def test_a_redirect_of_a_pending_plan_is_checked_by_its_goals_schema() -> None:
+    planner = Planner("p")
+    planner.add_goal("hold", HOLD)
+    planner.add_goal("strict", HOLD, schema={"type": "object", "properties": {"n": {"type": "integer"}}})
+    async with PlancastTest(App("app", planners=[planner])) as env:
+        first = await env.submit("hold")
+        second = await env.submit("strict", {"n": 1}, after=[first.plan_id])
+        await until(second, "pending")
+        await second.redirect({"n": "bad"})
+        async with asyncio.timeout(PATIENCE):
+            while not [each async for each in env.bus.dead_letters.list()]:
+                await asyncio.sleep(0.005)
+        assert (await second.state())["goal_data"] == {"n": 1}
