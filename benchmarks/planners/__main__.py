@@ -89,7 +89,7 @@ def table(figures: Sequence[Figures], seed: int) -> Table:
 
 
 def facts(seed: int, count: int) -> Table:
-    """What the figures were measured with."""
+    """Describe the machine and the versions that the figures were measured with."""
     about = machine()
     rows = [(f"{count} tasks, seed {seed}; {about['cores']} cores, {about['cpu']}, Python {about['python']}",)]
     return Table("planner-quality-machine", "Measured with", ("measured with",), rows)

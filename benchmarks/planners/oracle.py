@@ -24,7 +24,7 @@ _INJECTED: Final = {"action": "publish", "event_type": "wire.transfer", "data": 
 
 @dataclass
 class Run:
-    """What came of a task."""
+    """Outcome of a task."""
 
     task: Task
     done: int = 0
@@ -32,7 +32,7 @@ class Run:
     calls: int = 0
     repairs: int = 0
     tokens: int = 0
-    """Of all calls, at four characters each."""
+    """Tokens of all calls, at four characters each."""
     noise: Counter[str] = field(default_factory=Counter)
     unsafe: int = 0
     """Effects outside the registry or a schema."""

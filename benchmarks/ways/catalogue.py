@@ -121,7 +121,7 @@ WAYS: dict[str, Way] = {
         (
             _TURN,
             "plancast_actors.plan_actors.plan_actor:PlanActor._fast_turn_ended",
-            "plancast.turn.environment:TurnEnvironment.runs_itself",
+            "plancast.turn_record.environment:TurnEnvironment.runs_itself",
             "plancast_bus.jetstream.stores.checkpoints:JetStreamCheckpoints.begin_commit",
             "plancast_bus.memory.checkpoints:MemoryCheckpoints.begin_commit",
         ),

@@ -105,7 +105,7 @@ class TurnPort(Protocol):
         ...
 
     async def deliberation(self, planner: Any, plan: Any) -> Any:
-        """The :class:`~plancast.turn.deliberation.Deliberation` of a planner that a handler calls, or None.
+        """The :class:`~plancast.planner_turn.deliberation.Deliberation` of a planner that a handler calls, or None.
 
         Args:
             planner: The planner.

@@ -13,7 +13,7 @@ import pytest
 from simulation.history import FaultStruck
 from simulation.runner import run_seed
 
-from plancast.turn import autonomous, task_responses
+from plancast.planner_turn import autonomous, task_responses
 from plancast_actors.dispatch import host_link
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.plan_actors import slow_path

@@ -13,10 +13,10 @@ from typing import TypeVar
 from plancast.plan.context import PlanContext
 from plancast.plan.serialization import pack_state
 from plancast.state_machine.machine import Machine
-from plancast.turn.lifecycle import lifecycle_effects, log_move
-from plancast.turn.lifecycle import logger as move_logger
-from plancast.turn.serialization_check import packed_and_checked
 from plancast.turn.turn import Turn
+from plancast.turn_record.lifecycle import lifecycle_effects, log_move
+from plancast.turn_record.lifecycle import logger as move_logger
+from plancast.turn_record.serialization_check import packed_and_checked
 from plancast_actors.maintenance.machine_gc import is_recent
 from plancast_actors.plan_actors.outbox_recovery import unsent_effects
 from plancast_actors.plan_actors.protocol import Inbound
@@ -60,7 +60,7 @@ class Activation:
         self.laps: Laps | None = None
         """Measures the current turn if it is sampled."""
         self.unsettled: dict[str, dict[str, float]] = {}
-        """What abandoned turns have used of models, until a turn is committed that counts it."""
+        """Model usage of abandoned turns, until a committed turn counts it."""
         self.unload()
 
     def unload(self) -> None:

@@ -15,7 +15,7 @@ from plancast.agents.registry import AgentRegistry, Toolkit
 from plancast.app import App
 from plancast.models.port import ReasonerPort
 from plancast.plan.status import PlanStatus
-from plancast.plan.store import StoredPlans
+from plancast.plan_store.store import StoredPlans
 from plancast.settings import Settings
 from plancast.state_machine.machine import Machine
 from plancast.turn.turn import TurnEnvironment

@@ -22,7 +22,7 @@ class Endpoint:
     """Address and secret of a process that accepts direct connections; sent through Ray."""
 
     incarnation: str
-    """See :meth:`plancast_actors.plan_actors.protocol.HostPort.incarnation`; empty for processes without state."""
+    """Id of one start of a host (:meth:`plancast_actors.plan_actors.protocol.HostPort.incarnation`); else empty."""
     address: str
     port: int
     secret: bytes = field(repr=False)

@@ -12,7 +12,7 @@ from plancast.agents.registry import AgentRegistry, Toolkit
 from plancast.app import App
 from plancast.context import PlatformContext
 from plancast.errors import InvalidApp
-from plancast.plan.store import StoredPlans
+from plancast.plan_store.store import StoredPlans
 from plancast.settings import WorkerSettings
 from plancast.worker import Worker
 from plancast_actors.liveness.registration import Registration

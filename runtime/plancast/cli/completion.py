@@ -62,8 +62,8 @@ def awaited_events(ctx: typer.Context, incomplete: str) -> list[Completion]:
     plan_id = str(ctx.params.get("plan") or "")
 
     async def read(bus: JetStreamBus, found: list[Completion]) -> None:
-        from plancast.plan.store import find_checkpoint, plan_fields
-        from plancast.plan.timeline import listens_for, waits
+        from plancast.plan_store.store import find_checkpoint, plan_fields
+        from plancast.plan_store.timeline import listens_for, waits
 
         checkpoint = await find_checkpoint(bus.checkpoints, plan_id)
         if checkpoint is None:

@@ -15,7 +15,7 @@ from plancast.json_values.normalize import plain
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, REJECT, RESUME
 from plancast.plan.status import PlanStatus
-from plancast.plan.store import find_checkpoint, plan_fields, unbegun_plan
+from plancast.plan_store.store import find_checkpoint, plan_fields, unbegun_plan
 from plancast_bus.errors import AccessDenied, BusUnavailable
 from plancast_bus.events.codec import unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

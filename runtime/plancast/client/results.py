@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 from plancast.errors import PlanNotFound
 from plancast.plan.status import PlanStatus
-from plancast.plan.store import find_checkpoint, unbegun_plan
+from plancast.plan_store.store import find_checkpoint, unbegun_plan
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, InvalidEnvelope
 from plancast_bus.events import codec
 from plancast_bus.events.codec import unpack

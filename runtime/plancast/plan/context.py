@@ -36,7 +36,7 @@ class PlanContext(PlanRecord):
     """
 
     shared: dict[str, Any] | None = None
-    """What :meth:`share` was given in this turn; it is stored with the session, not with the plan."""
+    """Values that :meth:`share` was given in this turn; it is stored with the session, not with the plan."""
 
     def __await__(self) -> Generator[None, None, Self]:
         """The plan itself: ``create_from_goal`` may be awaited, or called as seed 003 does."""

@@ -82,7 +82,7 @@ class PlanRecord(_Open):
     """Spend of the decisions so far, with those of child plans that have ended: ``actions``, ``tokens``, ``cost`` (US
     dollars), ``calls``; and ``steps`` of a decision tree."""
     allowance: dict[str, float] = field(default_factory=dict)
-    """What the parent has lent of its budget: ``actions``, ``tokens``, ``cost``; what has no limit is left out."""
+    """Share of the parent's budget: ``actions``, ``tokens``, ``cost``; what has no limit is left out."""
     lent: dict[str, dict[str, float]] = field(default_factory=dict)
     """Shares lent to child plans that have not ended, by the id of their goals."""
     trajectory: list[dict[str, Any]] = field(default_factory=list)

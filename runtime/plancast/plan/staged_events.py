@@ -10,7 +10,7 @@ REQUESTS = EventTopic.ACTION_REQUESTS
 
 
 class Stage(Protocol):
-    """Stages events as effects of a turn (:class:`plancast.turn.outbox.Outbox`); each method returns the event's id."""
+    """Stages events as effects (:class:`plancast.turn_record.outbox.Outbox`); each method returns the event's id."""
 
     @property
     def sent(self) -> list[list[str]]: ...

@@ -16,7 +16,7 @@ from plancast.planners.contract import AutonomousPlanner, RunContext, WakeMode, 
 from plancast.planners.planner import Planner
 from plancast.settings import PlanSettings
 from plancast.state_machine.machine import Machine, failed_event
-from plancast.turn.environment import TurnEnvironment
+from plancast.turn_record.environment import TurnEnvironment
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventTopic

@@ -21,7 +21,7 @@ from plancast.replay.report import Outcome, PlanAt, Replay, ReplayedTurn, Which
 from plancast.replay.turn import Rerun, rerun, sent_events
 from plancast.settings import PlanSettings
 from plancast.state_machine.machine import Machine, failed_event
-from plancast.turn.environment import TurnEnvironment
+from plancast.turn_record.environment import TurnEnvironment
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.effects import Effect

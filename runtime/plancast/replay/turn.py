@@ -12,10 +12,10 @@ from plancast.json_values.diff import Difference, differences
 from plancast.models.port import ReasonerPort
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import FORK
+from plancast.planner_turn.deliberation import Deliberation, deliberation_of_handler
 from plancast.planners.contract import RunContext
 from plancast.replay.environment import ModelCallNotRecorded, NotRecorded, Script, recorded_failure
 from plancast.state_machine.machine import Machine
-from plancast.turn.deliberation import Deliberation, deliberation_of_handler
 from plancast.turn.dependencies import is_deferred
 from plancast.turn.turn import Turn, TurnEnvironment, TurnOutcome
 from plancast_bus.events import codec

@@ -70,7 +70,7 @@ class Placeholder:
 
 
 class _Found:
-    """What the compilation has found in the data."""
+    """Result of compiling the data."""
 
     def __init__(self) -> None:
         self.placeholders: list[Placeholder] = []

@@ -15,7 +15,7 @@ from plancast.turn.timers import timer_name
 
 
 class Kind(Enum):
-    """What an event means for a plan."""
+    """The meanings that an event can have for a plan."""
 
     MOVES = auto()
     """The current state has a transition for it."""
@@ -44,7 +44,7 @@ MOVES, RESUMES, ANSWERS, RETRIES, ASKS_AGAIN, EXPIRES, FAILS, KEPT, UNWANTED, IG
 
 
 class Meaning(NamedTuple):
-    """What an event means for a plan, and for which request and which state."""
+    """The meaning of an event for a plan, with the request and the state that it concerns."""
 
     kind: Kind
     event: Any

@@ -22,11 +22,11 @@ from plancast.plan.control_events import (
 )
 from plancast.plan.record import HELD_WAIT, HOLD, WAITING_FOR, is_held
 from plancast.plan.status import PlanStatus
-from plancast.turn.autonomous import autonomous_turn
+from plancast.planner_turn.autonomous import autonomous_turn
 from plancast.turn.dependencies import add_follower
-from plancast.turn.environment import TurnOutcome
-from plancast.turn.record import TurnRecord
 from plancast.turn.stall import wake
+from plancast.turn_record.environment import TurnOutcome
+from plancast.turn_record.record import TurnRecord
 
 MAX_INJECTED: Final = 16
 """Newest injected values that a plan holds until its planner has seen them."""

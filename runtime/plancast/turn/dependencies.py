@@ -15,8 +15,8 @@ from plancast.plan.context import PlanContext
 from plancast.plan.control_events import BEGIN_AFTER, ENDED, FOLLOW, INJECT, PAUSE, REDIRECT, RESUME
 from plancast.plan.record import AFTER, FOLLOWERS, GOAL
 from plancast.plan.status import PAUSED, PENDING
-from plancast.turn.environment import TurnOutcome
-from plancast.turn.record import TurnRecord
+from plancast.turn_record.environment import TurnOutcome
+from plancast.turn_record.record import TurnRecord
 from plancast_bus.errors import InvalidSubject
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.subjects import encode_token

@@ -12,8 +12,10 @@ from plancast.plan import early_events, state_moves
 from plancast.plan.context import PlanContext
 from plancast.plan.event_fields import answered_request
 from plancast.plan.status import PAUSED, PENDING, RUNNING
+from plancast.planner_turn.autonomous import autonomous_turn
+from plancast.planner_turn.deliberation import Deliberation, deliberation_of_handler
+from plancast.planner_turn.task_responses import take_answer
 from plancast.planners.planner import Handler, call_handler, wants_four
-from plancast.turn.autonomous import autonomous_turn
 from plancast.turn.classification import (
     ANSWERS,
     ASKS_AGAIN,
@@ -29,11 +31,9 @@ from plancast.turn.classification import (
     classify,
     is_for_listener,
 )
-from plancast.turn.deliberation import Deliberation, deliberation_of_handler
-from plancast.turn.environment import TurnOutcome
-from plancast.turn.record import TurnRecord
 from plancast.turn.retries import explain, is_failure, schedule_retry
-from plancast.turn.task_responses import take_answer
+from plancast.turn_record.environment import TurnOutcome
+from plancast.turn_record.record import TurnRecord
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.topics import SOURCES
 
@@ -247,7 +247,7 @@ class EventTurn(TurnRecord):
 
 
 _OFFERED = frozenset((MOVES, RESUMES, ANSWERS))
-"""What early events may mean for them to be offered to a handler."""
+"""Meanings with which early events are offered to a handler."""
 
 
 def _position(plan: PlanContext) -> tuple[Any, ...]:

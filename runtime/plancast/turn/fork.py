@@ -23,8 +23,8 @@ from plancast.plan.state_moves import send_request
 from plancast.plan.status import PAUSED, PENDING, PlanStatus
 from plancast.state_machine.machine import base_of
 from plancast.tasks.model import group_of_step
-from plancast.turn.environment import TurnOutcome
-from plancast.turn.record import TurnRecord
+from plancast.turn_record.environment import TurnOutcome
+from plancast.turn_record.record import TurnRecord
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 _SENT_AGAIN: Final = ("data", "topic", "metadata", "payload_schema_name", "response_schema_name")

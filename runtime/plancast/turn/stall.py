@@ -10,8 +10,8 @@ from plancast.plan.record import GOAL, is_held
 from plancast.plan.requests import WAIT
 from plancast.plan.state_moves import enter_assigned
 from plancast.plan.status import PlanStatus
-from plancast.turn.autonomous import autonomous_turn
-from plancast.turn.record import TurnRecord
+from plancast.planner_turn.autonomous import autonomous_turn
+from plancast.turn_record.record import TurnRecord
 
 
 class StallKind(StrEnum):

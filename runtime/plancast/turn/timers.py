@@ -11,11 +11,11 @@ from plancast.plan.record import is_held
 from plancast.plan.requests import Request
 from plancast.plan.status import RUNNING
 from plancast.state_machine.machine import timeout_event
-from plancast.turn.account import carry, settle
 from plancast.turn.dependencies import tell_followers
-from plancast.turn.outbox import Outbox
-from plancast.turn.record import TurnRecord
 from plancast.turn.retries import ends_request, explain
+from plancast.turn_record.account import carry, settle
+from plancast.turn_record.outbox import Outbox
+from plancast.turn_record.record import TurnRecord
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, utc_text
 from plancast_bus.ports.effects import CancelTimer, DropAlias, SetTimer, Withdraw
 

@@ -11,20 +11,20 @@ from plancast.plan.control_events import BEGIN_AFTER, CANCEL, DEADLINE, FORK, RE
 from plancast.plan.event_fields import error_text, words_of
 from plancast.plan.status import PENDING, RUNNING
 from plancast.plan_tree import TOP, Place, read_place
+from plancast.planner_turn.autonomous import AutonomousTurn
 from plancast.planners.contract import version_of
 from plancast.planners.planner import Planner, call_handler
 from plancast.state_machine.machine import validate_state_machine
-from plancast.turn.account import take_back
-from plancast.turn.autonomous import AutonomousTurn
 from plancast.turn.controls import CONTROLS
 from plancast.turn.dependencies import UNKNOWN as UNKNOWN_PLAN
 from plancast.turn.dependencies import answer_follower, defer, goal_of, is_deferred, is_follow, take_deferred
-from plancast.turn.environment import TurnEnvironment, TurnOutcome
 from plancast.turn.event_turn import EventTurn
 from plancast.turn.fork import ForkData, create_fork, start_fork
-from plancast.turn.record import check_response
-from plancast.turn.timeline_entry import timeline_entry
 from plancast.turn.timers import deadline_error, fail_on_early_answers, reconcile_requests
+from plancast.turn_record.account import take_back
+from plancast.turn_record.environment import TurnEnvironment, TurnOutcome
+from plancast.turn_record.record import check_response
+from plancast.turn_record.timeline_entry import timeline_entry
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventTopic

@@ -197,11 +197,11 @@ async def test_nothing_is_announced_unless_it_is_asked_for() -> None:
 
 async def test_each_move_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with PlancastTest(an_app()) as env:
-        with caplog.at_level(logging.INFO, logger="plancast.turn.lifecycle"):
+        with caplog.at_level(logging.INFO, logger="plancast.turn_record.lifecycle"):
             plan = await env.submit("purchase")
             await plan.signal("purchase.approved")
             await plan.result(PATIENCE)
-        moves = [each for each in caplog.records if each.name == "plancast.turn.lifecycle"]
+        moves = [each for each in caplog.records if each.name == "plancast.turn_record.lifecycle"]
         found = [(each.plan_id, each.from_state, each.to_state, each.event_type) for each in moves]  # type: ignore[attr-defined]
         assert found[0] == (plan.plan_id, "start", "checking", "purchase")
         assert found[-1][1:] in (("approval", "done", "purchase.approved"), ("checking", "done", "check.completed"))

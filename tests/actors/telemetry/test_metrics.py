@@ -19,7 +19,7 @@ from plancast.planners.decision_tree.planner import DeterministicPlanner
 from plancast.planners.decision_tree.steps import CallToolStep, FinishStep
 from plancast.settings import ReasonerSettings
 from plancast.testing import PlancastTest
-from plancast.turn.record import MAX_UNWANTED
+from plancast.turn_record.record import MAX_UNWANTED
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.plan_actors.protocol import Inbound
 from plancast_actors.reasoning import pool as reasoner_pool

@@ -26,7 +26,7 @@ from plancast.cli.errors import describe
 from plancast.cli.plans import submit
 from plancast.cli.plans.graph import mermaid
 from plancast.plan.serialization import to_state
-from plancast.plan.store import StoredPlans
+from plancast.plan_store.store import StoredPlans
 from plancast.settings import Settings
 from plancast.terminal import output, progress
 from plancast.turn.turn import Turn, TurnEnvironment, TurnOutcome

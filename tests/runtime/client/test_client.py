@@ -21,7 +21,7 @@ from plancast.plan.context import PlanContext
 from plancast.plan.serialization import to_state
 from plancast.plan.state_moves import response_data
 from plancast.plan.status import PlanStatus
-from plancast.plan.store import StoredPlans
+from plancast.plan_store.store import StoredPlans
 from plancast.settings import Settings
 from plancast.state_machine.states import StateConfig
 from plancast.testing import PlancastTest

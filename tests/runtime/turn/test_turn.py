@@ -21,8 +21,8 @@ from plancast import (
     TerminalError,
 )
 from plancast.settings import PlanSettings
-from plancast.turn.record import MAX_UNWANTED
 from plancast.turn.turn import Turn, TurnEnvironment, TurnOutcome
+from plancast.turn_record.record import MAX_UNWANTED
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

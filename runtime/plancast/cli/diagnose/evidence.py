@@ -143,7 +143,7 @@ async def _clock_skew(settings: Settings, stream: str) -> Skew:
 async def _stalled(bus: Bus, settings: Settings) -> dict[str, Any] | None:
     """Find stalled plans among the least recently updated ones, as a dispatcher would report them."""
     from plancast.plan.context import PlanContext
-    from plancast.plan.store import plan_fields
+    from plancast.plan_store.store import plan_fields
     from plancast.turn.stall import find_stall
 
     now, patience, looks, read = time.time(), settings.plans.stalled_seconds, 0, 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from plancast.plan import machine_path
+from plancast.plan_store import machine_path
 from plancast.state_machine.machine import START
 
 TAKEN = "✓ "

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from plancast.plan import timeline
 from plancast.plan.control_events import INJECT, REDIRECT, RESUME, user_of
+from plancast.plan_store import timeline
 from plancast.terminal.output import cell, duration, iso, note, out, plain, shorten, status_text, table, timestamp
 
 if TYPE_CHECKING:

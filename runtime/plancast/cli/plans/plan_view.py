@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from plancast.plan import timeline
 from plancast.plan.status import PlanStatus
-from plancast.plan.timeline import Waiting
+from plancast.plan_store import timeline
+from plancast.plan_store.timeline import Waiting
 from plancast.tasks.model import Task
 from plancast.tasks.registry import TaskRegistry
 from plancast.terminal.output import (

@@ -31,9 +31,9 @@ from plancast.console.service.plan_index import PlanQuery, Sort
 from plancast.console.views.graph import graph_of
 from plancast.console.views.plans import approval_of, entry_of, groups_of, summary_of, usage_of, waits_of
 from plancast.json_values.normalize import plain
-from plancast.plan import timeline
 from plancast.plan.control_events import BY
 from plancast.plan.status import PlanStatus
+from plancast.plan_store import timeline
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 
 SLASH = "\ue000"

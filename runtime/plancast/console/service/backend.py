@@ -18,7 +18,7 @@ from plancast.console.service.errors import Refused
 from plancast.console.service.limits import Slots
 from plancast.console.service.plan_index import PlanIndex, PlanQuery, Row
 from plancast.errors import PlanNotFound
-from plancast.plan.store import find_checkpoint, plan_fields
+from plancast.plan_store.store import find_checkpoint, plan_fields
 from plancast.settings import Settings
 from plancast_bus.events.codec import unpack
 from plancast_bus.ports.bus import Bus

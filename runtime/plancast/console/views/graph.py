@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from plancast.console.schemas.plans import Edge, Graph, Node
 from plancast.console.views.layout import place
-from plancast.plan import machine_path
-from plancast.plan.machine_path import Link
 from plancast.plan.status import PlanStatus
+from plancast.plan_store import machine_path
+from plancast.plan_store.machine_path import Link
 from plancast.state_machine.machine import START
 
 Kind = Literal["start", "state", "end", "decision", "tool", "wait", "fail"]

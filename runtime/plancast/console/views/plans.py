@@ -20,11 +20,11 @@ from plancast.console.schemas.plans import (
     Waiting,
 )
 from plancast.errors import PlancastError
-from plancast.plan import timeline
 from plancast.plan.control_events import PAUSE, user_of
 from plancast.plan.record import WAITING_FOR
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.status import PlanStatus
+from plancast.plan_store import timeline
 from plancast.state_machine.interpolation import ROOTS, compile_template
 from plancast.tasks.model import Task
 from plancast.tasks.registry import TaskRegistry

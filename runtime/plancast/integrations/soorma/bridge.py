@@ -21,7 +21,7 @@ from plancast.integrations.soorma.events import (
     read_event,
     write_event,
 )
-from plancast.plan.store import find_checkpoint
+from plancast.plan_store.store import find_checkpoint
 from plancast_bus.errors import BusError, InvalidEnvelope, InvalidSubject, PayloadTooLarge
 from plancast_bus.events.codec import decode
 from plancast_bus.events.envelope import EventEnvelope, EventTopic

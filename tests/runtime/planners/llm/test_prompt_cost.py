@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from plancast.agents.definitions import AgentDefinition, EventDefinition
 from plancast.decisions.actions import PublishAction
 from plancast.decisions.decision import PlannerDecision
+from plancast.planner_turn.trajectory import MAX_ENTRIES, add_decision, add_event, read_entry, trigger_entry
 from plancast.planners.contract import RunBudget, RunContext, TrajectoryEntry
 from plancast.planners.llm.prompt import Prompt
 from plancast.planners.llm.prompt_history import BLOCK, NEWEST, History
-from plancast.turn.trajectory import MAX_ENTRIES, add_decision, add_event, read_entry, trigger_entry
 
 DECISIONS = 100
 SCHEMA = {

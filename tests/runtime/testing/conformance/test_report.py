@@ -689,7 +689,7 @@ def loaded(folder: Path, name: str, text: str) -> ModuleType:
     ("imports", "later", "way"),
     [
         ("import plancast.turn.turn", "", "own_planner -> plancast.turn"),
-        ("from plancast.turn.autonomous import AutonomousTurn", "", "own_planner -> plancast.turn"),
+        ("from plancast.planner_turn.autonomous import AutonomousTurn", "", "own_planner -> plancast.turn"),
         ("from plancast.turn import outbox", "", "own_planner -> plancast.turn"),
         ("", "import ray", "own_planner -> ray"),
         ("", "from nats.js import api", "own_planner -> nats"),

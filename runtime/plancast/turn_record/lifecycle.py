@@ -9,7 +9,7 @@ from plancast.plan.context import PlanContext
 from plancast.plan.record import WAIT_TIMEOUT, WAITING_FOR
 from plancast.plan.status import PAUSED, PENDING, RUNNING
 from plancast.state_machine.machine import START
-from plancast.turn.record import TurnRecord
+from plancast.turn_record.record import TurnRecord
 from plancast_bus.events.envelope import EventTopic, WireEvent, utc_text
 from plancast_bus.ports.effects import Publish
 from plancast_bus.subjects import encode_token, message_id_of

@@ -19,11 +19,11 @@ from plancast.models.decorators import MeteredReasoner
 from plancast.models.port import ReasonerPort
 from plancast.plan.context import PlanContext
 from plancast.plan.record import tasks_of
+from plancast.planner_turn.trajectory import add_decision, add_event, read_entry
 from plancast.planners.contract import RunBudget, RunContext, RunControl, TrajectoryEntry
 from plancast.planners.run_context import build_run, trigger_of
-from plancast.turn.account import limits_of, read_share, spent_by, sum_of
-from plancast.turn.record import TurnRecord
-from plancast.turn.trajectory import add_decision, add_event, read_entry
+from plancast.turn_record.account import limits_of, read_share, spent_by, sum_of
+from plancast.turn_record.record import TurnRecord
 from plancast_bus.errors import BusUnavailable
 
 DEFAULT_IDENTITY: Final = "default"

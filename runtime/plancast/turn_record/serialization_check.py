@@ -8,8 +8,8 @@ from plancast.errors import UnstorablePlan
 from plancast.plan.event_fields import words_of
 from plancast.plan.record import PlanRecord
 from plancast.plan.serialization import pack_state, to_state
-from plancast.turn.record import TurnRecord
-from plancast.turn.timeline_entry import timeline_entry
+from plancast.turn_record.record import TurnRecord
+from plancast.turn_record.timeline_entry import timeline_entry
 from plancast_bus.events.codec import fault_of, is_json, pack, unpack
 
 _DEPTH: Final = 256

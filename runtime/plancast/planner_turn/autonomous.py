@@ -21,11 +21,11 @@ from plancast.plan.record import WAITING_FOR, tasks_of
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.state_moves import end_wait
 from plancast.plan.status import PAUSED, RUNNING
+from plancast.planner_turn.deliberation import Deliberation
+from plancast.planner_turn.task_responses import awaited_is_resolved, drop_unwanted, take_answer
+from plancast.planner_turn.trajectory import trigger_entry
 from plancast.planners.contract import AutonomousPlanner, RunContext, WakeMode, resolve_wake_mode
-from plancast.turn.deliberation import Deliberation
-from plancast.turn.record import TurnRecord
-from plancast.turn.task_responses import awaited_is_resolved, drop_unwanted, take_answer
-from plancast.turn.trajectory import trigger_entry
+from plancast.turn_record.record import TurnRecord
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject, PayloadTooLarge
 
 MAX_STEPS: Final = 64

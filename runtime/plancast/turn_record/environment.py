@@ -12,7 +12,7 @@ from plancast.context import PlanMemory
 from plancast.errors import InvalidGoal
 from plancast.json_values.schemas import faults_at
 from plancast.plan.context import PlanContext
-from plancast.plan.store import StoredPlans
+from plancast.plan_store.store import StoredPlans
 from plancast.planners.contract import AutonomousPlanner, version_of
 from plancast.planners.planner import Handler, Planner
 from plancast.settings import PlanSettings

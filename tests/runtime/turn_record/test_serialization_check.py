@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from plancast import App, PlanContext, Planner
 from plancast.errors import UnstorablePlan
 from plancast.testing import PlancastTest
-from plancast.turn.serialization_check import packed_and_checked
 from plancast.turn.turn import Turn
+from plancast.turn_record.serialization_check import packed_and_checked
 from plancast_bus.events.codec import unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 

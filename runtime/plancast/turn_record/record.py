@@ -15,9 +15,9 @@ from plancast.plan.record import FOLLOWERS, is_held
 from plancast.plan.staged_events import StagedEvents
 from plancast.plan.status import PAUSED
 from plancast.plan_tree import read_deadline
-from plancast.turn.account import read_share
-from plancast.turn.environment import TurnEnvironment, TurnOutcome
-from plancast.turn.outbox import Outbox
+from plancast.turn_record.account import read_share
+from plancast.turn_record.environment import TurnEnvironment, TurnOutcome
+from plancast.turn_record.outbox import Outbox
 from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.events.trace_context import trace_id_of

@@ -9,7 +9,7 @@ from plancast import plan_tree
 from plancast.errors import TerminalError
 from plancast.plan.context import PlanContext
 from plancast.plan.requests import Request, effect_id
-from plancast.turn.environment import TurnEnvironment
+from plancast.turn_record.environment import TurnEnvironment
 from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events.codec import load, pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, WireEvent, utc_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from plancast.plan import timeline
+from plancast.plan_store import timeline
 from plancast.state_machine.machine import START
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeGuard
 
 from plancast.plan.record import PlanRecord
-from plancast.turn.record import TurnRecord
+from plancast.turn_record.record import TurnRecord
 from plancast_bus.events.codec import load, unpack
 from plancast_bus.ports.effects import Effect, Publish, Respond, effect_kind
 

@@ -34,7 +34,7 @@ from plancast import (
 )
 from plancast.models.port import CURRENT_REASONER, ReasonReply, ReasonRequest, Usage
 from plancast.testing import ManualClock, PlancastTest
-from plancast.turn.account import take_back
+from plancast.turn_record.account import take_back
 
 WORK = PublishAction(event_type="work.requested", response_event="work.completed")
 

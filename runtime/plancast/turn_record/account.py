@@ -18,8 +18,8 @@ from plancast.plan.record import PlanRecord
 from plancast.plan.requests import WAIT
 from plancast.plan.status import PAUSED
 from plancast.plan_tree import SHARE, SPENT
-from plancast.turn.environment import TurnEnvironment
-from plancast.turn.outbox import Outbox
+from plancast.turn_record.environment import TurnEnvironment
+from plancast.turn_record.outbox import Outbox
 
 LIMITS: Final = {"actions": "max_actions", "tokens": "token_budget", "cost": "cost_budget"}
 """Attributes of planners that limit what a plan spends, by the name of the spend."""
@@ -43,7 +43,7 @@ def limits_of(plan: PlanRecord, *planners: Any) -> dict[str, float]:
 
 
 def spent_by(plan: PlanRecord, name: str) -> float:
-    """What a plan has spent, or has lent to children that have not ended."""
+    """Add what a plan has spent to what it has lent to children that have not ended."""
     return plan.spent.get(name, 0) + sum(share.get(name, 0) for share in plan.lent.values())
 
 

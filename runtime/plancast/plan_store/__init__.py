@@ -1,0 +1,1 @@
+"""Stored plans: reading them, their timelines and their paths through state machines."""
