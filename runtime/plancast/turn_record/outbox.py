@@ -25,7 +25,7 @@ class Outbox:
 
     __slots__ = (
         "_before_plan", "_correlation_id", "_environment", "_event", "_index", "_response", "_revision", "_time",
-        "begun", "deadline", "effects", "goals", "plan", "sent", "trace", "trace_id",
+        "apart", "begun", "deadline", "effects", "goals", "plan", "sent", "trace", "trace_id",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +51,8 @@ class Outbox:
         """Trace of the sent events, and its id; empty for none."""
         self.plan = plan
         """The sending plan, once it exists."""
+        self.apart = False
+        """True if what is sent concerns another plan than the event's."""
         self.begun = plan is not None
         """True if events belong to a plan; also true while a goal's handler is about to create it."""
         self.deadline: float | None = None
@@ -74,6 +76,7 @@ class Outbox:
 
     def leave(self) -> None:
         """Send what follows apart from the plan, with ids that follow from the event."""
+        self.apart = self.plan is not None
         self.plan, self.begun = None, False
 
     def begin_goal(self, goal: EventEnvelope) -> None:
@@ -90,8 +93,11 @@ class Outbox:
         event_id: str = fields.pop("id", None) or self.next_id()
         event = self._inherited()
         event.update(fields)
-        topic, correlation_id, event_type = str(event["topic"]), event["correlation_id"], event["type"]
+        topic, event_type = str(event["topic"]), event["type"]
         is_child = topic == REQUESTS and event_type in self._environment.goals
+        if is_child and self.apart and not self.begun and not fields.get("correlation_id"):
+            event["correlation_id"] = event_id  # the event's plan has had its goal
+        correlation_id = event["correlation_id"]
         if is_child:
             event["metadata"] = self._placed(event.get("metadata"))
         event["topic"], event["id"], event["time"] = topic, event_id, self._time

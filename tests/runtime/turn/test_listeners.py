@@ -189,3 +189,24 @@ def test_only_system_events_that_are_listened_to_are_read() -> None:
     )
     assert filters(("*", None), ("a", None))["plans-system"] == ("plancast.system-events.*.*.>",)
     assert not any(EventTopic.SYSTEM_EVENTS in each for each in filters(("*", None))["plans-facts"])
+
+
+async def test_a_goal_that_a_listener_sends_apart_from_a_plan_begins_a_plan_of_its_own() -> None:
+    service, shipped = Planner("service"), list[Any]()
+
+    @service.on_event("order.placed")
+    async def ship(event: Any, context: Any) -> None:
+        await context.bus.publish("shipping.goal", event.data, topic="action-requests")
+
+    @service.on_goal("shipping.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        shipped.append((goal.data, goal.correlation_id))
+        await PlanContext.create_from_goal(goal, {}).finalize({})
+
+    app = App("app", planners=[a_shop(("order.placed", "business-facts")), service])
+    async with PlancastTest(app) as env:
+        plan = await env.submit("order.received", {"order": 7})
+        await plan.result(timeout=PATIENCE)
+        await eventually(lambda: shipped)
+    assert [data for data, _ in shipped] == [{"order": 7}]
+    assert shipped[0][1] != plan.plan_id

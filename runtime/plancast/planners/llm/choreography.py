@@ -101,7 +101,8 @@ class ChoreographyPlanner(Planner):
         )
         check_prompt_options(planning_strategy, prompt_limit)
         for limit, what in ((max_actions, "max_actions"), (token_budget, "token_budget"), (cost_budget, "cost_budget")):
-            if limit is not None and not limit >= 0:
+            is_number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
+            if limit is not None and not (is_number and limit >= 0):
                 raise InvalidPlannerConfig(f"planner {name!r}: {what} is {limit!r}, allowed: a number from 0")
         if isinstance(goals, str):
             raise InvalidPlannerConfig(f"planner {name!r}: goals is a list of event types, not the text {goals:.80}")

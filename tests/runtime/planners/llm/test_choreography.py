@@ -534,6 +534,8 @@ def test_the_constructor_is_the_documented_one() -> None:
         ({"temperature": 3}, "temperature"),
         ({"max_actions": -1}, "max_actions"),
         ({"token_budget": -1}, "token_budget"),
+        ({"token_budget": "5"}, "token_budget"),
+        ({"max_actions": True}, "max_actions"),
         ({"max_repairs": -1}, "max_repairs"),
         ({"prompt_limit": 1}, "prompt_limit"),
         ({"goals": "a.goal"}, "goals"),
