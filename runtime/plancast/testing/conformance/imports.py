@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Final
 
 RUNTIME: Final = (
+    "plancast.planner_turn",
     "plancast.turn",
+    "plancast.turn_record",
     "plancast_actors",
     "plancast_bus.jetstream",
     "ray",

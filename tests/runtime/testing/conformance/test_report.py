@@ -689,8 +689,8 @@ def loaded(folder: Path, name: str, text: str) -> ModuleType:
     ("imports", "later", "way"),
     [
         ("import plancast.turn.turn", "", "own_planner -> plancast.turn"),
-        ("from plancast.planner_turn.autonomous import AutonomousTurn", "", "own_planner -> plancast.turn"),
-        ("from plancast.turn import outbox", "", "own_planner -> plancast.turn"),
+        ("from plancast.planner_turn.autonomous import AutonomousTurn", "", "own_planner -> plancast.planner_turn"),
+        ("from plancast.turn_record import outbox", "", "own_planner -> plancast.turn_record"),
         ("", "import ray", "own_planner -> ray"),
         ("", "from nats.js import api", "own_planner -> nats"),
         ("import importlib\nbus = importlib.import_module('plancast_bus.jetstream')", "", "-> plancast_bus.jetstream"),
