@@ -173,9 +173,9 @@ def images() -> Iterator[str]:
         yield f"{values[part]['image']['repository']}:{values[part]['image']['tag']}"
 
 
-def rendered_nats_config(folder: Path, *further: Path) -> str:
+def rendered_nats_config(base: dict[str, Any], *further: Path) -> str:
     """What the chart makes of ``config.merge`` of all values: JSON, in which ``<< x >>`` is taken out of its quotes."""
-    made = {"server_name": "n", "jetstream": {"store_dir": str(folder / "store")}, "listen": "127.0.0.1:-1"}
+    made = dict(base)
     for file in (VALUES, *further):
         made |= yaml.safe_load(file.read_text())["config"]["merge"]
     return re.sub(r'"<< (.*?) >>"', r"\1", json.dumps(made, indent=2))

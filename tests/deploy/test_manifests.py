@@ -171,11 +171,12 @@ def test_probes_of_a_pod_ask_ray_and_plancast() -> None:
 def test_nats_takes_the_configuration_and_none_without_accounts(tmp_path: Path) -> None:
     assert main(["nats-config", "examples.research:app", "--format", "helm", "--output", str(tmp_path)]) == 0
     config = tmp_path / "nats.conf"
-    config.write_text(rendered_nats_config(tmp_path, tmp_path / "nats-accounts.yaml"))
+    base = {"server_name": "n", "jetstream": {"store_dir": str(tmp_path / "store")}, "listen": "127.0.0.1:-1"}
+    config.write_text(rendered_nats_config(base, tmp_path / "nats-accounts.yaml"))
     done = subprocess.run([find_binary(), "-t", "-c", config], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
 
-    config.write_text(rendered_nats_config(tmp_path))
+    config.write_text(rendered_nats_config(base))
     done = subprocess.run([find_binary(), "-t", "-c", config], capture_output=True, text=True, timeout=30, check=False)
     assert "ACCOUNTS_OF_PLANCAST_NATS_CONFIG" in done.stderr
     assert done.returncode != 0

@@ -35,8 +35,8 @@ class Certificates:
     client: tuple[Path, Path]
 
 
-def make_certificates(folder: Path) -> Certificates:
-    """Made by the openssl command; without it the test is skipped."""
+def make_certificates(folder: Path, *hosts: str) -> Certificates:
+    """Made by the openssl command, for this machine and ``hosts``; without the command the test is skipped."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("there is no openssl to make certificates with")
@@ -49,7 +49,8 @@ def make_certificates(folder: Path) -> Certificates:
     signed: dict[str, tuple[Path, Path]] = {}
     for name in ("server", "client"):
         run("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        (folder / f"{name}.ext").write_text(f"subjectAltName=DNS:localhost,IP:127.0.0.1,email:{name}@example.com\n")
+        names = ",".join(f"DNS:{host}" for host in ("localhost", *hosts))
+        (folder / f"{name}.ext").write_text(f"subjectAltName={names},IP:127.0.0.1,email:{name}@example.com\n")
         run(
             "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
             "-days", "2", "-extfile", f"{name}.ext", "-out", f"{name}.pem",
