@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.actors.on_nats import OnNats
+from tests.bus.stored_plans import stored_plans
 
 from plancast import (
     App,
@@ -95,7 +96,7 @@ MAKERS: dict[str, Callable[[int], App]] = {
 
 
 async def plans_of(env: OnNats) -> list[PlanSummary]:
-    return [each async for each in env.bus.checkpoints.summaries()]
+    return await stored_plans(env.bus)
 
 
 async def ended(env: OnNats) -> list[PlanSummary]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.actors.on_nats import OnNats
 from tests.attack.test_app_code import AT_ONCE, PanicException, asking
+from tests.bus.stored_plans import stored_plans
 
 from plancast import App, CompleteAction, PlanContext, PlanFailed, Planner, PlannerDecision, Worker
 from plancast_bus.events.codec import unpack
@@ -198,5 +199,5 @@ async def test_fields_of_another_type_fail_the_plan_at_once_and_leave_it_readabl
             with pytest.raises(PlanFailed, match=rf"\b{field}\b|there is no state"):
                 await handle.result(timeout=AT_ONCE)
             assert (await handle.state())["status"] == "failed"
-        listed = [each async for each in env.bus.checkpoints.summaries()]
+        listed = await stored_plans(env.bus)
         assert [each.status for each in listed] == ["failed"] * len(OF_ANOTHER_TYPE)

@@ -22,6 +22,7 @@ from random import Random
 
 import nats
 from simulation.workload import PlanSpec
+from tests.bus.stored_plans import stored_plans
 from tests.chaos.faults import Misfortune, make_faults
 from tests.chaos.people import People
 from tests.chaos.proving import Proof, prove
@@ -89,7 +90,7 @@ class Chaos:
                     await self._strike(People(client, self.record), misfortune)
                     await self._rest(recorder)
                     timelines = {}
-                    async for summary in client.bus.checkpoints.summaries():
+                    for summary in await stored_plans(client.bus):
                         plan = summary.plan_id
                         timelines[plan] = await client.bus.checkpoints.history(plan)
                 finally:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.bus.stored_plans import stored_plans
+
 from plancast import Settings
 from plancast.app import load_app
 from plancast.models.port import ReasonReply, ReasonRequest, Usage
@@ -226,7 +228,7 @@ class Deployed(PlancastTest):
 
     async def histories(self) -> dict[str, list[dict[str, Any]]]:
         checkpoints = self.bus.checkpoints
-        plans = [each.plan_id async for each in checkpoints.summaries()]
+        plans = [each.plan_id for each in await stored_plans(self.bus)]
         return {plan: [codec.unpack(each) for each in await checkpoints.history(plan)] for plan in plans}
 
 

@@ -25,7 +25,8 @@ async def plans_underway(bus: Bus) -> list[Need]:
         BusUnavailable: the store cannot be read.
     """
     machines: dict[str, frozenset[str]] = {}
-    names = [each.plan_id async for each in bus.checkpoints.summaries() if _is_running(each)]
+    newest = {each.correlation_id: each.summary async for each in bus.checkpoints.committed_after(0)}
+    names = [name for name, summary in newest.items() if _is_running(summary)]
     needs: list[Need] = []
     for start in range(0, len(names), AT_ONCE):
         found = await asyncio.gather(*(_need_of(bus, name, machines) for name in names[start : start + AT_ONCE]))
@@ -53,8 +54,8 @@ def _is_running(summary: PlanSummary) -> bool:
     return not PlanStatus(summary.status).finished
 
 
-async def _need_of(bus: Bus, plan_id: str, machines: dict[str, frozenset[str]]) -> Need | None:
-    checkpoint = await bus.checkpoints.load(plan_id)
+async def _need_of(bus: Bus, correlation_id: str, machines: dict[str, frozenset[str]]) -> Need | None:
+    checkpoint = await bus.checkpoints.load(correlation_id)
     if checkpoint is None or not _is_running(checkpoint.summary):
         return None
     state = unpack(checkpoint.state)
@@ -63,7 +64,7 @@ async def _need_of(bus: Bus, plan_id: str, machines: dict[str, frozenset[str]]) 
     if digest and digest not in machines:
         machines[digest] = await _requested_by(bus, digest)
     return Need(
-        plan_id,
+        checkpoint.summary.plan_id,
         planner=(state.get("planner", ""), version) if version and not decider else None,
         decider=(decider, version) if version and decider else None,
         children=machines.get(digest, frozenset()),

@@ -168,23 +168,6 @@ class MemoryCheckpoints:
         entries = [entry for first in sorted(parts) for entry in unpack(parts[first])]
         return [*entries, *checkpoint.timeline]
 
-    async def summaries(
-        self,
-        *,
-        status: str | None = None,
-        session_id: str | None = None,
-        tenant_id: str | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[PlanSummary]:
-        found, wanted = 0, PlanFilter(status, session_id, tenant_id)
-        for stored in (await self._table()).all():
-            if limit is not None and found >= limit:
-                return
-            summary = wanted.read(stored.header)
-            if summary is not None:
-                found += 1
-                yield summary
-
     async def committed_after(self, version: int) -> AsyncGenerator[Committed]:
         for stored in (await self._table()).after(version):
             yield stored.committed()

@@ -256,17 +256,6 @@ class CheckpointStore(Protocol):
         """Return all timeline entries of the plan, msgpack each, oldest first; empty for an unknown plan."""
         ...
 
-    def summaries(
-        self,
-        *,
-        status: str | None = None,
-        session_id: str | None = None,
-        tenant_id: str | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[PlanSummary]:
-        """List stored plans that match, newest commit last."""
-        ...
-
     def committed_after(self, version: int) -> AsyncGenerator[Committed]:
         """List plans whose newest commit is after this version, in order of commits.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.actors.on_nats import OnNats
+from tests.bus.stored_plans import stored_plans
 
 from plancast import (
     App,
@@ -95,5 +96,5 @@ async def test_the_account_of_a_tree_is_exact_when_hosts_die(nats_server: NatsSe
         await handle.result(timeout=PATIENCE)
         assert ending, "hosts have died"
         state = await handle.state()
-        assert len([each async for each in env.bus.checkpoints.summaries()]) == 15
+        assert len(await stored_plans(env.bus)) == 15
         assert (state["spent"]["actions"], state.get("lent", {})) == (30, {})

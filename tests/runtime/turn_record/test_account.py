@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.bus.stored_plans import stored_plans
 
 from plancast import (
     App,
@@ -336,7 +337,7 @@ async def test_a_fork_of_a_child_is_bounded_as_the_child_was() -> None:
     async with PlancastTest(app(parent, child)) as env:
         handle = await env.submit("parent.goal", {})
         await result_of(handle)
-        (plan_id,) = [each.plan_id async for each in env.bus.checkpoints.summaries() if each.plan_id != handle.plan_id]
+        (plan_id,) = [each.plan_id for each in await stored_plans(env.bus) if each.plan_id != handle.plan_id]
         fork = await env.client.fork(plan_id, at=2)
         with pytest.raises(PlanFailed, match="max_actions"):
             await fork.result(timeout=20)

@@ -209,28 +209,6 @@ class JetStreamCheckpoints:
         _append(entries, checkpoint.timeline)
         return entries
 
-    async def summaries(
-        self,
-        *,
-        status: str | None = None,
-        session_id: str | None = None,
-        tenant_id: str | None = None,
-        limit: int | None = None,
-    ) -> AsyncGenerator[PlanSummary]:
-        shown: set[str] = set()
-        wanted = PlanFilter(status, session_id, tenant_id)
-        every = self._subjects.checkpoints
-        reading = self._reader.read(self._names.checkpoints, every, "last_per_subject", headers_only=True)
-        async with aclosing(reading):
-            async for message in reading:
-                if limit is not None and len(shown) >= limit:
-                    return
-                if message.subject in shown:
-                    continue
-                if (committed := await self._committed(message, wanted)) is not None:
-                    shown.add(message.subject)
-                    yield committed.summary
-
     def committed_after(self, version: int) -> AsyncGenerator[Committed]:
         every = self._subjects.checkpoints
         return self._plans(

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,14 +83,12 @@ async def _stored(settings: Settings) -> tuple[dict[str, int], dict[str, Any] | 
     """Number of plans by status, and the record of the last release."""
     from plancast_actors.release import RECORD
 
-    counts: dict[str, int] = {}
     async with open_bus(settings) as bus:
         if (await bus.health())["streams"][f"{settings.bus.prefix.upper()}_CHECKPOINTS"].get("missing"):
-            return counts, None
+            return {}, None
         release = await bus.registry.get(RECORD, settings.ray.namespace)
-        async for summary in bus.checkpoints.summaries():
-            counts[summary.status] = counts.get(summary.status, 0) + 1
-    return counts, release
+        newest = {each.correlation_id: each.summary.status async for each in bus.checkpoints.committed_after(0)}
+    return dict(Counter(newest.values())), release
 
 
 def stop(

@@ -134,7 +134,7 @@ async def test_without_a_deployment_reads_raise_and_is_deployed_is_false(server:
         assert bus.restricted
         assert not await bus.is_deployed()
         with pytest.raises(BusUnavailable, match="its stream does not exist"):
-            await anext(bus.checkpoints.summaries())
+            await anext(bus.checkpoints.newest())
         with pytest.raises(AccessDenied, match="has no JetStream"):
             await bus.ensure_streams()
         with pytest.raises(AccessDenied, match="has no JetStream"):

@@ -17,6 +17,7 @@ import nats
 import pytest
 from nats.aio.client import Client as NatsClient
 from pydantic import SecretStr, ValidationError
+from tests.bus.stored_plans import stored_plans
 from tests.isolation.nats_with_roles import role_server, running
 
 from plancast_bus.errors import (
@@ -211,7 +212,7 @@ async def test_a_checkpoint_that_is_not_ours_is_refused_and_the_one_before_it_us
         assert shown["victim"].summary == found.summary, way
         assert shown["victim"].version == forged
         assert "other" in shown
-    assert {each.plan_id: each.revision async for each in store.summaries()} == {"victim": 2, "other": 1}
+    assert {each.plan_id: each.revision for each in await stored_plans(bus)} == {"victim": 2, "other": 1}
 
     with pytest.raises(CommitConflict):  # by an activation from before
         await store.commit(a_checkpoint(revision=3, version=versions[1]))
@@ -296,7 +297,6 @@ async def listed_names(bus: JetStreamBus) -> dict[str, list[str]]:
     return {
         "newest": [each.correlation_id async for each in store.newest()],
         "committed_after": [each.correlation_id async for each in store.committed_after(0)],
-        "summaries": [each.plan_id async for each in store.summaries()],
     }
 
 
@@ -590,7 +590,7 @@ async def test_who_cannot_verify_passes_over_what_is_malformed(roles: tuple[JetS
             found = await observer.checkpoints.load("victim")
             assert found is not None
             assert found.revision == 2
-            assert [each.plan_id async for each in observer.checkpoints.summaries()] == ["other", "victim"]
+            assert [each.plan_id for each in await stored_plans(observer)] == ["other", "victim"]
         else:
             shown = [each async for each in observer.checkpoints.newest()]
             assert {each.correlation_id: each.summary.revision for each in shown} == {"victim": 0, "other": 1}

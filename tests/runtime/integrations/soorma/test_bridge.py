@@ -18,6 +18,7 @@ import pytest
 import pytest_asyncio
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
+from tests.bus.stored_plans import stored_plans
 
 from plancast import App, Client, Planner, StateAction, StateConfig, StateTransition, Worker
 from plancast.integrations.soorma import bridge as soorma
@@ -232,7 +233,7 @@ async def test_an_answer_from_there_moves_the_plan_that_it_is_for(deployed: Depl
     goal = await shop.send("action-requests", "ask.goal", {}, response_event="asked", tenant_id="t")
     plan = deployed.client.plan(goal["correlation_id"])
     async with asyncio.timeout(SECONDS):
-        while not [each async for each in deployed.bus.checkpoints.summaries(tenant_id="t")]:
+        while not [each for each in await stored_plans(deployed.bus) if each.tenant_id == "t"]:
             await asyncio.sleep(0.01)
     said = {"correlation_id": goal["correlation_id"]}
     await shop.send("action-results", "person.answered", {"yes": False}, **said, tenant_id="another")
