@@ -24,34 +24,29 @@ async def retrying(
     operation: Callable[[], Awaitable[T]],
     logger: logging.Logger,
     *,
+    retried: type[BusError] = BusError,
     final: tuple[type[BusError], ...] = UNSENDABLE,
     first: float = FIRST_PAUSE,
-    longest: float = LONGEST_PAUSE,
     fields: Mapping[str, Any] | None = None,
-    on_failure: Callable[[BaseException], object] | None = None,
 ) -> T:
-    """Repeat an operation until it succeeds, or fails with an error that is no ``BusError`` or is final.
+    """Repeat an operation until it succeeds, or fails with an error that is not retried or is final.
 
     Args:
         operation: Called for each attempt; must be harmless to repeat.
         logger: Gets a warning for each failed attempt.
-        final: Errors that are raised at once.
+        retried: Errors after which it is repeated.
+        final: Errors among them that are raised at once.
         first: Seconds before the second attempt.
-        longest: Most seconds between two attempts.
         fields: Fields of the log records, such as ``plan_id``.
-        on_failure: Called with the error of each failed attempt, in place of the warning.
     """
 
     def failed(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
-        if on_failure is not None and error is not None:
-            on_failure(error)
-        else:
-            logger.warning("retrying: %s", error, extra=fields)
+        logger.warning("retrying: %s", error, extra=fields)
 
     attempts = AsyncRetrying(
-        retry=retry_if_exception(lambda error: isinstance(error, BusError) and not isinstance(error, final)),
-        wait=wait_exponential(multiplier=first, max=longest),
+        retry=retry_if_exception(lambda error: isinstance(error, retried) and not isinstance(error, final)),
+        wait=wait_exponential(multiplier=first, max=LONGEST_PAUSE),
         before_sleep=failed,
         reraise=True,
     )

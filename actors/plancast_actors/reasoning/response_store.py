@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Protocol
 
 from plancast.models.port import ReasonReply
 from plancast.models.response_cache import Key
 from plancast_bus.errors import BusError, BusUnavailable
 from plancast_bus.ports.bus import Bus
+from plancast_bus.retry import retrying
 
 logger = logging.getLogger(__name__)
 KIND = "answers"
-RETRY_SECONDS = 0.5
-T = TypeVar("T")
 
 
 class ResponseStore(Protocol):
@@ -45,14 +43,14 @@ class BusResponseStore:
 
     async def get(self, key: Key) -> ReasonReply | None:
         """The stored reply, or None. Waits while NATS is away: asking the model again might pay twice."""
-        stored = await _when_available(lambda: self._bus.registry.get(KIND, _hashed(key)))
+        stored = await retrying(partial(self._bus.registry.get, KIND, _hashed(key)), logger, retried=BusUnavailable)
         return ReasonReply.from_dict(stored) if stored is not None else None
 
     async def put(self, key: Key, reply: ReasonReply) -> None:
         """Store a reply. Waits while NATS is away; a reply that NATS refuses is dropped with a warning."""
-        value = reply.to_dict()
+        store = partial(self._bus.registry.put, KIND, _hashed(key), reply.to_dict(), ttl=self._seconds)
         try:
-            await _when_available(lambda: self._bus.registry.put(KIND, _hashed(key), value, ttl=self._seconds))
+            await retrying(store, logger, retried=BusUnavailable)
         except BusError as error:
             logger.warning("a reply of model %s cannot be stored: %s", reply.model, error)
 
@@ -60,12 +58,3 @@ class BusResponseStore:
 def _hashed(key: Key) -> str:
     tenant, idempotency_key = (part.encode() for part in key)
     return hashlib.sha256(b"%d:%b%b" % (len(tenant), tenant, idempotency_key)).hexdigest()
-
-
-async def _when_available(work: Callable[[], Awaitable[T]]) -> T:
-    while True:
-        try:
-            return await work()
-        except BusUnavailable as error:
-            logger.warning("waiting for NATS: %s", error)
-            await asyncio.sleep(RETRY_SECONDS)
