@@ -18,8 +18,8 @@ from plancast_actors.plan_actors.protocol import HostPort
 from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.jetstream import connect
 from plancast_bus.jetstream.bus import JetStreamBus
-from plancast_bus.jetstream.stores.trees import JetStreamTrees
 from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.trees import Trees
 from plancast_bus.settings import NatsSettings
 
 
@@ -84,5 +84,5 @@ class OnNats:
 
     def new_host(self, name: str) -> PlanHost:
         bus = self._host_buses[int(name.rpartition("-")[2])]
-        bus.trees = JetStreamTrees(bus._api, bus._publisher, bus.subjects)  # what a new process remembers: nothing
+        bus.trees = Trees(bus.registry)  # what a new process remembers: nothing
         return PlanHost(self.app, bus, self.settings, name=name)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from plancast_bus import private_files
 from plancast_bus.errors import BusError
-from plancast_bus.ports.bus import Registry
+from plancast_bus.ports.registry import Registry
 
 logger = logging.getLogger(__name__)
 KIND = "process"

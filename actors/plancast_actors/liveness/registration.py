@@ -21,7 +21,7 @@ from plancast_bus.clock import Clock
 from plancast_bus.errors import BusError
 from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventTopic
-from plancast_bus.ports.bus import Registry
+from plancast_bus.ports.registry import Registry
 
 logger = logging.getLogger(__name__)
 APP = "app"

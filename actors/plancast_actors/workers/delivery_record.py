@@ -7,7 +7,8 @@ import logging
 from contextlib import suppress
 
 from plancast_bus.errors import AccessDenied, BusError, InvalidEnvelope
-from plancast_bus.ports.bus import Delivery, Registry
+from plancast_bus.ports.bus import Delivery
+from plancast_bus.ports.registry import Registry
 from plancast_bus.retry import retrying
 from plancast_bus.subjects import name_of_type
 

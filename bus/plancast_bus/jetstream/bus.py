@@ -31,13 +31,13 @@ from plancast_bus.jetstream.stores.checkpoints import JetStreamCheckpoints
 from plancast_bus.jetstream.stores.dead_letters import JetStreamDeadLetters
 from plancast_bus.jetstream.stores.key_store import KeyStore
 from plancast_bus.jetstream.stores.registry import JetStreamRegistry
-from plancast_bus.jetstream.stores.sessions import JetStreamSessions
-from plancast_bus.jetstream.stores.trees import JetStreamTrees
 from plancast_bus.jetstream.streams import definitions
 from plancast_bus.jetstream.streams.admission import Admission
 from plancast_bus.jetstream.streams.health import examine
 from plancast_bus.ports.bus import ConsumerSpec, Delivery, Notice
 from plancast_bus.ports.effects import Effect
+from plancast_bus.ports.sessions import Sessions
+from plancast_bus.ports.trees import Trees
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.subjects import Subjects, encode_token, message_id_of, tenant_of
 from plancast_bus.topics import SOURCES, Source
@@ -134,9 +134,8 @@ class JetStreamBus:
             self.dead_letters,
             replicated=replicated,
         )
-        self.registry = JetStreamRegistry(self._api, self._publisher, reader, self.subjects)
-        self.trees = JetStreamTrees(self._api, self._publisher, self.subjects)
-        self.sessions = JetStreamSessions(self._api, self._publisher, self.subjects, replicated=replicated)
+        self.registry = JetStreamRegistry(self._api, self._publisher, reader, self.subjects, replicated=replicated)
+        self.trees, self.sessions = Trees(self.registry), Sessions(self.registry)
 
     async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
         payload, content_type = self.encode(event)

@@ -11,10 +11,8 @@ from plancast_bus.errors import PayloadTooLarge, PublishRefused
 from plancast_bus.memory.checkpoints import PlanTable
 from plancast_bus.memory.dead_letters import DeadLetterTable
 from plancast_bus.memory.registry import RegistrationTable
-from plancast_bus.memory.sessions import SessionTable
 from plancast_bus.memory.streams import MemoryStream, TimerStream
 from plancast_bus.memory.subscriptions import Notices
-from plancast_bus.memory.trees import TreeTable
 from plancast_bus.ports.effects import (
     CancelTimer,
     DropAlias,
@@ -74,8 +72,6 @@ class MemoryWorld:
             self.clock, self.settings.dead_letters_max_age, max_payload
         )
         self.registrations: RegistrationTable = RegistrationTable(self.clock)
-        self.trees: TreeTable = TreeTable(self.clock)
-        self.sessions: SessionTable = SessionTable(self.clock)
         self._responses: OrderedDict[str, float] = OrderedDict()
 
     def carry_out(self, effect: Effect) -> int:

@@ -17,13 +17,12 @@ from plancast_bus.memory.checkpoints import MemoryCheckpoints
 from plancast_bus.memory.dead_letters import MemoryDeadLetters
 from plancast_bus.memory.faults import FaultPlan, Point
 from plancast_bus.memory.registry import MemoryRegistry
-from plancast_bus.memory.sessions import MemorySessions
 from plancast_bus.memory.streams import MemoryStream
 from plancast_bus.memory.subscriptions import MemorySubscription
-from plancast_bus.memory.trees import MemoryTrees
-from plancast_bus.ports.bus import ConsumerSpec, DeadLetters, Delivery, Notice, Registry
+from plancast_bus.ports.bus import ConsumerSpec, DeadLetters, Delivery, Notice
 from plancast_bus.ports.checkpoints import CheckpointStore
 from plancast_bus.ports.effects import DropAlias, Effect, NoteAlias, Publish, Respond, SealHistory, Share, Withdraw
+from plancast_bus.ports.registry import Registry
 from plancast_bus.ports.sessions import KIND, Sessions
 from plancast_bus.ports.trees import Trees
 from plancast_bus.settings import BusSettings
@@ -57,8 +56,7 @@ class MemoryBus:
         self.checkpoints: CheckpointStore = self._plans
         self.dead_letters: DeadLetters = MemoryDeadLetters(self)
         self.registry: Registry = MemoryRegistry(self)
-        self.trees: Trees = MemoryTrees(self)
-        self.sessions: Sessions = MemorySessions(self)
+        self.trees, self.sessions = Trees(self.registry), Sessions(self.registry)
         self.faults = faults
         self.closed: bool = False
         self._consumers: set[MemoryConsumer] = set()

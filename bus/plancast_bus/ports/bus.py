@@ -14,6 +14,7 @@ from plancast_bus.errors import InvalidSubject, PayloadTooLarge
 from plancast_bus.events.envelope import EventEnvelope, WireEvent
 from plancast_bus.ports.checkpoints import CheckpointStore
 from plancast_bus.ports.effects import Effect
+from plancast_bus.ports.registry import Registry
 from plancast_bus.ports.sessions import Sessions
 from plancast_bus.ports.trees import Trees
 from plancast_bus.subjects import LetterWriter, Subjects
@@ -189,22 +190,6 @@ class DeadLetters(Protocol):
             PayloadTooLarge: its payload was truncated.
         """
         ...
-
-
-class Registry(Protocol):
-    """Registrations with a lifetime: apps, agents, events."""
-
-    async def put(self, kind: str, key: str, value: dict[str, Any], *, ttl: float | None = None) -> None:
-        """Register; the registration expires ``ttl`` seconds after its last put."""
-        ...
-
-    async def get(self, kind: str, key: str) -> dict[str, Any] | None: ...
-
-    async def list(self, kind: str) -> dict[str, dict[str, Any]]:
-        """Return all registrations of a kind, by key."""
-        ...
-
-    async def delete(self, kind: str, key: str) -> None: ...
 
 
 Notice = Callable[[str, bytes, str | None], Awaitable[None]]

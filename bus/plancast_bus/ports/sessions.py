@@ -1,15 +1,18 @@
-"""Sessions: values that plans of one session share, and the port of their store."""
+"""Sessions: values that plans of one session share, and their store: one registration per session."""
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from plancast_bus.errors import InvalidEnvelope
+from plancast_bus.errors import CommitConflict, InvalidEnvelope
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.ports.effects import Share
+from plancast_bus.ports.registry import Registry
 
 KIND: Final = "session"
 """Kind of the registrations in which sessions are stored."""
@@ -33,8 +36,11 @@ class SessionBounds:
     """Seconds after its last change until a session is removed; 0: never."""
 
 
-class Sessions(Protocol):
+class Sessions:
     """The store of shared values."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
 
     async def merge(self, share: Share, version: int, bounds: SessionBounds) -> None:
         """Store the values that a committed turn shares, durably; a newer commit's value of the same name stays.
@@ -49,7 +55,16 @@ class Sessions(Protocol):
         Raises:
             BusUnavailable: the outcome is unknown.
         """
-        ...
+        while True:
+            stored, found = await self._registry.read(KIND, share.session)
+            after = merged(stored, share, version, bounds)
+            if after == stored:
+                return
+            try:
+                await self._registry.replace(KIND, share.session, after, found, bounds.ttl or None)
+                return
+            except CommitConflict:  # another plan of the session was faster, or an acknowledgement was lost
+                await asyncio.sleep(random.random() * 0.01)
 
     async def read(self, session: str) -> dict[str, Any]:
         """Return the values of a session by name; empty for an unknown session.
@@ -57,7 +72,8 @@ class Sessions(Protocol):
         Raises:
             BusUnavailable: the store cannot be reached.
         """
-        ...
+        stored, _version = await self._registry.read(KIND, session)
+        return plain_values(stored)
 
 
 def session_name(tenant_id: str, session_id: str) -> str:

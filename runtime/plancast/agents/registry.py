@@ -14,7 +14,7 @@ from plancast.errors import PlancastError
 from plancast.json_values.normalize import plain
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.errors import InvalidEnvelope
-from plancast_bus.ports.bus import Registry
+from plancast_bus.ports.registry import Registry
 
 logger = logging.getLogger(__name__)
 TTL_SECONDS: Final = 45.0

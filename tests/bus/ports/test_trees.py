@@ -9,8 +9,8 @@ import pytest
 
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.jetstream import connect
-from plancast_bus.jetstream.stores.trees import _Tree
 from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.trees import _Tree
 from plancast_bus.settings import BusSettings, NatsSettings
 
 

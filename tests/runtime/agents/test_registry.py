@@ -17,7 +17,7 @@ from plancast_bus.events.envelope import EventTopic
 from plancast_bus.jetstream import connect
 from plancast_bus.memory import MemoryBus
 from plancast_bus.nats_server.process import NatsServer
-from plancast_bus.ports.bus import Registry
+from plancast_bus.ports.registry import Registry
 from plancast_bus.settings import BusSettings, NatsSettings
 
 SEARCH = EventDefinition(

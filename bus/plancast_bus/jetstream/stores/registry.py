@@ -11,7 +11,7 @@ from plancast_bus.events.codec import pack, unpack
 from plancast_bus.jetstream.client.api import JetStreamApi
 from plancast_bus.jetstream.messaging.publisher import Publisher
 from plancast_bus.jetstream.messaging.stream_reader import StreamReader
-from plancast_bus.jetstream.stores.checkpoint_mac import TTL, ttl_header
+from plancast_bus.jetstream.stores.checkpoint_mac import EXPECTED, TTL, ttl_header
 from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.subjects import Subjects, decode_token
 
@@ -25,10 +25,20 @@ memory; legitimate ones contain at most two schemas of 64 KiB."""
 
 
 class JetStreamRegistry:
-    """Registrations of apps, agents and events, with a lifetime."""
+    """Registrations with a lifetime."""
 
-    def __init__(self, api: JetStreamApi, publisher: Publisher, reader: StreamReader, subjects: Subjects) -> None:
+    def __init__(
+        self,
+        api: JetStreamApi,
+        publisher: Publisher,
+        reader: StreamReader,
+        subjects: Subjects,
+        *,
+        replicated: bool = False,
+    ) -> None:
         self._api = api
+        # A replica that lags would lack what the plan before has shared.
+        self._newest = api.last_from_leader if replicated else api.last
         self._publisher = publisher
         self._reader = reader
         self._subjects = subjects
@@ -72,6 +82,18 @@ class JetStreamRegistry:
     async def delete(self, kind: str, key: str) -> None:
         # A marker instead of a purge: a worker whose account has no JetStream may publish, but not purge.
         await self._publisher.publish_acked(self._subjects.registry(kind, key), b"", {TTL: "1", DELETED: "DEL"})
+
+    async def read(self, kind: str, key: str) -> tuple[bytes, int]:
+        message = await self._newest(self._stream(kind), self._subjects.registry(kind, key))
+        if message is None:
+            return b"", 0
+        return b"" if message.is_marker else message.payload, message.sequence
+
+    async def replace(self, kind: str, key: str, value: bytes, version: int, ttl: float | None) -> int:
+        headers = {EXPECTED: str(version)}
+        if ttl is not None:
+            headers[TTL] = ttl_header(ttl)
+        return (await self._publisher.publish_acked(self._subjects.registry(kind, key), value, headers)).sequence
 
     def _stream(self, kind: str) -> str:
         return self._names.registry if self._subjects.is_listed(kind) else self._names.meta
