@@ -11,7 +11,7 @@ from plancast_bus.errors import PayloadTooLarge, PublishRefused
 from plancast_bus.memory.checkpoints import PlanTable
 from plancast_bus.memory.dead_letters import DeadLetterTable
 from plancast_bus.memory.registry import RegistrationTable
-from plancast_bus.memory.streams import MemoryStream, TimerStream
+from plancast_bus.memory.streams import MemoryStream, StoredMessage, TimerStream
 from plancast_bus.memory.subscriptions import Notices
 from plancast_bus.ports.effects import (
     CancelTimer,
@@ -26,7 +26,7 @@ from plancast_bus.ports.effects import (
     Withdraw,
 )
 from plancast_bus.settings import BusSettings
-from plancast_bus.subjects import Subjects, encode_token, is_inbox
+from plancast_bus.subjects import Subjects, is_inbox
 from plancast_bus.topics import SOURCES, Source
 
 logger = logging.getLogger(__name__)
@@ -78,27 +78,17 @@ class MemoryWorld:
         """Execute an effect; return the sequence of the event that it published, or 0."""
         match effect:
             case Publish():
+                message_id, tenant, trace = effect.message_id, effect.tenant, effect.trace
                 return self.publish(
-                    effect.subject,
-                    effect.payload,
-                    effect.content_type,
-                    effect.message_id,
-                    tenant=effect.tenant,
-                    trace=effect.trace,
+                    effect.subject, effect.payload, effect.content_type, message_id, tenant=tenant, trace=trace
                 )
             case Respond():
                 self._respond(effect)
             case SetTimer():
                 self.check_size(effect.payload)
-                due = f"{self._due_root}.{self.shard(encode_token(effect.plan))}"
-                self.timers.set(
-                    self.subjects.timer(effect.plan, effect.name),
-                    effect.due,
-                    f"{due}.{encode_token(effect.plan)}.{effect.name}",
-                    effect.payload,
-                    effect.content_type,
-                    effect.trace,
-                )
+                _, due = self._place(self.subjects.timer_due(effect.plan, effect.name))
+                message = StoredMessage(due, effect.payload, effect.content_type, None, trace=effect.trace)
+                self.timers.set(self.subjects.timer(effect.plan, effect.name), effect.due, message)
             case CancelTimer():
                 self.timers.cancel(self.subjects.timer(effect.plan, effect.name))
             case Withdraw():
@@ -136,9 +126,7 @@ class MemoryWorld:
         self.check_size(payload)
         self.notices.publish(subject, payload, content_type)
         stream, stored = self._place(subject)
-        return stream.append(
-            stored, payload, content_type, message_id, is_response=is_response, tenant=tenant, trace=trace
-        )
+        return stream.append(StoredMessage(stored, payload, content_type, message_id, is_response, tenant, trace))
 
     def shard(self, token: str) -> int:
         """Return the shard of an encoded correlation id."""

@@ -22,15 +22,17 @@ _SLACK = 1024
 class StoredMessage:
     """A message in a stream."""
 
-    sequence: int
     subject: str
     payload: bytes
     content_type: str | None
     message_id: str | None
-    is_response: bool
-    time: float
+    is_response: bool = False
     tenant: str = ""
     trace: str = ""
+    sequence: int = 0
+    """Set when it is stored."""
+    time: float = 0.0
+    """When it was stored."""
 
     @property
     def size(self) -> int:
@@ -78,17 +80,7 @@ class MemoryStream:
         self._max_age = max_age
         self._last = 0
 
-    def append(
-        self,
-        subject: str,
-        payload: bytes,
-        content_type: str | None,
-        message_id: str | None,
-        *,
-        is_response: bool = False,
-        tenant: str = "",
-        trace: str = "",
-    ) -> int:
+    def append(self, message: StoredMessage) -> int:
         """Store a message and return its sequence; of the original, for a duplicate within the window.
 
         Raises:
@@ -96,32 +88,20 @@ class MemoryStream:
         """
         now = self.clock.time()
         self.tick(now)
-        return self._store(now, subject, payload, content_type, message_id, is_response, tenant, trace)
+        return self._store(message, now)
 
-    def _store(
-        self,
-        now: float,
-        subject: str,
-        payload: bytes,
-        content_type: str | None,
-        message_id: str | None,
-        is_response: bool,
-        tenant: str = "",
-        trace: str = "",
-    ) -> int:
-        if message_id is not None and message_id in self._seen:
-            return self._seen[message_id][1]
-        message = StoredMessage(
-            self._last + 1, subject, payload, content_type, message_id, is_response, now, tenant, trace
-        )
+    def _store(self, message: StoredMessage, now: float) -> int:
+        if message.message_id is not None and message.message_id in self._seen:
+            return self._seen[message.message_id][1]
         if 0 <= self._max_bytes < self.size + message.size:
             raise PublishRefused(stream_full_message(self.name, f"{self._max_bytes} bytes"))
-        if message_id is not None:
-            self._seen[message_id] = (now, message.sequence)
         self._last += 1
+        message.sequence, message.time = self._last, now
+        if message.message_id is not None:
+            self._seen[message.message_id] = (now, message.sequence)
         self.messages[message.sequence] = message
         self.size += message.size
-        for durable in dict.fromkeys(self._index.match(subject)):
+        for durable in dict.fromkeys(self._index.match(message.subject)):
             durable.offer(message.sequence)
         return message.sequence
 
@@ -341,30 +321,22 @@ class Durable:
         return message.as_delivery(self.stream.name, pending.attempt, reply)
 
 
-@dataclass(slots=True)
-class _Timer:
-    due: float
-    subject: str
-    payload: bytes
-    content_type: str
-    trace: str
-
-
 class TimerStream(MemoryStream):
     """A stream of timers, which become messages when due."""
 
     def __init__(self, name: str, clock: Clock, *, duplicate_window: float) -> None:
         super().__init__(name, clock, work_queue=True, duplicate_window=duplicate_window)
-        self._timers: dict[str, _Timer] = {}
+        self._timers: dict[str, tuple[float, StoredMessage]] = {}
+        """When each timer is due, and the message that it becomes."""
         self._order: list[tuple[float, str]] = []
 
-    def set(self, key: str, due: float, subject: str, payload: bytes, content_type: str, trace: str = "") -> None:
-        """Set or replace the timer ``key``; when due, it is stored on ``subject``."""
+    def set(self, key: str, due: float, message: StoredMessage) -> None:
+        """Set or replace the timer ``key``; the message is stored when it is due."""
         self.tick(self.clock.time())
-        self._timers[key] = _Timer(due, subject, payload, content_type, trace)
+        self._timers[key] = due, message
         heapq.heappush(self._order, (due, key))
         if len(self._order) > 2 * len(self._timers) + _SLACK:
-            self._order = [(timer.due, each) for each, timer in self._timers.items()]
+            self._order = [(at, each) for each, (at, _) in self._timers.items()]
             heapq.heapify(self._order)
         self.wake()
 
@@ -378,10 +350,8 @@ class TimerStream(MemoryStream):
         super().tick(now)
         while self._order and self._order[0][0] <= now:
             due, key = heapq.heappop(self._order)
-            timer = self._timers.get(key)
-            if timer is not None and timer.due == due:
-                del self._timers[key]
-                self._store(now, timer.subject, timer.payload, timer.content_type, None, False, "", timer.trace)
+            if key in self._timers and self._timers[key][0] == due:
+                self._store(self._timers.pop(key)[1], now)
 
     def next_tick(self) -> float | None:
         return self._order[0][0] if self._order else None

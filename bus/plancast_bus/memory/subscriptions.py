@@ -119,18 +119,9 @@ class MemorySubscription:
             await asyncio.wait([runner])
 
 
-class Notices:
+class Notices(SubjectIndex[MemorySubscription]):
     """The subscriptions of all connections, by pattern."""
 
-    def __init__(self) -> None:
-        self._index: SubjectIndex[MemorySubscription] = SubjectIndex()
-
-    def add(self, pattern: str, subscription: MemorySubscription) -> None:
-        self._index.add(pattern, subscription)
-
-    def remove(self, pattern: str, subscription: MemorySubscription) -> None:
-        self._index.remove(pattern, subscription)
-
     def publish(self, subject: str, payload: bytes, content_type: str | None) -> None:
-        for subscription in self._index.match(subject):
+        for subscription in self.match(subject):
             subscription.offer(subject, payload, content_type)
