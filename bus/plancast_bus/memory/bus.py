@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from plancast_bus import fault_injection
 from plancast_bus.clock import Clock
-from plancast_bus.errors import BusError, BusUnavailable, PayloadTooLarge
+from plancast_bus.errors import BusUnavailable, PayloadTooLarge
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, WireEvent
 from plancast_bus.memory.broker import MemoryWorld
@@ -77,18 +77,7 @@ class MemoryBus:
 
     async def emit(self, effects: Sequence[Effect]) -> list[int]:
         await self.turn()
-        if fault_injection.armed:
-            return await fault_injection.one_by_one(effects, self._carry_out)
-        sequences: list[int] = []
-        failure: BusError | None = None
-        for effect in effects:
-            try:
-                sequences.append(await self._carry_out(effect))
-            except BusError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-        return sequences
+        return await fault_injection.one_by_one(effects, self._carry_out)
 
     def begin_emit(self, effects: Sequence[Effect]) -> asyncio.Future[list[int]]:
         return asyncio.get_running_loop().create_task(self.emit(effects))
