@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 
 from plancast_bus.clock import Clock
 from plancast_bus.errors import BusUnavailable, CommitConflict
-from plancast_bus.events.codec import unpack
 from plancast_bus.ports.checkpoints import Checkpoint, Committed, PlanFilter, PlanSummary, StoredMachine
-from plancast_bus.ports.effects import SealHistory
 
 if TYPE_CHECKING:
     from plancast_bus.memory.bus import MemoryBus
@@ -158,15 +156,7 @@ class MemoryCheckpoints:
     async def history(self, correlation_id: str) -> list[bytes]:
         plans = await self._table()
         stored = plans.find(correlation_id)
-        if stored is None:
-            return []
-        checkpoint = stored.decode()
-        parts = plans.sealed(correlation_id)
-        for effect in checkpoint.outbox:  # a part may be committed and not yet stored
-            if isinstance(effect, SealHistory) and effect.plan == correlation_id:
-                parts[effect.first_revision] = effect.payload
-        entries = [entry for first in sorted(parts) for entry in unpack(parts[first])]
-        return [*entries, *checkpoint.timeline]
+        return stored.decode().whole_timeline(plans.sealed(correlation_id)) if stored is not None else []
 
     async def committed_after(self, version: int) -> AsyncGenerator[Committed]:
         for stored in (await self._table()).after(version):

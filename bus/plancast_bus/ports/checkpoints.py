@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import isfinite
@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.events.codec import pack, unpack
-from plancast_bus.ports.effects import Effect, from_fields, to_fields
+from plancast_bus.ports.effects import Effect, SealHistory, from_fields, to_fields
 
 FORMAT = 1
 """Version of the stored format; raised when readers of the old format would misread the new one."""
@@ -215,6 +215,23 @@ class Checkpoint:
             expires_after=expires_after,
             version=version,
         )
+
+    def whole_timeline(self, sealed: Mapping[int, bytes]) -> list[bytes]:
+        """Join the sealed parts of the timeline, by first revision, and the entries of this checkpoint.
+
+        A part may be committed and not stored yet, so those in the outbox count; and one may be sealed while the others
+        are read, so entries may overlap.
+        """
+        parts = dict(sealed)
+        for effect in self.outbox:
+            if isinstance(effect, SealHistory) and effect.plan == self.correlation_id:
+                parts[effect.first_revision] = effect.payload
+        entries: list[bytes] = []
+        for more in (*(unpack(parts[first]) for first in sorted(parts)), self.timeline):
+            if more and more[0] in entries:
+                del entries[entries.index(more[0]) :]
+            entries.extend(more)
+        return entries
 
 
 class CheckpointStore(Protocol):

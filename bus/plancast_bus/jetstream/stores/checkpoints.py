@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -18,7 +18,6 @@ from plancast_bus.errors import (
     InvalidSubject,
     UnreadableCheckpoint,
 )
-from plancast_bus.events.codec import unpack
 from plancast_bus.jetstream.client.acks import PubAck, WrongLastSequence
 from plancast_bus.jetstream.client.api import MESSAGE_GONE, ApiError, JetStreamApi, StoredMessage
 from plancast_bus.jetstream.client.request_reply import Headers
@@ -41,7 +40,6 @@ from plancast_bus.jetstream.stores.key_store import KeyStore
 from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.ports.bus import Delivery
 from plancast_bus.ports.checkpoints import Checkpoint, Committed, PlanFilter, PlanSummary, StoredMachine
-from plancast_bus.ports.effects import SealHistory
 from plancast_bus.subjects import Subjects, decode_token
 
 logger = logging.getLogger(__name__)
@@ -200,14 +198,7 @@ class JetStreamCheckpoints:
         async with aclosing(reading):
             async for message in reading:
                 parts[int(message.subject.rpartition(".")[2])] = message.payload
-        for effect in checkpoint.outbox:  # a part may be committed and not yet stored
-            if isinstance(effect, SealHistory) and effect.plan == correlation_id:
-                parts[effect.first_revision] = effect.payload
-        entries: list[bytes] = []
-        for _first_revision, payload in sorted(parts.items()):
-            _append(entries, unpack(payload))
-        _append(entries, checkpoint.timeline)
-        return entries
+        return checkpoint.whole_timeline(parts)
 
     def committed_after(self, version: int) -> AsyncGenerator[Committed]:
         every = self._subjects.checkpoints
@@ -358,15 +349,3 @@ def _committed(message: StoredMessage, line: str, wanted: PlanFilter) -> Committ
 def _decode(correlation_id: str, message: StoredMessage, keys: CheckpointKeys | None) -> Checkpoint:
     summary = PlanSummary.from_header(verified_summary(message, keys, message.payload))
     return Checkpoint.decode(correlation_id, message.payload, summary, message.sequence)
-
-
-def _append(entries: list[bytes], more: Iterable[bytes]) -> None:
-    """Append entries that may overlap with the existing ones."""
-    more = list(more)
-    if not more:
-        return
-    for position in range(len(entries) - 1, -1, -1):
-        if entries[position] == more[0]:
-            del entries[position:]
-            break
-    entries.extend(more)
