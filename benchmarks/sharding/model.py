@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from benchmarks.sharding.figures import Figures
 from plancast.settings import HostSettings, PlanSettings
 from plancast_actors.maintenance.stalled_plans import MAX_LOOKS
+from plancast_bus.jetstream.streams.definitions import StreamNames
 
 HOSTS, PLANS = HostSettings(), PlanSettings()
 HOURS_A_MONTH = 730.0
@@ -143,7 +144,7 @@ class Plan:
     @property
     def streams(self) -> int:
         """Number of streams."""
-        return 9 * self.groups
+        return len(fields(StreamNames)) * self.groups
 
 
 def plan(load: Load, figures: Figures, limits: Limits = Limits(), prices: Prices = Prices()) -> Plan:
