@@ -7,14 +7,13 @@ import json
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator
-from typing import Literal
 
 from nats import errors as nats_errors
 
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
 from plancast_bus.jetstream.client.api import StoredMessage, read_direct
 from plancast_bus.jetstream.client.inbox import Inbox
-from plancast_bus.jetstream.messaging.stream_reader import StreamReader
+from plancast_bus.jetstream.messaging.stream_reader import Policy, StreamReader
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ class DirectReader(StreamReader):
         self,
         stream: str,
         subject: str,
-        policy: Literal["all", "last_per_subject"],
+        policy: Policy,
         *,
         headers_only: bool = False,
         after: int = 0,

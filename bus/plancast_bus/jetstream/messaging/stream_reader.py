@@ -26,7 +26,7 @@ SILENCE = 2 * HEARTBEAT + 1.0
 """Seconds without a heartbeat after which a consumer counts as lost."""
 RESTART_WAIT = 0.2
 """Seconds between attempts to restart."""
-_INACTIVE = 60_000_000_000
+Policy = Literal["all", "last_per_subject"]
 _PULL = 30_000_000_000
 """Nanoseconds until a pull of :meth:`StreamReader.follow` expires; less than the inactivity limit of its consumer."""
 _EPHEMERAL: dict[str, Any] = {
@@ -35,6 +35,7 @@ _EPHEMERAL: dict[str, Any] = {
     "mem_storage": True,
     "num_replicas": 1,
     "max_deliver": 1,
+    "inactive_threshold": 60_000_000_000,
 }
 
 
@@ -50,7 +51,7 @@ class StreamReader:
         self,
         stream: str,
         subject: str,
-        policy: Literal["all", "last_per_subject"],
+        policy: Policy,
         *,
         headers_only: bool = False,
         after: int = 0,
@@ -73,15 +74,7 @@ class StreamReader:
         await inbox.open()
         consumer = ""
         try:
-            created = await self._consumer(
-                stream,
-                {
-                    **({"deliver_policy": policy} if not after else _from(after + 1)),
-                    "filter_subject": subject,
-                    "headers_only": headers_only,
-                    "inactive_threshold": _INACTIVE,
-                },
-            )
+            created = await self._consumer(stream, subject, policy, headers_only, after)
             consumer = created["name"]
             if not created.get("num_pending"):
                 return
@@ -165,56 +158,11 @@ class StreamReader:
                 found.append(message)
         return found
 
-    async def watch(self, stream: str, subject: str) -> AsyncGenerator[StoredMessage]:
-        """Yield the newest message of a subject, then further ones; after a reconnect it resumes with the newest."""
-        stale = True
-        inbox: Inbox | None = None
-        last = 0
+    def watch(self, stream: str, subject: str) -> AsyncGenerator[StoredMessage]:
+        """Yield the newest message of a subject, then further ones, as :meth:`follow` does."""
+        return self._follow(stream, subject, "last_per_subject", headers_only=False, after=0)
 
-        def begin_anew() -> None:
-            nonlocal stale
-            stale = True
-            if inbox is not None:
-                inbox.wake()
-
-        forget = (self._connection.on_reconnect(begin_anew), self._connection.on_closed(begin_anew))
-        try:
-            while True:
-                if self._connection.ended:
-                    raise self._connection.unavailable(f"watching {subject[:200]} ended")
-                if inbox is None or (stale and self._connection.alive):
-                    stale = False
-                    if inbox is not None:
-                        await inbox.close()
-                    inbox = Inbox(self._client, lambda _status, _headers: None)
-                    await inbox.open()
-                    await self._consumer(
-                        stream,
-                        {
-                            "deliver_policy": "last_per_subject",
-                            "filter_subject": subject,
-                            "deliver_subject": inbox.subject,
-                            "idle_heartbeat": round(HEARTBEAT * 1e9),
-                        },
-                    )
-                while inbox.messages:
-                    message, _pending = _stored(inbox.messages.popleft())
-                    if message.sequence > last:
-                        last = message.sequence
-                        yield message
-                if stale and self._connection.alive:
-                    continue
-                now = asyncio.get_running_loop().time
-                await inbox.wait(max(RESTART_WAIT, inbox.heard + SILENCE - now()))
-                if now() >= inbox.heard + SILENCE:
-                    stale = True
-        finally:
-            for each in forget:
-                each()
-            if inbox is not None:
-                await inbox.close()
-
-    async def follow(self, stream: str, subject: str, *, after: int = 0) -> AsyncGenerator[StoredMessage]:
+    def follow(self, stream: str, subject: str, *, after: int = 0) -> AsyncGenerator[StoredMessage]:
         """Yield the headers of the messages that match a filter after a sequence, then of further ones.
 
         Pulls one batch at a time, which bounds the buffer, and continues after reconnects.
@@ -222,6 +170,11 @@ class StreamReader:
         Raises:
             BusUnavailable: the connection was closed.
         """
+        return self._follow(stream, subject, "all", headers_only=True, after=after)
+
+    async def _follow(
+        self, stream: str, subject: str, policy: Policy, *, headers_only: bool, after: int
+    ) -> AsyncGenerator[StoredMessage]:
         stale, pulled, received, last, consumer = True, False, 0, after, ""
         inbox: Inbox | None = None
 
@@ -252,9 +205,7 @@ class StreamReader:
                         await inbox.close()
                     stale, pulled, inbox = False, False, Inbox(self._client, on_status)
                     await inbox.open()
-                    policy = _from(last + 1) if last else {"deliver_policy": "all"}
-                    wanted = {**policy, "filter_subject": subject, "headers_only": True}
-                    created = await self._consumer(stream, {**wanted, "inactive_threshold": _INACTIVE})
+                    created = await self._consumer(stream, subject, policy, headers_only, last)
                     consumer = created["name"]
                 if inbox is None:
                     await asyncio.sleep(RESTART_WAIT)
@@ -287,15 +238,17 @@ class StreamReader:
                 with suppress(BusError):  # the server removes it after a minute anyway
                     await self._api.send(f"CONSUMER.DELETE.{stream}.{consumer}")
 
-    async def _consumer(self, stream: str, config: dict[str, Any]) -> dict[str, Any]:
+    async def _consumer(
+        self, stream: str, subject: str, policy: Policy, headers_only: bool, after: int
+    ) -> dict[str, Any]:
         # Name and filter are in the subject of the call, so that permissions can restrict what is read.
         name = f"reader-{uuid4().hex}"
-        body = {"stream_name": stream, "config": {**_EPHEMERAL, **config, "name": name}}
-        return await self._api.call(f"CONSUMER.CREATE.{stream}.{name}.{config['filter_subject']}", body)
-
-
-def _from(sequence: int) -> dict[str, Any]:
-    return {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence}
+        start = (
+            {"deliver_policy": "by_start_sequence", "opt_start_seq": after + 1} if after else {"deliver_policy": policy}
+        )
+        config = {**_EPHEMERAL, **start, "name": name, "filter_subject": subject, "headers_only": headers_only}
+        body = {"stream_name": stream, "config": config}
+        return await self._api.call(f"CONSUMER.CREATE.{stream}.{name}.{subject}", body)
 
 
 def _stored(message: Msg) -> tuple[StoredMessage, int]:
