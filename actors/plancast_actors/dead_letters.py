@@ -18,12 +18,7 @@ Entry = tuple[Delivery, str, Callable[[], None], dict[str, Any]]
 class DeadLetterWriter:
     """Dead-letters messages for one reason; those that arrive during a write are the next batch.
 
-    The number of unacknowledged messages of the reader bounds what waits.
-
-    Args:
-        bus: Has the dead letters.
-        reason: The reason.
-        logger: Gets one record per batch.
+    The number of unacknowledged messages of the reader bounds what waits. ``logger`` gets one record per batch.
     """
 
     def __init__(self, bus: Bus, reason: str, logger: logging.Logger) -> None:

@@ -97,11 +97,7 @@ class Need:
 def gaps(needs: Iterable[Need], waiting: dict[str, int], old: Abilities | None, new: Abilities) -> list[str]:
     """List what running plans and waiting goals need and a new release lacks, one line each.
 
-    Args:
-        needs: Needs of the running plans.
-        waiting: Numbers of waiting goals by event type.
-        old: The current release, if known; plans can miss its goals only.
-        new: The new release.
+    Waiting goals are numbers by event type. Plans can miss goals only that the old release has, if that is known.
     """
     missed: dict[str, list[str]] = {}
     lost = old.goals - new.goals if old is not None else frozenset()

@@ -45,13 +45,9 @@ class Health:
 
 
 def liveness(namespace: str, now: float | None = None) -> Health:
-    """Check that the event loops of a deployment's processes on this machine run. Needs neither NATS nor Ray.
+    """Check that the event loops of a namespace's processes on this machine run. Needs neither NATS nor Ray.
 
     A machine without processes is healthy.
-
-    Args:
-        namespace: The Ray namespace of the deployment.
-        now: Seconds since the epoch.
     """
     now = time.time() if now is None else now
     folder = folder_of(namespace)
@@ -68,13 +64,9 @@ def liveness(namespace: str, now: float | None = None) -> Health:
 
 
 async def readiness(bus: Bus, namespace: str, role: Role = "all", now: float | None = None) -> Health:
-    """Check that a deployment accepts goals: NATS answers, streams exist, and processes report.
+    """Check that a namespace's deployment accepts goals: NATS answers, streams exist, and processes of the role report.
 
-    Args:
-        bus: Any login suffices for ``nats``; the other roles need one that may read registrations.
-        namespace: The Ray namespace of the deployment.
-        role: The processes to check.
-        now: Seconds since the epoch.
+    Any login suffices for the role ``nats``; the others need one that may read registrations.
     """
     now = time.time() if now is None else now
     try:

@@ -42,12 +42,7 @@ class InFlightEvent:
 
 
 class InFlight:
-    """The in-flight events of one dispatcher.
-
-    Args:
-        options: The limits.
-        first_token: Tokens count from here.
-    """
+    """The in-flight events of one dispatcher, with tokens that count from ``first_token``."""
 
     def __init__(self, options: DispatcherOptions, first_token: int) -> None:
         self._options = options

@@ -111,12 +111,7 @@ class Quarantine:
         return False
 
     def next_trial(self, others: int, now: float) -> Inbound | None:
-        """The suspect to dispatch now, if any.
-
-        Args:
-            others: Events that the host has in flight.
-            now: The event loop's time.
-        """
+        """The suspect to dispatch now, if any; ``others``: number of events that the host has in flight."""
         if self.on_trial is not None or not self.suspects or not (left := self._slot_left()):
             return None
         if others and now >= self._series_until:

@@ -23,10 +23,7 @@ logger = logging.getLogger(__name__)
 class RayHost:
     """A plan host in another process; implements :class:`plancast_actors.plan_actors.protocol.HostPort`.
 
-    Args:
-        name: Of its Ray actor.
-        find: Finds the actor, or starts it; blocks.
-        connections: Direct connections by host; None sends everything through Ray.
+    ``find`` finds its Ray actor, or starts it, and blocks. Without ``connections``, everything goes through Ray.
     """
 
     def __init__(self, name: str, find: Callable[[], Any], connections: HostConnections | None) -> None:

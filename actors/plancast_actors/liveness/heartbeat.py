@@ -61,13 +61,9 @@ def clear(folder: Path) -> None:
 
 
 class Heartbeat:
-    """Writes heartbeats as long as the event loop runs: a file on this machine, and a registration in NATS.
+    """Writes heartbeats as long as the event loop runs: a file on this machine, and a registration in NATS, if any.
 
-    Args:
-        namespace: The deployment's.
-        name: The actor's.
-        registry: NATS registrations; None writes the file only.
-        code: Hash of the code that the process runs.
+    They name the hash of the code that the process runs.
     """
 
     def __init__(self, namespace: str, name: str, registry: Registry | None, code: str = "") -> None:

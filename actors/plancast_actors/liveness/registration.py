@@ -114,11 +114,7 @@ async def deregister_app(port: Registry, app: str) -> None:
 class Registration:
     """Registers agents and their events, and renews them before they expire; outlasts outages of NATS.
 
-    Args:
-        registry: Its ``ttl`` determines the interval.
-        declarations: Agents of this process, or shared by several processes.
-        clock: Times the renewals.
-        app: Registered with the agents.
+    The agents are those of this process, or shared by several processes. An ``app`` is registered with them.
     """
 
     def __init__(

@@ -28,10 +28,6 @@ class Watchdog:
 
     The loop increments a counter several times within ``seconds``. If it stops, all stacks are written to standard
     error and the process is killed (SIGKILL). Checks are counted, not time, so a suspended machine is no hang.
-
-    Args:
-        name: The process, for the log.
-        seconds: Time limit without progress.
     """
 
     def __init__(self, name: str, seconds: float) -> None:

@@ -36,13 +36,7 @@ def is_recent(put_at: float, now: float) -> bool:
 
 
 class MachineCollector:
-    """Removes unused state machines once a day.
-
-    Args:
-        bus: Has the machines and the plans.
-        settings: ``unused_machine_seconds`` is used.
-        began: When the process started, seconds since the epoch.
-    """
+    """Removes unused state machines once a day. ``began`` is when the process started, seconds since the epoch."""
 
     def __init__(self, bus: Bus, settings: PlanSettings, began: float) -> None:
         self._store = bus.checkpoints

@@ -61,11 +61,6 @@ class Sweeper:
     A stalled plan is woken by an event whose id depends on the plan and its revision only, so repetitions are
     deduplicated. Plans with timers are checked again when these are overdue. One sweeper per deployment is enough;
     several do no harm. It also runs the :class:`MachineCollector`.
-
-    Args:
-        bus: Not closed by the sweeper.
-        settings: ``sweep_seconds``, ``stalled_seconds`` and ``unused_machine_seconds`` are used.
-        clock: The machine's by default.
     """
 
     def __init__(self, bus: Bus, settings: PlanSettings, *, clock: Clock | None = None) -> None:

@@ -25,13 +25,7 @@ def ray_is_encrypted() -> bool:
 async def open_endpoint(server: RpcServer, settings: Settings, name: str, calls: str) -> Endpoint | None:
     """Listen on Ray's address of this node, which is the loopback where all of Ray is on one machine.
 
-    Returns None when calls are to go through Ray.
-
-    Args:
-        server: Executes the calls.
-        settings: ``hosts.direct_lines`` is used.
-        name: The actor, for the log.
-        calls: What the calls carry, for the log.
+    Returns None when calls are to go through Ray. The log names the actor, and what its ``calls`` carry.
     """
     if not settings.hosts.direct_lines or ray_is_encrypted():
         return None

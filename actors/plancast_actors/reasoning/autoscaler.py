@@ -71,12 +71,8 @@ class Member:
 class Autoscaler:
     """Keeps between a minimum and a maximum of reasoners.
 
-    Args:
-        starter: Starts and stops them.
-        settings: ``min``, ``max``, ``concurrency`` and ``idle_seconds`` are used.
-        clock: Measures idle time.
-        changed: Called when a reasoner has become available.
-        failed: Called with the reason when there is no reasoner and none can be started.
+    ``changed`` is called when a reasoner has become available, ``failed`` with the reason when there is none and none
+    can be started.
     """
 
     def __init__(

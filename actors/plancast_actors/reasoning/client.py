@@ -46,11 +46,8 @@ def wants_reasoners(app: App, settings: Settings) -> bool:
 class ActorClient:
     """Client of an actor that replies to model requests.
 
-    Args:
-        actor: Its Ray handle.
-        name: Its name.
-        method: What it does with requests: the pool schedules them, a reasoner runs them.
-        recent_keys: Keys of requests that a reasoner had in flight or cached when it was found.
+    ``method`` is what it does with requests: the pool schedules them, a reasoner runs them. ``recent_keys`` are those
+    of requests that a reasoner had in flight or cached when it was found.
     """
 
     def __init__(
@@ -141,10 +138,8 @@ def _new_call(request: AnyRequest) -> tuple[str, bytes]:
 class RayReasoner:
     """The pool in another process; implements :class:`plancast.models.port.ReasonerPort`.
 
-    Args:
-        namespace: The Ray namespace of the deployment.
-        patience: Seconds for which a lost pool is searched; a request's ``timeout`` has precedence. A pool that is
-            alive may take any time.
+    ``patience`` is the number of seconds for which a lost pool is searched; a request's ``timeout`` has precedence. A
+    pool that is alive may take any time.
     """
 
     def __init__(self, namespace: str, *, patience: float = 120.0) -> None:

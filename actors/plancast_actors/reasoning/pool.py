@@ -55,13 +55,7 @@ class ReasonerPool:
     """Runs model requests on reasoners.
 
     A full pool makes requests wait; it drops none. Failed calls are retried by the reasoners only: the pool repeats a
-    request once when its reasoner died.
-
-    Args:
-        starter: Starts and stops reasoners.
-        settings: Of the pool.
-        store: Keeps replies; None keeps none.
-        clock: Measures rate limits and idle time.
+    request once when its reasoner died. Without a ``store`` it keeps no replies.
     """
 
     def __init__(

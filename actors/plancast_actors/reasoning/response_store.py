@@ -30,11 +30,9 @@ class ResponseStore(Protocol):
 
 
 class BusResponseStore:
-    """Replies in the bus's registry. Requests and API keys are not stored, idempotency keys only as hashes.
+    """Replies in the bus's registry, each for some seconds.
 
-    Args:
-        bus: Its registry is used.
-        seconds: Time to live of a reply.
+    Requests and API keys are not stored, idempotency keys only as hashes.
     """
 
     def __init__(self, bus: Bus, seconds: float = 86_400.0) -> None:

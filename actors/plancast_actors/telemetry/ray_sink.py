@@ -10,11 +10,7 @@ from plancast_actors.telemetry.metrics import COMMON, Metric
 
 
 class RaySink:
-    """Publishes through :mod:`ray.util.metrics`; implements :class:`plancast_actors.telemetry.reporter.Sink`.
-
-    Args:
-        common: Values of the common labels.
-    """
+    """Publishes through :mod:`ray.util.metrics`; implements :class:`plancast_actors.telemetry.reporter.Sink`."""
 
     def __init__(self, common: dict[str, str]) -> None:
         self._common = common

@@ -36,14 +36,7 @@ class Sink(Protocol):
 
 
 class Reporter:
-    """Publishes readings and samples at an interval.
-
-    Args:
-        read: Yields the current readings.
-        samples: Latencies measured on the hot path.
-        sink: Exports them.
-        interval: Seconds between two reports.
-    """
+    """Publishes readings and samples every ``interval`` seconds."""
 
     def __init__(
         self, read: Callable[[], AsyncIterator[Reading]], samples: Samples, sink: Sink, interval: float

@@ -27,13 +27,6 @@ class DeliveryRecord:
     A redelivery alone proves nothing: deliveries and acknowledgements get lost while NATS is away. So beyond the first
     deliveries, the start and the end of an attempt are recorded durably. Only a process that dies in between leaves a
     start without an end.
-
-    Args:
-        registry: Stores records.
-        task: The task's event type.
-        delivery: Of the task.
-        request_id: Of the request.
-        trusted: Deliveries before anything is recorded.
     """
 
     __slots__ = (

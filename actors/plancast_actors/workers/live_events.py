@@ -17,11 +17,6 @@ class LiveEvents(EventPort):
 
     Events inherit correlation id, tenant, session, user, plan and trace of their cause. Their ids are the cause's id
     with a number: a task that is executed again publishes the same ids, which streams drop as duplicates.
-
-    Args:
-        bus: Publishes.
-        cause: The event that the handler processes.
-        source: The worker's name.
     """
 
     __slots__ = ("_bus", "_cause", "_count", "_source")

@@ -16,12 +16,7 @@ from plancast_bus.events.trace_context import trace_id_of
 
 
 class TracedTaskReader(TaskReader):
-    """Reads tasks of one type; a task's span lasts until its response is durable.
-
-    Args:
-        tracing: Makes spans.
-        arguments: Those of :class:`TaskReader`.
-    """
+    """Reads tasks of one type; a task's span lasts until its response is durable."""
 
     def __init__(self, tracing: Tracing, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -135,12 +135,9 @@ def decode(
     *,
     defaults: Mapping[str, Any] | None = None,
 ) -> EventEnvelope:
-    """Decode an envelope.
+    """Decode an envelope; JSON without a content type.
 
-    Args:
-        payload: The bytes from the wire.
-        content_type: The ``Content-Type`` header; JSON when absent.
-        defaults: Fields that may be absent on the wire, such as those in the subject.
+    ``defaults`` are fields that may be absent on the wire, such as those in the subject.
 
     Raises:
         InvalidEnvelope: the bytes cannot be decoded, or a field is missing or wrong.

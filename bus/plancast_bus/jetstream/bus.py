@@ -91,12 +91,8 @@ async def _has_jetstream(connection: Connection, api: JetStreamApi) -> bool:
 class JetStreamBus:
     """A :class:`~plancast_bus.ports.bus.Bus` on JetStream.
 
-    Args:
-        connection: The connection to the server.
-        requester: The connection's requester.
-        settings: Settings of streams and events.
-        restricted: The login's account has no JetStream; it imports subjects from the account of the runtime, which
-            owns the streams.
+    A ``restricted`` login's account has no JetStream; it imports subjects from the account of the runtime, which owns
+    the streams.
     """
 
     def __init__(

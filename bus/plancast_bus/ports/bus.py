@@ -218,11 +218,7 @@ class Bus(Protocol):
     def sessions(self) -> Sessions: ...
 
     async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
-        """Publish an event and wait until it is durable; idempotent by the event's id.
-
-        Args:
-            event: The event.
-            trace: Its trace context; see :mod:`plancast_bus.events.trace_context`.
+        """Publish an event with its trace context and wait until it is durable; idempotent by the event's id.
 
         Raises:
             PublishRefused: the stream is full, or none takes the subject.
@@ -252,16 +248,10 @@ class Bus(Protocol):
     async def stored_events(
         self, topic: str, correlation_id: str, *, after: int = 0, limit: int | None = None
     ) -> list[Delivery]:
-        """Return the events of a topic and correlation id that are in their stream now, oldest first.
+        """Return events of a topic and correlation id that are in their stream now after a sequence, oldest first.
 
         Work queues drop events once acknowledged. One request per event: for rare use. The events are not delivered by
         this: their ``attempt`` is 0 and ``reply`` empty.
-
-        Args:
-            topic: The topic.
-            correlation_id: The correlation id.
-            after: Sequence after which to start.
-            limit: Maximum number of events.
 
         Raises:
             AccessDenied: this login may not read streams of events.

@@ -43,14 +43,9 @@ class Sessions:
         self._registry = registry
 
     async def merge(self, share: Share, version: int, bounds: SessionBounds) -> None:
-        """Store the values that a committed turn shares, durably; a newer commit's value of the same name stays.
+        """Store the values that a committed turn shares, durably and idempotently.
 
-        Idempotent.
-
-        Args:
-            share: The effect.
-            version: Version of the commit.
-            bounds: Bounds of the session.
+        Of two values with one name that of the newer commit stays, by the commits' versions.
 
         Raises:
             BusUnavailable: the outcome is unknown.

@@ -50,10 +50,6 @@ class PullConsumer:
     """Reads one durable consumer of a stream.
 
     Args:
-        connection: The connection to the server.
-        api: The JetStream API.
-        stream: Name of the stream.
-        spec: The consumer.
         responses: Name of the stream that republishes final responses.
         taken: Called with the number of messages that each fetch returns.
         creates: Create the consumer if missing. A login without JetStream cannot, and waits until the runtime has.

@@ -63,10 +63,8 @@ class _Way:
 class BatchSender:
     """Sends the messages of one connection for one stream.
 
-    Args:
-        requester: The connection's requester.
-        always: Send all rounds as batches, as large as possible: their cost hardly depends on their size, and all
-            streams share one disk. A batch that is not full starts after a pause, which leaves the disk to others.
+    With ``always``, all rounds are batches, as large as possible: their cost hardly depends on their size, and all
+    streams share one disk. A batch that is not full starts after a pause, which leaves the disk to others.
     """
 
     def __init__(self, requester: Requester, *, always: bool = False) -> None:

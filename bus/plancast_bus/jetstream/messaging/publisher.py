@@ -21,13 +21,7 @@ TENANT = "Plancast-Tenant"
 
 
 class Publisher:
-    """Publishes messages and waits for their acknowledgements.
-
-    Args:
-        requester: The connection's requester.
-        subjects: Subjects of the deployment, which determine the streams with group commit.
-        group_commit: See :class:`plancast_bus.settings.BusSettings`.
-    """
+    """Publishes messages and waits for their acknowledgements."""
 
     def __init__(self, requester: Requester, subjects: Subjects, group_commit: GroupCommit = "auto") -> None:
         self._requester = requester
