@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-import ray
-
 from plancast_actors.dispatch.directory import RayDirectory
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.maintenance.stalled_plans import Sweeper
-from plancast_actors.ray.process import Blueprint, Process, actor_options, open_bus
+from plancast_actors.ray.process import Process, open_bus, starter
 from plancast_actors.telemetry import collectors
 from plancast_actors.telemetry.collectors import Reading
 
@@ -64,9 +62,4 @@ class DispatcherProcess(Process):
         return drained
 
 
-_Dispatcher = ray.remote(DispatcherProcess)
-
-
-def start_dispatcher(blueprint: Blueprint, name: str, namespace: str) -> Any:
-    options = actor_options(name, namespace, runtime_env=blueprint.runtime_env)
-    return _Dispatcher.options(**options).remote(blueprint, name)
+start_dispatcher = starter(DispatcherProcess)

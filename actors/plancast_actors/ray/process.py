@@ -176,6 +176,17 @@ def actor_options(
     }
 
 
+def starter(process: type[Process], **options: Any) -> Callable[[Blueprint, str, str], Any]:
+    """Return a function that starts an actor of this class by blueprint, name and namespace, or finds it."""
+    remote = ray.remote(process)
+
+    def start(blueprint: Blueprint, name: str, namespace: str) -> Any:
+        common = actor_options(name, namespace, runtime_env=blueprint.runtime_env)
+        return remote.options(**{**common, **options}).remote(blueprint, name)
+
+    return start
+
+
 async def start_ready(start: Callable[..., Any], *arguments: Any) -> Any:
     """Start an actor, or find it, and wait until it is ready, also while Ray restarts it on another node.
 

@@ -21,7 +21,7 @@ from plancast.settings import ReasonerSettings
 from plancast.telemetry import trace_export
 from plancast.telemetry.logging import LOG_CONTEXT
 from plancast_actors.ray.endpoint import open_endpoint
-from plancast_actors.ray.process import Blueprint, Process, actor_options, names_of, open_bus, start_ready
+from plancast_actors.ray.process import Blueprint, Process, names_of, open_bus, start_ready, starter
 from plancast_actors.reasoning.client import POOL, ActorClient
 from plancast_actors.reasoning.pool import ReasonerPool
 from plancast_actors.reasoning.response_store import BusResponseStore
@@ -240,20 +240,8 @@ class RayStarter:
             ray.kill(ray.get_actor(name, namespace=self._namespace), no_restart=True)
 
 
-_Reasoner = ray.remote(ReasonerProcess)
-_Pool = ray.remote(ReasonerPoolProcess)
-
-
-def start_reasoner(blueprint: Blueprint, name: str, namespace: str) -> Any:
-    """Start a reasoner, or find the one of this name."""
-    options = actor_options(name, namespace, runtime_env=blueprint.runtime_env)
-    return _Reasoner.options(**options).remote(blueprint, name)
-
-
-def start_pool(blueprint: Blueprint, name: str, namespace: str) -> Any:
-    """Start the pool, or find it."""
-    options = actor_options(name, namespace, runtime_env=blueprint.runtime_env)
-    return _Pool.options(**{**options, "max_concurrency": MAX_CALLS}).remote(blueprint, name)
+start_reasoner = starter(ReasonerProcess)
+start_pool = starter(ReasonerPoolProcess, max_concurrency=MAX_CALLS)
 
 
 async def outdated(namespace: str, wanted: ReasonerSettings | None) -> list[str]:

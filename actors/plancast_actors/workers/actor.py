@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-import ray
-
 from plancast.telemetry import trace_export
-from plancast_actors.ray.process import Blueprint, Process, actor_options, open_bus
+from plancast_actors.ray.process import Process, open_bus, starter
 from plancast_actors.telemetry import collectors
 from plancast_actors.telemetry.collectors import Reading
 from plancast_actors.workers.runner import TaskRunner
@@ -58,10 +56,4 @@ class WorkerProcess(Process):
         return drained
 
 
-_Worker = ray.remote(WorkerProcess)
-
-
-def start_worker(blueprint: Blueprint, name: str, namespace: str) -> Any:
-    """Start the app's workers, or find them."""
-    options = actor_options(name, namespace, runtime_env=blueprint.runtime_env)
-    return _Worker.options(**options).remote(blueprint, name)
+start_worker = starter(WorkerProcess)
