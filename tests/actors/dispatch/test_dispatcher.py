@@ -18,6 +18,7 @@ from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.memory.bus import MemoryConsumer
+from plancast_bus.memory.streams import StoredMessage
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 from plancast_bus.ports.effects import Respond, SetTimer
 
@@ -329,7 +330,7 @@ async def test_only_responses_that_are_listened_to_reach_a_host_and_an_unreadabl
         await bench.start()
         results = bench.world.streams["results"]
         for token, kind in (("a", "heard"), ("b", "other"), ("c", "any"), ("%FF", "heard")):
-            results.append(f"plancast.action-results.1.{token}.{kind}", b"{}", None, token, is_response=True)
+            results.append(StoredMessage(f"plancast.action-results.1.{token}.{kind}", b"{}", None, token, True))
         await bench.event("signal", "a", EventTopic.PLAN_EVENTS)
         await eventually(lambda: bench.stored("results") == 0)
         assert [each.subject.split(".", 3)[3] for each in bench.host.given] == ["a.heard", "a.signal"]
