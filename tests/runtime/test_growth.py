@@ -22,8 +22,8 @@ from plancast.tasks.registry import MAX_FINISHED_STEPS, TaskRegistry
 from plancast.tasks.spec import SpawnSpec
 from plancast.testing import ManualClock, PlancastTest
 from plancast.turn.timers import MAX_ALIASES
-from plancast_actors.maintenance import stalled_plans
 from plancast_actors.plan_actors import services
+from plancast_bus import schedule
 from plancast_bus.events.codec import unpack
 from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.ports.effects import Effect
@@ -416,7 +416,7 @@ def test_an_open_request_of_an_earlier_version_is_read_and_written_as_it_was() -
 
 async def test_the_sweeper_remembers_timers_of_plans_that_still_wait_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A week's timeout is no reason to remember for a week that a plan, finished since, once waited."""
-    monkeypatch.setattr(stalled_plans, "SLACK", 4)
+    monkeypatch.setattr(schedule, "SLACK", 4)
     settings = Settings()
     settings.plans.sweep_seconds = 0  # only when the test says so
     planner = Planner("asking")
@@ -443,5 +443,5 @@ async def test_the_sweeper_remembers_timers_of_plans_that_still_wait_alone(monke
             await env.advance(settings.plans.stalled_seconds + 1)
             await env.sweeper.sweep()
         assert [*env.sweeper._timed] == [waiting.plan_id]
-        assert len(env.sweeper._due) <= 4 + 2 * 21
+        assert len(env.sweeper._schedule._heap) <= 4 + 2 * 21
         assert env.sweeper.found.total() == 0

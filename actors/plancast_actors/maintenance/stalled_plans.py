@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from collections import Counter, OrderedDict
 from contextlib import aclosing
@@ -25,6 +24,7 @@ from plancast_bus.events.codec import unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.ports.bus import Bus
 from plancast_bus.ports.checkpoints import Checkpoint, Committed
+from plancast_bus.schedule import Schedule
 from plancast_bus.subjects import encode_token
 
 logger = logging.getLogger(__name__)
@@ -38,8 +38,6 @@ MAX_LOOKS = 5_000
 """Plans loaded per sweep."""
 MAX_STALLED = 10_000
 """Stalled plans that are remembered as reported."""
-SLACK = 1_024
-"""Stale entries allowed in the heap of plans with timers, beyond the number of valid ones."""
 MAX_MACHINES = 256
 """State machines cached."""
 NAMED = 5
@@ -70,10 +68,10 @@ class Sweeper:
         self._began = self._clock.time()
         self._seen = 0
         """Version up to which commits were checked."""
-        self._due: list[tuple[float, str, Committed]] = []
-        """Heap of the plans to check again, by time; entries whose version is not in `_timed` are stale."""
-        self._timed: dict[str, int] = {}
-        """Versions of the plans to check again, by correlation id."""
+        self._timed: dict[str, Committed] = {}
+        """Plans to check again, by correlation id."""
+        self._schedule: Schedule[str] = Schedule()
+        """When they are to be checked."""
         self._machines: LRUCache[str, Machine] = LRUCache(MAX_MACHINES)
         self._collector = MachineCollector(bus, settings, self._began)
         self._task: asyncio.Task[None] | None = None
@@ -113,18 +111,14 @@ class Sweeper:
         for key, stalled in list(self.stalled.items())[:MAX_LOOKS]:
             await self._recheck(key, stalled)
         looks = 0
-        while self._due and self._due[0][0] <= now and looks < MAX_LOOKS:
-            due = heapq.heappop(self._due)
-            _, key, committed = due
-            if self._timed.get(key) == committed.version:
-                del self._timed[key]
-                try:
-                    await self._check(committed, now)
-                except BaseException:  # left to the next sweep
-                    heapq.heappush(self._due, due)
-                    self._timed[key] = committed.version
-                    raise
-                looks += 1
+        while looks < MAX_LOOKS and (due := self._schedule.pop(now)) is not None:
+            committed = self._timed.pop(due)
+            try:
+                await self._check(committed, now)
+            except BaseException:  # left to the next sweep
+                self._check_again(committed, now)
+                raise
+            looks += 1
         read = 0
         async with aclosing(self._bus.checkpoints.committed_after(self._seen)) as commits:
             async for committed in commits:
@@ -133,6 +127,7 @@ class Sweeper:
                     break
                 read += 1
                 self._timed.pop(committed.correlation_id, None)  # the plan has moved on
+                self._schedule.remove(committed.correlation_id)
                 if committed.summary.status not in FINISHED:
                     looks += 1
                     await self._check(committed, now)
@@ -188,12 +183,11 @@ class Sweeper:
             if each.due is not None and (not paused or each.event_type == WAIT)
         ]
         if times:
-            again = max(min(times), self._began) + self._settings.stalled_seconds
-            heapq.heappush(self._due, (again + 1.0, committed.correlation_id, committed))
-            self._timed[committed.correlation_id] = committed.version
-        if len(self._due) > 2 * len(self._timed) + SLACK:
-            self._due = [each for each in self._due if self._timed.get(each[1]) == each[2].version]
-            heapq.heapify(self._due)
+            self._check_again(committed, max(min(times), self._began) + self._settings.stalled_seconds + 1.0)
+
+    def _check_again(self, committed: Committed, due: float) -> None:
+        self._timed[committed.correlation_id] = committed
+        self._schedule.set(committed.correlation_id, due)
 
     # Reporting.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,10 +11,8 @@ from plancast_bus.clock import Clock
 from plancast_bus.errors import BusError, PublishRefused
 from plancast_bus.memory.subscriptions import SubjectIndex, overlap
 from plancast_bus.ports.bus import ConsumerSpec, Delivery
+from plancast_bus.schedule import Schedule
 from plancast_bus.topics import admitted_bytes, stream_full_message
-
-_SLACK = 1024
-"""Stale heap entries tolerated beyond the number of valid ones."""
 
 
 @dataclass(slots=True)
@@ -43,15 +40,6 @@ class StoredMessage:
             self.subject, self.payload, self.content_type, self.message_id, stream, self.sequence, attempt, reply,
             self.is_response, self.tenant, self.trace,
         )  # fmt: skip
-
-
-@dataclass(slots=True)
-class _Pending:
-    attempt: int
-    due: float
-    """Time of redelivery."""
-    entry: float
-    """Time of its valid entry in the heap of redeliveries; other entries are stale."""
 
 
 class MemoryStream:
@@ -202,8 +190,9 @@ class Durable:
         self.spec = spec
         self.deleted = False
         self._queue: deque[int] = deque()
-        self._pending: dict[int, _Pending] = {}
-        self._redeliveries: list[tuple[float, int]] = []
+        self._attempts: dict[int, int] = {}
+        """Deliveries of each unacknowledged message."""
+        self._redeliveries: Schedule[int] = Schedule()
         self._waiters: dict[asyncio.Future[None], None] = {}  # in the order in which they came
 
     @property
@@ -212,7 +201,7 @@ class Durable:
 
     @property
     def unacknowledged(self) -> int:
-        return len(self._pending)
+        return len(self._attempts)
 
     def offer(self, sequence: int) -> None:
         self._queue.append(sequence)
@@ -220,54 +209,49 @@ class Durable:
 
     def requeue(self, sequences: Iterable[int]) -> None:
         """Replace the queue by these messages, except those already delivered."""
-        self._queue = deque(each for each in sequences if each not in self._pending)
+        self._queue = deque(each for each in sequences if each not in self._attempts)
         self.wake()
 
     def take(self, limit: int, now: float) -> list[Delivery]:
         """Deliver up to ``limit`` messages, redeliveries first."""
         taken: list[Delivery] = []
-        self._take_again(limit, now, taken)
         messages = self.stream.messages
-        while self._queue and len(taken) < limit and len(self._pending) < self.spec.max_ack_pending:
-            sequence = self._queue.popleft()
-            message = messages.get(sequence)
+        while len(taken) < limit and (again := self._redeliveries.pop(now)) is not None:
+            if again in messages:
+                taken.append(self._deliver(messages[again], now))
+            else:
+                del self._attempts[again]
+        while self._queue and len(taken) < limit and len(self._attempts) < self.spec.max_ack_pending:
+            message = messages.get(self._queue.popleft())
             if message is not None:
-                self._pending[sequence] = pending = _Pending(0, 0.0, 0.0)
-                taken.append(self._deliver(message, pending, now))
+                taken.append(self._deliver(message, now))
         return taken
 
     def next_due(self) -> float | None:
         """Time of the next redelivery."""
-        return self._redeliveries[0][0] if self._redeliveries else None
+        return self._redeliveries.next_due()
 
     def ack(self, sequence: int) -> None:
-        if self._pending.pop(sequence, None) is None:
+        if self._attempts.pop(sequence, None) is None:
             return
+        self._redeliveries.remove(sequence)
         if self.stream.work_queue:
             self.stream.remove(sequence)
-        if not self._pending:
-            self._redeliveries.clear()
         if self._queue:
             self.wake()
 
     def nak(self, sequence: int, delay: float, now: float) -> None:
-        pending = self._pending.get(sequence)
-        if pending is None:
-            return
-        pending.due = pending.entry = now + max(delay, 0.0)
-        heapq.heappush(self._redeliveries, (pending.due, sequence))
-        self.wake()
+        if sequence in self._attempts:
+            self._redeliveries.set(sequence, now + max(delay, 0.0))
+            self.wake()
 
     def reclaim(self, now: float) -> None:
         """Redeliver unacknowledged messages now."""
-        for sequence in list(self._pending):
+        for sequence in list(self._attempts):
             self.nak(sequence, 0.0, now)
 
     def in_progress(self, sequence: int, now: float) -> None:
-        pending = self._pending.get(sequence)
-        if pending is not None:
-            # The heap entry is replaced when it comes up.
-            pending.due = max(pending.due, now + self.spec.ack_wait)
+        self._redeliveries.postpone(sequence, now + self.spec.ack_wait)
 
     def wake(self) -> None:
         for waiter in self._waiters:
@@ -294,31 +278,11 @@ class Durable:
         finally:
             self._waiters.pop(woken, None)
 
-    def _take_again(self, limit: int, now: float, taken: list[Delivery]) -> None:
-        while self._redeliveries and self._redeliveries[0][0] <= now and len(taken) < limit:
-            entry, sequence = heapq.heappop(self._redeliveries)
-            pending = self._pending.get(sequence)
-            if pending is None or pending.entry != entry:
-                continue
-            if pending.due > now:
-                pending.entry = pending.due
-                heapq.heappush(self._redeliveries, (pending.due, sequence))
-                continue
-            message = self.stream.messages.get(sequence)
-            if message is None:
-                del self._pending[sequence]
-                continue
-            taken.append(self._deliver(message, pending, now))
-
-    def _deliver(self, message: StoredMessage, pending: _Pending, now: float) -> Delivery:
-        pending.attempt += 1
-        pending.due = pending.entry = now + self.spec.ack_wait
-        heapq.heappush(self._redeliveries, (pending.due, message.sequence))
-        if len(self._redeliveries) > 2 * len(self._pending) + _SLACK:
-            self._redeliveries = [(each.entry, sequence) for sequence, each in self._pending.items()]
-            heapq.heapify(self._redeliveries)
-        reply = f"{self.stream.name}.{self.spec.name}.{message.sequence}.{pending.attempt}"
-        return message.as_delivery(self.stream.name, pending.attempt, reply)
+    def _deliver(self, message: StoredMessage, now: float) -> Delivery:
+        attempt = self._attempts[message.sequence] = self._attempts.get(message.sequence, 0) + 1
+        self._redeliveries.set(message.sequence, now + self.spec.ack_wait)
+        reply = f"{self.stream.name}.{self.spec.name}.{message.sequence}.{attempt}"
+        return message.as_delivery(self.stream.name, attempt, reply)
 
 
 class TimerStream(MemoryStream):
@@ -326,35 +290,29 @@ class TimerStream(MemoryStream):
 
     def __init__(self, name: str, clock: Clock, *, duplicate_window: float) -> None:
         super().__init__(name, clock, work_queue=True, duplicate_window=duplicate_window)
-        self._timers: dict[str, tuple[float, StoredMessage]] = {}
-        """When each timer is due, and the message that it becomes."""
-        self._order: list[tuple[float, str]] = []
+        self._timers: dict[str, StoredMessage] = {}
+        """The message that each timer becomes."""
+        self._schedule: Schedule[str] = Schedule()
 
     def set(self, key: str, due: float, message: StoredMessage) -> None:
         """Set or replace the timer ``key``; the message is stored when it is due."""
         self.tick(self.clock.time())
-        self._timers[key] = due, message
-        heapq.heappush(self._order, (due, key))
-        if len(self._order) > 2 * len(self._timers) + _SLACK:
-            self._order = [(at, each) for each, (at, _) in self._timers.items()]
-            heapq.heapify(self._order)
+        self._timers[key] = message
+        self._schedule.set(key, due)
         self.wake()
 
     def cancel(self, key: str) -> None:
         self.tick(self.clock.time())
         self._timers.pop(key, None)
-        if not self._timers:
-            self._order.clear()
+        self._schedule.remove(key)
 
     def tick(self, now: float) -> None:
         super().tick(now)
-        while self._order and self._order[0][0] <= now:
-            due, key = heapq.heappop(self._order)
-            if key in self._timers and self._timers[key][0] == due:
-                self._store(self._timers.pop(key)[1], now)
+        while (key := self._schedule.pop(now)) is not None:
+            self._store(self._timers.pop(key), now)
 
     def next_tick(self) -> float | None:
-        return self._order[0][0] if self._order else None
+        return self._schedule.next_due()
 
     def report(self) -> dict[str, object]:
         return {**super().report(), "timers": len(self._timers)}

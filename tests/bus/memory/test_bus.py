@@ -142,7 +142,7 @@ async def test_many_replaced_timers_leave_nothing_behind(world: MemoryWorld, clo
     bus = MemoryBus(world)
     for number in range(5000):
         await bus.emit([SetTimer("p", "t", clock.time() + 3600 + number, b"x", JSON_TYPE)])
-    assert len(world.timers._order) < 2000
+    assert len(world.timers._schedule._heap) < 2000
     await clock.advance(3600 + 4999)
     assert len(await timers(bus).fetch(10)) == 1
 
@@ -155,7 +155,7 @@ async def test_many_naks_leave_nothing_behind(world: MemoryWorld) -> None:
         (taken,) = await reader.fetch(1)
         assert taken.attempt == attempt
         await reader.nak(taken)
-    assert len(world.streams["results"].durable(reader._spec)._redeliveries) < 2000  # type: ignore[attr-defined]
+    assert len(world.streams["results"].durable(reader._spec)._redeliveries._heap) < 2000  # type: ignore[attr-defined]
 
 
 async def test_finished_plans_leave_nothing_behind(world: MemoryWorld, clock: ManualClock) -> None:
