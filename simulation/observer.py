@@ -34,7 +34,7 @@ class ObservedWorld(MemoryWorld):
         for kept in self.plans.all():
             checkpoint = kept.decode()
             self.history.stored[kept.correlation_id] = checkpoint
-        for letter in self.dead_letters.all():
+        for letter in self.dead_letters.valid().values():
             self.history.dead_letters.append((letter.subject, letter.reason))
         self.history.undelivered = undelivered
         return self.history

@@ -140,7 +140,7 @@ class MemoryWorld:
         return {
             "streams": {source: stream.report() for source, stream in self.streams.items()},
             "plans": self.plans.count(),
-            "dead_letters": self.dead_letters.count(),
+            "dead_letters": len(self.dead_letters.valid()),
         }
 
     def _respond(self, effect: Respond) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,8 +47,8 @@ class PlanTable:
         self.aliases: dict[str, str] = {}
         self._noted_at: dict[str, float] = {}
         self._aliases_of: dict[str, set[str]] = {}
-        self.watchers: dict[str, set[asyncio.Queue[StoredCheckpoint | None]]] = {}
-        self.followers: set[asyncio.Queue[StoredCheckpoint | None]] = set()
+        self.listeners: dict[str, set[asyncio.Queue[StoredCheckpoint | None]]] = {}
+        """Those that receive each commit of a plan, or of all plans under the empty id."""
 
     def find(self, correlation_id: str) -> StoredCheckpoint | None:
         stored = self._checkpoints.get(correlation_id)
@@ -72,8 +73,8 @@ class PlanTable:
             self._before.pop(correlation_id, None)
         else:
             self._before[correlation_id] = before
-        for watcher in (*self.watchers.get(correlation_id, ()), *self.followers):
-            watcher.put_nowait(new)
+        for listener in (*self.listeners.get(correlation_id, ()), *self.listeners.get("", ())):
+            listener.put_nowait(new)
         return new.version
 
     def seal(self, plan: str, first_revision: int, payload: bytes) -> None:
@@ -163,19 +164,9 @@ class MemoryCheckpoints:
             yield stored.committed()
 
     async def follow(self, version: int = 0) -> AsyncGenerator[Committed]:
-        plans = await self._table()
-        queue: asyncio.Queue[StoredCheckpoint | None] = asyncio.Queue()
-        plans.followers.add(queue)
-        self._watching.add(queue)
-        try:
-            for stored in plans.after(version):
+        async with aclosing(self._listen("", lambda plans: plans.after(version))) as commits:
+            async for stored in commits:
                 yield stored.committed()
-            while (more := await queue.get()) is not None:
-                yield more.committed()
-            self._bus.check_open()
-        finally:
-            self._watching.discard(queue)
-            plans.followers.discard(queue)
 
     async def newest(self, wanted: PlanFilter | None = None, *, before: int = 0) -> AsyncGenerator[Committed]:
         wanted = wanted or PlanFilter()
@@ -185,23 +176,32 @@ class MemoryCheckpoints:
                 yield Committed(stored.version, stored.correlation_id, summary)
 
     async def watch(self, correlation_id: str) -> AsyncIterator[Checkpoint]:
+        async with aclosing(
+            self._listen(correlation_id, lambda plans: [found] if (found := plans.find(correlation_id)) else [])
+        ) as commits:
+            async for stored in commits:
+                yield stored.decode()
+
+    async def _listen(
+        self, plan: str, present: Callable[[PlanTable], list[StoredCheckpoint]]
+    ) -> AsyncGenerator[StoredCheckpoint]:
+        """Yield present checkpoints, then each further one of a plan, or of all plans for the empty id."""
         plans = await self._table()
         queue: asyncio.Queue[StoredCheckpoint | None] = asyncio.Queue()
-        watchers = plans.watchers.setdefault(correlation_id, set())
-        watchers.add(queue)
+        listeners = plans.listeners.setdefault(plan, set())
+        listeners.add(queue)
         self._watching.add(queue)
         try:
-            stored = plans.find(correlation_id)
-            if stored is not None:
-                yield stored.decode()
-            while (stored := await queue.get()) is not None:
-                yield stored.decode()
+            for stored in present(plans):
+                yield stored
+            while (more := await queue.get()) is not None:
+                yield more
             self._bus.check_open()
         finally:
             self._watching.discard(queue)
-            watchers.discard(queue)
-            if not watchers and plans.watchers.get(correlation_id) is watchers:
-                del plans.watchers[correlation_id]
+            listeners.discard(queue)
+            if not listeners and plans.listeners.get(plan) is listeners:
+                del plans.listeners[plan]
 
     async def forget(self, correlation_id: str, aliases: Sequence[str] = ()) -> None:
         (await self._table()).forget(correlation_id)

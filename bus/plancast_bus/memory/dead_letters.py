@@ -26,7 +26,7 @@ class DeadLetterTable:
         self._last = 0
 
     def put(self, delivery: Delivery, subject: str, reason: str, detail: str) -> None:
-        self._expire()
+        self.valid()
         origin = (delivery.stream, delivery.sequence)
         if origin in self._origins:
             return
@@ -46,31 +46,18 @@ class DeadLetterTable:
             cut_from=None if whole else size,
         )
 
-    def count(self) -> int:
-        self._expire()
-        return len(self._letters)
-
-    def all(self) -> list[DeadLetter]:
-        self._expire()
-        return list(self._letters.values())
-
-    def get(self, number: int) -> DeadLetter:
-        self._expire()
-        letter = self._letters.get(number)
-        if letter is None:
-            raise DeadLetterNotFound(f"there is no dead letter {number}")
-        return letter
-
-    def remove(self, number: int) -> None:
-        self._letters.pop(number, None)
-        self._origins = {origin: each for origin, each in self._origins.items() if each != number}
-
-    def _expire(self) -> None:
+    def valid(self) -> dict[int, DeadLetter]:
+        """Return the letters by number, oldest first, without expired ones."""
         while self._max_age and self._letters:
             oldest = next(iter(self._letters.values()))
             if oldest.time > self._clock.time() - self._max_age:
                 break
             self.remove(oldest.number)
+        return self._letters
+
+    def remove(self, number: int) -> None:
+        self._letters.pop(number, None)
+        self._origins = {origin: each for origin, each in self._origins.items() if each != number}
 
 
 class MemoryDeadLetters:
@@ -88,18 +75,21 @@ class MemoryDeadLetters:
             await self.put(delivery, reason, detail)
 
     async def count(self) -> int:
-        return (await self._table()).count()
+        return len((await self._table()).valid())
 
     async def list(self, *, limit: int | None = None, after: int = 0) -> AsyncIterator[DeadLetter]:
-        for letter in [each for each in (await self._table()).all() if each.number > after][:limit]:
+        letters = (await self._table()).valid().values()
+        for letter in [each for each in letters if each.number > after][:limit]:
             yield letter
 
     async def get(self, number: int) -> DeadLetter:
-        return (await self._table()).get(number)
+        letter = (await self._table()).valid().get(number)
+        if letter is None:
+            raise DeadLetterNotFound(f"there is no dead letter {number}")
+        return letter
 
     async def replay(self, number: int) -> None:
-        table = await self._table()
-        letter = table.get(number)
+        letter = await self.get(number)
         refuse_replay(letter, self._bus.subjects)
         # With its old id the stream would drop it as a duplicate.
         message_id = f"replay-{number}-{letter.message_id or ''}"
@@ -107,7 +97,7 @@ class MemoryDeadLetters:
         await self._bus.point("publish.before", letter.subject)
         world.publish(letter.subject, letter.payload, letter.content_type, message_id)
         await self._bus.point("publish.after", letter.subject)
-        table.remove(number)
+        world.dead_letters.remove(number)
 
     async def _table(self) -> DeadLetterTable:
         await self._bus.turn()

@@ -300,7 +300,7 @@ async def test_closing_wakes_waiting_fetches_and_leaves_nothing_running(world: M
     for each in (reading, watching):
         with pytest.raises(BusUnavailable):
             await asyncio.wait_for(each, 5)
-    assert not world.plans.watchers
+    assert not world.plans.listeners
     await asyncio.sleep(0.01)
 
 
