@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from plancast_bus.errors import BusError, BusUnavailable
+from plancast_bus.ports.bus import Delivery
 from plancast_bus.ports.effects import CancelTimer, Effect, SetTimer, effect_kind
 
 VARIABLE: Final = "PLANCAST_CRASH_POINTS"
@@ -145,6 +146,11 @@ async def reach(point: CrashPoint, about: str) -> int:
     if passage not in (None, "pass") and point not in MESSAGES:
         raise ValueError(f"no message passes at {point}, so the hook cannot {passage} one")
     return _COPIES[passage]
+
+
+async def pass_deliveries(point: CrashPoint, deliveries: Sequence[Delivery]) -> list[Delivery]:
+    """Reach a point with each of some deliveries; return those that are passed on, each as often as the hook says."""
+    return [each for each in deliveries for _ in range(await reach(point, each.subject))]
 
 
 async def one_by_one(effects: Sequence[Effect], execute: Callable[[Effect], Awaitable[int]]) -> list[int]:

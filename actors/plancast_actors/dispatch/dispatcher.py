@@ -131,7 +131,7 @@ class Dispatcher:
             try:
                 deliveries = await consumer.fetch(wanted)
                 if fault_injection.armed:
-                    deliveries = await _pass_point(CrashPoint.DISPATCHER_FETCHED, deliveries)
+                    deliveries = await fault_injection.pass_deliveries(CrashPoint.DISPATCHER_FETCHED, deliveries)
                 await self._take_in(consumer, kind, deliveries)
                 await self._dispatch(self.router)
             except BusError as error:  # any error may be temporary
@@ -220,7 +220,7 @@ class Dispatcher:
         ready, self._acks = self._acks, {}
         for consumer, deliveries in ready.items():
             if fault_injection.armed:
-                deliveries = await _pass_point(CrashPoint.DISPATCHER_ACK_BEFORE, deliveries)
+                deliveries = await fault_injection.pass_deliveries(CrashPoint.DISPATCHER_ACK_BEFORE, deliveries)
             if self.samples is not None:
                 self._note_ages("whole", consumer, deliveries, self.acknowledged)
             await _ignore_outage(consumer.ack(deliveries))
@@ -263,11 +263,6 @@ class Dispatcher:
             due = self.in_flight.to_keep_alive(now - every, now, KEEP_ALIVE_ROUNDS - 2)
             for consumer, deliveries in due.items():
                 await _ignore_outage(consumer.in_progress(deliveries))
-
-
-async def _pass_point(point: CrashPoint, deliveries: list[Delivery]) -> list[Delivery]:
-    """Drop or duplicate deliveries as the crash point says."""
-    return [each for each in deliveries for _ in range(await fault_injection.reach(point, each.subject))]
 
 
 async def _ignore_outage(work: Coroutine[Any, Any, None]) -> None:

@@ -124,7 +124,7 @@ class TaskReader:
             pause = FIRST_PAUSE
             loop = asyncio.get_running_loop()
             if fault_injection.armed:
-                deliveries = await _at_point(CrashPoint.WORKER_FETCHED, deliveries)
+                deliveries = await fault_injection.pass_deliveries(CrashPoint.WORKER_FETCHED, deliveries)
             for delivery in deliveries:
                 if delivery.attempt > 1:
                     self.redelivered += 1
@@ -165,7 +165,9 @@ class TaskReader:
         batch, self._settled = self._settled, []
         try:
             if fault_injection.armed and batch:
-                acks = await _at_point(CrashPoint.WORKER_ACK_BEFORE, [held.delivery for held in batch])
+                acks = await fault_injection.pass_deliveries(
+                    CrashPoint.WORKER_ACK_BEFORE, [held.delivery for held in batch]
+                )
                 await self._consumer.ack(acks)
                 await fault_injection.reach(CrashPoint.WORKER_ACK_AFTER, self._event_type)
             elif batch:
@@ -339,8 +341,3 @@ class TaskReader:
 
     async def _patiently(self, act: Callable[[], Awaitable[None]]) -> None:
         await retrying(act, logger, first=FIRST_PAUSE, fields={"task": self._event_type})
-
-
-async def _at_point(point: CrashPoint, deliveries: list[Delivery]) -> list[Delivery]:
-    """The deliveries that a crash point lets through, each as often as it says."""
-    return [each for each in deliveries for _ in range(await fault_injection.reach(point, each.subject))]
