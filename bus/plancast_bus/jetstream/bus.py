@@ -15,8 +15,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from plancast_bus.errors import AccessDenied, BusUnavailable, PayloadTooLarge, UnsupportedServer
 from plancast_bus.events.codec import CONTENT_TYPES, encode
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, WireEvent
-from plancast_bus.events.nats_binding import as_cloud_event, read_message
-from plancast_bus.events.trace_context import write_trace
+from plancast_bus.events.nats_binding import read_message
 from plancast_bus.jetstream.client.api import CONSUMER_NOT_FOUND, NO_JETSTREAM, STREAM_NOT_FOUND, ApiError, JetStreamApi
 from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.jetstream.client.login import ConnectedUser, read_user
@@ -25,7 +24,7 @@ from plancast_bus.jetstream.messaging.consumer import PullConsumer, as_delivery,
 from plancast_bus.jetstream.messaging.direct_reader import DirectReader
 from plancast_bus.jetstream.messaging.emitter import Emitter
 from plancast_bus.jetstream.messaging.placeholders import Placeholders
-from plancast_bus.jetstream.messaging.publisher import TENANT, Publisher
+from plancast_bus.jetstream.messaging.publisher import Publisher
 from plancast_bus.jetstream.messaging.stream_reader import StreamReader
 from plancast_bus.jetstream.stores.checkpoints import JetStreamCheckpoints
 from plancast_bus.jetstream.stores.dead_letters import JetStreamDeadLetters
@@ -35,7 +34,7 @@ from plancast_bus.jetstream.streams import definitions
 from plancast_bus.jetstream.streams.admission import Admission
 from plancast_bus.jetstream.streams.health import examine
 from plancast_bus.ports.bus import ConsumerSpec, Delivery, Notice
-from plancast_bus.ports.effects import Effect
+from plancast_bus.ports.effects import Effect, Publish
 from plancast_bus.ports.sessions import Sessions
 from plancast_bus.ports.trees import Trees
 from plancast_bus.settings import BusSettings, NatsSettings
@@ -140,17 +139,10 @@ class JetStreamBus:
                 f"event {event.type} of {len(payload)} bytes is over max_event_bytes, {self._settings.max_event_bytes}"
             )
         subject = self.subjects.event(event.topic, event.correlation_id, event.type)
-        headers = {"Nats-Msg-Id": message_id_of(event.id), "Content-Type": content_type}
         if self._admission is not None and event.topic == EventTopic.ACTION_REQUESTS:
             await self._admission.admit(len(payload))
-        if tenant := tenant_of(event):
-            headers[TENANT] = tenant
-        if trace:
-            write_trace(trace, headers)
-        if self._settings.cloudevents:
-            payload, attributes = as_cloud_event(payload, content_type)
-            headers |= attributes
-        await self._publisher.publish_acked(subject, payload, headers)
+        effect = Publish(subject, payload, message_id_of(event.id), content_type, tenant_of(event), trace)
+        await self._publisher.publish_acked(subject, *self._emitter.message(effect))
 
     async def emit(self, effects: Sequence[Effect]) -> list[int]:
         return await self._emitter.emit(effects)

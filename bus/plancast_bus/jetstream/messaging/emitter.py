@@ -96,10 +96,10 @@ class Emitter:
         return (await self._begin((effect,)))[0]
 
     def _begin_publish(self, effect: Publish) -> asyncio.Future[list[int]]:
-        return self._publisher.begin(effect.subject, *self._message(effect), _sequences)
+        return self._publisher.begin(effect.subject, *self.message(effect), _sequences)
 
     def _begin_respond(self, effect: Respond) -> asyncio.Future[list[int]]:
-        stored = self._publisher.begin(self._response_subject(effect), *self._message(effect), _sequences)
+        stored = self._publisher.begin(self._response_subject(effect), *self.message(effect), _sequences)
         if effect.notify:
             stored.add_done_callback(lambda stored: self._notify_after(effect, stored))
         return stored
@@ -181,9 +181,9 @@ class Emitter:
         subjects = self._subjects
         match effect:
             case Publish():
-                return self._post(effect.subject, *self._message(effect))
+                return self._post(effect.subject, *self.message(effect))
             case Respond():
-                return self._post(self._response_subject(effect), *self._message(effect))
+                return self._post(self._response_subject(effect), *self.message(effect))
             case SetTimer():
                 return self._post(subjects.timer(effect.plan, effect.name), effect.payload, self._schedule(effect))
             case CancelTimer():
@@ -211,7 +211,8 @@ class Emitter:
     def _response_subject(self, effect: Respond) -> str:
         return self._subjects.response(effect.topic, effect.correlation_id, effect.event_type)
 
-    def _message(self, effect: Publish | Respond) -> tuple[bytes, Headers]:
+    def message(self, effect: Publish | Respond) -> tuple[bytes, Headers]:
+        """Return the payload and the headers of an event."""
         headers = {"Nats-Msg-Id": effect.message_id, "Content-Type": effect.content_type}
         if type(effect) is Publish and effect.tenant:
             headers[TENANT] = effect.tenant
