@@ -22,7 +22,7 @@ from plancast.settings import ReasonerSettings
 from plancast.testing import PlancastTest
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.reasoning.pool import ReasonerPool
-from plancast_actors.reasoning.response_store import BusResponseStore
+from plancast_actors.reasoning.response_store import ResponseStore
 from plancast_actors.reasoning.serialization import AnyRequest
 from plancast_bus import fault_injection
 from plancast_bus.clock import ManualClock
@@ -109,7 +109,7 @@ class LosablePool:
 
     async def start(self) -> None:
         settings = ReasonerSettings(min=1, max=1)
-        store = BusResponseStore(MemoryBus(self._environment.world))
+        store = ResponseStore(MemoryBus(self._environment.world))
         self._pool = ReasonerPool(self._environment.model, settings, store, clock=self._environment.clock)
         await self._pool.start()
 

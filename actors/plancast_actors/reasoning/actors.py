@@ -24,7 +24,7 @@ from plancast_actors.ray.endpoint import open_endpoint
 from plancast_actors.ray.process import Blueprint, Process, names_of, open_bus, start_ready, starter
 from plancast_actors.reasoning.client import POOL, ActorClient
 from plancast_actors.reasoning.pool import ReasonerPool
-from plancast_actors.reasoning.response_store import BusResponseStore
+from plancast_actors.reasoning.response_store import ResponseStore
 from plancast_actors.reasoning.serialization import PackedRequest, pack_error, pack_reply, read_call, unpack_request
 from plancast_actors.rpc.cancellation import CancellableCalls
 from plancast_actors.rpc.client import Endpoint
@@ -165,7 +165,7 @@ class ReasonerPoolProcess(RequestProcess):
         settings = self.blueprint.settings
         self.bus = await open_bus(settings)
         seconds = settings.reasoners.kept_answers_seconds
-        store = BusResponseStore(self.bus, seconds) if seconds else None
+        store = ResponseStore(self.bus, seconds) if seconds else None
         self.pool = ReasonerPool(RayStarter(self.blueprint), settings.reasoners, store)
         self.pool.samples = self.samples
         await self.pool.start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from functools import partial
-from typing import Protocol
 
 from plancast.models.port import ReasonReply
 from plancast.models.response_cache import Key
@@ -17,19 +16,7 @@ logger = logging.getLogger(__name__)
 KIND = "answers"
 
 
-class ResponseStore(Protocol):
-    """Stores replies by tenant and idempotency key."""
-
-    async def get(self, key: Key) -> ReasonReply | None:
-        """The stored reply, or None."""
-        ...
-
-    async def put(self, key: Key, reply: ReasonReply) -> None:
-        """Store a reply; it is durable when this returns."""
-        ...
-
-
-class BusResponseStore:
+class ResponseStore:
     """Replies in the bus's registry, each for some seconds.
 
     Requests and API keys are not stored, idempotency keys only as hashes.
@@ -45,7 +32,7 @@ class BusResponseStore:
         return ReasonReply.from_dict(stored) if stored is not None else None
 
     async def put(self, key: Key, reply: ReasonReply) -> None:
-        """Store a reply. Waits while NATS is away; a reply that NATS refuses is dropped with a warning."""
+        """Store a reply, durably. Waits while NATS is away; a reply that NATS refuses is dropped with a warning."""
         store = partial(self._bus.registry.put, KIND, _hashed(key), reply.to_dict(), ttl=self._seconds)
         try:
             await retrying(store, logger, retried=BusUnavailable)

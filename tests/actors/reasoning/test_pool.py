@@ -16,7 +16,7 @@ from plancast.models.response_cache import Key
 from plancast.settings import ModelLimit, ReasonerSettings, Settings
 from plancast_actors.reasoning import autoscaler
 from plancast_actors.reasoning.pool import ReasonerPool
-from plancast_actors.reasoning.response_store import KIND, BusResponseStore, ResponseStore
+from plancast_actors.reasoning.response_store import KIND, ResponseStore
 from plancast_actors.reasoning.serialization import AnyRequest, CallLost
 from plancast_actors.reasoning.usage import Ledger
 from plancast_actors.telemetry.metrics import OTHERS
@@ -129,8 +129,8 @@ def ask(pool: ReasonerPool, text: str = "?", **fields: Any) -> asyncio.Task[Reas
     return asyncio.create_task(pool.schedule(question(text, **fields)))
 
 
-def kept_in_memory(world: MemoryWorld) -> BusResponseStore:
-    return BusResponseStore(MemoryBus(world), 60.0)
+def kept_in_memory(world: MemoryWorld) -> ResponseStore:
+    return ResponseStore(MemoryBus(world), 60.0)
 
 
 # Whose turn it is, and who answers.
