@@ -13,7 +13,6 @@ PlancastError                  root of every error that plancast raises (it live
 ├── ForeignPlan                a turn tried to write another plan than its own
 ├── UnknownRevision            a plan has no such revision, or its history no longer holds it
 ├── CannotReplay               a plan's history cannot be replayed up to a revision
-├── TurnAborted                a turn must stop without effects
 ├── PlanFailed                 the plan has failed
 ├── PlanCancelled              the plan was cancelled
 ├── InvalidDecision            a planner's decision is invalid; lists every fault
@@ -102,10 +101,6 @@ class CannotReplay(PlancastError):
 
     def __str__(self) -> str:
         return f"plan {self.plan_id} cannot be re-run up to revision {self.revision}: {self.reason}"
-
-
-class TurnAborted(PlancastError):
-    """Raised in a turn that must stop without effects: its plan was cancelled or taken over meanwhile."""
 
 
 class PlanFailed(PlancastError):

@@ -7,7 +7,6 @@ import contextlib
 import errno
 import socket
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 import uvicorn
@@ -105,9 +104,7 @@ class ConsoleServer:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.end()
 
     async def end(self) -> None:

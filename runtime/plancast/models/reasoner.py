@@ -16,6 +16,7 @@ import time
 import warnings
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from plancast.errors import ModelUnavailable
@@ -51,7 +52,8 @@ class Reasoner:
         retry: The retry policy; the clients' own retries are off.
         timeout: Seconds for one attempt, where a request has no timeout.
         limits: Rate limits by model.
-        structured_output: Levels of models that litellm does not know, or knows wrongly.
+        structured_output: Levels of models that litellm does not know, or knows wrongly. An OpenAI-compatible model
+            that it does not know counts as ``json_object``, and as plain text once its server has refused that.
         cache_size: Cached replies.
         cache_seconds: Their maximum age.
         secrets: Redacted from answers and errors, besides the keys of requests and of the environment.
@@ -183,16 +185,7 @@ class Reasoner:
 
     def _level(self, litellm: Any, model: str, api_base: str | None) -> Level:
         learned = self._learned.get((model, api_base)) or self._learned.get((model, None))
-        return learned or self._levels.get(model) or _level(litellm, model)
-
-
-def supports_structured_output(model: str) -> Level:
-    """The structured output that a model supports, as far as litellm knows. Imports litellm, which blocks.
-
-    An unknown OpenAI-compatible model counts as ``json_object``, which most servers accept; `Reasoner` falls back to
-    plain text where one does not. Its option `structured_output` raises the level of better ones.
-    """
-    return _level(_load(), model)
+        return learned or self._levels.get(model) or known_level(litellm, model)
 
 
 async def load_litellm() -> Any:
@@ -264,17 +257,9 @@ async def _close_clients_at_end(litellm: Any, loop_id: int) -> AsyncGenerator[No
                     await closing
 
 
-def _level(litellm: Any, model: str) -> Level:
-    known = _known_levels.get(model)
-    if known is None:
-        known = _known_levels[model] = _look_up_level(litellm, model)
-    return known
-
-
-_known_levels: dict[str, Level] = {}
-
-
-def _look_up_level(litellm: Any, model: str) -> Level:
+@cache
+def known_level(litellm: Any, model: str) -> Level:
+    """The structured output that a model supports, as far as litellm knows."""
     if not provider_of(litellm, model):
         return "text"
     if litellm.supports_response_schema(model=model):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from plancast.agents.registry import TTL_SECONDS
@@ -133,9 +132,7 @@ class PlancastTest:
         await self.start_dispatcher()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop_dispatcher()
         if self._runner is not None:
             await self._runner.stop(drain_seconds=0)

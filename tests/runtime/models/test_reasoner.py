@@ -20,7 +20,7 @@ from plancast.errors import ModelUnavailable, TerminalError
 from plancast.models.failures import classify
 from plancast.models.port import ReasonReply, ReasonRequest, ReasonRetry, Usage
 from plancast.models.rate_limit import RateLimit
-from plancast.models.reasoner import Reasoner, supports_structured_output
+from plancast.models.reasoner import Reasoner, known_level, load_litellm
 from plancast.testing import Answer, ModelRequest, ModelServer
 from plancast_bus.clock import ManualClock
 
@@ -356,10 +356,11 @@ async def test_a_format_is_no_stricter_than_litellm_knows_the_model_to_support()
     assert [seen.parameters["response_format"] for seen in server.requests] == [{"type": "json_object"}, _SCHEMA]
 
 
-def test_what_models_support_is_litellms_knowledge() -> None:
-    assert supports_structured_output("gpt-4o") == "json_schema"
-    assert supports_structured_output("openai/test-model") == "json_object"
-    assert supports_structured_output("no-such-model") == "text"
+async def test_what_models_support_is_litellms_knowledge() -> None:
+    litellm = await load_litellm()
+    assert known_level(litellm, "gpt-4o") == "json_schema"
+    assert known_level(litellm, "openai/test-model") == "json_object"
+    assert known_level(litellm, "no-such-model") == "text"
 
 
 async def test_cancelling_reaches_the_server(reasoner: Reasoner) -> None:

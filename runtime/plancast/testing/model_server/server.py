@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import web
@@ -118,9 +117,7 @@ class ModelServer:
         await self._start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stop()
 
     def __enter__(self) -> Self:
@@ -131,9 +128,7 @@ class ModelServer:
         asyncio.run_coroutine_threadsafe(self._start(), loop).result(_START_SECONDS)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._thread is None or self._thread_loop is None:
             return
         asyncio.run_coroutine_threadsafe(self._stop(), self._thread_loop).result(_START_SECONDS)
