@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -35,7 +36,7 @@ async def list_letters(
         if len(items) == limit:
             more = True
             break
-        items.append(Letter(**_fields(letter)))
+        items.append(Letter.model_validate(_fields(letter)))
     total = await backend.bus.dead_letters.count()
     return Letters(items=items, next=str(items[-1].id) if more else None, total=total)
 
@@ -44,8 +45,8 @@ async def list_letters(
 async def get_letter(backend: Here, number: Number) -> FullLetter:
     """With its payload."""
     letter = await backend.bus.dead_letters.get(number)
-    encoded = base64.b64encode(letter.payload).decode()
-    return FullLetter(**_fields(letter), payload=_decoded(letter), payload_base64=encoded)
+    payload = {"payload": _decoded(letter), "payload_base64": base64.b64encode(letter.payload).decode()}
+    return FullLetter.model_validate(_fields(letter) | payload)
 
 
 @routes.post("/{number}/replay", status_code=202, summary="Send a dead letter again")
@@ -59,18 +60,7 @@ async def replay(backend: Here, by: By, number: Number) -> Replayed:
 
 
 def _fields(letter: DeadLetter) -> dict[str, Any]:
-    return {
-        "id": letter.number,
-        "reason": letter.reason,
-        "detail": letter.detail,
-        "subject": letter.subject,
-        "content_type": letter.content_type,
-        "message_id": letter.message_id,
-        "at": letter.time,
-        "bytes": len(letter.payload),
-        "cut_from": letter.cut_from,
-        "more": letter.more,
-    }
+    return asdict(letter) | {"id": letter.number, "at": letter.time, "bytes": len(letter.payload)}
 
 
 def _decoded(letter: DeadLetter) -> Any:

@@ -12,7 +12,6 @@ from fastapi import APIRouter
 from plancast.console.schemas.system import (
     AppInfo,
     Apps,
-    ConsumerOf,
     DeploymentOf,
     DispatcherOf,
     Goal,
@@ -119,27 +118,11 @@ def _by_consumers(nats: NatsOf) -> list[DispatcherOf]:
 
 def _nats(health: dict[str, Any]) -> NatsOf:
     server = health.get("server", {})
-    streams = [
-        StreamOf(
-            name=name,
-            messages=stream.get("messages", 0),
-            bytes=stream.get("bytes", 0),
-            max_bytes=stream.get("max_bytes", -1),
-            replicas=stream.get("replicas", 1),
-            consumers=[
-                ConsumerOf(
-                    name=each,
-                    pending=consumer["pending"],
-                    ack_pending=consumer["ack_pending"],
-                    redelivered=consumer["redelivered"],
-                    readers=consumer.get("readers", 0),
-                )
-                for each, consumer in sorted(stream.get("consumers", {}).items())
-            ],
-        )
-        for name, stream in health.get("streams", {}).items()
-        if not stream.get("missing")
-    ]
+    streams = []
+    for name, stream in health.get("streams", {}).items():
+        if not stream.get("missing"):
+            consumers = [{**consumer, "name": each} for each, consumer in sorted(stream.get("consumers", {}).items())]
+            streams.append(StreamOf.model_validate({**stream, "name": name, "consumers": consumers}))
     return NatsOf(
         version=server.get("version", ""),
         address=server.get("address", ""),

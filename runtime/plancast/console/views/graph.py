@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 from plancast.console.schemas.plans import Edge, Graph, Node
@@ -36,23 +37,19 @@ def _of_machine(machine: Mapping[str, Any], state: Mapping[str, Any], history: S
         taken[link] = (times + 1, first)
     links = list(dict.fromkeys([*links, *taken]))
     places, width, height = place(names, [(link.source, link.target) for link in links])
-    nodes = [
-        Node(
-            id=name,
-            label=name,
-            kind=_kind_of_state(name, machine.get(name) or {}),
-            x=places[name][0],
-            y=places[name][1],
-            visited=visits.count(name),
-            current=name == state.get("current_state"),
-        )
-        for name in names
-    ]
+    nodes = []
+    for name in names:
+        kind, current = _kind_of_state(name, machine.get(name) or {}), name == state.get("current_state")
+        nodes.append(_node(name, name, kind, places[name], visits.count(name), current))
     edges = [
         Edge(source=link.source, target=link.target, label=link.label, taken=times, order=first or None)
         for link, (times, first) in ((link, taken.get(link, (0, 0))) for link in links)
     ]
     return Graph(kind="machine", nodes=nodes, edges=edges, width=width, height=height)
+
+
+def _node(name: str, label: str, kind: Kind, at: tuple[float, float], visited: int, current: bool) -> Node:
+    return Node(id=name, label=label, kind=kind, x=at[0], y=at[1], visited=visited, current=current)
 
 
 def _link_of(links: Sequence[Link], move: Link) -> Link:
@@ -81,20 +78,9 @@ def _of_decisions(state: Mapping[str, Any], history: Sequence[Mapping[str, Any]]
         names.append((f"decision-{number}", *_label_of(each["decision"]["next_action"])))
     if status.finished and names[-1][2] not in ("end", "fail"):
         names.append(("end", str(status), "end" if status is PlanStatus.COMPLETED else "fail"))
-    pairs = list(zip([name for name, _, _ in names], [name for name, _, _ in names[1:]], strict=False))
+    pairs = list(pairwise(name for name, _, _ in names))
     places, width, height = place([name for name, _, _ in names], pairs)
-    nodes = [
-        Node(
-            id=name,
-            label=label,
-            kind=kind,
-            x=places[name][0],
-            y=places[name][1],
-            visited=1,
-            current=at == len(names) - 1,
-        )
-        for at, (name, label, kind) in enumerate(names)
-    ]
+    nodes = [_node(name, label, kind, places[name], 1, name == names[-1][0]) for name, label, kind in names]
     edges = [
         Edge(source=source, target=target, label="", taken=1, order=order)
         for order, (source, target) in enumerate(pairs, 1)

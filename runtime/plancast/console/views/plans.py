@@ -36,20 +36,7 @@ ANSWERED_BY_PEOPLE = frozenset({"approval_required", "await_input", "constraints
 
 
 def summary_of(plan: PlanSummary) -> Summary:
-    return Summary(
-        plan_id=plan.plan_id,
-        status=PlanStatus(plan.status),
-        goal_event=plan.goal_event,
-        current_state=plan.current_state,
-        revision=plan.revision,
-        tenant_id=plan.tenant_id,
-        user_id=plan.user_id,
-        session_id=plan.session_id,
-        parent_plan_id=plan.parent_plan_id,
-        planner=plan.planner,
-        created_at=plan.created_at,  # type: ignore[arg-type]  # pydantic converts seconds since the epoch
-        updated_at=plan.updated_at,  # type: ignore[arg-type]
-    )
+    return Summary.model_validate(plan, from_attributes=True)
 
 
 def entry_of(entry: Fields) -> Entry:
@@ -157,10 +144,7 @@ def groups_of(state: Fields) -> list[Group]:
 
 def requests_of(state: Fields) -> dict[str, Request]:
     """Open requests by the ids of their events."""
-    return {
-        name: Request(**value) if isinstance(value, Mapping) else Request(*value)
-        for name, value in (state.get("requests") or {}).items()
-    }
+    return {name: Request.read(value) for name, value in (state.get("requests") or {}).items()}
 
 
 def waits_of(state: Fields, history: Sequence[Fields], people: frozenset[str]) -> list[Waiting]:
