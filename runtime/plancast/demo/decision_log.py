@@ -41,6 +41,11 @@ class Step:
         return [kind for kind, _ in self.published] or [self.object]
 
     @property
+    def document(self) -> dict[str, Any]:
+        """The decision in the JSON of the demos."""
+        return {"action": dict(self.action), "why": self.reasoning}
+
+    @property
     def word(self) -> str:
         """The decision in a word or two."""
         if self.kind == "publish":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
@@ -31,18 +31,12 @@ class Board:
 
     Args:
         console: Receives the output.
-        noun: Name of a plan: ``ticket``.
-        states: States of plans to count, in the order of their display; those that are not named follow.
-        styles: Styles of the states.
+        kind: The demo.
         quiet: Show nothing.
     """
 
-    def __init__(
-        self, console: Console, noun: str, states: Sequence[str], styles: Mapping[str, str], *, quiet: bool = False
-    ) -> None:
-        self.noun = noun
-        self._states = states
-        self._styles = styles
+    def __init__(self, console: Console, kind: type[PlanDrive[Any, Any]], *, quiet: bool = False) -> None:
+        self._kind = kind
         self._console = console
         self._quiet = quiet
         self._drive: PlanDrive[Any, Any] | None = None
@@ -79,7 +73,7 @@ class Board:
         ended = sum(run.ended_at > 0 for run in drive.runs)
         if ended * PLAIN_STEPS // drive.planned > self._steps:
             self._steps = ended * PLAIN_STEPS // drive.planned
-            self.note(f"{ended} of {plural(drive.planned, self.noun)} ended")
+            self.note(f"{ended} of {plural(drive.planned, self._kind.noun)} ended")
 
     def _draw(self) -> RenderableType:
         parts: list[RenderableType] = [Text(line, style="dim") for line in self._notes]
@@ -91,15 +85,29 @@ class Board:
         ended = sum(run.ended_at > 0 for run in drive.runs)
         row = Table.grid(padding=(0, 1))
         bar = ProgressBar(total=drive.planned, completed=ended, width=40)
-        row.add_row(bar, f"{ended}/{drive.planned} {self.noun}s")
+        row.add_row(bar, f"{ended}/{drive.planned} {self._kind.noun}s")
         return row
 
     def _counts(self, runs: Sequence[Journey[Any]]) -> Text:
         counts = Counter(run.state for run in runs)
         text = Text()
-        for state in dict.fromkeys([*self._states, *counts]):
-            text.append(f"{state} {counts[state]}  ", style=self._styles.get(state, "cyan") if counts[state] else "dim")
+        for state in dict.fromkeys([*self._kind.states, *counts]):
+            style = self._kind.styles.get(state, "cyan") if counts[state] else "dim"
+            text.append(f"{state} {counts[state]}  ", style=style)
         return text
+
+
+def print_runs(console: Console, kind: type[PlanDrive[Any, Any]], runs: Sequence[Journey[Any]]) -> None:
+    """Print a row for each plan, with its duration and a check mark."""
+    shown = table(*kind.columns, "time", "", right=(*kind.numbers, "time"))
+    for column in shown.columns:
+        column.max_width = kind.widths.get(str(column.header))
+    for run in runs:
+        seconds = "–" if run.seconds is None else duration(run.seconds)
+        verdict = cell("✗", "bold red") if run.faults() else cell("✓", "green")
+        cells = (each if isinstance(each, Text) else cell(each) for each in run.cells())
+        shown.add_row(*cells, cell(seconds), verdict)
+    console.print(shown)
 
 
 def print_timeline(console: Console, run: Journey[Any], killed_at: float | None) -> None:
@@ -149,13 +157,6 @@ def print_faults(console: Console, runs: Sequence[Journey[Any]]) -> None:
 def print_verdict(console: Console, good: int, all_: int, text: str) -> None:
     """Print the last line: green when all plans are good."""
     console.print(Text(f"{good} of {text}", style="bold green" if good == all_ else "bold red"))
-
-
-def verdict_cells(run: Journey[Any]) -> tuple[Text, Text]:
-    """Duration and check mark, the last two cells of a plan's row."""
-    good = not run.faults()
-    seconds = cell(duration(run.seconds) if run.ended_at else "–")
-    return seconds, cell("✓" if good else "✗", "green" if good else "bold red")
 
 
 def print_decisions(console: Console, title: str, account: Account, since: float) -> None:

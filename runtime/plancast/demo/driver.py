@@ -1,4 +1,7 @@
-"""Drives the plans of a demo: submits them, plays the people who are asked, and collects how they ended."""
+"""Drives the plans of a demo: submits them, plays the people who are asked, and collects how they ended.
+
+A demo is a :class:`PlanDrive` with its :class:`Journey`; :mod:`plancast.demo.session` runs and shows it.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,27 @@ import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
+
+from rich.text import Text
 
 from plancast.client.client import Client
-from plancast.client.handle import PlanHandle
+from plancast.client.handle import PlanChange, PlanHandle
 from plancast.demo.decision_log import Account
-from plancast.errors import PlanCancelled, PlanFailed
+from plancast.errors import PlanCancelled, PlanFailed, PlanFinished
+from plancast.plan.status import PlanStatus
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import Subscription
 
-SUBMITTED = "submitted"
+if TYPE_CHECKING:
+    from plancast.demo.display import Board
+
+SUBMITTED: Final = "submitted"
+UNDER_WAY: Final = "under way"
+ASKED: Final = "asked"
 PACE = 0.15
 """Seconds between two goals of the first half; the second half is submitted at once."""
 HUMAN_SECONDS = 1.0
@@ -27,7 +39,17 @@ HUMAN_SECONDS = 1.0
 LATE_SECONDS = 0.5
 """Seconds to watch for duplicate responses once every plan has ended."""
 
-CaseT = TypeVar("CaseT")
+
+class Case(Protocol):
+    """A plan to submit."""
+
+    @property
+    def goal(self) -> dict[str, Any]:
+        """Data of the goal event."""
+        ...
+
+
+CaseT = TypeVar("CaseT", bound=Case)
 
 
 def mixed(*kinds: Sequence[CaseT]) -> tuple[CaseT, ...]:
@@ -66,9 +88,22 @@ class Journey(abc.ABC, Generic[CaseT]):
     def title(self) -> str:
         """Name for people."""
 
+    @property
+    def subject(self) -> str:
+        """Its title, with what it is about."""
+        return self.title
+
     @abc.abstractmethod
     def faults(self) -> list[str]:
         """Deviations from the expected end; empty when all is well."""
+
+    @abc.abstractmethod
+    def cells(self) -> Sequence[str | Text]:
+        """Its row in the table of plans, without the verdict."""
+
+    @abc.abstractmethod
+    def document(self) -> dict[str, Any]:
+        """Its JSON."""
 
     @property
     def account(self) -> Account:
@@ -76,9 +111,13 @@ class Journey(abc.ABC, Generic[CaseT]):
         return Account.of(self.history)
 
     @property
-    def seconds(self) -> float:
-        """From submission to the end."""
-        return self.ended_at - self.submitted_at
+    def seconds(self) -> float | None:
+        """From submission to the end; None before."""
+        return self.ended_at - self.submitted_at if self.ended_at else None
+
+    def ending(self) -> dict[str, Any]:
+        """The part of the JSON that tells how it ended."""
+        return {"error": self.error or None, "seconds": None if self.seconds is None else round(self.seconds, 3)}
 
     def path_at(self, moment: float) -> tuple[str, ...]:
         """The states entered until this time."""
@@ -109,24 +148,33 @@ class Journey(abc.ABC, Generic[CaseT]):
 RunT = TypeVar("RunT", bound=Journey[Any])
 
 
-class Audience(Protocol):
-    """Receives progress."""
-
-    def note(self, text: str) -> None: ...
-
-    def plan_ended(self) -> None: ...
-
-
-class PlanDrive(abc.ABC, Generic[CaseT, RunT]):
+class PlanDrive(Generic[CaseT, RunT]):
     """Runs all cases concurrently."""
 
+    journey: type[RunT]
+    noun: ClassVar[str]
+    """Name of a plan: ``ticket``."""
+    states: ClassVar[Sequence[str]]
+    """States of plans to count, in the order of their display; those that are not named follow."""
+    styles: ClassVar[Mapping[str, str]]
+    """Styles of the states."""
+    columns: ClassVar[Sequence[str]]
+    """Headings of :meth:`Journey.cells`."""
+    numbers: ClassVar[Sequence[str]] = ()
+    """Those of the columns with numbers."""
+    widths: ClassVar[Mapping[str, int]] = {}
+    """Maximum widths of columns."""
+    killed: ClassVar[bool] = True
+    """True if a plan host may be killed on the way."""
     goal: ClassVar[str]
     response: ClassVar[str]
     """Type of the final responses, those of failed plans included."""
-    plan_seconds: ClassVar[float] = 45.0
-    """Seconds after which a plan counts as lost."""
+    plan_seconds: ClassVar[float] = 180.0
+    """Seconds after which a plan counts as lost; a model may take seconds for each decision."""
+    human_seconds: ClassVar[float] = HUMAN_SECONDS
+    """Seconds that a person takes to answer."""
 
-    def __init__(self, client: Client, cases: Sequence[CaseT], audience: Audience) -> None:
+    def __init__(self, client: Client, cases: Sequence[CaseT], audience: Board) -> None:
         self.runs: list[RunT] = []
         self.planned = len(cases)
         self._client = client
@@ -156,17 +204,24 @@ class PlanDrive(abc.ABC, Generic[CaseT, RunT]):
         for run in self.runs:
             run.responses = self._responses[run.handle.plan_id]
 
-    @abc.abstractmethod
-    def _data(self, case: CaseT) -> dict[str, Any]:
-        """Data of the goal event."""
-
-    @abc.abstractmethod
-    def _begin(self, case: CaseT, handle: PlanHandle, submitted_at: float) -> RunT:
-        """Create the run of a plan that was just submitted."""
-
-    @abc.abstractmethod
     async def _accompany(self, run: RunT) -> None:
         """Watch a plan to its end, call :meth:`_moving`, and answer as the people who are asked."""
+        async for change in run.handle.watch():
+            if not self._asks(change) or change.status.finished:
+                self._moving(run, UNDER_WAY)
+            elif not run.asked_at:
+                self._moving(run, ASKED)
+                run.asked_at = time.time()
+                await asyncio.sleep(self.human_seconds)
+                with suppress(PlanFinished):  # too late, or nothing was to be decided, which the result shows
+                    await self._decide(run)
+
+    def _asks(self, change: PlanChange) -> bool:
+        """True if the plan waits for a person."""
+        return change.status is PlanStatus.PAUSED
+
+    async def _decide(self, run: RunT) -> None:
+        """Answer as the person who is asked."""
 
     def _ended(self, run: RunT) -> None:
         """Complete the run of a plan that has ended, whose history is known."""
@@ -189,8 +244,8 @@ class PlanDrive(abc.ABC, Generic[CaseT, RunT]):
 
     async def _submit(self, case: CaseT) -> None:
         submitted_at = time.time()
-        handle = await self._client.submit(self.goal, self._data(case), response_event=self.response)
-        run = self._begin(case, handle, submitted_at)
+        handle = await self._client.submit(self.goal, case.goal, response_event=self.response)
+        run = self.journey(case, handle, submitted_at)
         self.runs.append(run)
         self._following.append(asyncio.create_task(self._follow(run)))
 

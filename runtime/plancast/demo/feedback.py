@@ -99,7 +99,7 @@ def _report(model: str | None, runs: Sequence[FeedbackRun], good: bool) -> dict[
                 "product": run.product,
                 "report": run.report or None,
                 "error": run.error or None,
-                "decisions": [{"action": dict(step.action), "why": step.reasoning} for step in run.account.steps],
+                "decisions": [step.document for step in run.account.steps],
             }
             for run in runs
         ],

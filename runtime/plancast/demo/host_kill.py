@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from plancast.demo.driver import Audience, Journey, RunT
+from plancast.demo.driver import Journey, RunT
 
 if TYPE_CHECKING:
+    from plancast.demo.display import Board
     from plancast_actors.deployment.local import LocalRuntime
 
 KILLED = 0
@@ -72,7 +73,7 @@ def most_telling(runs: Sequence[RunT], killed_at: float | None) -> RunT:
 class HostKill:
     """Kills a plan host once, and computes the cost when all plans have ended."""
 
-    def __init__(self, runtime: LocalRuntime, audience: Audience) -> None:
+    def __init__(self, runtime: LocalRuntime, audience: Board) -> None:
         self._runtime = runtime
         self._audience = audience
         self._host = ""

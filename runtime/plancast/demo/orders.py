@@ -2,49 +2,39 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from rich.console import Console
+from rich.text import Text
 
-from plancast.client.handle import PlanHandle
 from plancast.demo import display, stub_model
-from plancast.demo.decision_log import Account, Spent
-from plancast.demo.driver import SUBMITTED, Journey, PlanDrive, choose, mixed
+from plancast.demo.decision_log import Account
+from plancast.demo.driver import ASKED, SUBMITTED, UNDER_WAY, Journey, PlanDrive, choose, mixed
 from plancast.demo.runner import deployed_with_model
-from plancast.demo.session import STAND_IN, Session, run_session, seed_of
-from plancast.errors import PlanFinished
-from plancast.plan.status import PlanStatus
-from plancast.terminal.output import cell, out, plural, print_json, table
+from plancast.demo.session import STAND_IN, play, seed_of
+from plancast.terminal.output import cell
 
-GOAL, RESPONSE, DECIDED = "order.received", "order.processed", "approval.decided"
+DECIDED = "approval.decided"
 PAYMENT, SHIPPING, CHECK = "payment.process.requested", "shipping.requested", "compliance.check"
-UNDER_WAY, ASKED, PLAN_FAILED = "under way", "asked", "plan failed"
-STATES = (SUBMITTED, UNDER_WAY, ASKED, "shipped", "rejected", "expired", "refused")
-STYLES = {"shipped": "green", "rejected": "magenta", "expired": "yellow", "refused": "red", PLAN_FAILED: "bold red"}
+PLAN_FAILED = "plan failed"
 APPROVAL_SECONDS = "6"
 """Seconds that an order of the demo waits for the manager."""
-MANAGER_SECONDS = 0.7
-"""Seconds that the manager takes to decide."""
 
 
 async def process_orders(plans: int, seed: int | None, *, model: str | None, json_output: bool) -> int:
     """Run the orders, and show how they ended; 0 when all ended as expected."""
-    seed = seed_of(plans, seed, "order")
-    console = out()
-    with display.Board(console, "order", STATES, STYLES, quiet=json_output) as board:
-        board.note(f"starting nats-server and Ray; {model or STAND_IN} decides (seed {seed})")
-        cases = choose_orders(plans, seed)
-        deployment = deployed_with_model("orders", model, {"ORDERS_APPROVAL_SECONDS": APPROVAL_SECONDS})
-        session = await run_session(board, deployment, lambda client: OrderDrive(client, cases, board))
-    if json_output:
-        print_json(_report(seed, model, session))
-    else:
-        _show(console, seed, model, session.runs)
-    return 0 if session.good else 1
+    seed = seed_of(plans, seed, OrderDrive.noun)
+    return await play(
+        OrderDrive,
+        choose_orders(plans, seed),
+        deployed_with_model("orders", model, {"ORDERS_APPROVAL_SECONDS": APPROVAL_SECONDS}),
+        seed=seed,
+        starting=f"nats-server and Ray; {model or STAND_IN} decides",
+        about={"model": model or stub_model.MODEL, "stand_in": model is None},
+        json_output=json_output,
+    )
 
 
 Manager = Literal["", "approves", "rejects", "is silent"]
@@ -129,6 +119,27 @@ class OrderRun(Journey[OrderCase]):
     def title(self) -> str:
         return self.case.order_id
 
+    @property
+    def subject(self) -> str:
+        return f"{self.case.order_id}, {self.case.item} for {self.case.customer}"
+
+    def cells(self) -> Sequence[str | Text]:
+        case, account = self.case, self.account
+        outcome = cell(self.state, OrderDrive.styles.get(self.state, ""))
+        order = (case.order_id, f"${case.amount:,.2f}", case.method, display.steps_text(account.steps))
+        return (*order, outcome, f"{account.spent.tokens:,}", display.dollars(account.spent.cost))
+
+    def document(self) -> dict[str, Any]:
+        return {
+            **self.case.goal,
+            "plan_id": self.handle.plan_id,
+            "decisions": [step.document for step in self.account.steps],
+            "outcome": self.state,
+            **self.ending(),
+            "spent": asdict(self.account.spent),
+            "faults": self.faults(),
+        }
+
     def faults(self) -> list[str]:
         """Deviations from the rules and the expected outcome; empty when all is well."""
         if not self.ended_at:
@@ -163,98 +174,25 @@ def _faults_of(case: OrderCase, account: Account) -> list[str]:
 
 
 class OrderDrive(PlanDrive[OrderCase, OrderRun]):
-    goal, response = GOAL, RESPONSE
-    plan_seconds = 180.0  # a model may take seconds for each decision
-
-    def _data(self, case: OrderCase) -> dict[str, Any]:
-        return case.goal
-
-    def _begin(self, case: OrderCase, handle: PlanHandle, submitted_at: float) -> OrderRun:
-        return OrderRun(case, handle, submitted_at)
-
-    async def _accompany(self, run: OrderRun) -> None:
-        """Watch a plan to its end, and decide when the manager is asked."""
-        async for change in run.handle.watch():
-            if change.status is not PlanStatus.PAUSED:
-                self._moving(run, UNDER_WAY)
-            elif not run.asked_at:
-                self._moving(run, ASKED)
-                run.asked_at = time.time()
-                await asyncio.sleep(MANAGER_SECONDS)
-                await self._decide(run)
+    journey = OrderRun
+    noun = "order"
+    states = (SUBMITTED, UNDER_WAY, ASKED, "shipped", "rejected", "expired", "refused")
+    styles: ClassVar = {
+        "shipped": "green", "rejected": "magenta", "expired": "yellow", "refused": "red", PLAN_FAILED: "bold red"
+    }  # fmt: skip
+    columns = ("order", "amount", "by", "decisions", "outcome", "tokens", "cost")
+    numbers = ("amount", "tokens", "cost")
+    killed = False
+    goal, response = "order.received", "order.processed"
+    human_seconds = 0.7
 
     async def _decide(self, run: OrderRun) -> None:
         case = run.case
         decision = case.manager or "approves, though no approval was needed"
         self._audience.note(f"{case.order_id}, ${case.amount:,.2f} for {case.item}: the manager {decision}")
-        if case.manager == "is silent":
-            return
-        run.answered_at = time.time()
-        try:
+        if case.manager != "is silent":
+            run.answered_at = time.time()
             await run.handle.signal(DECIDED, {"approved": case.manager != "rejects", "by": "the manager"})
-        except PlanFinished:
-            return  # too late
 
     def _ended(self, run: OrderRun) -> None:
         run.state = str(run.result.get("outcome", "?")) if isinstance(run.result, dict) else PLAN_FAILED
-
-
-def _show(console: Console, seed: int, model: str | None, runs: Sequence[OrderRun]) -> None:
-    longest = max(runs, key=lambda run: len(run.account.steps))
-    console.print()
-    _print_orders(console, runs)
-    console.print()
-    title = f"{longest.case.order_id}, {longest.case.item} for {longest.case.customer}"
-    display.print_decisions(
-        console, f"Decisions of plan {longest.handle.plan_id}: {title}", longest.account, longest.submitted_at
-    )
-    console.print()
-    spent = Spent.total(run.account.spent for run in runs)
-    display.print_spent(console, model or stub_model.MODEL, spent, stand_in=model is None)
-    console.print()
-    display.print_faults(console, runs)
-    good = sum(not run.faults() for run in runs)
-    display.print_verdict(console, good, len(runs), f"{plural(len(runs), 'order')} ended as expected (seed {seed})")
-
-
-def _print_orders(console: Console, runs: Sequence[OrderRun]) -> None:
-    """Print amount, decisions, outcome and model usage of each order."""
-    right = ("amount", "tokens", "cost", "time")
-    shown = table("order", "amount", "by", "decisions", "outcome", "tokens", "cost", "time", "", right=right)
-    for run in runs:
-        account = run.account
-        shown.add_row(
-            cell(run.case.order_id),
-            cell(f"${run.case.amount:,.2f}"),
-            cell(run.case.method),
-            display.steps_text(account.steps),
-            cell(run.state, STYLES.get(run.state, "")),
-            cell(f"{account.spent.tokens:,}"),
-            cell(display.dollars(account.spent.cost)),
-            *display.verdict_cells(run),
-        )
-    console.print(shown)
-
-
-def _report(seed: int, model: str | None, session: Session[OrderRun]) -> dict[str, Any]:
-    return {
-        "good": session.good,
-        "seed": seed,
-        "model": model or stub_model.MODEL,
-        "stand_in": model is None,
-        "seconds": round(session.seconds, 3),
-        "spent": asdict(Spent.total(run.account.spent for run in session.runs)),
-        "orders": [
-            {
-                **run.case.goal,
-                "plan_id": run.handle.plan_id,
-                "decisions": [{"action": dict(step.action), "why": step.reasoning} for step in run.account.steps],
-                "outcome": run.state,
-                "error": run.error or None,
-                "seconds": round(run.seconds, 3) if run.ended_at else None,
-                "spent": asdict(run.account.spent),
-                "faults": run.faults(),
-            }
-            for run in session.runs
-        ],
-    }

@@ -6,8 +6,8 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from rich.console import Console
 from rich.text import Text
@@ -15,35 +15,28 @@ from rich.text import Text
 from plancast.client.client import Client
 from plancast.client.handle import PlanHandle
 from plancast.demo import display
-from plancast.demo.driver import HUMAN_SECONDS, SUBMITTED, Journey, PlanDrive, choose, mixed
-from plancast.demo.host_kill import most_telling
+from plancast.demo.driver import SUBMITTED, Journey, PlanDrive, choose, mixed
 from plancast.demo.runner import HOSTS, deployed
-from plancast.demo.session import Session, run_session, seed_of
+from plancast.demo.session import play, seed_of
 from plancast.errors import PlanFailed
-from plancast.terminal.output import cell, err, out, plain, plural, print_json, table
+from plancast.terminal.output import cell, err, out, plain, plural, print_json
 
 APP = "plancast.demo.apps.research:app"
 CLARIFICATION = "user.clarification.provided"
 ASK_USER, FAILED = "ask_user", "failed"
-STATES = (SUBMITTED, "searching", "retry_search", ASK_USER, "analyzing", "done", FAILED)
-TOPIC_WIDTH, PATH_WIDTH, MAX_ANSWER_WIDTH = 24, 30, 100
+MAX_ANSWER_WIDTH = 100
 OTHER_WIDTH = 72
 """Characters of a row beside the answer, gaps included; the answer is cut to the rest."""
 
 
 async def demonstrate(plans: int, seed: int | None, *, kill: bool, json_output: bool) -> int:
     """Run the plans, kill a plan host halfway, and show how they ended; 0 when all ended as expected."""
-    seed = seed_of(plans, seed, "plan")
-    console = out()
-    with display.Board(console, "plan", STATES, display.STYLES, quiet=json_output) as board:
-        board.note(f"starting nats-server, Ray and {plural(HOSTS, 'plan host')} (seed {seed})")
-        cases = choose(CASES, plans, seed)
-        session = await run_session(board, deployed(APP), lambda client: ResearchDrive(client, cases, board), kill=kill)
-    if json_output:
-        print_json(_report(seed, session))
-    else:
-        _show(console, seed, session)
-    return 0 if session.good else 1
+    seed = seed_of(plans, seed, ResearchDrive.noun)
+    starting = f"nats-server, Ray and {plural(HOSTS, 'plan host')}"
+    cases = choose(CASES, plans, seed)
+    return await play(
+        ResearchDrive, cases, deployed(APP), seed=seed, starting=starting, kill=kill, json_output=json_output
+    )
 
 
 async def ask(topic: str, *, json_output: bool) -> int:
@@ -99,6 +92,10 @@ class Case:
     """The states that the plan goes through."""
     clarification: str = ""
     """Answer of the person who is asked."""
+
+    @property
+    def goal(self) -> dict[str, Any]:
+        return {"topic": self.topic}
 
     @property
     def ending(self) -> str:
@@ -162,6 +159,27 @@ class ResearchRun(Journey[Case]):
     def title(self) -> str:
         return repr(self.case.topic)
 
+    def cells(self) -> Sequence[str | Text]:
+        answer = " ".join((self.error or self.analysis["answer"]).split())
+        room = min(max(out().width - OTHER_WIDTH, 20), MAX_ANSWER_WIDTH)
+        return (
+            self.case.topic,
+            display.path_text(self.path or (self.state,)),
+            cell(answer if len(answer) <= room else f"{answer[: room - 1]}…", "red" if self.error else ""),
+        )
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "plan_id": self.handle.plan_id,
+            "topic": self.case.topic,
+            "path": self.path,
+            "answer": self.analysis["answer"],
+            "sources": self.analysis["sources"],
+            **self.ending(),
+            "responses": self.responses,
+            "faults": self.faults(),
+        }
+
     @property
     def analysis(self) -> dict[str, Any]:
         results = self.result if isinstance(self.result, dict) else {}
@@ -194,13 +212,14 @@ class ResearchRun(Journey[Case]):
 
 
 class ResearchDrive(PlanDrive[Case, ResearchRun]):
+    journey = ResearchRun
+    noun = "plan"
+    states = (SUBMITTED, "searching", "retry_search", ASK_USER, "analyzing", "done", FAILED)
+    styles = display.STYLES
+    columns = ("topic", "path", "answer")
+    widths: ClassVar = {"topic": 24, "path": 30}
     goal, response = "research.goal", "research.answered"
-
-    def _data(self, case: Case) -> dict[str, Any]:
-        return {"topic": case.topic}
-
-    def _begin(self, case: Case, handle: PlanHandle, submitted_at: float) -> ResearchRun:
-        return ResearchRun(case, handle, submitted_at)
+    plan_seconds = 45.0
 
     def _ended(self, run: ResearchRun) -> None:
         run.path = run.path_at(run.ended_at)
@@ -210,61 +229,7 @@ class ResearchDrive(PlanDrive[Case, ResearchRun]):
         async for change in run.handle.watch():
             self._moving(run, change.current_state)
             if change.path[-1:] == (ASK_USER,):
-                await asyncio.sleep(HUMAN_SECONDS)
+                await asyncio.sleep(self.human_seconds)
                 self._audience.note(f"asked about {run.case.topic!r}, you answer {run.case.clarification!r}")
                 run.answered_at = time.time()
                 await run.handle.signal(CLARIFICATION, {"text": run.case.clarification})
-
-
-def _show(console: Console, seed: int, session: Session[ResearchRun]) -> None:
-    runs, killed_at = session.runs, session.killed_at
-    console.print()
-    _print_runs(console, runs)
-    console.print()
-    display.print_timeline(console, most_telling(runs, killed_at), killed_at)
-    if session.cost is not None:
-        console.print()
-        display.print_cost(console, session.cost)
-    console.print()
-    display.print_faults(console, runs)
-    good = sum(not run.faults() for run in runs)
-    display.print_verdict(console, good, len(runs), f"{plural(len(runs), 'plan')} ended as expected (seed {seed})")
-
-
-def _print_runs(console: Console, runs: Sequence[ResearchRun]) -> None:
-    """Print topic, path, answer and duration of each plan."""
-    shown = table("topic", "path", "answer", "time", "", right=("time",))
-    topic, path = shown.columns[:2]
-    topic.max_width, path.max_width = TOPIC_WIDTH, PATH_WIDTH
-    room = min(max(console.width - OTHER_WIDTH, 20), MAX_ANSWER_WIDTH)
-    for run in sorted(runs, key=lambda run: run.submitted_at):
-        answer = " ".join((run.error or run.analysis["answer"]).split())
-        shown.add_row(
-            cell(run.case.topic),
-            display.path_text(run.path or (run.state,)),
-            cell(answer if len(answer) <= room else f"{answer[: room - 1]}…", "red" if run.error else ""),
-            *display.verdict_cells(run),
-        )
-    console.print(shown)
-
-
-def _report(seed: int, session: Session[ResearchRun]) -> dict[str, Any]:
-    return {
-        "good": session.good,
-        "seed": seed,
-        "plans": [
-            {
-                "plan_id": run.handle.plan_id,
-                "topic": run.case.topic,
-                "path": run.path,
-                "answer": run.analysis["answer"],
-                "sources": run.analysis["sources"],
-                "error": run.error or None,
-                "seconds": round(run.seconds, 3) if run.ended_at else None,
-                "responses": run.responses,
-                "faults": run.faults(),
-            }
-            for run in session.runs
-        ],
-        "kill": asdict(session.cost) if session.cost is not None else None,
-    }

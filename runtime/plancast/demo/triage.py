@@ -2,138 +2,54 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, Literal
 
-from rich.console import Console
+from rich.text import Text
 
-from plancast.client.handle import PlanHandle
-from plancast.demo import PlannerKind, display, stub_model
-from plancast.demo.decision_log import Spent
-from plancast.demo.driver import HUMAN_SECONDS, SUBMITTED, Journey, PlanDrive, choose, mixed
-from plancast.demo.host_kill import most_telling
+from plancast.client.handle import PlanChange
+from plancast.demo import PlannerKind, stub_model
+from plancast.demo.driver import ASKED, SUBMITTED, UNDER_WAY, Journey, PlanDrive, choose, mixed
 from plancast.demo.runner import deployed, deployed_with_model
-from plancast.demo.session import STAND_IN, Session, run_session, seed_of
-from plancast.errors import PlanFinished
-from plancast.plan.status import PlanStatus
-from plancast.terminal.output import cell, duration, out, plural, print_json, table
+from plancast.demo.session import STAND_IN, Session, play, seed_of
+from plancast.terminal.output import cell, duration
 from plancast_bus.events.codec import decode
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.bus import Subscription
 
-if TYPE_CHECKING:
-    from plancast_actors.deployment.local import LocalRuntime
-
-UNDER_WAY, ASKED, ROUTED, REJECTED, FAILED = "under way", "asked", "routed", "rejected", "failed"
+ROUTED, REJECTED, FAILED = "routed", "rejected", "failed"
 WORDS: Final = {"tree": "a decision tree", "machine": "a state machine"}
-STYLES: Final = {ROUTED: "green", REJECTED: "magenta", FAILED: "bold red"}
 
 
 async def triage_tickets(
     plans: int, seed: int | None, *, planner: PlannerKind, model: str | None, kill: bool, json_output: bool
 ) -> int:
     """Run the tickets, kill a plan host halfway, and show how they ended; 0 when all ended as expected."""
-    seed = seed_of(plans, seed, "ticket")
-    console = out()
-    states = (SUBMITTED, UNDER_WAY, ASKED, ROUTED, REJECTED)
-    with display.Board(console, "ticket", states, STYLES, quiet=json_output) as board:
-        decider = WORDS.get(planner) or model or STAND_IN
-        board.note(f"starting nats-server and Ray; {decider} decides (seed {seed})")
-        cases = choose_tickets(plans, seed)
-        session = await run_session(
-            board, _deployed(planner, model), lambda client: TriageDrive(client, cases, board), kill=kill
-        )
-    stand_in = planner == "llm" and model is None
-    model = (model or stub_model.MODEL) if planner == "llm" else None
-    if json_output:
-        head = {"good": session.good, "seed": seed, "planner": planner, "model": model, "stand_in": stand_in}
-        print_json({**head, "seconds": round(session.seconds, 3), **_report(session)})
-    else:
-        _show(console, session)
-        if model is not None:
-            console.print()
-            display.print_spent(console, model, _spent(session.runs), stand_in=stand_in)
-        console.print()
-        display.print_faults(console, session.runs)
-        _print_summary(console, session, decider if planner in WORDS else model or "", seed)
-    return 0 if session.good else 1
+    seed = seed_of(plans, seed, TriageDrive.noun)
+    asked = (model or stub_model.MODEL) if planner == "llm" else None
+
+    def summary(session: Session[TicketRun]) -> str:
+        routed = sum(len(run.committed) == 1 for run in session.runs)
+        ended = f"{session.ended()} in {duration(session.seconds)}"
+        return f"{ended}, {routed} routed once each; {WORDS.get(planner) or asked} decided"
+
+    return await play(
+        TriageDrive,
+        choose_tickets(plans, seed),
+        deployed_with_model("triage", model, app="llm_app") if asked else deployed(f"{APPS}:{planner}_app"),
+        seed=seed,
+        starting=f"nats-server and Ray; {WORDS.get(planner) or model or STAND_IN} decides",
+        about={"planner": planner, "model": asked, "stand_in": asked is not None and model is None},
+        summary=summary,
+        kill=kill,
+        json_output=json_output,
+    )
 
 
-def _deployed(planner: PlannerKind, model: str | None) -> AbstractAsyncContextManager[LocalRuntime]:
-    if planner == "llm":
-        return deployed_with_model("triage", model, app="llm_app")
-    return deployed(f"plancast.demo.apps.triage:{planner}_app")
-
-
-def _show(console: Console, session: Session[TicketRun]) -> None:
-    console.print()
-    _print_tickets(console, session.runs)
-    console.print()
-    display.print_timeline(console, most_telling(session.runs, session.killed_at), session.killed_at)
-    if session.cost is not None:
-        console.print()
-        display.print_cost(console, session.cost)
-
-
-def _print_tickets(console: Console, runs: Sequence[TicketRun]) -> None:
-    """Print findings, approval, queue and duration of each ticket."""
-    right = ("turns", "time")
-    shown = table("ticket", "subject", "category", "severity", "person", "end", "turns", "time", "", right=right)
-    for run in sorted(runs, key=lambda run: run.case.ticket_id):
-        result = run.result if isinstance(run.result, dict) else {}
-        shown.add_row(
-            cell(run.case.ticket_id),
-            cell(run.case.subject),
-            cell(str(result.get("category", "–"))),
-            cell(str(result.get("severity", "–"))),
-            cell(run.case.person if run.asked_at else ""),
-            cell(str(result.get("queue") or run.state), STYLES.get(run.state, "")),
-            cell(str(len(run.history))),
-            *display.verdict_cells(run),
-        )
-    console.print(shown)
-
-
-def _print_summary(console: Console, session: Session[TicketRun], decider: str, seed: int) -> None:
-    runs = session.runs
-    good = sum(not run.faults() for run in runs)
-    routed = sum(len(run.committed) == 1 for run in runs)
-    ended = f"{plural(len(runs), 'ticket')} ended as expected in {duration(session.seconds)}"
-    text = f"{ended}, {routed} routed once each; {decider} decided (seed {seed})"
-    display.print_verdict(console, good, len(runs), text)
-
-
-def _spent(runs: Sequence[TicketRun]) -> Spent:
-    return Spent.total(run.account.spent for run in runs)
-
-
-def _report(session: Session[TicketRun]) -> dict[str, Any]:
-    return {
-        "spent": asdict(_spent(session.runs)),
-        "tickets": [
-            {
-                **run.case.goal,
-                "plan_id": run.handle.plan_id,
-                "decisions": [{"action": dict(step.action), "why": step.reasoning} for step in run.account.steps],
-                "path": run.path_at(run.ended_at),
-                "result": run.result,
-                "error": run.error or None,
-                "seconds": round(run.seconds, 3) if run.ended_at else None,
-                "responses": run.responses,
-                "routed": run.committed,
-                "faults": run.faults(),
-            }
-            for run in session.runs
-        ],
-        "kill": asdict(session.cost) if session.cost is not None else None,
-    }
-
-
+APPS = "plancast.demo.apps.triage"
 Person = Literal["", "approves", "rejects"]
 
 APPROVER = "Grace"
@@ -226,6 +142,26 @@ class TicketRun(Journey[TicketCase]):
     def title(self) -> str:
         return f"{self.case.ticket_id}, {self.case.subject}"
 
+    def cells(self) -> Sequence[str | Text]:
+        case, result = self.case, self.result if isinstance(self.result, dict) else {}
+        found = (str(result.get(name, "–")) for name in ("category", "severity"))
+        end = cell(result.get("queue") or self.state, TriageDrive.styles.get(self.state, ""))
+        person = case.person if self.asked_at else ""
+        return (case.ticket_id, case.subject, *found, person, end, str(len(self.history)))
+
+    def document(self) -> dict[str, Any]:
+        return {
+            **self.case.goal,
+            "plan_id": self.handle.plan_id,
+            "decisions": [step.document for step in self.account.steps],
+            "path": self.path_at(self.ended_at),
+            "result": self.result,
+            **self.ending(),
+            "responses": self.responses,
+            "routed": self.committed,
+            "faults": self.faults(),
+        }
+
     @property
     def committed(self) -> list[str]:
         """Ids of the routing requests that its turns have committed."""
@@ -249,16 +185,13 @@ class TicketRun(Journey[TicketCase]):
 
 
 class TriageDrive(PlanDrive[TicketCase, TicketRun]):
-    """Runs all tickets concurrently, with any planner."""
-
+    journey = TicketRun
+    noun = "ticket"
+    states = (SUBMITTED, UNDER_WAY, ASKED, ROUTED, REJECTED)
+    styles: ClassVar = {ROUTED: "green", REJECTED: "magenta", FAILED: "bold red"}
+    columns = ("ticket", "subject", "category", "severity", "person", "end", "turns")
+    numbers = ("turns",)
     goal, response = "ticket.received", "ticket.triaged"
-    plan_seconds = 180.0  # a model may take seconds for each decision
-
-    def _data(self, case: TicketCase) -> dict[str, Any]:
-        return case.goal
-
-    def _begin(self, case: TicketCase, handle: PlanHandle, submitted_at: float) -> TicketRun:
-        return TicketRun(case, handle, submitted_at, routes=self._routes[handle.plan_id])
 
     async def _listen(self) -> list[Subscription]:
         """Subscribe to the routing requests as well."""
@@ -271,29 +204,18 @@ class TriageDrive(PlanDrive[TicketCase, TicketRun]):
         every = f"{subjects.prefix}.{EventTopic.ACTION_REQUESTS}.*.{ROUTE}"
         return [*await super()._listen(), await self._client.bus.subscribe(every, note)]
 
-    async def _accompany(self, run: TicketRun) -> None:
-        """Watch a plan to its end, and approve or reject when a person is asked."""
-        async for change in run.handle.watch():
-            asked = change.status is PlanStatus.PAUSED or change.current_state in APPROVALS
-            if not asked or change.status.finished:
-                self._moving(run, UNDER_WAY)
-            elif not run.asked_at:
-                self._moving(run, ASKED)
-                run.asked_at = time.time()
-                await asyncio.sleep(HUMAN_SECONDS)
-                await self._decide(run)
+    def _asks(self, change: PlanChange) -> bool:
+        return super()._asks(change) or change.current_state in APPROVALS
 
     async def _decide(self, run: TicketRun) -> None:
         case = run.case
         rejects = case.person == "rejects"
         self._audience.note(f"{case.ticket_id}, {case.subject!r}: {APPROVER} {'rejects' if rejects else 'approves'} it")
         run.answered_at = time.time()
-        try:
-            await (run.handle.reject(NOT_OURS) if rejects else run.handle.signal(APPROVED, {"by": APPROVER}))
-        except PlanFinished:
-            return  # nothing was to be approved, which the result shows
+        await (run.handle.reject(NOT_OURS) if rejects else run.handle.signal(APPROVED, {"by": APPROVER}))
 
     def _ended(self, run: TicketRun) -> None:
+        run.routes = self._routes[run.handle.plan_id]
         if run.error:
             run.state = REJECTED if run.case.result is None else FAILED
         else:
