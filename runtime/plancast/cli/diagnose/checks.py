@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from plancast.cli.diagnose.evidence import Evidence
@@ -39,17 +39,29 @@ class Finding:
 
 def examine(evidence: Evidence) -> list[Finding]:
     """All findings, in a fixed order from server to plans."""
-    return [finding for check in _CHECKS for finding in check(evidence)]
+    return [replace(finding, check=name) for name, check in _CHECKS.items() for finding in check(evidence)]
+
+
+def _ok(detail: str) -> Finding:
+    return Finding("", "ok", detail)
+
+
+def _warning(detail: str, advice: str, meaning: str = "") -> Finding:
+    return Finding("", "warning", detail, advice, meaning)
+
+
+def _fault(detail: str, advice: str, meaning: str = "") -> Finding:
+    return Finding("", "fault", detail, advice, meaning)
 
 
 def _server(evidence: Evidence) -> Iterator[Finding]:
     server = evidence.health["server"]
     where = f"nats-server {server['version']} at {server['address']}"
-    yield Finding("server", "ok", f"{where} answers in {duration(server['round_trip'])}")
-    yield from _jetstream(server)
+    yield _ok(f"{where} answers in {duration(server['round_trip'])}")
 
 
-def _jetstream(server: dict[str, Any]) -> Iterator[Finding]:
+def _jetstream(evidence: Evidence) -> Iterator[Finding]:
+    server = evidence.health["server"]
     limits = server.get("limits") or {}
     bounds = (
         ("on disk", server["storage_bytes"], server.get("reserved_storage", 0), limits.get("max_storage", -1)),
@@ -59,9 +71,7 @@ def _jetstream(server: dict[str, Any]) -> Iterator[Finding]:
     for where, used, reserved, bound in bounds:
         if bound > 0 and max(used, reserved) >= FULL * bound:
             full = True
-            yield Finding(
-                "jetstream",
-                "warning",
+            yield _warning(
                 f"JetStream uses {size(used)} {where}, has {size(reserved)} reserved, and is limited to {size(bound)}",
                 "Raise the account's limit, or lower PLANCAST_BUS__MAX_STREAM_BYTES and PLANCAST_BUS__FACTS_MAX_AGE.",
                 "At the limit nothing is stored: publishers get errors, and plans wait.",
@@ -70,9 +80,7 @@ def _jetstream(server: dict[str, Any]) -> Iterator[Finding]:
         have, most = server.get(kind, 0), limits.get(f"max_{kind}", -1)
         if 0 < most <= have:
             full = True
-            yield Finding(
-                "jetstream",
-                "warning",
+            yield _warning(
                 f"the account has {have:,} of at most {most:,} {kind}",
                 f"Raise max_{kind} of the account before the next app is deployed.",
                 f"No more {kind} can be created, so that other apps cannot start.",
@@ -80,7 +88,7 @@ def _jetstream(server: dict[str, Any]) -> Iterator[Finding]:
     if not full:
         bound = limits.get("max_storage", -1)
         of = f" of {size(bound)}" if bound > 0 else "; the account has no limit"
-        yield Finding("jetstream", "ok", f"JetStream is enabled and uses {size(server['storage_bytes'])} on disk{of}")
+        yield _ok(f"JetStream is enabled and uses {size(server['storage_bytes'])} on disk{of}")
 
 
 def _clock(evidence: Evidence) -> Iterator[Finding]:
@@ -90,12 +98,10 @@ def _clock(evidence: Evidence) -> Iterator[Finding]:
     measured = f"measured to {duration(max(precision, 0.0001))}"
     if abs(skew) - precision < CLOCK_SKEW:
         within = duration(max(abs(skew) + precision, 0.0001))
-        yield Finding("clock", "ok", f"this machine's and the server's clocks agree within {within}, {measured}")
+        yield _ok(f"this machine's and the server's clocks agree within {within}, {measured}")
         return
     side = "ahead of" if skew > 0 else "behind"
-    yield Finding(
-        "clock",
-        "fault",
+    yield _fault(
         f"the server's clock is {duration(abs(skew))} {side} this machine's, {measured}",
         "Synchronize both with NTP.",
         "Timeouts, retries and plan ages are off by this amount.",
@@ -106,21 +112,17 @@ def _streams(evidence: Evidence) -> Iterator[Finding]:
     streams = evidence.health["streams"]
     missing = [name for name, stream in streams.items() if stream.get("missing")]
     if missing:
-        yield Finding(
-            "streams",
-            "fault",
+        yield _fault(
             f"{plural(len(missing), 'stream')} missing: {', '.join(missing)}",
             "`plancast run` or `plancast deploy` creates them; PLANCAST_BUS__PREFIX selects another prefix.",
         )
         return
     held = sum(stream["bytes"] for stream in streams.values())
-    yield Finding("streams", "ok", f"all {len(streams)} streams exist and hold {size(held)}")
+    yield _ok(f"all {len(streams)} streams exist and hold {size(held)}")
     yield from _drift(streams)
     in_memory = [name for name, stream in streams.items() if stream["storage"] == "memory"]
     if in_memory:
-        yield Finding(
-            "streams",
-            "warning",
+        yield _warning(
             f"{plural(len(in_memory), 'stream')} in memory: all plans are lost when the server restarts",
             "Set PLANCAST_BUS__STORAGE=file and use another prefix.",
         )
@@ -133,9 +135,7 @@ def _drift(streams: dict[str, Any]) -> Iterator[Finding]:
                 f"{key} is {_short(has)}, configured as {_short(asked)}" for key, (has, asked) in differs.items()
             )
             fixed = differs.keys() & {"storage", "retention"} or _shards_differ(differs)
-            yield Finding(
-                "streams",
-                "fault" if fixed else "warning",
+            yield (_fault if fixed else _warning)(
                 f"{name} differs from the settings of this shell: {differences}",
                 "It cannot be changed once the stream exists: adapt the settings, or use another PLANCAST_BUS__PREFIX."
                 if fixed
@@ -144,9 +144,7 @@ def _drift(streams: dict[str, Any]) -> Iterator[Finding]:
                 "`plancast run` and `deploy` refuse to start with these settings." if fixed else "",
             )
         if lagging := stream.get("lagging_replicas"):
-            yield Finding(
-                "streams",
-                "warning",
+            yield _warning(
                 f"{name} has replicas that are offline or behind: {', '.join(lagging)}",
                 "Check that all servers of the cluster run and reach each other.",
                 "Losing another server could lose its newest messages, or stop it.",
@@ -165,9 +163,7 @@ def _short(value: Any) -> str:
 def _limits(evidence: Evidence) -> Iterator[Finding]:
     largest, asked = evidence.health["server"]["max_payload"], evidence.settings.bus.max_event_bytes
     if largest < asked:
-        yield Finding(
-            "limits",
-            "fault",
+        yield _fault(
             f"the server accepts messages of {size(largest)}, but events may have {size(asked)}",
             "Raise max_payload of the server, or lower PLANCAST_BUS__MAX_EVENT_BYTES.",
         )
@@ -177,45 +173,41 @@ def _limits(evidence: Evidence) -> Iterator[Finding]:
         if stream.get("max_bytes", -1) > 0 and stream["bytes"] >= FULL * stream["max_bytes"]
     ]
     if full:
-        yield Finding(
-            "limits",
-            "fault",
+        yield _fault(
             f"nearly full: {', '.join(full)}; a full stream rejects messages",
             "Check that its consumers run, or raise PLANCAST_BUS__MAX_STREAM_BYTES.",
         )
     if asked <= largest < CHECKPOINT_EVENTS * asked:
-        yield Finding(
-            "limits",
-            "warning",
+        yield _warning(
             f"the server accepts messages of {size(largest)}; a plan with events close to their limit of {size(asked)} "
             "fails, since its checkpoint holds several of them",
             f"Raise max_payload of the server to {size(CHECKPOINT_EVENTS * asked)}, or lower "
             "PLANCAST_BUS__MAX_EVENT_BYTES.",
         )
     elif largest >= asked and not full:
-        yield Finding("limits", "ok", "no stream is nearly full")
+        yield _ok("no stream is nearly full")
 
 
 def _storage(evidence: Evidence) -> Iterator[Finding]:
     if evidence.refusal:
-        yield Finding(
-            "storage",
-            "fault",
+        yield _fault(
             f"the server rejects writes, and plans wait: {evidence.refusal}",
             "Free disk space, raise max_file_store of the server, or purge facts; plans then continue by themselves.",
         )
     elif evidence.health["streams"]:
-        yield Finding("storage", "ok", f"the server accepts writes; {_durability(evidence)}")
-    if evidence.disk is not None:
-        total, free = evidence.disk
-        low = total > 0 and free < LOW_DISK * total
-        yield Finding(
-            "disk",
-            "warning" if low else "ok",
-            f"the disk of the embedded server has {size(free)} free of {size(total)}",
-            "Free some space, or move the data folder (--data-dir)." if low else "",
-            "When the disk is full nothing is stored, and plans wait." if low else "",
-        )
+        yield _ok(f"the server accepts writes; {_durability(evidence)}")
+
+
+def _disk(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.disk is None:
+        return
+    total, free = evidence.disk
+    detail = f"the disk of the embedded server has {size(free)} free of {size(total)}"
+    if total > 0 and free < LOW_DISK * total:
+        advice = "Free some space, or move the data folder (--data-dir)."
+        yield _warning(detail, advice, "When the disk is full nothing is stored, and plans wait.")
+    else:
+        yield _ok(detail)
 
 
 def _durability(evidence: Evidence) -> str:
@@ -244,38 +236,30 @@ def _consumers(evidence: Evidence) -> Iterator[Finding]:
         if name.endswith(("_REQUESTS", "_RESULTS")) and stream.get("messages") and not consumers:
             unread.append(f"{plural(stream['messages'], 'message')} in {name}")
     if unread:
-        yield Finding(
-            "consumers",
-            "fault",
+        yield _fault(
             f"no consumer reads {' and '.join(unread)}",
             "Run the app that processes them: `plancast run` or `plancast deploy`, `plancast worker` for tasks.",
             "Their plans wait until they are read. Nothing is lost.",
         )
     if silent:
-        yield Finding(
-            "consumers",
-            "fault",
+        yield _fault(
             f"pending messages have not been read for {duration(SILENT_SECONDS)}: {', '.join(silent)}",
             "`plancast status` shows whether all actors are alive; tasks need a worker that accepts them.",
             "Their plans wait until they are read. Nothing is lost.",
         )
     if behind:
-        yield Finding(
-            "consumers",
-            "warning",
+        yield _warning(
             f"behind: {', '.join(behind)}",
             "`plancast status` shows whether all actors are alive; more --hosts or workers catch up faster.",
         )
     if again:
-        yield Finding(
-            "consumers",
-            "warning",
+        yield _warning(
             f"redelivered and not acknowledged: {', '.join(again)}",
             "Check the logs of workers and hosts for crashes and for handlers that raise RetryableError.",
             "A process receives these messages but does not complete them.",
         )
     if total and not (unread or behind or silent or again):
-        yield Finding("consumers", "ok", f"{plural(total, 'consumer')} keep up" if total > 1 else "1 consumer keeps up")
+        yield _ok(f"{plural(total, 'consumer')} keep up" if total > 1 else "1 consumer keeps up")
 
 
 def _silent(consumer: dict[str, Any]) -> bool:
@@ -289,14 +273,10 @@ def _silent(consumer: dict[str, Any]) -> bool:
 def _ray(evidence: Evidence) -> Iterator[Finding]:
     ray = evidence.ray
     if not ray.address:
-        yield Finding(
-            "ray", "ok", "Ray was not checked: no cluster is given (--address, RAY_ADDRESS), and none runs here"
-        )
+        yield _ok("Ray was not checked: no cluster is given (--address, RAY_ADDRESS), and none runs here")
         return
     if ray.error:
-        yield Finding(
-            "ray",
-            "fault",
+        yield _fault(
             ray.error,
             "Check the address, and that both sides run one Ray version. A cluster with token authentication needs "
             "RAY_AUTH_MODE=token here too.",
@@ -307,22 +287,20 @@ def _ray(evidence: Evidence) -> Iterator[Finding]:
     cpus = f"{found['free'].get('CPU', 0):g} of {found['total'].get('CPU', 0):g} CPUs free"
     memory = f"{size(found['free'].get('memory', 0))} of {size(found['total'].get('memory', 0))} memory free"
     where = f"Ray {found['version']} at {ray.address}"
-    yield Finding("ray", "ok", f"{where}: {plural(found['nodes'], 'node')}, {cpus}, {memory}")
+    yield _ok(f"{where}: {plural(found['nodes'], 'node')}, {cpus}, {memory}")
     if found["dead_nodes"]:
-        yield Finding(
-            "ray",
-            "warning",
+        yield _warning(
             f"{plural(found['dead_nodes'], 'node')} of the cluster died since it started",
             "None if that was intended: actors of these nodes were restarted elsewhere.",
         )
-    yield from _actors(ray.actors)
 
 
-def _actors(actors: dict[str, Any] | None) -> Iterator[Finding]:
+def _actors(evidence: Evidence) -> Iterator[Finding]:
+    actors = evidence.ray.actors
+    if not evidence.ray.cluster:
+        return
     if actors is None:
-        yield Finding(
-            "actors",
-            "warning",
+        yield _warning(
             "nothing is deployed on this Ray cluster, in this namespace",
             "`plancast deploy MODULE:APP` deploys an app; PLANCAST_RAY__NAMESPACE selects another namespace.",
             "Plans wait until their app is deployed.",
@@ -331,35 +309,31 @@ def _actors(actors: dict[str, Any] | None) -> Iterator[Finding]:
     found = {kind: reports for kind, reports in actors.items() if isinstance(reports, list) and reports}
     gone = [str(each.get("name")) for reports in found.values() for each in reports if not each.get("alive", True)]
     if gone:
-        yield Finding(
-            "actors",
-            "fault",
+        yield _fault(
             f"{plural(len(gone), 'actor')} not responding: {', '.join(gone[:5])}",
             "Ray restarts them; if they do not return, check `ray list actors` and the logs of their node.",
             "Their work in flight moves to other actors, or waits for them.",
         )
     else:
         counts = ", ".join(plural(len(reports), kind.removesuffix("s")) for kind, reports in found.items())
-        yield Finding("actors", "ok", f"all actors respond: {counts}")
+        yield _ok(f"all actors respond: {counts}")
 
 
 def _apps(evidence: Evidence) -> Iterator[Finding]:
     if evidence.apps:
-        yield Finding("apps", "ok", f"deployed: {', '.join(evidence.apps)}")
+        yield _ok(f"deployed: {', '.join(evidence.apps)}")
     else:
-        yield Finding("apps", "warning", "no app is deployed", "`plancast run MODULE:APP` starts one.")
+        yield _warning("no app is deployed", "`plancast run MODULE:APP` starts one.")
 
 
 def _dead_letters(evidence: Evidence) -> Iterator[Finding]:
     if evidence.dead_letters:
-        yield Finding(
-            "dead letters",
-            "warning",
+        yield _warning(
             f"{plural(evidence.dead_letters, 'message')} could not be processed",
             "`plancast deadletters list` shows why; `plancast deadletters replay N` publishes one again.",
         )
     else:
-        yield Finding("dead letters", "ok", "no dead letters")
+        yield _ok("no dead letters")
 
 
 def _youth(evidence: Evidence) -> float | None:
@@ -376,27 +350,19 @@ def _stuck_plans(evidence: Evidence) -> Iterator[Finding]:
         return
     young = _youth(evidence)
     if evidence.seen_here and young is not None:
-        yield Finding(
-            "stuck plans",
-            "ok",
-            f"the dispatcher is {duration(young)} old and has not looked for stalled plans yet; this command did",
-        )
+        yield _ok(f"the dispatcher is {duration(young)} old and has not looked for stalled plans yet; this command did")
     elif evidence.seen_here and evidence.apps:
-        yield Finding(
-            "stuck plans",
-            "warning",
+        yield _warning(
             "no dispatcher has reported on stalled plans; this command has checked a part of the plans",
             "`plancast status` shows whether a dispatcher is alive; PLANCAST_PLANS__SWEEP_SECONDS=0 disables reports.",
             "Stalled plans are neither found nor restarted.",
         )
     if not report["stalled"]:
-        yield Finding("stuck plans", "ok", "no plan is stalled")
+        yield _ok("no plan is stalled")
         return
     names, count = ", ".join(report["names"]), report["stalled"]
     more = f" and {count - len(report['names']):,} more" if count > len(report["names"]) else ""
-    yield Finding(
-        "stuck plans",
-        "warning",
+    yield _warning(
         f"{plural(count, 'plan')} stalled: {names}{more}",
         "`plancast plans history PLAN` shows what happened; send the event that the plan needs, or `plancast plans "
         "cancel PLAN`.",
@@ -404,15 +370,18 @@ def _stuck_plans(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-_CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
-    _server,
-    _clock,
-    _streams,
-    _limits,
-    _storage,
-    _consumers,
-    _ray,
-    _apps,
-    _dead_letters,
-    _stuck_plans,
-)
+_CHECKS: dict[str, Callable[[Evidence], Iterator[Finding]]] = {
+    "server": _server,
+    "jetstream": _jetstream,
+    "clock": _clock,
+    "streams": _streams,
+    "limits": _limits,
+    "storage": _storage,
+    "disk": _disk,
+    "consumers": _consumers,
+    "ray": _ray,
+    "actors": _actors,
+    "apps": _apps,
+    "dead letters": _dead_letters,
+    "stuck plans": _stuck_plans,
+}
