@@ -244,7 +244,7 @@ async def get_result(
     checkpoint = await backend.begun(plan_id)
     if wait > 0 and (checkpoint is None or response_of(checkpoint) is None):
         with backend.streams.held_by(by):
-            await _end_within(backend, checkpoint.correlation_id if checkpoint is not None else plan_id, wait)
+            await _end_within(backend, plan_id, wait)
         checkpoint = await backend.begun(plan_id)
     ended = response_of(checkpoint) if checkpoint is not None else None
     if checkpoint is None or ended is None:
@@ -254,21 +254,12 @@ async def get_result(
     return Result(plan_id=plan.plan_id, status=PlanStatus(plan.status), result=ended["result"], error=ended["error"])
 
 
-async def _end_within(backend: Backend, key: str, seconds: float) -> None:
+async def _end_within(backend: Backend, plan_id: str, seconds: float) -> None:
     """Wait until a plan or the server ends, at most this long."""
-    moved = asyncio.Event()
-    with backend.index.listening(lambda row: moved.set() if row.key == key else None):
-        ending = asyncio.ensure_future(backend.closing.wait())
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + seconds
-        try:
-            while (left := give_up - loop.time()) > 0 and not ending.done():
-                checkpoint = await backend.bus.checkpoints.load(key)
-                if checkpoint is not None and response_of(checkpoint) is not None:
-                    return
-                waiting = asyncio.ensure_future(moved.wait())
-                await asyncio.wait((waiting, ending), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-                waiting.cancel()
-                moved.clear()
-        finally:
-            ending.cancel()
+    endings = [asyncio.ensure_future(each) for each in (backend.handle(plan_id).result(), backend.closing.wait())]
+    try:
+        await asyncio.wait(endings, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in endings:
+            each.cancel()
+        await asyncio.gather(*endings, return_exceptions=True)

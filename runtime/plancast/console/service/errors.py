@@ -25,12 +25,10 @@ from plancast.errors import (
 from plancast_bus.errors import (
     AccessDenied,
     BusError,
-    BusUnavailable,
     DeadLetterNotFound,
     InvalidEnvelope,
     InvalidSubject,
     PayloadTooLarge,
-    PublishRefused,
 )
 
 logger = logging.getLogger(__name__)
@@ -77,9 +75,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (InvalidEnvelope, 422),
     (InvalidSubject, 422),
     (PayloadTooLarge, 413),
-    (PublishRefused, 503),
     (AccessDenied, 403),
-    (BusUnavailable, 503),
     (BusError, 503),
 )
 

@@ -9,7 +9,7 @@ import logging
 import time
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice, takewhile
@@ -95,7 +95,6 @@ class PlanIndex:
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
         self._rows: dict[str, Row] = {}  # in the order of their commits
-        self._keys: dict[str, str] = {}
         self._created: list[tuple[float, str]] = []
         self._children: dict[str, set[str]] = {}
         self._expiring: list[tuple[float, str]] = []
@@ -103,7 +102,6 @@ class PlanIndex:
         self._version = 0
         self.changes = 0
         """Number of commits and deletions."""
-        self._listeners: set[Callable[[Row], None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._loaded = asyncio.Event()
 
@@ -134,20 +132,6 @@ class PlanIndex:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    @contextlib.contextmanager
-    def listening(self, listener: Callable[[Row], None]) -> Iterator[None]:
-        """Call a listener with each changed plan while the context is open."""
-        self._listeners.add(listener)
-        try:
-            yield
-        finally:
-            self._listeners.discard(listener)
-
-    def find(self, plan_id: str) -> PlanSummary | None:
-        """The plan with this id; None when it is unknown."""
-        row = self._rows.get(self._keys.get(plan_id, plan_id))
-        return row.summary if row is not None else None
-
     def children(self, plan_id: str) -> list[PlanSummary]:
         """The children of a plan, oldest first."""
         found = [self._rows[key].summary for key in self._children.get(plan_id, ())]
@@ -157,11 +141,9 @@ class PlanIndex:
         """All plans, most recently updated first; a view that is invalid after an await."""
         return reversed(self._rows.values())
 
-    def counts(self, wanted: PlanQuery | None = None) -> dict[str, int]:
-        """Number of plans by status; the query's own status is ignored."""
-        if wanted is None or wanted.matches_all:
-            return {status: count for status, count in self._status.items() if count}
-        return dict(Counter([row.summary.status for row in wanted.select(self._rows.values())]))
+    def counts(self) -> dict[str, int]:
+        """Number of plans by status."""
+        return {status: count for status, count in self._status.items() if count}
 
     async def found(self, wanted: PlanQuery) -> list[Row]:
         """Matching plans in the order of their commits, whatever their status; yields to the event loop."""
@@ -228,8 +210,6 @@ class PlanIndex:
             if before is not None:
                 self._drop_creation(before)
             insort(self._created, (plan.created_at, key))
-            if plan.plan_id != key:
-                self._keys[plan.plan_id] = key
             if plan.parent_plan_id:
                 self._children.setdefault(plan.parent_plan_id, set()).add(key)
         if before is not None:
@@ -238,8 +218,6 @@ class PlanIndex:
         if row.expires_at:
             heapq.heappush(self._expiring, (row.expires_at, key))
         self._version = max(self._version, committed.version)
-        for listener in tuple(self._listeners):
-            listener(row)
 
     def drop(self, key: str) -> None:
         row = self._rows.pop(key, None)
@@ -248,7 +226,6 @@ class PlanIndex:
         self.changes += 1
         plan = row.summary
         self._drop_creation(row)
-        self._keys.pop(plan.plan_id, None)
         self._status[plan.status] -= 1
         siblings = self._children.get(plan.parent_plan_id)
         if siblings is not None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plancast.console.service.plan_index import PlanIndex, PlanQuery, Row
+from plancast.console.service.plan_index import PlanIndex, PlanQuery
 from plancast_bus.jetstream import connect
 from plancast_bus.memory import MemoryBus
 from plancast_bus.nats_server.process import NatsServer
@@ -53,19 +53,14 @@ async def test_it_has_what_was_stored_and_hears_of_what_changes() -> None:
     store = MemoryBus().checkpoints
     version = await store.commit(commit("a", parent_plan_id="p"))
     async with running(store) as index:
-        heard: list[Row] = []
-        with index.listening(heard.append):
-            await store.commit(commit("b"))
-            await store.commit(commit("a", "completed", version=version, parent_plan_id="p"))
-            await until(lambda: len(heard) == 2)
-        assert [(row.key, row.summary.status) for row in heard] == [("b", "running"), ("a", "completed")]
-        assert [row.key for row in index.rows()] == ["a", "b"]
+        await store.commit(commit("b"))
+        await store.commit(commit("a", "completed", version=version, parent_plan_id="p"))
+        await until(lambda: index.changes == 3)
+        assert [(row.key, row.summary.status) for row in index.rows()] == [("a", "completed"), ("b", "running")]
         assert index.counts() == {"running": 1, "completed": 1}
         assert [each.plan_id for each in index.children("p")] == ["a"]
-        assert index.find("a") == heard[1].summary
         await store.commit(commit("c"))
         await until(lambda: len(index) == 3)
-        assert len(heard) == 2
 
 
 async def test_it_forgets_what_expires_and_what_is_gone() -> None:
@@ -83,7 +78,7 @@ async def test_it_forgets_what_expires_and_what_is_gone() -> None:
         await store.forget("over")
         await index.compare()
         assert [row.key for row in index.rows()] == ["kept"]
-        assert (index.counts(), index.children("kept"), index.find("forgotten")) == ({"running": 1}, [], None)
+        assert (index.counts(), index.children("kept")) == ({"running": 1}, [])
 
 
 async def test_it_follows_a_server_that_was_away(tmp_path: Path) -> None:
@@ -167,7 +162,6 @@ def test_pages_are_what_a_look_through_all_plans_would_find(
         if cursor is None:
             break
     assert pages == expected
-    assert index.counts(asked) == counts
 
 
 @pytest.mark.parametrize("cursor", ["", "u", "ux", "c1", "c:", "u1:a", "7", "é"])
