@@ -11,16 +11,7 @@ import typer
 from pydantic import ValidationError
 from rich.text import Text
 
-from plancast.errors import (
-    InvalidApp,
-    InvalidGoal,
-    InvalidStateMachine,
-    PlanCancelled,
-    PlancastError,
-    PlanFailed,
-    PlanFinished,
-    PlanNotFound,
-)
+from plancast.errors import InvalidGoal, PlanCancelled, PlancastError, PlanFailed, PlanNotFound
 from plancast.terminal import logging as logs
 from plancast.terminal.output import err, plain
 from plancast_bus.errors import (
@@ -56,16 +47,6 @@ _HINTS: tuple[tuple[type[BaseException], str], ...] = (
     (BusUnavailable, "Start one with `plancast run MODULE:APP`, or give another with --nats-url."),
 )
 _RAY_HINT = "Check the address. A cluster with token authentication requires RAY_AUTH_MODE=token here too."
-_EXPECTED = (
-    InvalidApp,
-    InvalidStateMachine,
-    PlanFailed,
-    PlanCancelled,
-    PlanFinished,
-    PlanNotFound,
-    PlancastError,
-    ConnectionError,
-)
 
 
 class CommandFailed(Exception):
@@ -108,7 +89,7 @@ def describe(error: BaseException) -> tuple[str, str, int]:
         return text, _usage_hint(error), error.exit_code
     if isinstance(error, ValidationError):
         return _settings_fault(error), "Settings are environment variables; see `plancast --help`.", USAGE
-    if not isinstance(error, _EXPECTED):
+    if not isinstance(error, (PlancastError, ConnectionError)):
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return text, "Run the command again with -v to see the traceback.", FAILED
     text = str(error) or type(error).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from plancast.errors import BudgetExhausted
@@ -52,10 +53,7 @@ class MeteredReasoner:
         self.calls.append(
             {
                 "model": reply.model,
-                "prompt_tokens": reply.usage.prompt_tokens,
-                "completion_tokens": reply.usage.completion_tokens,
-                "cached_tokens": reply.usage.cached_tokens,
-                "cost": reply.usage.cost,
+                **asdict(reply.usage),
                 "seconds": round(reply.latency_seconds, 3),
                 "attempts": reply.attempts,
                 "kept": reply.cached,

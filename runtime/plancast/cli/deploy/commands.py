@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from plancast_actors.deployment.deployment import Deployment
     from plancast_actors.ray.process import Blueprint
 
+KINDS = ("dispatchers", "hosts", "workers", "reasoners")
 NoWorkers = Annotated[
     bool, typer.Option("--no-workers", help="Do not start the app's workers; `plancast worker` runs them.")
 ]
@@ -85,8 +86,7 @@ async def _deploy(app: App, address: str, settings: Settings, code: Code, worker
             release=blueprint.release,
             runtime_env=blueprint.runtime_env,
         )
-        found = await deployment.status()
-    counts = {kind: len(found.get(kind, ())) for kind in ("dispatchers", "hosts", "workers", "reasoners")}
+        counts = await _count(deployment)
     about = {"code": blueprint.release.code, "plancast": blueprint.release.plancast}
     return {"deployed": True, "app": app.name, "namespace": settings.ray.namespace, **about, **counts}
 
@@ -155,17 +155,13 @@ async def _upgrade(
         blueprint = await _blueprint(app, address, settings, code)
         options: dict[str, Any] = {"workers": workers, "force": force, "timeout": timeout, "say": note}
         done = await Upgrade(deployment, app, blueprint, bus, **options).run()
-        found = await deployment.status()
+        counts = await _count(deployment)
     if not done.drained:
         note(f"not all work in flight finished within {timeout:g} s; the rest was started again")
-    counts = {kind: len(found.get(kind, ())) for kind in ("dispatchers", "hosts", "workers", "reasoners")}
-    stamps = {key: {"code": each.code, "plancast": each.plancast} for key, each in _stamps(done)}
+    releases = {"before": done.before, "after": done.after}
+    stamps = {key: {"code": each.code, "plancast": each.plancast} for key, each in releases.items()}
     about = {"app": app.name, "namespace": settings.ray.namespace, "mode": done.mode, "drained": done.drained}
     return {"upgraded": True, **about, "seconds": round(done.seconds, 3), **stamps, **counts}
-
-
-def _stamps(done: Any) -> list[tuple[str, Any]]:
-    return [("before", done.before), ("after", done.after)]
 
 
 def drain(address: RayAddress = None, timeout: Timeout = 60.0, as_json: AsJson = False, verbose: Verbose = 0) -> int:
@@ -257,6 +253,10 @@ def _flags(no_workers: bool, no_ship: bool, code: Code) -> list[str]:
     return [flag for flag, wanted in flags if wanted] + ["--code", code.digest]
 
 
+async def _count(deployment: Deployment) -> dict[str, int]:
+    found = await deployment.status()
+    return {kind: len(found.get(kind, ())) for kind in KINDS}
+
+
 def _counted(document: dict[str, Any]) -> str:
-    kinds = ("dispatchers", "hosts", "workers", "reasoners")
-    return ", ".join(plural(document[kind], kind.removesuffix("s")) for kind in kinds)
+    return ", ".join(plural(document[kind], kind.removesuffix("s")) for kind in KINDS)

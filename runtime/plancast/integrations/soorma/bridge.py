@@ -26,7 +26,6 @@ from plancast_bus.errors import BusError, InvalidEnvelope, InvalidSubject, Paylo
 from plancast_bus.events.codec import decode
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.ports.bus import Bus, Consumer, ConsumerSpec, Delivery
-from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.retry import FIRST_PAUSE, retrying
 
 logger = logging.getLogger(__name__)
@@ -208,13 +207,7 @@ class SoormaBridge:
 
     async def _answered_again(self, goal: EventEnvelope) -> bool:
         """Answer a repeated goal whose plan has ended: its response, sent once over core NATS, was missed."""
-        ended: Checkpoint | None = None
-
-        async def look() -> None:
-            nonlocal ended
-            ended = await find_checkpoint(self._bus.checkpoints, goal.correlation_id)
-
-        await retrying(look, logger)
+        ended = await retrying(lambda: find_checkpoint(self._bus.checkpoints, goal.correlation_id), logger)
         if ended is None or ended.summary.tenant_id != (goal.tenant_id or ""):
             return False
         data = response_of(ended)
@@ -245,16 +238,13 @@ class SoormaBridge:
 
     async def _is_for_a_plan(self, event: EventEnvelope) -> bool:
         """True if there is a plan for the event, or a goal in the stream; other events would become dead letters."""
-        known = False
+        name = event.correlation_id
 
-        async def look() -> None:
-            nonlocal known
-            name = event.correlation_id
+        async def look() -> bool:
             checkpoint = await find_checkpoint(self._bus.checkpoints, name)
-            known = checkpoint is not None or bool(await self._bus.stored_events(str(EventTopic.ACTION_REQUESTS), name))
+            return checkpoint is not None or bool(await self._bus.stored_events(str(EventTopic.ACTION_REQUESTS), name))
 
-        await retrying(look, logger)
-        return known
+        return await retrying(look, logger)
 
     def _refuse(self, subject: str, error: BusError) -> None:
         self.counts.refused += 1
