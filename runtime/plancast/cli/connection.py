@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -83,6 +84,31 @@ async def open_bus(settings: Settings) -> AsyncIterator[JetStreamBus]:
         yield bus
     finally:
         await bus.close()
+
+
+@asynccontextmanager
+async def joined(settings: Settings, runtime_env: dict[str, Any] | None = None) -> AsyncIterator[None]:
+    """Join the settings' Ray cluster, with the code for its actors.
+
+    Raises:
+        BusUnavailable: it cannot be joined.
+    """
+    from plancast_actors.ray import connection
+
+    # In a thread: Ray's client and its uploads set up signal handlers and loops of their own.
+    await asyncio.to_thread(connection.connect, settings.ray, runtime_env=runtime_env)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(connection.disconnect)
+
+
+async def actors_report(settings: Settings) -> dict[str, Any] | None:
+    """The reports of the deployment's actors on the joined cluster; None when nothing is deployed."""
+    from plancast_actors.deployment.deployment import Deployment
+
+    deployment = await Deployment.find(settings)
+    return await deployment.status() if deployment is not None else None
 
 
 @asynccontextmanager

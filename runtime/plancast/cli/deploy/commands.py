@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from plancast.cli.apps.validate import load_valid
-from plancast.cli.connection import load_settings, open_bus
+from plancast.cli.connection import joined, load_settings, open_bus
 from plancast.cli.deploy.code import Code, Exclude, NoShip, Pip, Requirements, WorkingDir, shipped_code
 from plancast.cli.deploy.ray_job import is_dashboard, run_in_cluster
 from plancast.cli.errors import DONE, FAILED, CommandFailed, usage_error
@@ -74,7 +72,7 @@ async def _deploy(app: App, address: str, settings: Settings, code: Code, worker
     from plancast_actors.deployment import preflight
     from plancast_actors.deployment.deployment import Deployment
 
-    async with joined(settings, code):
+    async with joined(settings, code.runtime_env):
         blueprint = await _blueprint(app, address, settings, code)
         await preflight.check(blueprint)
         await _refuse_other_code(settings, blueprint)
@@ -150,7 +148,7 @@ async def _upgrade(
 ) -> dict[str, Any]:
     from plancast_actors.deployment.upgrade import Upgrade
 
-    async with open_bus(settings) as bus, joined(settings, code):
+    async with open_bus(settings) as bus, joined(settings, code.runtime_env):
         deployment = await found_deployment(settings)
         blueprint = await _blueprint(app, address, settings, code)
         options: dict[str, Any] = {"workers": workers, "force": force, "timeout": timeout, "say": note}
@@ -203,20 +201,6 @@ async def found_deployment(settings: Settings) -> Deployment:
             hint="`plancast deploy MODULE:APP` deploys an app; PLANCAST_RAY__NAMESPACE selects another namespace.",
         )
     return deployment
-
-
-@contextlib.asynccontextmanager
-async def joined(settings: Settings, code: Code | None = None) -> AsyncIterator[None]:
-    """Join the settings' Ray cluster, with the code for its actors."""
-    from plancast_actors.ray import connection
-
-    env = code.runtime_env if code is not None else None
-    # In a thread: Ray's client and its uploads set up signal handlers and loops of their own.
-    await asyncio.to_thread(connection.connect, settings.ray, runtime_env=env)
-    try:
-        yield
-    finally:
-        await asyncio.to_thread(connection.disconnect)
 
 
 async def _blueprint(app: App, address: str, settings: Settings, code: Code) -> Blueprint:

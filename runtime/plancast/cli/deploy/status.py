@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plancast.cli.connection import load_settings, open_bus
+from plancast.cli.connection import actors_report, joined, load_settings, open_bus
 from plancast.cli.data_folder import Running, find_running, is_held, wait_until_released
-from plancast.cli.deploy.commands import found_deployment, joined
+from plancast.cli.deploy.commands import found_deployment
 from plancast.cli.deploy.ray_job import is_dashboard, run_in_cluster
 from plancast.cli.deploy.status_view import show_status
 from plancast.cli.errors import DONE, FAILED, CommandFailed
@@ -72,11 +72,8 @@ async def _status(settings: Settings, running: Running | None) -> dict[str, Any]
 
 
 async def _actors(settings: Settings) -> dict[str, Any] | None:
-    from plancast_actors.deployment.deployment import Deployment
-
     async with joined(settings):
-        deployment = await Deployment.find(settings)
-        return await deployment.status() if deployment is not None else None
+        return await actors_report(settings)
 
 
 async def _stored(settings: Settings) -> tuple[dict[str, int], dict[str, Any] | None]:

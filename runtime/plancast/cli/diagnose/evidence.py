@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plancast.cli.connection import open_bus
+from plancast.cli.connection import actors_report, joined, open_bus
 from plancast.cli.data_folder import find_running
 from plancast_bus.errors import AccessDenied, BusError, InvalidEnvelope
 
@@ -176,21 +176,13 @@ async def _ray(settings: Settings) -> RayEvidence:
         return RayEvidence()
     if unreachable := await asyncio.to_thread(_unreachable, address):
         return RayEvidence(address, f"nothing answers at {address}: {unreachable}")
-    from plancast_actors.deployment.deployment import Deployment
     from plancast_actors.ray import connection
 
     try:
-        await asyncio.to_thread(connection.connect, settings.ray)
+        async with joined(settings):
+            return RayEvidence(address, "", await asyncio.to_thread(connection.look), await actors_report(settings))
     except BusError as error:
         return RayEvidence(address, str(error))
-    try:
-        found = await asyncio.to_thread(connection.look)
-        deployment = await Deployment.find(settings)
-        return RayEvidence(address, "", found, await deployment.status() if deployment is not None else None)
-    except BusError as error:
-        return RayEvidence(address, str(error))
-    finally:
-        await asyncio.to_thread(connection.disconnect)
 
 
 def _unreachable(address: str) -> str:

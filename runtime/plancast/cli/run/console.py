@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import tempfile
 import webbrowser
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plancast.cli.connection import open_bus, reachable_settings
+from plancast.cli.connection import actors_report, joined, open_bus, reachable_settings
 from plancast.cli.data_folder import find_running
 from plancast.cli.errors import CommandFailed
 from plancast.cli.foreground import Foreground, run_in_foreground
 from plancast.cli.options import AsJson, DataDir, LogFormat, NatsUrl, RayAddress, Verbose
 from plancast.console.service.exposure import check_exposure
 from plancast.terminal.output import note, print_json, print_line, public_url
+from plancast_bus.errors import BusUnavailable
 
 if TYPE_CHECKING:
     from plancast.console.server import ConsoleServer
@@ -91,18 +92,16 @@ async def serving(bus: Bus, settings: Settings, actors: Any) -> AsyncIterator[Co
     """Serve the console while the context is open; an unavailable port is a CommandFailed."""
     from plancast.console.server import ConsoleServer
 
-    try:
-        server = await ConsoleServer(bus, settings, actors=actors).__aenter__()
-    except OSError as error:
-        where = f"{settings.console.host}:{settings.console.port}"
-        raise CommandFailed(
-            f"the console cannot listen on {where}: {error.strerror}",
-            hint="Select another port with --port, or 0 for a free one.",
-        ) from error
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            server = await stack.enter_async_context(ConsoleServer(bus, settings, actors=actors))
+        except OSError as error:
+            where = f"{settings.console.host}:{settings.console.port}"
+            raise CommandFailed(
+                f"the console cannot listen on {where}: {error.strerror}",
+                hint="Select another port with --port, or 0 for a free one.",
+            ) from error
         yield server
-    finally:
-        await server.__aexit__(None, None, None)
 
 
 @contextlib.asynccontextmanager
@@ -111,22 +110,11 @@ async def asking_actors(settings: Settings) -> AsyncIterator[Any]:
     if not settings.ray.address:
         yield None
         return
-    from plancast_actors.deployment.deployment import Deployment
-    from plancast_actors.ray import connection
-    from plancast_bus.errors import BusUnavailable
-
-    try:
-        await asyncio.to_thread(connection.connect, settings.ray)
-    except BusUnavailable as error:
-        note(f"continuing without Ray: {error}")
-        yield None
-        return
-
-    async def ask() -> dict[str, Any] | None:
-        deployment = await Deployment.find(settings)
-        return await deployment.status() if deployment is not None else None
-
-    try:
-        yield ask
-    finally:
-        await asyncio.to_thread(connection.disconnect)
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(joined(settings))
+        except BusUnavailable as error:
+            note(f"continuing without Ray: {error}")
+            yield None
+            return
+        yield partial(actors_report, settings)
