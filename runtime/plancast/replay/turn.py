@@ -142,7 +142,7 @@ async def rerun(
     if not found:
         return _result(done)
     failure = recorded_failure(entry)
-    if failure is not None and _from_outside(failure):
+    if failure is not None and (type(failure).__name__ in _OUTSIDE_ERRORS or str(failure).startswith(_OUTSIDE_TEXTS)):
         failed = turn()
         done = _Done(failed, await failed.fail(failure))
         if not _compare(entry, done):
@@ -177,10 +177,6 @@ def _result(done: _Done, why: str = "") -> Rerun:
     return Rerun(why=why, plan=done.turn.plan, effects=tuple(done.turn.effects), event=done.turn.event)
 
 
-def _from_outside(failure: Exception) -> bool:
-    return type(failure).__name__ in _OUTSIDE_ERRORS or str(failure).startswith(_OUTSIDE_TEXTS)
-
-
 def _compare(entry: Mapping[str, Any], done: _Done) -> list[Difference]:
     """The differences between a turn and its recorded entry."""
     if done.verdict is not TurnOutcome.COMMIT:
@@ -189,25 +185,23 @@ def _compare(entry: Mapping[str, Any], done: _Done) -> list[Difference]:
     found: list[Difference] = []
     for name in _COMPARED:
         found += differences(name, entry.get(name), now.get(name))
-    for name, part in (("sent", _types), ("effects", _kinds), ("decisions", _decisions)):
-        found += differences(name, part(entry), part(now))
+    lists = _lists(now)
+    for name, then in _lists(entry).items():
+        found += differences(name, then, lists[name])
     if not found and "said" in entry:
         found = differences("said", entry["said"], [each.get("data") for each in _sent(done.turn.effects)])
     return found or differences("sent", list(entry.get("sent") or ()), list(now.get("sent") or ()))
 
 
-def _types(entry: Mapping[str, Any]) -> list[Any]:
-    return [event_type for event_type, _ in entry.get("sent") or ()]
-
-
-def _kinds(entry: Mapping[str, Any]) -> list[Any]:
-    return [kind for kind in entry.get("effects") or () if kind not in _HOST_DEPENDENT]
-
-
-def _decisions(entry: Mapping[str, Any]) -> list[Any]:
-    return [
-        {"planner": taken.get("planner"), "decision": taken.get("decision")} for taken in entry.get("decisions") or ()
-    ]
+def _lists(entry: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The compared parts of an entry's lists."""
+    return {
+        "sent": [event_type for event_type, _ in entry.get("sent") or ()],
+        "effects": [kind for kind in entry.get("effects") or () if kind not in _HOST_DEPENDENT],
+        "decisions": [
+            {name: taken.get(name) for name in ("planner", "decision")} for taken in entry.get("decisions") or ()
+        ],
+    }
 
 
 def sent_events(effects: Sequence[Effect]) -> dict[str, dict[str, Any]]:

@@ -134,7 +134,7 @@ def _drift(streams: dict[str, Any]) -> Iterator[Finding]:
             differences = "; ".join(
                 f"{key} is {_short(has)}, configured as {_short(asked)}" for key, (has, asked) in differs.items()
             )
-            fixed = differs.keys() & {"storage", "retention"} or _shards_differ(differs)
+            fixed = differs.keys() & {"storage", "retention", "subject_transform"}
             yield (_fault if fixed else _warning)(
                 f"{name} differs from the settings of this shell: {differences}",
                 "It cannot be changed once the stream exists: adapt the settings, or use another PLANCAST_BUS__PREFIX."
@@ -149,10 +149,6 @@ def _drift(streams: dict[str, Any]) -> Iterator[Finding]:
                 "Check that all servers of the cluster run and reach each other.",
                 "Losing another server could lose its newest messages, or stop it.",
             )
-
-
-def _shards_differ(differs: dict[str, Any]) -> bool:
-    return "subject_transform" in differs
 
 
 def _short(value: Any) -> str:

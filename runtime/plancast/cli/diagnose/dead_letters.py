@@ -31,7 +31,6 @@ from plancast.terminal.output import (
 from plancast.terminal.progress import working
 
 if TYPE_CHECKING:
-    from plancast_bus.errors import BusError
     from plancast_bus.ports.bus import DeadLetter
 
 deadletters = typer.Typer(
@@ -150,12 +149,8 @@ async def _replay(nats_url: str | None, number: int | None) -> tuple[list[int], 
                 await bus.dead_letters.replay(each)
                 replayed.append(each)
             except (PublishRefused, PayloadTooLarge) as error:
-                failed[each] = _why(error)
+                failed[each] = str(error) or type(error).__name__
     return replayed, failed
-
-
-def _why(error: BusError) -> str:
-    return str(error) or type(error).__name__
 
 
 def _document(letter: DeadLetter, *, with_payload: bool = False) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def show_table(entries: Sequence[Mapping[str, Any]]) -> None:
             cell(f"+{duration(at - before)}" if before is not None else "", "dim"),
             _event(entry),
             _move(entry),
-            cell(_sent(entry)),
+            cell(", ".join(str(kind) for kind, _event_id in entry.get("sent") or ())),
             _notes(entry),
         )
         before = at
@@ -106,10 +106,6 @@ def _move(entry: Mapping[str, Any]) -> Text:
     if entry.get("status") not in ("pending", "running"):
         line = Text.assemble(line, " ", status_text(str(entry.get("status"))))
     return line
-
-
-def _sent(entry: Mapping[str, Any]) -> str:
-    return ", ".join(str(kind) for kind, _event_id in entry.get("sent") or ())
 
 
 def _notes(entry: Mapping[str, Any]) -> Text:

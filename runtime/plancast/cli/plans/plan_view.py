@@ -12,7 +12,6 @@ from rich.text import Text
 from plancast.plan.status import PlanStatus
 from plancast.plan_store import timeline
 from plancast.plan_store.timeline import Waiting
-from plancast.tasks.model import Task
 from plancast.tasks.registry import TaskRegistry
 from plancast.terminal.output import (
     cell,
@@ -202,14 +201,11 @@ def _groups(tasks: TaskRegistry) -> Table:
     made = fields()
     for group in tasks.groups:
         members = [tasks.task(each) for each in group.members]
-        states = ", ".join(f"{_event_of(each)} {each.state}" for each in members)
+        names = (each.spec.event_type if each.spec is not None else each.kind for each in members)
+        states = ", ".join(f"{plain(name)} {each.state}" for name, each in zip(names, members, strict=True))
         reason = f"  {group.reason}" if group.reason else ""
         made.add_row(cell(f"  {group.group_id}", "cyan"), Text.assemble(f"{group.state}: ", states, (reason, "dim")))
     return made
-
-
-def _event_of(task: Task) -> str:
-    return plain(task.spec.event_type if task.spec is not None else task.kind)
 
 
 def _steered(controls: Sequence[timeline.Control]) -> Table:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -101,7 +100,7 @@ def install(app: FastAPI) -> None:
 
     async def invalid(_request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        faults = [Fault(where=_where(each["loc"]), what=str(each["msg"])) for each in error.errors()]
+        faults = [Fault(where=".".join(map(str, each["loc"])), what=str(each["msg"])) for each in error.errors()]
         return problem(422, "; ".join(f"{each.where}: {each.what}" for each in faults)[:1000], faults)
 
     async def known(_request: Request, error: Exception) -> JSONResponse:
@@ -119,7 +118,3 @@ def install(app: FastAPI) -> None:
     for kind, _ in _STATUS:
         app.add_exception_handler(kind, known)
     app.add_exception_handler(Exception, unknown)
-
-
-def _where(location: tuple[Any, ...] | list[Any]) -> str:
-    return ".".join(str(part) for part in location)

@@ -127,7 +127,7 @@ class SoormaBridge:
         ]
         await self._theirs.subscribe(f"{self._options.root}.*", self._receive, queue=f"plancast-{NAME}-{self._prefix}")
         loop = asyncio.get_running_loop()
-        turned = zip(self._consumers, (self._response, self._notice), strict=True)
+        turned = zip(self._consumers, (self._response, self._publish), strict=True)
         self._handing_back = [loop.create_task(self._hand_back(consumer, turn)) for consumer, turn in turned]
 
     async def stop(self, *, drain_seconds: float = 10.0) -> bool:
@@ -289,9 +289,6 @@ class SoormaBridge:
         event_type, data = lifecycle_of(event)
         await self._publish(event, id=f"{event.id}:told", type=event_type, topic=_SYSTEM, data=data)
         self.counts.responses += 1
-
-    async def _notice(self, event: EventEnvelope) -> None:
-        await self._publish(event)
 
     async def _answer_refused(self, goal: EventEnvelope, error: BusError) -> None:
         """Answer a goal that cannot become a plan like a failed plan."""
