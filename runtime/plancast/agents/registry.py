@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from plancast.agents.definitions import AgentDefinition, EventDefinition
 from plancast.errors import PlancastError
-from plancast.json_values.normalize import plain
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.ports.registry import Registry
@@ -195,24 +193,6 @@ class Toolkit:
     async def discover_events(self, topic: str | None = None) -> list[EventDefinition]:
         """All registered events, sorted by type; only of ``topic`` if it is given."""
         return await self.registry.discover(topic)
-
-    def format_for_llm(self, events: Iterable[EventDefinition]) -> str:
-        """Render events for a prompt, independent of their order."""
-        ordered = sorted(events, key=lambda each: (each.event_type, each.topic))
-        return "\n".join(map(_rendered, ordered)) or "(no events)"
-
-
-def _rendered(event: EventDefinition) -> str:
-    description = " ".join(event.description.split())
-    lines = [f"- {event.event_type} (topic {event.topic})" + (f": {description}" if description else "")]
-    if event.payload_schema is None:
-        lines.append("  payload: any JSON object")
-    else:
-        schema = json.dumps(plain(event.payload_schema), sort_keys=True, ensure_ascii=False)
-        lines.append(f"  payload schema: {schema}")
-    if event.response_event:
-        lines.append(f"  answered by: {event.response_event}")
-    return "\n".join(lines)
 
 
 @dataclass(frozen=True)

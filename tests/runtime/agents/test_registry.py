@@ -265,19 +265,6 @@ async def test_an_outage_is_told_and_not_remembered(bench: Bench) -> None:
     assert await bench.registry.discover() == [SEARCH]
 
 
-async def test_events_are_told_to_a_model_in_a_stable_text(bench: Bench) -> None:
-    text = bench.toolkit.format_for_llm([SEARCH, MAIL])
-    assert text == (
-        "- mail.send (topic action-requests)\n"
-        "  payload: any JSON object\n"
-        "- web.search (topic action-requests): Searches the web.\n"
-        '  payload schema: {"properties": {"q": {"type": "string"}}, "required": ["q"], "type": "object"}\n'
-        "  answered by: web.search.completed"
-    )
-    assert bench.toolkit.format_for_llm([MAIL, SEARCH]) == text
-    assert bench.toolkit.format_for_llm([]) == "(no events)"
-
-
 async def test_a_registry_of_ones_own_needs_no_server() -> None:
     clock = ManualClock()
     registry = AgentRegistry.in_memory(clock=clock, ttl=5.0)
