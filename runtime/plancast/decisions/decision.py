@@ -40,13 +40,7 @@ _ACTIONS: Final[dict[str, type[PlannerValue]]] = {
     PlanAction.AWAIT: AwaitAction,
 }
 _NESTED: Final[dict[str, type[PlannerValue]]] = {"branches": PublishAction, "spec": SpawnSpec}
-_BOUNDS: Final = {
-    "data": DATA_BOUNDS,
-    "goal_data": DATA_BOUNDS,
-    "result": DATA_BOUNDS,
-    "metadata": DATA_BOUNDS,
-    "payload": PAUSE_BOUNDS,
-}
+_BOUNDS: Final = dict.fromkeys(("data", "goal_data", "result", "metadata"), DATA_BOUNDS) | {"payload": PAUSE_BOUNDS}
 _NO_REASONING: Final = "reasoning: got nothing, allowed: a text here or in next_action; it is required in one of them"
 
 
@@ -184,7 +178,7 @@ def _overloads(path: str, value: BaseModel) -> Iterator[str]:
         inner, where = getattr(value, name), at(path, name)
         if name in _BOUNDS or isinstance(inner, str):
             try:
-                check_payload(inner, where=where, **_BOUNDS.get(name, DATA_BOUNDS))
+                check_payload(inner, where=where, bounds=_BOUNDS.get(name, DATA_BOUNDS))
             except InvalidDecision as error:
                 yield from error.faults
         elif isinstance(inner, BaseModel):

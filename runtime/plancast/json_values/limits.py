@@ -7,64 +7,55 @@ import reprlib
 from collections.abc import Mapping
 from copy import deepcopy
 from math import isfinite
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from plancast.errors import InvalidDecision
 from plancast.json_values.normalize import MAX_DEPTH
 
-PAUSE_BOUNDS: Final[dict[str, int]] = {
-    "max_depth": 6,
-    "max_keys": 64,
-    "max_items": 50,
-    "max_string": 4096,
-    "max_bytes": 16 * 1024,
-}
-"""For data shown to people while a plan waits; the defaults of :func:`check_payload`."""
 
-DATA_BOUNDS: Final[dict[str, int]] = {
-    "max_depth": 32,
-    "max_keys": 1024,
-    "max_items": 10_000,
-    "max_string": 256 * 1024,
-    "max_bytes": 512 * 1024,
-}
+class Bounds(NamedTuple):
+    """Limits on the size of a value."""
+
+    depth: int
+    """Nested lists and objects, the value itself included."""
+    keys: int
+    """Keys of each object."""
+    items: int
+    """Items of each list."""
+    string: int
+    """Characters of each string, keys included."""
+    size: int
+    """Bytes of compact JSON in UTF-8."""
+
+
+PAUSE_BOUNDS: Final = Bounds(depth=6, keys=64, items=50, string=4096, size=16 * 1024)
+"""For data shown to people while a plan waits."""
+DATA_BOUNDS: Final = Bounds(depth=32, keys=1024, items=10_000, string=256 * 1024, size=512 * 1024)
 """For the data of events and goals, results and metadata; well below an event's 1 MiB."""
 
 _INTEGERS: Final = range(-(2**63), 2**64)
 
 
-def check_payload(
-    value: Any,
-    *,
-    where: str,
-    max_depth: int = PAUSE_BOUNDS["max_depth"],
-    max_keys: int = PAUSE_BOUNDS["max_keys"],
-    max_items: int = PAUSE_BOUNDS["max_items"],
-    max_string: int = PAUSE_BOUNDS["max_string"],
-    max_bytes: int = PAUSE_BOUNDS["max_bytes"],
-) -> None:
+def check_payload(value: Any, *, where: str, bounds: Bounds = PAUSE_BOUNDS) -> None:
     """Check that a value is JSON and within bounds.
 
     Args:
         value: Data from a planner.
         where: Its path, for the error: ``next_action.payload``.
-        max_depth: Nested lists and objects, the value itself included.
-        max_keys: Keys of each object.
-        max_items: Items of each list.
-        max_string: Characters of each string, keys included.
-        max_bytes: Compact JSON in UTF-8.
+        bounds: The limits.
 
     Raises:
         InvalidDecision: with the path, the value and what is allowed. Only the first fault is reported.
     """
-    _Walk(where, max_depth, max_keys, max_items, max_string, max_bytes).visit(value, where, 0)
+    _Walk(where, bounds).visit(value, where, 0)
 
 
 class _Walk:
     """Visits a value up to the first fault; the size limit bounds the visit itself."""
 
-    def __init__(self, where: str, depth: int, keys: int, items: int, string: int, size: int) -> None:
-        self.where, self.depth, self.keys, self.items, self.string, self.size = where, depth, keys, items, string, size
+    def __init__(self, where: str, bounds: Bounds) -> None:
+        self.where = where
+        self.depth, self.keys, self.items, self.string, self.size = bounds
         self.bytes = 0
 
     def visit(self, value: Any, path: str, depth: int) -> None:

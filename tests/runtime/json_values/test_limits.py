@@ -15,6 +15,7 @@ from plancast.errors import InvalidDecision
 from plancast.json_values.limits import (
     DATA_BOUNDS,
     PAUSE_BOUNDS,
+    Bounds,
     FrozenDict,
     FrozenList,
     at,
@@ -40,16 +41,16 @@ def nested(depth: int, *, of: str = "object") -> Any:
     return value
 
 
-def fault(value: Any, **bounds: int) -> str:
+def fault(value: Any, bounds: Bounds = PAUSE_BOUNDS) -> str:
     with pytest.raises(InvalidDecision) as caught:
-        check_payload(value, where="payload", **bounds)
+        check_payload(value, where="payload", bounds=bounds)
     (told,) = caught.value.faults
     return told
 
 
 def test_the_bounds_of_a_pause_are_those_of_the_planner_seam() -> None:
-    assert PAUSE_BOUNDS == {"max_depth": 6, "max_keys": 64, "max_items": 50, "max_string": 4096, "max_bytes": 16384}
-    assert all(DATA_BOUNDS[name] > bound for name, bound in PAUSE_BOUNDS.items())
+    assert PAUSE_BOUNDS._asdict() == {"depth": 6, "keys": 64, "items": 50, "string": 4096, "size": 16384}
+    assert all(more > bound for more, bound in zip(DATA_BOUNDS, PAUSE_BOUNDS, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -108,23 +109,23 @@ def test_a_value_that_holds_itself_ends(make: Callable[[], Any]) -> None:
     value = make()
     for inner in list(value.values()) if isinstance(value, dict) else value:
         inner.update(a=value) if isinstance(inner, dict) else inner.append(value)
-    assert "allowed: at most" in fault(value, **DATA_BOUNDS)
+    assert "allowed: at most" in fault(value, DATA_BOUNDS)
 
 
 def test_values_shared_many_times_over_are_not_visited_without_end() -> None:
     value: Any = ["x"] * 50
     for _ in range(20):
         value = [value] * 50
-    assert "bytes of JSON" in fault(value, **DATA_BOUNDS)
+    assert "bytes of JSON" in fault(value, DATA_BOUNDS)
 
 
 @given(json_values)
 def test_the_size_is_that_of_compact_json(value: Any) -> None:
-    roomy = dict.fromkeys(DATA_BOUNDS, 10**9)
+    roomy = Bounds(*[10**9] * 5)
     size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
-    check_payload(value, where="x", **roomy | {"max_bytes": size})
+    check_payload(value, where="x", bounds=roomy._replace(size=size))
     with pytest.raises(InvalidDecision):
-        check_payload(value, where="x", **roomy | {"max_bytes": size - 1})
+        check_payload(value, where="x", bounds=roomy._replace(size=size - 1))
 
 
 @given(json_values)

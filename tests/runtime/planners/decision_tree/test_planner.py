@@ -431,7 +431,7 @@ async def test_pause_checks_its_reason_before_it_builds() -> None:
         ({"a": [0] * 50}, {"a": [0] * 51}, "payload.a: got 51 items"),
         ({str(n): n for n in range(64)}, {str(n): n for n in range(65)}, "payload: got 65 keys"),
         ({"a": [[[[[]]]]]}, {"a": [[[[[[]]]]]]}, "payload.a[0][0][0][0][0]: got 7 levels"),
-        ({"a": ["x" * 4000] * 4}, {"a": ["x" * 4000] * 5}, f"payload: got more than {PAUSE_BOUNDS['max_bytes']} bytes"),
+        ({"a": ["x" * 4000] * 4}, {"a": ["x" * 4000] * 5}, f"payload: got more than {PAUSE_BOUNDS.size} bytes"),
     ],
 )
 async def test_a_pause_s_payload_is_bounded(fits: Any, exceeds: Any, path: str) -> None:
