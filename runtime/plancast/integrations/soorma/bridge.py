@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from plancast.client.results import response_of
 from plancast.integrations.soorma.events import (
@@ -25,8 +25,12 @@ from plancast.plan_store.store import find_checkpoint
 from plancast_bus.errors import BusError, InvalidEnvelope, InvalidSubject, PayloadTooLarge
 from plancast_bus.events.codec import decode
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
-from plancast_bus.ports.bus import Bus, Consumer, ConsumerSpec, Delivery
+from plancast_bus.ports.bus import Consumer, ConsumerSpec, Delivery
 from plancast_bus.retry import FIRST_PAUSE, retrying
+
+if TYPE_CHECKING:
+    from plancast_bus.jetstream import JetStreamBus
+    from plancast_bus.jetstream.core_nats import CoreNats
 
 logger = logging.getLogger(__name__)
 
@@ -38,26 +42,6 @@ BATCH = 100
 IN_FLIGHT = 256
 """Maximum number of events being forwarded to plancast; further ones wait in the NATS client."""
 _FACTS = frozenset((EventTopic.BUSINESS_FACTS, EventTopic.BILLING_EVENTS, EventTopic.NOTIFICATION_EVENTS))
-
-Receive = Callable[[str, bytes, Mapping[str, str]], Awaitable[None]]
-
-
-class PlainPort(Protocol):
-    """Core NATS, as :class:`plancast_bus.jetstream.core_nats.CoreNats` gives it."""
-
-    async def subscribe(self, subject: str, receive: Receive, *, queue: str = "") -> None: ...
-
-    async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> None: ...
-
-    async def flush(self) -> None: ...
-
-    async def stop_listening(self) -> None: ...
-
-
-class ResponsesBus(Bus, Protocol):
-    """A bus whose final responses can be read, as :class:`plancast_bus.jetstream.JetStreamBus` is one."""
-
-    def consume_responses(self, name: str) -> Consumer: ...
 
 
 @dataclass(frozen=True)
@@ -99,7 +83,7 @@ class SoormaBridge:
         options: Options.
     """
 
-    def __init__(self, bus: ResponsesBus, theirs: PlainPort, options: SoormaOptions | None = None) -> None:
+    def __init__(self, bus: JetStreamBus, theirs: CoreNats, options: SoormaOptions | None = None) -> None:
         self._bus = bus
         self._theirs = theirs
         self._options = options or SoormaOptions()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plancast.errors import RetryableError, TerminalError
-from plancast.integrations.soorma.bridge import PlainPort
 from plancast.integrations.soorma.events import (
     MARK,
     is_own,
@@ -21,6 +20,9 @@ from plancast.integrations.soorma.events import (
 from plancast.worker import TaskContext, Worker
 from plancast_bus.errors import BusUnavailable, InvalidEnvelope, InvalidSubject
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
+
+if TYPE_CHECKING:
+    from plancast_bus.jetstream.core_nats import CoreNats
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ class SoormaTasks:
 
     def __init__(
         self,
-        theirs: PlainPort,
+        theirs: CoreNats,
         tasks: Iterable[str],
         *,
         prefix: str,
