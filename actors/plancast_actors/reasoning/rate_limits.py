@@ -47,5 +47,5 @@ class ModelLimits:
 
 def estimate(request: ReasonRequest) -> int:
     """Estimate the tokens of a request, at four characters each."""
-    prompt = sum(len(str(message.get("content", ""))) for message in request.messages) // 4
-    return prompt + int(request.parameters.get("max_tokens") or request.parameters.get("max_completion_tokens") or 0)
+    answer = request.parameters.get("max_tokens") or request.parameters.get("max_completion_tokens") or 0
+    return request.prompt_estimate() + int(answer)

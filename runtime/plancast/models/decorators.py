@@ -10,6 +10,7 @@ from typing import Any
 from plancast.errors import BudgetExhausted
 from plancast.models.in_process import in_process_reasoner
 from plancast.models.port import ReasonerPort, ReasonReply, ReasonRequest
+from plancast.models.reservation import rate_of
 
 
 class MeteredReasoner:
@@ -20,6 +21,8 @@ class MeteredReasoner:
         spent: Calls, tokens and cost (US dollars) so far; changed in place.
         exhausted: Returns why no further call may be made; None while one may.
         used: Collects what each request has used, by its idempotency key.
+        bound: Bounds a request by what is left, at the rate of the calls so far; raises BudgetExhausted.
+        rate: The highest rate of the calls so far; see :func:`plancast.models.reservation.rate_of`.
     """
 
     def __init__(
@@ -28,11 +31,15 @@ class MeteredReasoner:
         spent: dict[str, float],
         exhausted: Callable[[], str | None],
         used: dict[str, dict[str, float]] | None = None,
+        bound: Callable[[ReasonRequest, float], ReasonRequest] = lambda request, rate: request,
+        rate: float = 1.0,
     ) -> None:
         self._reasoner = reasoner or in_process_reasoner()
         self._spent = spent
         self._exhausted = exhausted
         self._used = used if used is not None else {}
+        self._bound = bound
+        self.rate = rate
         self.calls: list[dict[str, Any]] = []
         """An account of each call, JSON-able."""
 
@@ -44,11 +51,13 @@ class MeteredReasoner:
         """
         if (why := self._exhausted()) is not None:
             raise BudgetExhausted(why)
+        request = self._bound(request, self.rate)
         try:
             reply = await self._reasoner.complete(request)
         except asyncio.CancelledError:  # the model may have been called
-            self._count(request, sum(len(str(each.get("content", ""))) for each in request.messages) // 4, 0.0)
+            self._count(request, request.prompt_estimate(), 0.0)
             raise
+        self.rate = max(self.rate, rate_of(request, reply))
         self._count(request, reply.usage.total_tokens, reply.usage.cost or 0.0)
         self.calls.append(
             {

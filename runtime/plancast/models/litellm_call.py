@@ -103,8 +103,8 @@ class ModelCall:
         return self.prompt_estimate() + int(answer)
 
     def prompt_estimate(self) -> int:
-        """Estimate the tokens of the prompt, at four characters each."""
-        return sum(len(str(message.get("content", ""))) for message in self._request.messages) // 4
+        """Estimate the tokens of the prompt."""
+        return self._request.prompt_estimate()
 
     def _arguments(self) -> dict[str, Any]:
         return {

@@ -56,6 +56,10 @@ class ReasonRequest:
         if self.timeout is not None and self.timeout <= 0:
             raise ValueError(f"timeout must be more than 0 seconds, got {self.timeout}")
 
+    def prompt_estimate(self) -> int:
+        """Estimate the tokens of the prompt, at four characters each."""
+        return sum(len(str(message.get("content", ""))) for message in self.messages) // 4
+
     def __repr__(self) -> str:
         return (
             f"ReasonRequest(model={self.model!r}, messages={len(self.messages)}, parameters={sorted(self.parameters)}, "

@@ -16,13 +16,14 @@ from plancast.decisions.decision import PlannerDecision, check_decision
 from plancast.decisions.executor import execute_decision
 from plancast.errors import BudgetExhausted, RetryableError
 from plancast.models.decorators import MeteredReasoner
-from plancast.models.port import ReasonerPort
+from plancast.models.port import ReasonerPort, ReasonRequest
+from plancast.models.reservation import reserve
 from plancast.plan.context import PlanContext
 from plancast.plan.record import tasks_of
 from plancast.planner_turn.trajectory import add_decision, add_event, read_entry
 from plancast.planners.contract import RunBudget, RunContext, RunControl, TrajectoryEntry
 from plancast.planners.run_context import build_run, trigger_of
-from plancast.turn_record.account import limits_of, read_share, spent_by, sum_of
+from plancast.turn_record.account import call_rate, limits_of, read_share, spent_by, sum_of
 from plancast.turn_record.record import TurnRecord
 from plancast_bus.errors import BusUnavailable
 
@@ -154,7 +155,8 @@ class Deliberation:
         record = self._record
         record.used = record.used if record.used is not None else {}
         exhausted = lambda: self.budget().no_call_reason(run.now)  # noqa: E731
-        metered = MeteredReasoner(reasoner, self._plan.spent, exhausted, record.used)
+        plan, rate = self._plan, call_rate(self._plan)
+        metered = MeteredReasoner(reasoner, plan.spent, exhausted, record.used, self._bound, rate)
         begun = time.perf_counter()
         try:
             decision = check_decision(await ask(metered))
@@ -163,8 +165,23 @@ class Deliberation:
             if isinstance(error.__cause__, (RetryableError, BusUnavailable)):
                 raise error.__cause__ from None  # a step asks for a retry
             raise
+        finally:
+            plan.call_rate = max(plan.call_rate, metered.rate)
         self._note(decision, metered.calls, time.perf_counter() - begun)
         return decision
+
+    def _bound(self, request: ReasonRequest, rate: float) -> ReasonRequest:
+        """Bound a call by what is left of the plan's share, so that siblings do not each pass their parent's limit.
+
+        Raises:
+            BudgetExhausted: too little is left for it.
+        """
+        share, budget = self._plan.allowance, self.budget()
+        tokens = budget.max_tokens - budget.tokens if "tokens" in share and budget.max_tokens is not None else None
+        cost = budget.max_cost - budget.cost if "cost" in share and budget.max_cost is not None else None
+        if (tokens is None and cost is None) or request.idempotency_key in self._record.unsettled:
+            return request  # a repeated request gets the reply that is counted already
+        return reserve(request, tokens, cost, rate)
 
     def _require_budget(self, decision: PlannerDecision, run: RunContext) -> None:
         exhausted = self.budget().exhausted_reason(run.now)

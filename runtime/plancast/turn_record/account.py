@@ -28,6 +28,8 @@ ALONE: Final = 7 / 8
 """Part of what is left that a plan lends when it waits for nothing else. It keeps the rest: people may resume it."""
 BESIDE: Final = 1 / 2
 """Part of what is left that a plan lends when it goes on meanwhile."""
+RATE: Final = "rate"
+"""Name in a share: how far calls in the parent went beyond their estimates."""
 _MOST: Final = 1e15
 
 
@@ -45,6 +47,11 @@ def limits_of(plan: PlanRecord, *planners: Any) -> dict[str, float]:
 def spent_by(plan: PlanRecord, name: str) -> float:
     """Add what a plan has spent to what it has lent to children that have not ended."""
     return plan.spent.get(name, 0) + sum(share.get(name, 0) for share in plan.lent.values())
+
+
+def call_rate(plan: PlanRecord) -> float:
+    """The most tokens that a call has used in a plan, or in those above it, for each one that was estimated."""
+    return max(plan.call_rate, plan.allowance.get(RATE, 1.0))
 
 
 def take_back(plan: PlanRecord, event: Any) -> bool:
@@ -91,7 +98,8 @@ def _lend(outbox: Outbox, plan: PlanRecord, limits: Mapping[str, float]) -> None
             amount, left = part * before[name], _left(plan, name, limit)
             share[name] = min(amount, left) if name == "cost" else min(max(floor(amount), 1), floor(left))
         plan.lent[goal["id"]] = share
-        outbox.add_metadata(index, {SHARE: share})
+        rate = call_rate(plan)
+        outbox.add_metadata(index, {SHARE: {**share, RATE: rate} if rate > 1 else share})
 
 
 def _left(plan: PlanRecord, name: str, limit: float) -> float:
@@ -126,7 +134,7 @@ def read_share(metadata: Mapping[str, Any] | None) -> dict[str, float]:
     share = metadata.get(SHARE) if metadata else None
     if not isinstance(share, Mapping):
         return {}
-    return {name: share[name] for name in LIMITS if _is_amount(share.get(name))}
+    return {name: share[name] for name in (*LIMITS, RATE) if _is_amount(share.get(name))}
 
 
 def _is_amount(value: Any) -> TypeGuard[float]:
