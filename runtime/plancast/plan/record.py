@@ -81,6 +81,8 @@ class PlanRecord(_Open):
     spent: dict[str, float] = field(default_factory=dict)
     """Spend of the decisions so far, with those of child plans that have ended: ``actions``, ``tokens``, ``cost`` (US
     dollars), ``calls``; and ``steps`` of a decision tree."""
+    limits: dict[str, float] = field(default_factory=dict)
+    """Lowest limits of the planners that handlers have asked for advice: ``actions``, ``tokens``, ``cost``."""
     allowance: dict[str, float] = field(default_factory=dict)
     """Share of the parent's budget: ``actions``, ``tokens``, ``cost``; what has no limit is left out. And ``rate``, the
     parent's ``call_rate``."""

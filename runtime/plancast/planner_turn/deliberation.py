@@ -23,7 +23,7 @@ from plancast.plan.record import tasks_of
 from plancast.planner_turn.trajectory import add_decision, add_event, read_entry
 from plancast.planners.contract import RunBudget, RunContext, RunControl, TrajectoryEntry
 from plancast.planners.run_context import build_run, trigger_of
-from plancast.turn_record.account import call_rate, limits_of, read_share, spent_by, sum_of
+from plancast.turn_record.account import bind, call_rate, limits_of, read_share, spent_by, sum_of
 from plancast.turn_record.record import TurnRecord
 from plancast_bus.errors import BusUnavailable
 
@@ -219,4 +219,7 @@ async def deliberation_of_handler(
             record.draft.deadline = record.deadline
             record.draft.allowance = read_share(record.event.metadata)
         own = record.draft
-    return kind(record, own, planner) if own is not None and (plan is None or plan is own) else None
+    if own is None or (plan is not None and plan is not own):
+        return None
+    bind(own, planner)
+    return kind(record, own, planner)

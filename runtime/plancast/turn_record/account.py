@@ -34,14 +34,22 @@ _MOST: Final = 1e15
 
 
 def limits_of(plan: PlanRecord, *planners: Any) -> dict[str, float]:
-    """The limits of a plan: the lowest of its planners' and of the share that its parent has lent."""
+    """The limits of a plan: the lowest of its planners', of those that have advised it, and of its parent's share."""
     found: dict[str, float] = {}
     for name, attribute in LIMITS.items():
         given = [getattr(planner, attribute, None) for planner in planners]
-        limits = [each for each in (*given, plan.allowance.get(name)) if each is not None]
+        limits = [each for each in (*given, plan.limits.get(name), plan.allowance.get(name)) if each is not None]
         if limits:
             found[name] = min(limits)
     return found
+
+
+def bind(plan: PlanRecord, planner: Any) -> None:
+    """Bind a plan to the limits of a planner that advises it, in this turn and all later ones."""
+    for name, attribute in LIMITS.items():
+        limit = getattr(planner, attribute, None)
+        if limit is not None:
+            plan.limits[name] = min(limit, plan.limits.get(name, limit))
 
 
 def spent_by(plan: PlanRecord, name: str) -> float:

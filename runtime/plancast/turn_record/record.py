@@ -242,7 +242,7 @@ class TurnRecord:
         check_response(plan.response_event, plan.response_topic)
         if self.draft is not None and self.draft is not plan:
             plan.spent, plan.trajectory = {**self.draft.spent, **plan.spent}, [*self.draft.trajectory, *plan.trajectory]
-            plan.call_rate = self.draft.call_rate
+            plan.call_rate, plan.limits = self.draft.call_rate, self.draft.limits
         goal = self.goal
         plan._context = self.context
         plan.correlation_id = self.correlation_id

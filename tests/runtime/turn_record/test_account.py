@@ -343,6 +343,63 @@ async def test_a_fork_of_a_child_is_bounded_as_the_child_was() -> None:
             await fork.result(timeout=20)
 
 
+@pytest.mark.parametrize("within_the_goal", [True, False])
+async def test_the_limits_of_a_planner_that_advises_hold_for_later_turns_and_their_children(
+    within_the_goal: bool,
+) -> None:
+    advisor, front = ChoreographyPlanner("advisor", "openai/any", api_key="sk-unused-0123456789"), Planner("front")
+    advisor.max_actions = 9
+    work = PlannerDecision(next_action=WORK, reasoning="by hand")
+
+    @front.on_goal("front.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        if not within_the_goal:
+            await PlanContext.create_from_goal(goal, {}).save()
+            await context.bus.request("work.requested", {}, "work.completed")
+        for _ in range(3 if within_the_goal else 0):
+            await advisor.execute_decision(work, context)
+
+    @front.on_transition()
+    async def move(transition: Any, context: Any) -> None:
+        plan = transition.plan
+        if transition.event.type.startswith("child."):
+            await plan.finalize(dict(transition.event.data))
+        elif not plan.spent:
+            for _ in range(3):
+                await advisor.execute_decision(work, context)
+        elif not plan.requests:
+            await context.bus.request("child.goal", {}, "child.done")
+
+    child = Scripted("child", works(15))
+    async with PlancastTest(app(front, advisor, child)) as env:
+        handle = await env.submit("front.goal", {})
+        answer = await result_of(handle)
+        assert "max_actions: 5 of 5" in answer["error"]
+        state = await handle.state()
+    assert (state["limits"], state["spent"]["actions"], state.get("lent", {})) == ({"actions": 9}, 8, {})
+
+
+async def test_the_lowest_limit_of_several_planners_that_advise_holds() -> None:
+    front = Planner("front")
+    advisors = [ChoreographyPlanner(f"advisor-{n}", "openai/any", api_key="sk-unused-0123456789") for n in (4, 2, 3)]
+    work = PlannerDecision(next_action=WORK, reasoning="by hand")
+    for advisor, limit in zip(advisors, (4, 2, 3), strict=True):
+        advisor.max_actions = limit
+
+    @front.on_goal("front.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        await advisors[0].execute_decision(work, context)
+
+    @front.on_transition()
+    async def move(transition: Any, context: Any) -> None:
+        await advisors[int(transition.plan.spent["actions"]) % 3].execute_decision(work, context)
+
+    async with PlancastTest(app(front, *advisors)) as env:
+        handle = await env.submit("front.goal", {})
+        with pytest.raises(PlanFailed, match="max_actions: 2 of 2"):
+            await handle.result(timeout=20)
+
+
 async def test_attempts_at_a_turn_that_are_retried_count() -> None:
     calls = 0
 
