@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from plancast.settings import PlanSettings
+from plancast_bus.events.envelope import EventEnvelope
 
 if TYPE_CHECKING:
     from plancast.plan.record import PlanRecord
@@ -48,6 +49,14 @@ class Place(NamedTuple):
             f"{bounds.max_depth} (PLANCAST_PLANS__MAX_DEPTH)"
         )
 
+    def metadata(self) -> dict[str, Any]:
+        """The place, as metadata of an event."""
+        return {ROOT: self.root, DEPTH: self.depth}
+
+    def below(self) -> Place:
+        """The place of a plan that this one begins or causes."""
+        return Place(self.root, self.depth + 1)
+
     def too_many(self, bounds: PlanSettings) -> str:
         """Why a plan is refused when its tree is full."""
         return (
@@ -61,13 +70,31 @@ TOP = Place()
 
 def read_place(metadata: Mapping[str, Any]) -> Place:
     """Read the place of a goal's plan from the goal's metadata."""
-    root, depth = metadata.get(ROOT), metadata.get(DEPTH)
-    if isinstance(root, str) and 0 < len(root) <= _LONGEST and type(depth) is int and 1 < depth < _DEEPEST:
-        return Place(root, depth)
+    if (place := _named_place(metadata)) is not None and place.depth > 1:
+        return place
     parent, reply_to = metadata.get("parent_plan_id"), metadata.get("reply_to")
     if not isinstance(parent, str) or not parent:
         return TOP
     return Place(reply_to if isinstance(reply_to, str) and reply_to else parent, 2)  # a goal of an earlier version
+
+
+def place_of(plan: PlanRecord) -> Place:
+    """The place of a plan."""
+    return Place(plan.root or plan.correlation_id, plan.depth)
+
+
+def read_cause(event: EventEnvelope) -> Place | None:
+    """Read the place of the plan that has caused an event; None when no plan has."""
+    if (place := _named_place(event.metadata)) is not None:
+        return place
+    return Place(event.plan_id) if event.plan_id else None
+
+
+def _named_place(metadata: Mapping[str, Any]) -> Place | None:
+    root, depth = metadata.get(ROOT), metadata.get(DEPTH)
+    if isinstance(root, str) and 0 < len(root) <= _LONGEST and type(depth) is int and 0 < depth < _DEEPEST:
+        return Place(root, depth)
+    return None
 
 
 def read_deadline(metadata: Mapping[str, Any] | None) -> float | None:
@@ -80,5 +107,5 @@ def read_deadline(metadata: Mapping[str, Any] | None) -> float | None:
 
 def below(plan: PlanRecord) -> dict[str, Any]:
     """Place and deadline of a child plan, as metadata of the goal that its parent sends."""
-    place = {ROOT: plan.root or plan.correlation_id, DEPTH: plan.depth + 1}
+    place = place_of(plan).below().metadata()
     return place if plan.deadline is None else {**place, DEADLINE: plan.deadline}

@@ -286,6 +286,82 @@ async def test_a_goal_that_a_handler_publishes_under_an_id_of_its_own_is_of_the_
         assert len(await ended(env)) == 5
 
 
+def heard(event_type: str, topic: str, *, correlated: bool, via_fact: bool = False) -> App:
+    """A listener that begins a plan for each event of a plan: at once, or by way of a fact of its own."""
+    planner = Planner("p")
+    planner.add_goal(GOAL, {"start": StateConfig(state_name="start", is_terminal=True)})
+    sent = 0
+
+    async def begin(event: Any, context: Any) -> None:
+        nonlocal sent
+        sent += 1
+        own = {"correlation_id": f"plan-{sent}"} if correlated else {}
+        await context.bus.publish(GOAL, {}, topic="action-requests", **own)
+
+    async def tell(event: Any, context: Any) -> None:
+        nonlocal sent
+        sent += 1
+        await context.bus.publish("go.on", {}, topic="business-facts", correlation_id=f"fact-{sent}")
+
+    planner.on_event(event_type, topic=topic)(tell if via_fact else begin)
+    if via_fact:
+        planner.on_event("go.on", topic="business-facts")(begin)
+    return App("app", planners=[planner])
+
+
+@pytest.mark.attack(
+    who="app", what="begin a plan for each plan that ends, in a listener", expected="max_depth plans, a dead letter"
+)
+@pytest.mark.parametrize(
+    "app",
+    [
+        heard("plan.completed", "system-events", correlated=False),
+        heard("plan.completed", "system-events", correlated=True),
+        heard("plan.completed", "system-events", correlated=True, via_fact=True),
+        heard(f"{GOAL}.completed", "action-results", correlated=True),
+    ],
+    ids=["own id", "id of its own", "by way of a fact", "final response"],
+)
+async def test_a_listener_that_begins_a_plan_for_each_plan_that_ends_stops_at_the_depth(
+    nats_server: NatsServer, app: App
+) -> None:
+    async with OnNats(nats_server, app, plans={"max_depth": 5, "lifecycle_events": True}) as env:
+        await (await env.client.submit(GOAL)).result(timeout=PATIENCE)
+        async with asyncio.timeout(PATIENCE):
+            while not await env.bus.dead_letters.count():
+                await asyncio.sleep(0.05)
+        plans = await ended(env)
+        assert len(plans) == 5
+        states = [await env.client.plan(each.plan_id).state() for each in plans]
+        assert sorted(state.get("depth", 1) for state in states) == [1, 2, 3, 4, 5]
+        (letter,) = [each async for each in env.bus.dead_letters.list()]
+        assert letter.reason == "refused"
+        assert f"goal '{GOAL}' was not sent: it would be plan 6 of a chain" in letter.detail
+        assert "plans.max_depth is 5 (PLANCAST_PLANS__MAX_DEPTH)" in letter.detail
+
+
+async def test_listeners_that_begin_many_plans_for_each_one_stop_at_the_size_of_the_tree(
+    nats_server: NatsServer,
+) -> None:
+    planner = Planner("p")
+    planner.add_goal(GOAL, {"start": StateConfig(state_name="start", is_terminal=True)})
+
+    @planner.on_event("plan.completed")
+    async def begin(event: Any, context: Any) -> None:
+        for _ in range(3):
+            await context.bus.publish(GOAL, {}, topic="action-requests")
+
+    bounds = {"max_tree": 20, "lifecycle_events": True}
+    async with OnNats(nats_server, App("app", planners=[planner]), plans=bounds) as env:
+        await (await env.client.submit(GOAL)).result(timeout=PATIENCE)
+        async with asyncio.timeout(PATIENCE):
+            while await env.bus.dead_letters.count() < 20 * 3 - 19:
+                await asyncio.sleep(0.05)
+        assert len(await ended(env)) == 20
+        details = {each.detail async for each in env.bus.dead_letters.list()}
+        assert all("plans.max_tree (PLANCAST_PLANS__MAX_TREE)" in detail for detail in details)
+
+
 async def test_a_fork_of_a_child_is_a_top_level_plan(nats_server: NatsServer) -> None:
     planner = Planner("p")
     waiting = StateConfig(state_name="start", transitions=[StateTransition(on_event="go", to_state="done")])

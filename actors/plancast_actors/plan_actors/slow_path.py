@@ -332,6 +332,8 @@ class SlowTurn:
             await self._dead_letter("refused", turn.reason)
         else:
             await state.emit(tuple(turn.effects))
+            if turn.plan is not None and turn.plan.parent_plan_id is None:  # nobody waits for its answer
+                await self._dead_letter("refused", refusal)
         state.unload_turn()
         turn.close()
         return self._done

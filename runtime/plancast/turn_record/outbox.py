@@ -24,8 +24,8 @@ class Outbox:
     """Effects of one turn, in the order in which they were staged. Holds no turn, which would be a reference cycle."""
 
     __slots__ = (
-        "_before_plan", "_correlation_id", "_environment", "_event", "_index", "_response", "_revision", "_time",
-        "apart", "begun", "deadline", "effects", "goals", "plan", "sent", "trace", "trace_id",
+        "_before_plan", "_cause", "_correlation_id", "_environment", "_event", "_index", "_response", "_revision",
+        "_time", "apart", "begun", "deadline", "effects", "goals", "plan", "sent", "trace", "trace_id",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +57,8 @@ class Outbox:
         """True if events belong to a plan; also true while a goal's handler is about to create it."""
         self.deadline: float | None = None
         """The deadline of the plan that a goal's handler is about to create."""
+        self._cause: plan_tree.Place | None = None
+        """Place of the plan that what follows is sent apart from."""
         self.effects: list[Effect] = []
         self.sent: list[list[str]] = []
         """Type and id of every staged event."""
@@ -77,6 +79,8 @@ class Outbox:
     def leave(self) -> None:
         """Send what follows apart from the plan, with ids that follow from the event."""
         self.apart = self.plan is not None
+        if self.plan is not None:
+            self._cause = plan_tree.place_of(self.plan)
         self.plan, self.begun = None, False
 
     def begin_goal(self, goal: EventEnvelope) -> None:
@@ -89,6 +93,7 @@ class Outbox:
 
         Raises:
             InvalidEnvelope, InvalidSubject, PayloadTooLarge: the event could not be sent.
+            TerminalError: the event is a goal, and its plan would be too deep in the chain of plans that has caused it.
         """
         event_id: str = fields.pop("id", None) or self.next_id()
         event = self._inherited()
@@ -99,7 +104,9 @@ class Outbox:
             event["correlation_id"] = event_id  # the event's plan has had its goal
         correlation_id = event["correlation_id"]
         if is_child:
-            event["metadata"] = self._placed(event.get("metadata"))
+            event["metadata"] = self._placed(event_type, event.get("metadata"))
+        elif (place := self._place_beside(correlation_id)) is not None:
+            event["metadata"] = {**(event.get("metadata") or {}), **place.metadata()}
         event["topic"], event["id"], event["time"] = topic, event_id, self._time
         payload, content_type = self._encoded(event)
         message_id = message_id_of(message_id or event_id)
@@ -258,16 +265,35 @@ class Outbox:
             )
         return payload, content_type
 
-    def _placed(self, metadata: Any) -> dict[str, Any]:
+    def _place_beside(self, correlation_id: str) -> plan_tree.Place | None:
+        """The place that an event names to who hears it apart from its plan; None where that plan is known to them."""
+        plan = self.plan
+        if plan is None:
+            return None if self.begun else self._cause or plan_tree.read_cause(self._event)
+        return plan_tree.place_of(plan) if plan.depth > 1 and correlation_id != plan.correlation_id else None
+
+    def _placed(self, event_type: str, metadata: Any) -> dict[str, Any]:
         """Metadata of a goal with the place of its plan in the sender's tree."""
         values = {name: value for name, value in dict(metadata or {}).items() if name not in plan_tree.METADATA}
         if self.plan is not None:
             return values | plan_tree.below(self.plan)
         if not self.begun:
-            return values
+            cause = self._place_beside(self._correlation_id)
+            return values if cause is None else values | self._caused(event_type, cause)
         place = plan_tree.read_place(self._event.metadata)
         values |= {plan_tree.ROOT: place.root or self._correlation_id, plan_tree.DEPTH: place.depth + 1}
         return values if self.deadline is None else values | {plan_tree.DEADLINE: self.deadline}
+
+    def _caused(self, event_type: str, cause: plan_tree.Place) -> dict[str, Any]:
+        """The place of a plan that begins apart from the one that has caused it.
+
+        Raises:
+            TerminalError: it would be too deep; nobody waits for its answer, so the sender hears it.
+        """
+        place = cause.below()
+        if too_deep := place.too_deep(self._environment.settings):
+            raise TerminalError(f"goal {event_type!r} was not sent: {too_deep}")
+        return place.metadata()
 
     def _note_alias(self, plan: PlanContext | None, correlation_id: str) -> None:
         self.effects.append(NoteAlias(correlation_id, self._correlation_id))
