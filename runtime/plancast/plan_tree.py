@@ -23,7 +23,9 @@ SHARE: Final = "tree_share"
 """Key in the metadata of a goal: what its plan may spend of its parent's budget, by name."""
 SPENT: Final = "tree_spent"
 """Key in the metadata of a child plan's final response: what it has spent with all plans below it, by name."""
-METADATA: Final = frozenset({ROOT, DEPTH, DEADLINE, SHARE, SPENT})
+SEAL: Final = "tree_seal"
+"""Key beside it: proves that the runtime has written it for this child and its parent."""
+METADATA: Final = frozenset({ROOT, DEPTH, DEADLINE, SHARE, SPENT, SEAL})
 KEPT_SECONDS: Final = 30 * 86_400.0
 """Seconds, beyond the retention of plans, after which the count of a tree that no plan joins is dropped."""
 _LONGEST: Final = 400

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from tests.actors.on_nats import OnNats
 
-from plancast import App, ChoreographyPlanner, PlanFailed
+from plancast import (
+    App,
+    ChoreographyPlanner,
+    PlanFailed,
+    PlannerDecision,
+    PublishAction,
+    Worker,
+)
+from plancast.replay.report import Outcome
 from plancast.testing import Answer, ModelRequest, ModelServer
+from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.nats_server.process import NatsServer
 
 PATIENCE = 90.0
@@ -57,3 +67,64 @@ async def test_twenty_children_together_pass_the_budget_of_their_root_by_one_cal
         assert server.count > 1
         assert sum(used) <= budget + max(used)
         assert (spent["calls"], spent["tokens"]) == (len(used), sum(used)), "the account is exact"
+
+
+NOTHING = {"actions": 0, "tokens": 0, "cost": 0.0, "calls": 0}
+
+
+class Repeating:
+    """Takes the same action again and again, until its budget ends it."""
+
+    wake_mode, version = "push", "1"
+
+    def __init__(self, name: str, action: PublishAction, max_actions: int | None = None) -> None:
+        self.name, self.goals, self.max_actions, self._action = name, (f"{name}.goal",), max_actions, action
+
+    async def next(self, run: Any) -> PlannerDecision:
+        return PlannerDecision(plan_id=run.plan_id, next_action=self._action, reasoning="again")
+
+
+@pytest.mark.attack(
+    who="worker", what="answer for its plan to the parent, as if it had spent nothing", expected="no share is returned"
+)
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"tree_spent": NOTHING},
+        {"tree_spent": NOTHING, "tree_seal": "0" * 64},
+        {"tree_spent": {**NOTHING, "actions": -1_000}},
+        {},
+    ],
+    ids=["unsealed", "made-up seal", "negative", "no account"],
+)
+async def test_a_worker_that_answers_for_its_plan_refills_no_budget(
+    nats_server: NatsServer, metadata: dict[str, Any]
+) -> None:
+    worker, done = Worker("worker"), list[str]()
+
+    @worker.on_task("work.requested", "work.completed")
+    async def work(task: Any, context: Any) -> dict[str, Any]:
+        done.append(task.plan_id)
+        forged = EventEnvelope(
+            source="child", type="child.done", topic="action-results", correlation_id="root",
+            parent_event_id=task.plan_id, data={"status": "completed"}, metadata=metadata,
+        )  # fmt: skip
+        await env.bus.publish(forged)
+        return {}
+
+    begin = PublishAction(event_type="child.goal", topic="action-requests", response_event="child.done")
+    act = PublishAction(event_type="work.requested", response_event="work.completed")
+    app = App("app", planners=[Repeating("root", begin, 12), Repeating("child", act)], workers=[worker])
+    async with OnNats(nats_server, app, hosts=2) as env:
+        handle = await env.client.submit("root.goal", correlation_id="root")
+        with pytest.raises(PlanFailed, match="max_actions"):
+            await handle.result(timeout=PATIENCE)
+        async with asyncio.timeout(PATIENCE):
+            while any([each.status == "running" async for each in env.bus.checkpoints.summaries()]):
+                await asyncio.sleep(0.05)
+        history = await handle.history()
+        assert (await handle.replay(app=app)).outcome is Outcome.SAME
+    own = sum(bool(entry.get("decisions")) for entry in history)
+    assert own + len(done) <= 12
+    if metadata.get("tree_spent") == NOTHING:
+        assert any("has no seal of this deployment" in str(entry.get("notes")) for entry in history)

@@ -72,6 +72,7 @@ class HostServices:
             registry=self.registry,
             toolkit=Toolkit(self.registry),
             reasoner=ParkingReasoner(reasoner, self.clock),
+            seals=bus.seals,
         )
         plans = settings.plans
         self.session_bounds = SessionBounds(plans.max_shared_values, plans.max_shared_bytes, plans.retention_seconds)

@@ -146,6 +146,8 @@ class SlowTurn:
         turn = self._turn()
         if self._in_full and not turn.outbox.trace:  # else the timeline has the event with the trace of its turn
             turn.packed_event = self._inbound.payload
+        if turn.needs_seals:
+            await state.patiently(self._host.bus.seals.prepare)
         if (place := turn.new_child) is not None and (refusal := await self._refusal(place)):
             return await self._refuse_child(turn, refusal)
         ran = await self._run(turn)

@@ -30,6 +30,7 @@ from plancast_bus.jetstream.stores.checkpoints import JetStreamCheckpoints
 from plancast_bus.jetstream.stores.dead_letters import JetStreamDeadLetters
 from plancast_bus.jetstream.stores.key_store import KeyStore
 from plancast_bus.jetstream.stores.registry import JetStreamRegistry
+from plancast_bus.jetstream.stores.seals import JetStreamSeals
 from plancast_bus.jetstream.streams import definitions
 from plancast_bus.jetstream.streams.admission import Admission
 from plancast_bus.jetstream.streams.health import examine
@@ -131,6 +132,7 @@ class JetStreamBus:
         )
         self.registry = JetStreamRegistry(self._api, self._publisher, reader, self.subjects, replicated=replicated)
         self.trees, self.sessions = Trees(self.registry), Sessions(self.registry)
+        self.seals = JetStreamSeals(self._keys)
 
     async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
         payload, content_type = self.encode(event)

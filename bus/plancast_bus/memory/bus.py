@@ -17,12 +17,14 @@ from plancast_bus.memory.checkpoints import MemoryCheckpoints
 from plancast_bus.memory.dead_letters import MemoryDeadLetters
 from plancast_bus.memory.faults import FaultPlan, Point
 from plancast_bus.memory.registry import MemoryRegistry
+from plancast_bus.memory.seals import MemorySeals
 from plancast_bus.memory.streams import MemoryStream
 from plancast_bus.memory.subscriptions import MemorySubscription
 from plancast_bus.ports.bus import ConsumerSpec, DeadLetters, Delivery, Notice
 from plancast_bus.ports.checkpoints import CheckpointStore
 from plancast_bus.ports.effects import DropAlias, Effect, NoteAlias, Publish, Respond, SealHistory, Share, Withdraw
 from plancast_bus.ports.registry import Registry
+from plancast_bus.ports.seals import Seals
 from plancast_bus.ports.sessions import KIND, Sessions
 from plancast_bus.ports.trees import Trees
 from plancast_bus.settings import BusSettings
@@ -57,6 +59,7 @@ class MemoryBus:
         self.dead_letters: DeadLetters = MemoryDeadLetters(self)
         self.registry: Registry = MemoryRegistry(self)
         self.trees, self.sessions = Trees(self.registry), Sessions(self.registry)
+        self.seals: Seals = MemorySeals()
         self.faults = faults
         self.closed: bool = False
         self._consumers: set[MemoryConsumer] = set()

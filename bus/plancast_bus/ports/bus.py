@@ -15,6 +15,7 @@ from plancast_bus.events.envelope import EventEnvelope, WireEvent
 from plancast_bus.ports.checkpoints import CheckpointStore
 from plancast_bus.ports.effects import Effect
 from plancast_bus.ports.registry import Registry
+from plancast_bus.ports.seals import Seals
 from plancast_bus.ports.sessions import Sessions
 from plancast_bus.ports.trees import Trees
 from plancast_bus.subjects import LetterWriter, Subjects
@@ -213,6 +214,9 @@ class Bus(Protocol):
 
     @property
     def trees(self) -> Trees: ...
+
+    @property
+    def seals(self) -> Seals: ...
 
     @property
     def sessions(self) -> Sessions: ...

@@ -130,6 +130,7 @@ async def rerun(
         )  # fmt: skip
         made.script = script
         made.unsettled = {"recorded": entry["carried"]} if entry.get("carried") else {}
+        made.is_forged = bool(entry.get("forged"))
         begins = plan is None or is_deferred(plan)
         made.begins_with = machine if begins and event.type != FORK else None
         return made

@@ -10,7 +10,7 @@ from plancast.plan.context import PlanContext
 from plancast.plan.control_events import BEGIN_AFTER, CANCEL, DEADLINE, FORK, REJECT
 from plancast.plan.event_fields import error_text, words_of
 from plancast.plan.status import PENDING, RUNNING
-from plancast.plan_tree import TOP, Place, read_place
+from plancast.plan_tree import SHARE, TOP, Place, read_place
 from plancast.planner_turn.autonomous import AutonomousTurn
 from plancast.planners.contract import version_of
 from plancast.planners.planner import Planner, call_handler
@@ -21,7 +21,7 @@ from plancast.turn.dependencies import answer_follower, defer, goal_of, is_defer
 from plancast.turn.event_turn import EventTurn
 from plancast.turn.fork import ForkData, create_fork, start_fork
 from plancast.turn.timers import deadline_error, fail_on_early_answers, reconcile_requests
-from plancast.turn_record.account import take_back
+from plancast.turn_record.account import read_return, take_back
 from plancast.turn_record.environment import TurnEnvironment, TurnOutcome
 from plancast.turn_record.record import check_response
 from plancast.turn_record.timeline_entry import timeline_entry
@@ -134,6 +134,13 @@ class Turn(EventTurn):
     # Events without a plan: goals, forks, and events for listeners.
 
     @property
+    def needs_seals(self) -> bool:
+        """True if the turn may have to seal or verify what a child plan returns."""
+        if self.plan is None:
+            return SHARE in self.event.metadata
+        return bool(self.plan.lent or self.plan.allowance)
+
+    @property
     def new_child(self) -> Place | None:
         """Place of the child plan that this turn begins in its tree; None when it begins none."""
         event = self.event
@@ -195,8 +202,19 @@ class Turn(EventTurn):
         return COMMIT
 
     def _takes_back(self, plan: PlanContext) -> bool:
-        """Take back the share of a child plan that has ended."""
-        return not plan.status.finished and not self.foreign(self.event) and take_back(plan, self.event)
+        """Take back the share of a child plan that has ended, if the runtime has written its response."""
+        if plan.status.finished or self.foreign(self.event):
+            return False
+        returned = read_return(plan, self.event)
+        if returned is None:
+            return False
+        seals = self.environment.seals
+        self.is_forged = self.is_forged if seals is None else not seals.verify(returned.text, returned.seal)
+        if self.is_forged:
+            self.notes.append("warning: the response returns no share: it has no seal of this deployment")
+            return False
+        take_back(plan, returned)
+        return True
 
     def _has_reached(self, deadline: float) -> bool:
         """True if the plan has to end now; a cancellation or rejection still says why by itself."""

@@ -1,23 +1,23 @@
 """Account of a plan in its tree: shares of its budget that it lends to child plans, and what they return.
 
 A plan whose budget has a limit writes a share of what is left into each goal that it sends, and counts it as spent. The
-child adds what it has spent, with all plans below it, to its final response, and the parent takes the share back in the
-turn of that response: once, as it is entered in the parent's own checkpoint. So the plans of a tree never spend more
-than their root may, over all hosts, without a counter that they share.
+child adds what it has spent, with all plans below it, to its final response, under a seal of the deployment. The parent
+takes the share back in the turn of that response: once, as it is entered in the parent's own checkpoint. So the plans
+of a tree never spend more than their root may, over all hosts, without a counter that they share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from math import floor
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from plancast.plan.context import PlanContext
 from plancast.plan.event_fields import answered_request
 from plancast.plan.record import PlanRecord
 from plancast.plan.requests import WAIT
 from plancast.plan.status import PAUSED
-from plancast.plan_tree import SHARE, SPENT
+from plancast.plan_tree import SEAL, SHARE, SPENT
 from plancast.turn_record.environment import TurnEnvironment
 from plancast.turn_record.outbox import Outbox
 
@@ -62,18 +62,45 @@ def call_rate(plan: PlanRecord) -> float:
     return max(plan.call_rate, plan.allowance.get(RATE, 1.0))
 
 
-def take_back(plan: PlanRecord, event: Any) -> bool:
-    """Take back the share of a child plan with its final response; False when the event is no such response."""
+class Return(NamedTuple):
+    """What a child plan says in its final response that it has spent."""
+
+    request_id: str
+    """Id of the child's goal, which is its correlation id, too."""
+    spent: dict[str, float]
+    text: str
+    """What the seal is of."""
+    seal: str
+
+
+def read_return(plan: PlanRecord, event: Any) -> Return | None:
+    """Read what a child plan returns from an event; None when the event is no response of a child with a share.
+
+    A response without a credible amount for each name returns nothing.
+    """
     request_id = answered_request(event) if plan.lent else None
     metadata = getattr(event, "metadata", None)
-    spent = metadata.get(SPENT) if isinstance(metadata, Mapping) else None
-    if request_id not in plan.lent or not isinstance(spent, Mapping):
-        return False
-    del plan.lent[request_id]
-    for name in COUNTED:
-        if _is_amount(amount := spent.get(name)):
-            plan.spent[name] = plan.spent.get(name, 0) + amount
-    return True
+    if request_id is None or request_id not in plan.lent or not isinstance(metadata, Mapping):
+        return None
+    said = metadata.get(SPENT)
+    spent = {name: said[name] for name in COUNTED if _is_amount(said.get(name))} if isinstance(said, Mapping) else {}
+    if len(spent) < len(COUNTED):
+        return None
+    seal = metadata.get(SEAL)
+    text = _sealed_text(request_id, plan.correlation_id, spent)
+    return Return(request_id, spent, text, seal if isinstance(seal, str) else "")
+
+
+def take_back(plan: PlanRecord, returned: Return) -> None:
+    """Take back the share of a child plan: what the child has spent counts in its place."""
+    del plan.lent[returned.request_id]
+    for name, amount in returned.spent.items():
+        plan.spent[name] = plan.spent.get(name, 0) + amount
+
+
+def _sealed_text(child: str, parent: str, spent: Mapping[str, float]) -> str:
+    """The text of the seal: a response under it is of this child, to this parent, about these amounts."""
+    return "\n".join((SPENT, child, parent, *(f"{name} {float(spent[name])!r}" for name in COUNTED)))
 
 
 def settle(environment: TurnEnvironment, outbox: Outbox, plan: PlanContext, planner: Any) -> None:
@@ -89,7 +116,11 @@ def settle(environment: TurnEnvironment, outbox: Outbox, plan: PlanContext, plan
     if outbox.goals and limits:
         _lend(outbox, plan, limits)
     if outbox.response is not None and plan.allowance:
-        outbox.add_metadata(outbox.response, {SPENT: {name: spent_by(plan, name) for name in COUNTED}})
+        spent: dict[str, Any] = {name: spent_by(plan, name) for name in COUNTED}
+        said: dict[str, Any] = {SPENT: spent}
+        if environment.seals is not None:
+            said[SEAL] = environment.seals.seal(_sealed_text(plan.correlation_id, plan.reply_to or "", spent))
+        outbox.add_metadata(outbox.response, said)
 
 
 def _lend(outbox: Outbox, plan: PlanRecord, limits: Mapping[str, float]) -> None:

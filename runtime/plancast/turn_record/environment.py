@@ -17,6 +17,7 @@ from plancast.planners.contract import AutonomousPlanner, version_of
 from plancast.planners.planner import Handler, Planner
 from plancast.settings import PlanSettings
 from plancast_bus.events.envelope import EventEnvelope, WireEvent
+from plancast_bus.ports.seals import Seals
 from plancast_bus.subjects import Subjects
 
 
@@ -48,6 +49,8 @@ class TurnEnvironment:
     registry: Any = None
     toolkit: Any = None
     reasoner: Any = None
+    seals: Seals | None = None
+    """Seals what child plans return; None, as in a replay: nothing is sealed or verified."""
     goals: Mapping[str, Planner] = field(init=False)
     planners: Mapping[tuple[str, str], Planner] = field(init=False)
     """Planners by name and version, including those that take no new goals."""

@@ -69,6 +69,9 @@ class TurnRecord:
     is_unwanted = False
     """Nothing of the plan waits for the event."""
 
+    is_forged = False
+    """The event returns the share of a child plan, but the runtime has not written it."""
+
     offered: Any = None
     """The event that the plan's handler or machine takes, when it is not ``event``."""
 

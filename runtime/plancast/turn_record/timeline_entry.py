@@ -41,6 +41,8 @@ def timeline_entry(turn: TurnRecord, plan: PlanRecord) -> dict[str, Any]:
         entry["exchange"] = turn.exchange
     if turn.carried:
         entry["carried"] = turn.carried
+    if turn.is_forged:
+        entry["forged"] = True
     if turn.is_timer:
         entry["timer"] = True
     if turn.notes:

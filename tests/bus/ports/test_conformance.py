@@ -1472,6 +1472,21 @@ def test_trees_of_two_tenants_are_two_trees() -> None:
     assert len(set(names)) == len(names)
 
 
+# Seals.
+
+
+async def test_a_seal_is_valid_for_its_text_on_every_connection_and_for_no_other_text(world: World) -> None:
+    one, other = await world.connect(), await world.connect()
+    await one.seals.prepare()
+    await other.seals.prepare()
+    seal = one.seals.seal("a text")
+    assert one.seals.verify("a text", seal)
+    assert other.seals.verify("a text", seal)
+    for text, wrong in (("another", seal), ("a text", ""), ("a text", "\ud800" * 64), ("a text", seal[:-1])):
+        assert not other.seals.verify(text, wrong)
+    assert other.seals.verify("\ud800", one.seals.seal("\ud800"))
+
+
 # Sessions.
 
 ROOMY = SessionBounds(100, 65_536, LONG)

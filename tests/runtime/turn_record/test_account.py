@@ -35,7 +35,7 @@ from plancast import (
 )
 from plancast.models.port import CURRENT_REASONER, ReasonReply, ReasonRequest, Usage
 from plancast.testing import ManualClock, PlancastTest
-from plancast.turn_record.account import take_back
+from plancast.turn_record.account import read_return, take_back
 
 WORK = PublishAction(event_type="work.requested", response_event="work.completed")
 
@@ -253,18 +253,51 @@ async def test_what_a_cancelled_child_has_spent_counts_when_it_answers() -> None
         assert any("taken back" in str(entry.get("notes")) for entry in await handle.history())
 
 
-@pytest.mark.parametrize("spent", [{"actions": -50}, {"actions": 1e300}, {"actions": True}, {"actions": "3"}, {}])
-def test_no_response_reduces_what_a_plan_has_spent(spent: Any) -> None:
+@pytest.mark.parametrize("actions", [-50, 1e300, float("nan"), float("inf"), True, "3", None])
+def test_a_response_without_credible_amounts_returns_nothing(actions: Any) -> None:
     plan = PlanContext(plan_id="p", state_machine={}, spent={"actions": 2}, lent={"r": {"actions": 5}})
-    fields: dict[str, Any] = {"source": "w", "topic": "action-results", "type": "child.done", "correlation_id": "p"}
-    assert not take_back(plan, EventEnvelope(**fields, metadata={"tree_spent": spent}))
-    assert not take_back(plan, EventEnvelope(**fields, parent_event_id="other", metadata={"tree_spent": spent}))
-    assert not take_back(plan, EventEnvelope(**fields, parent_event_id="r", metadata={"tree_spent": "none"}))
-    assert not take_back(plan, EventEnvelope(**fields, parent_event_id="r"))
-    answer = EventEnvelope(**fields, parent_event_id="r", metadata={"tree_spent": spent})
-    assert take_back(plan, answer)
-    assert not take_back(plan, answer)
-    assert (plan.spent["actions"], plan.lent) == (2, {})
+    spent = {"actions": actions, "tokens": 0, "cost": 0.0, "calls": 0}
+    assert read_return(plan, response(spent)) is None
+    assert read_return(plan, response({"actions": 1})) is None
+    assert read_return(plan, response(spent | {"actions": 1})) is not None
+
+
+def test_a_share_is_returned_once() -> None:
+    plan = PlanContext(plan_id="p", state_machine={}, spent={"actions": 2}, lent={"r": {"actions": 5}})
+    spent = {"actions": 3, "tokens": 0, "cost": 0.0, "calls": 1}
+    for wrong in (response(spent, parent_event_id="other"), response("none"), response(spent, parent_event_id=None)):
+        assert read_return(plan, wrong) is None
+    returned = read_return(plan, response(spent))
+    assert returned is not None
+    take_back(plan, returned)
+    assert (plan.spent["actions"], plan.lent) == (5, {})
+    assert read_return(plan, response(spent)) is None
+
+
+def test_a_seal_is_about_this_child_this_parent_and_these_amounts() -> None:
+    spent = {"actions": 3, "tokens": 0, "cost": 0.5, "calls": 1}
+    lent = {"r": {"actions": 5}, "s": {"actions": 5}}
+    plan, other = (PlanContext(plan_id=each, state_machine={}, lent=lent) for each in "pq")
+    found = [
+        read_return(*each)
+        for each in (
+            (plan, response(spent)),
+            (plan, response(spent, parent_event_id="s")),
+            (other, response(spent)),
+            (plan, response(spent | {"actions": 2})),
+            (plan, response(spent | {"cost": 0.25})),
+        )
+    ]
+    assert len({each.text for each in found if each is not None}) == len(found)
+    same = read_return(plan, response({"calls": 1.0, "cost": 0.5, "tokens": 0.0, "actions": 3.0}))
+    assert same is not None
+    assert found[0] is not None
+    assert same.text == found[0].text, "however the numbers have travelled"
+
+
+def response(spent: Any, **fields: Any) -> EventEnvelope:
+    fields = {"source": "w", "topic": "action-results", "type": "child.done", "parent_event_id": "r"} | fields
+    return EventEnvelope(correlation_id="p", metadata={"tree_spent": spent}, **fields)
 
 
 @pytest.mark.parametrize("limit", [25, 100_000])

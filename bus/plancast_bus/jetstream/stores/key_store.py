@@ -50,11 +50,14 @@ class KeyStore:
         self._denied = restricted
         self.keys: CheckpointKeys | None = None
         """The keys, once read."""
+        self.known: CheckpointKeys | None = None
+        """The keys as last read, also while they are to be read again."""
         self.forget()
 
     def forget(self) -> None:
         """Read the stored key again at its next use: server or permissions may have changed."""
         self.keys, self._denied = CheckpointKeys(self._configured) if self._configured else None, self._restricted
+        self.known = self.keys or self.known
 
     async def make(self) -> None:
         """Create and store a key, unless there is one."""
@@ -108,4 +111,4 @@ class KeyStore:
                 f"{self._stream} holds no key of checkpoints: the start of a plancast deployment creates it, or set "
                 "PLANCAST_BUS__CHECKPOINT_KEYS"
             )
-        self.keys = CheckpointKeys([stored.payload])
+        self.keys = self.known = CheckpointKeys([stored.payload])
