@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from plancast_bus.settings import BusSettings, NatsSettings, SettingsSection, check_names
@@ -226,7 +228,7 @@ class TelemetrySettings(SettingsSection):
 class Settings(BaseSettings):
     """All settings. Environment: ``PLANCAST_HOSTS__COUNT=4``, ``PLANCAST_NATS__PASSWORD=...``.
 
-    Settings that do not exist are refused.
+    Settings that do not exist are refused, and so are variables with this prefix that are none.
     """
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
@@ -250,9 +252,9 @@ class Settings(BaseSettings):
     @classmethod
     def _only_known(cls, given: Any) -> Any:
         check_names(cls, given)
-        for name in os.environ:
+        for name, value in os.environ.items():
             if name.upper().startswith(_PREFIX):
-                _check_variable(name, cls)
+                _check_variable(name, value, cls)
         return given
 
     def secrets(self) -> list[str]:
@@ -273,12 +275,34 @@ class Settings(BaseSettings):
         return merged
 
 
-def _check_variable(name: str, settings: type[Settings]) -> None:
-    """Refuse a nested variable of a section that does not exist; others with the prefix belong to other programs."""
-    section, nested, field = name[len(_PREFIX) :].lower().partition("__")
-    if nested and section not in settings.model_fields:
-        known = [f"{_PREFIX}{each}__{field}".upper() for each in settings.model_fields]
-        raise ValueError(f"there is no setting {name[:80]!r}{nearest(name.upper(), known)}")
+OTHER_VARIABLES: Final = re.compile(
+    r"APP|CONSOLE_TOKENS|NATS_CONFIG|PROJECT|RAY_TOKEN"  # of deploy/compose
+    r"|CRASH_POINTS|CHROMIUM|(BENCHMARKS|GROWTH|TEST)_\w+"  # of tests and benchmarks
+    r"|\w+_SERVICE_(HOST|PORT(_\w+)?)|\w+_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?"  # of services in Kubernetes
+)
+"""Variables with the prefix that are no settings, without it."""
+
+
+def _check_variable(name: str, value: str, settings: type[Settings]) -> None:
+    """Refuse a variable that is no setting. The name in a section that exists is checked with the section."""
+    given = name[len(_PREFIX) :].upper()
+    section, nested, field = given.partition("__")
+    if section.lower() in settings.model_fields or OTHER_VARIABLES.fullmatch(given):
+        return
+    if given.endswith("_PORT") and "://" in value:  # the address of a service in Kubernetes
+        return
+    known = [f"{_PREFIX}{each}__{field}".upper() for each in settings.model_fields] if nested else _variables(settings)
+    raise ValueError(f"there is no setting {name[:80]!r}{nearest(name.upper(), known)}")
+
+
+def _variables(settings: type[BaseModel], prefix: str = _PREFIX) -> Iterator[str]:
+    """The variables of all settings."""
+    for name, field in settings.model_fields.items():
+        below = field.annotation
+        if isinstance(below, type) and issubclass(below, SettingsSection):
+            yield from _variables(below, f"{prefix}{name}__")
+        else:
+            yield f"{prefix}{name}".upper()
 
 
 def _merge(base: dict[str, object], over: dict[str, object]) -> dict[str, object]:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pydantic import SecretStr, ValidationError
 
 from plancast import App, Settings
 
+ROOT = Path(__file__).parents[2]
 SECRET = "s3cr3t-Zz"
 
 
@@ -71,10 +73,34 @@ def test_the_common_variables_count_where_nothing_else_is_said(monkeypatch: pyte
     assert (settings.nats.url, settings.ray.address) == ("nats://own:4222", "own:6379")
 
 
-def test_foreign_variables_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PLANCAST_NO_SUCH_THING", "1")
-    monkeypatch.setenv("PLANCAST_CONSOLE_PORT", "tcp://10.0.0.7:7878")  # as Kubernetes sets it for a service
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PLANCAST_CONSOLE_PORT", "tcp://10.0.0.7:7878"),  # as Kubernetes sets them for a service
+        ("PLANCAST_CONSOLE_SERVICE_HOST", "10.0.0.7"),
+        ("PLANCAST_CONSOLE_SERVICE_PORT_HTTP", "7878"),
+        ("PLANCAST_CONSOLE_PORT_7878_TCP_ADDR", "10.0.0.7"),
+        ("PLANCAST_RAY_TOKEN", "secret"),
+        ("PLANCAST_TEST_SEED", "7"),
+    ],
+)
+def test_variables_of_services_and_tools_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
     Settings.load()
+
+
+def test_every_variable_of_the_repository_is_a_setting_or_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that files for Docker and make, and the tests, read."""
+    places = [*(ROOT / "deploy").rglob("*"), *(ROOT / "scripts").rglob("*.py"), ROOT / "Makefile"]
+    places += [each for each in (ROOT / "tests").rglob("*.py") if "environ" in each.read_text()]
+    texts = [each.read_text() for each in places if each.is_file() and each.suffix not in (".pyc", ".tgz")]
+    names = {name for text in texts for name in re.findall(r"(?:\$\{?|get\(\"|environment: )(PLANCAST_[A-Z_]+)", text)}
+    assert len(names) > 8
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    Settings()
 
 
 @pytest.mark.parametrize(
@@ -131,6 +157,9 @@ def test_a_bad_setting_does_not_show_its_neighbours_secret(monkeypatch: pytest.M
         ("plancast_nats__urls", "url"),
         ("PLANCAST_REASONERS__LIMITS__GPT__RPN", "rpm"),
         ("PLANCAST_HOST__COUNT", "PLANCAST_HOSTS__COUNT"),
+        ("PLANCAST_PLANS_MAX_DEPTH", "PLANCAST_PLANS__MAX_DEPTH"),
+        ("PLANCAST_CONSOLE_PORT", "PLANCAST_CONSOLE__PORT"),
+        ("plancast_data_folder", "PLANCAST_DATA_DIR"),
     ],
 )
 def test_a_misspelt_setting_is_refused_with_the_nearest_name(
