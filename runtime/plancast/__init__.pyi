@@ -7,6 +7,7 @@ from plancast.agents.registry import Toolkit as Toolkit
 from plancast.app import App as App
 from plancast.client.client import Client as Client
 from plancast.client.handle import PlanHandle as PlanHandle
+from plancast.client.signals import SignalOutcome as SignalOutcome
 from plancast.context import GoalContext as GoalContext
 from plancast.context import PlatformContext as PlatformContext
 from plancast.context import TransitionContext as TransitionContext

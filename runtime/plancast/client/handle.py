@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from plancast.client.results import PendingResult, ResultWaiter
+from plancast.client.signals import SignalOutcome, outcome_of
 from plancast.errors import PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
 from plancast.json_values.normalize import plain
 from plancast.plan.context import PlanContext
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 BEGIN_SECONDS = 5.0
 """Seconds for which calls on a plan that was just submitted wait for it to begin."""
 _BEGIN_LOOK = 0.05
+SIGNAL_SECONDS = 5.0
+"""Seconds for which :meth:`PlanHandle.signal` waits for the plan's turn, unless told otherwise."""
 _AGAIN_SECONDS = 0.5
 """Seconds after which a watch that lost the connection tries again."""
 
@@ -182,22 +185,47 @@ class PlanHandle:
         plan = await recorded_plan(bus, await self.begun())
         return await replay(plan, await options_of(bus, app, machine=machine))
 
-    async def signal(self, event_type: str, data: Any = None, *, user_id: str = "", event_id: str | None = None) -> str:
-        """Send the plan an event from outside, on the topic ``plan-events``; returns the event's id.
+    async def signal(
+        self,
+        event_type: str,
+        data: Any = None,
+        *,
+        user_id: str = "",
+        event_id: str | None = None,
+        timeout: float = SIGNAL_SECONDS,
+    ) -> SignalOutcome:
+        """Send the plan an event from outside, on the topic ``plan-events``; returns what became of it.
 
-        A plan that does not wait for it yet buffers it.
+        A plan that does not wait for it yet keeps it (``kept``); one that can never take it ignores it (``ignored``).
 
         Args:
             event_type: Type of the event.
             data: JSON, or a pydantic model.
             user_id: The sender.
             event_id: Idempotency key: the same id counts once. Defaults to a new id.
+            timeout: Seconds to wait for the plan's turn. What its stream holds longer, because the plan waits for a
+                model or no deployment runs, is ``kept``, as what is sent to a plan that has not begun; 0 does not wait.
 
         Raises:
             PlanFinished: the plan is finished.
             PlanNotFound: no plan has this id.
             BusUnavailable: the event may have been sent nevertheless.
         """
+        event, begun = await self._send(event_type, data, user_id, event_id)
+        if not begun:
+            return SignalOutcome.KEPT
+        return await outcome_of(self._bus, event, self._pending.key, timeout)
+
+    async def control(
+        self, event_type: str, data: Any = None, *, user_id: str = "", event_id: str | None = None
+    ) -> None:
+        """Send the plan a control event, and do not wait for its turn. Raises as :meth:`signal` does."""
+        await self._send(event_type, data, user_id, event_id)
+
+    async def _send(
+        self, event_type: str, data: Any, user_id: str, event_id: str | None
+    ) -> tuple[EventEnvelope, Checkpoint | None]:
+        """Publish an event for the plan; returns it with the checkpoint before it, None if there is none to read."""
         check_event_type(event_type)
         try:
             checkpoint = await self._checkpoint()
@@ -220,23 +248,23 @@ class PlanHandle:
             **fields,
         )
         await self._publish(event)
-        return event.id
+        return event, checkpoint
 
     async def resume(self, data: Any = None, *, user_id: str = "", event_id: str | None = None) -> None:
         """Continue a paused plan, with ``data`` as its ``results["user_input"]``. Raises as :meth:`signal` does."""
-        await self.signal(RESUME, {"input": plain(data)}, user_id=user_id, event_id=event_id)
+        await self.control(RESUME, {"input": plain(data)}, user_id=user_id, event_id=event_id)
 
     async def cancel(self, reason: str = "cancelled", *, user_id: str = "", event_id: str | None = None) -> None:
         """Cancel the plan, and its children with it. Raises as :meth:`signal` does."""
-        await self.signal(CANCEL, {"reason": reason}, user_id=user_id, event_id=event_id)
+        await self.control(CANCEL, {"reason": reason}, user_id=user_id, event_id=event_id)
 
     async def pause(self, reason: str = "paused", *, user_id: str = "", event_id: str | None = None) -> None:
         """Hold the plan until it is resumed. Raises as :meth:`signal` does."""
-        await self.signal(PAUSE, {"reason": reason}, user_id=user_id, event_id=event_id)
+        await self.control(PAUSE, {"reason": reason}, user_id=user_id, event_id=event_id)
 
     async def reject(self, reason: str = "rejected", *, user_id: str = "", event_id: str | None = None) -> None:
         """End the plan as failed, with ``constraints_conflict``. Raises as :meth:`signal` does."""
-        await self.signal(REJECT, {"reason": reason}, user_id=user_id, event_id=event_id)
+        await self.control(REJECT, {"reason": reason}, user_id=user_id, event_id=event_id)
 
     async def redirect(
         self, goal_data: Mapping[str, Any] | BaseModel, *, user_id: str = "", event_id: str | None = None
@@ -252,11 +280,11 @@ class PlanHandle:
             TypeError: it is neither, or has no JSON form; nothing was sent.
             PlanFinished, PlanNotFound, BusUnavailable: as :meth:`signal` does.
         """
-        await self.signal(REDIRECT, {"goal_data": self._goal_data(goal_data)}, user_id=user_id, event_id=event_id)
+        await self.control(REDIRECT, {"goal_data": self._goal_data(goal_data)}, user_id=user_id, event_id=event_id)
 
     async def inject(self, context: Any, *, user_id: str = "", event_id: str | None = None) -> None:
         """Add context, any JSON, that the planner sees at its next decision. Raises as :meth:`signal` does."""
-        await self.signal(INJECT, {"context": plain(context)}, user_id=user_id, event_id=event_id)
+        await self.control(INJECT, {"context": plain(context)}, user_id=user_id, event_id=event_id)
 
     async def watch(self) -> AsyncIterator[PlanChange]:
         """Yield the newest committed turn, then each further one; ends after the one that finishes the plan.

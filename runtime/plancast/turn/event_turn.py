@@ -137,6 +137,7 @@ class EventTurn(TurnRecord):
             await state_moves.enter(plan, target)
 
     def _keep(self, plan: PlanContext, event: Any) -> TurnOutcome:
+        self.is_kept = True
         dropped = early_events.keep(plan, event.to_wire(), self.environment.settings.max_kept_events)
         self.notes.append(f"{event.type} is kept until a state waits for it")
         if dropped is not None:

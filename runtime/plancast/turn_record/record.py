@@ -68,6 +68,8 @@ class TurnRecord:
 
     is_unwanted = False
     """Nothing of the plan waits for the event."""
+    is_kept = False
+    """The event was added to those that the plan keeps for later."""
 
     is_forged = False
     """The event returns the share of a child plan, but the runtime has not written it."""
@@ -178,7 +180,7 @@ class TurnRecord:
 
     def unwanted(self, plan: PlanContext, reason: str) -> TurnOutcome:
         """The outcome of an event that nothing waits for: the timeline shows the first ones."""
-        self.is_unwanted = True
+        self.is_unwanted, self.reason = True, reason
         if plan.unwanted >= MAX_UNWANTED:
             return self.ignored(reason)
         plan.unwanted += 1

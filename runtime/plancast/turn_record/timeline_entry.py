@@ -45,6 +45,10 @@ def timeline_entry(turn: TurnRecord, plan: PlanRecord) -> dict[str, Any]:
         entry["forged"] = True
     if turn.is_timer:
         entry["timer"] = True
+    if turn.is_unwanted:
+        entry["ignored"] = turn.reason
+    elif turn.is_kept and any(each.get("id") == event.get("id") for each in plan.kept):
+        entry["kept"] = True
     if turn.notes:
         entry["notes"] = turn.notes
     if plan.error is not None:

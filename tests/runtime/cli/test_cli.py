@@ -25,6 +25,7 @@ from plancast.cli.diagnose.evidence import RayEvidence, Skew
 from plancast.cli.errors import describe
 from plancast.cli.plans import submit
 from plancast.cli.plans.graph import mermaid
+from plancast.client.signals import SignalOutcome
 from plancast.plan.serialization import to_state
 from plancast.plan_store.store import StoredPlans
 from plancast.settings import Settings
@@ -589,6 +590,22 @@ class TestPlans:
         assert result.code == 0
         event = deployed.sent("p", "name.given")
         assert (event.data, event.tenant_id, event.topic) == ({"name": "Bo"}, "t1", EventTopic.PLAN_EVENTS)
+
+    @pytest.mark.parametrize(
+        ("outcome", "code", "said"),
+        [("moved", 0, "taken"), ("kept", 0, "is kept"), ("ignored", 1, "nothing waits for")],
+    )
+    def test_signal_says_what_became_of_it(
+        self, invoke: Invoke, deployed: Deployed, monkeypatch: pytest.MonkeyPatch, outcome: str, code: int, said: str
+    ) -> None:
+        async def outcome_of(*given: Any) -> SignalOutcome:
+            return SignalOutcome(outcome)
+
+        monkeypatch.setattr("plancast.client.handle.outcome_of", outcome_of)
+        deployed.plan("p")
+        result = invoke("plans", "signal", "p", "name.given")
+        assert (result.code, said in result.out, "name.given" in result.out) == (code, True, True)
+        assert invoke("plans", "signal", "p", "name.given", "--json").json["outcome"] == outcome
 
     def test_data_may_come_from_a_file_or_stdin(
         self, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -163,9 +163,23 @@ def signal(
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Send an event to a plan; an early event is stored until the plan waits for it."""
+    """Send an event to a plan; an early event is stored until the plan waits for it. Exits 1 when it is ignored."""
     value = read_json(data)
-    return _move(nats_url, plan, lambda handle: handle.signal(event, value), f"sent {event}", as_json)
+    outcome = asyncio.run(_with_plan(nats_url, plan, lambda handle: handle.signal(event, value)))
+    ignored = str(outcome) == "ignored"
+    if as_json:
+        print_json({"plan_id": plan, "sent": True, "outcome": outcome})
+    else:
+        report_line(f"plan {plan}: {_OUTCOMES[outcome].format(event=event)}", good=not ignored)
+    return FAILED if ignored else DONE
+
+
+_OUTCOMES: dict[str, str] = {
+    "moved": "sent {event}; the plan has taken it",
+    "kept": "sent {event}; it is kept until the plan waits for it",
+    "ignored": "nothing waits for {event}, it was ignored; `plancast plans show` lists what the plan waits for",
+}
+"""Texts for what became of a signal."""
 
 
 @plans.command()

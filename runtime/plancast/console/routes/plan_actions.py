@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 from fastapi import APIRouter
 
@@ -35,7 +36,10 @@ RETRY_OF = "retry_of"
 
 @routes.post("/signal", status_code=202, summary="Send an event to a plan")
 async def signal(backend: Here, by: By, plan_id: PlanId, body: Signal, key: IdempotencyKey = None) -> Accepted:
-    """The data becomes the result of the state that waits for the event; an early event is stored."""
+    """The data becomes the result of the state that waits for the event; an early event is stored.
+
+    ``outcome`` says what became of it within 5 seconds: ``moved``, ``kept`` or ``ignored``.
+    """
     if body.event_type in CONTROLS or body.event_type == FORK:
         raise Refused(422, f"{body.event_type} is a control event: use its own route")
     return await _send(backend, plan_id, body.event_type, body.data, by, key)
@@ -125,15 +129,19 @@ async def retry(backend: Here, by: By, plan_id: PlanId, body: Nothing, key: Idem
 async def _send(
     backend: Backend, plan_id: str, event_type: str, data: Any, by: str, key: str | None, move: str = ""
 ) -> Accepted:
-    event_id = _event_id(plan_id, move or event_type, by, key) if key is not None else None
+    event_id = _event_id(plan_id, move or event_type, by, key) if key is not None else uuid4().hex
+    handle, said, outcome = backend.handle(plan_id), sendable(data), None
     try:
-        sent = await backend.handle(plan_id).signal(event_type, sendable(data), user_id=by, event_id=event_id)
+        if event_type in CONTROLS:
+            await handle.control(event_type, said, user_id=by, event_id=event_id)
+        else:
+            outcome = await handle.signal(event_type, said, user_id=by, event_id=event_id)
     except PlanFinished:
-        done = await _done(backend, plan_id, event_id) if event_id is not None else None
+        done = await _done(backend, plan_id, event_id) if key is not None else None
         if done is None:
             raise
         return done
-    return Accepted(plan_id=plan_id, event_id=sent)
+    return Accepted(plan_id=plan_id, event_id=event_id, outcome=outcome)
 
 
 def _event_id(plan_id: str, move: str, by: str, key: str) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from plancast.client.signals import SignalOutcome
 from plancast.console.schemas.base import EventType, Moment, RequestModel, ResponseModel
 from plancast.console.schemas.plans import Approval, Summary
 
@@ -44,6 +45,8 @@ class Accepted(ResponseModel):
     plan_id: str
     accepted: Literal[True] = True
     event_id: str
+    outcome: SignalOutcome | None = None
+    """What became of a signal; null for control events, and for a request that was repeated."""
 
 
 class Retried(ResponseModel):

@@ -27,6 +27,17 @@ async def turn_of(api: Api, plan: str, event_type: str) -> dict[str, Any]:
             await asyncio.sleep(0.02)
 
 
+async def test_a_signal_says_what_became_of_it(api: Api) -> None:
+    plan = await api.waiting()
+    for event_type, outcome in (("order.aproved", "ignored"), ("order.approved", "moved")):
+        said = await api.post(f"/plans/{plan}/signal", {"event_type": event_type, "data": {}})
+        assert said["outcome"] == outcome
+    plan = await api.waiting()
+    assert (await api.post(f"/plans/{plan}/approve", {}))["outcome"] == "moved"
+    plan = await api.waiting()
+    assert (await api.post(f"/plans/{plan}/cancel", {}))["outcome"] is None
+
+
 @pytest.mark.parametrize(
     ("move", "body", "event_type", "said"),
     [

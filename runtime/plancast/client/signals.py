@@ -1,0 +1,73 @@
+"""Outcome of a signal: what became of an event that was sent to a plan."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from typing import Any
+
+from plancast_bus.errors import AccessDenied
+from plancast_bus.events.codec import unpack
+from plancast_bus.events.envelope import EventEnvelope
+from plancast_bus.ports.bus import Bus
+from plancast_bus.ports.checkpoints import Checkpoint
+from plancast_bus.subjects import message_id_of
+
+FIRST_LOOK, LONGEST_LOOK = 0.005, 0.25
+"""Seconds between two reads of the plan; the interval doubles."""
+
+
+class SignalOutcome(StrEnum):
+    """What became of a signal; returned by :meth:`plancast.PlanHandle.signal`."""
+
+    MOVED = "moved"
+    """The plan has taken it."""
+    KEPT = "kept"
+    """It is stored until the plan waits for it, or until the turn that the plan is in has ended."""
+    IGNORED = "ignored"
+    """Nothing of the plan can take it, or its sender may not move the plan; the history says why."""
+
+
+async def outcome_of(bus: Bus, event: EventEnvelope, key: str, seconds: float) -> SignalOutcome:
+    """Wait for a plan's turn on an event that was published.
+
+    The turn's entry in the timeline tells the outcome. An event that has left its stream without one was ignored.
+
+    Args:
+        bus: The connection.
+        event: The event.
+        key: Correlation id of the plan's checkpoint.
+        seconds: Longest wait; then the event counts as kept, since its stream holds it.
+
+    Raises:
+        BusUnavailable: the plan cannot be read; the event was sent nevertheless.
+    """
+    loop = asyncio.get_running_loop()
+    ends, delay, gone = loop.time() + seconds, FIRST_LOOK, False
+    while loop.time() < ends:
+        await asyncio.sleep(delay)
+        # A turn is committed before its event leaves the stream.
+        queued = delay < LONGEST_LOOK or await _is_queued(bus, event, key)
+        checkpoint = await bus.checkpoints.load(key)
+        if checkpoint is None:  # forgotten
+            return SignalOutcome.IGNORED
+        if (entry := _entry_of(checkpoint, event.id)) is not None:
+            kept = SignalOutcome.KEPT if entry.get("kept") else SignalOutcome.MOVED
+            return SignalOutcome.IGNORED if entry.get("ignored") else kept
+        if gone and not queued:  # a second look: what was read first may be older
+            return SignalOutcome.IGNORED
+        gone, delay = not queued, min(2 * delay, LONGEST_LOOK)
+    return SignalOutcome.KEPT
+
+
+async def _is_queued(bus: Bus, event: EventEnvelope, key: str) -> bool:
+    try:
+        stored = await bus.stored_events(event.topic, key)
+    except AccessDenied:
+        return True
+    return any(each.message_id == message_id_of(event.id) for each in stored)
+
+
+def _entry_of(checkpoint: Checkpoint, event_id: str) -> dict[str, Any] | None:
+    entries = map(unpack, reversed(checkpoint.timeline))
+    return next((entry for entry in entries if entry["event"].get("id") == event_id), None)
