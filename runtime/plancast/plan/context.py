@@ -253,8 +253,6 @@ class PlanContext(PlanRecord):
 
     _finalized = False
     """The result is that of :meth:`finalize`."""
-    _pauses = 0
-    """Calls of :meth:`pause`."""
     _in_handler = False
     """A transition handler is running."""
     _resumed_at: tuple[int, set[str]] | None = None

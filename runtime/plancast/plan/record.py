@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from plancast.plan.requests import Request
-from plancast.plan.status import PENDING, PlanStatus
+from plancast.plan.status import PAUSED, PENDING, PlanStatus
 from plancast.state_machine.machine import START, Machine
 from plancast.state_machine.states import StateConfig
 from plancast.tasks.registry import TaskRegistry
@@ -117,6 +117,8 @@ class PlanRecord(_Open):
     _context: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._pauses = 0
+        """Pauses by code of the app since the object was made."""
         if type(self.status) is not PlanStatus:
             self.read_status()
         self.correlation_id = self.correlation_id or self.plan_id
@@ -133,7 +135,7 @@ class PlanRecord(_Open):
         """A transition handler makes the plan's moves, so the turn offers early events to it."""
 
     def read_status(self) -> PlanStatus:
-        """The status, which code of the app may have assigned as plain text.
+        """The status, which code of the app may have assigned as plain text; ``"paused"`` counts as a pause.
 
         Raises:
             ValueError: it is no status.
@@ -144,6 +146,7 @@ class PlanRecord(_Open):
             except ValueError:
                 known = ", ".join(PlanStatus)
                 raise ValueError(f"plan {self.plan_id}: status is {self.status!r:.60}, allowed: {known}") from None
+            self._pauses += self.status is PAUSED
         return self.status
 
     @cached_property

@@ -193,6 +193,7 @@ class EventTurn(TurnRecord):
                 await call_handler(handler, TransitionContext(event, plan, target), self.context)
         finally:
             plan._in_handler = False
+        plan.read_status()
         await plan._go_on_undecided()
         await self._enter_assigned(plan, event, is_paused=plan._pauses > pauses or not was_paused)
         if self._mark(plan) != before:
@@ -244,7 +245,7 @@ class EventTurn(TurnRecord):
             await state_moves.finish(plan, status)
 
     def _mark(self, plan: PlanContext) -> tuple[Any, ...]:
-        return *_position(plan), len(self.effects), self.saves
+        return *_position(plan), plan._pauses, len(self.effects), self.saves
 
 
 _OFFERED = frozenset((MOVES, RESUMES, ANSWERS))

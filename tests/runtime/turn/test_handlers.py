@@ -103,15 +103,35 @@ async def test_what_the_handler_refuses_does_not_end_the_pause() -> None:
     assert "made no move on approved" in " ".join(story.entries[-1]["notes"])
 
 
-async def test_a_handler_that_pauses_again_stays_paused() -> None:
-    async def pauses(transition: Any, context: Any) -> None:
-        transition.plan.current_state = transition.next_state
-        await transition.plan.pause("a second manager")
+async def pauses(plan: PlanContext) -> None:
+    await plan.pause("a second manager")
 
-    story, _ = await paused_in_approve(pauses)
+
+async def pauses_as_text(plan: PlanContext) -> None:
+    plan.status = "paused"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("pause", [pauses, pauses_as_text])
+async def test_a_handler_that_pauses_again_stays_paused(pause: Callable[[PlanContext], Any]) -> None:
+    async def pauses_in_next(transition: Any, context: Any) -> None:
+        transition.plan.current_state = transition.next_state
+        await pause(transition.plan)
+
+    story, _ = await paused_in_approve(pauses_in_next)
     turn = await story.signal("approved")
     assert (story.plan.status, story.plan.current_state) == ("paused", "pay")
     assert published(turn) == []
+
+
+@pytest.mark.parametrize("pause", [pauses, pauses_as_text])
+async def test_a_handler_that_only_pauses_again_has_taken_the_event(pause: Callable[[PlanContext], Any]) -> None:
+    async def pauses_again(transition: Any, context: Any) -> None:
+        await pause(transition.plan)
+
+    story, _ = await paused_in_approve(pauses_again)
+    await story.signal("approved")
+    assert (story.plan.status, story.plan.current_state) == ("paused", "approve")
+    assert "notes" not in story.entries[-1]
 
 
 @pytest.mark.parametrize("states", [{}, APPROVAL], ids=["no machine", "a machine"])
