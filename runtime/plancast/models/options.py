@@ -12,7 +12,9 @@ from typing import Any, Self
 from pydantic import SecretStr
 
 from plancast.errors import InvalidPlannerConfig
+from plancast.models.parameters import PARAMETERS, PROVIDER_PARAMETERS
 from plancast.models.port import ReasonRequest, check_parameters
+from plancast_bus.spelling import nearest
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -70,12 +72,21 @@ class ModelOptions:
 
     @classmethod
     def of(cls, model: str, model_kwargs: Mapping[str, Any] | None = None, **keywords: Any) -> Self:
-        """Options from a planner's keywords: those that are no option go to the model, as `model_kwargs` do."""
+        """Options from a planner's keywords: those that are no option go to the model, as `model_kwargs` do.
+
+        Raises:
+            InvalidPlannerConfig: an option is out of bounds, or no parameter that litellm knows.
+        """
         if not isinstance(model_kwargs, (Mapping, NoneType)):
             raise InvalidPlannerConfig(f"model_kwargs is a dict, not a {type(model_kwargs).__name__}")
         given, known = dict(model_kwargs or {}), cls.names()
         if twice := sorted(given.keys() & {*known, *keywords}):
             raise InvalidPlannerConfig(f"model_kwargs: {', '.join(twice)}: give it as an option of the planner alone")
+        for name in given.keys() - PARAMETERS - PROVIDER_PARAMETERS:
+            near = nearest(str(name), PARAMETERS | PROVIDER_PARAMETERS | known)
+            raise InvalidPlannerConfig(
+                f"model_kwargs: litellm has no parameter {name!r}{near or '.'} {elsewhere(name)}"
+            )
         options = {name: value for name, value in keywords.items() if name in known}
         return cls(model=model, **options, llm_kwargs=given | {k: v for k, v in keywords.items() if k not in known})
 
@@ -104,6 +115,13 @@ class ModelOptions:
 
 
 Messages = Sequence[Mapping[str, Any]]
+
+
+def elsewhere(name: object) -> str:
+    """The way to give a model a parameter that is no keyword of planners, as the end of an error's text."""
+    if name in PROVIDER_PARAMETERS:
+        return f"Parameters of a single provider are given as model_kwargs={{{name!r}: ...}}"
+    return f"What litellm does not know is given to the provider as model_kwargs={{'extra_body': {{{name!r}: ...}}}}"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from plancast.errors import InvalidApp, InvalidPlannerConfig
-from plancast.models.options import ModelOptions
+from plancast.models.options import ModelOptions, elsewhere
 from plancast.models.parameters import PARAMETERS
 from plancast.planners.contract import AutonomousPlanner, checked_deadline, resolve_wake_mode
 from plancast.state_machine.machine import Machine
@@ -68,8 +68,8 @@ class Planner:
         version: Of its handlers; change it when running plans must be finished by the old ones.
         deadline: Seconds in which its plans have to end, else they fail with ``deadline_exceeded``; None: no deadline.
         reasoning_model: A litellm model string, for :meth:`create_plan`.
-        model_options: The fields of :class:`ModelOptions`, and parameters of the model that litellm lists; others, of a
-            single provider, are given as ``model_kwargs``, a dict.
+        model_options: The fields of :class:`ModelOptions`, and parameters of the model that litellm lists. Those of a
+            single provider are given as ``model_kwargs``, a dict, and what litellm does not know in its ``extra_body``.
 
     Raises:
         InvalidPlannerConfig: an option does not exist, or one of the model is wrong, or given without a model.
@@ -312,10 +312,7 @@ def _model_options(planner: Planner, model: str | None, options: Mapping[str, An
     for name in options.keys() - {*ModelOptions.names(), *PARAMETERS, "model_kwargs"}:
         own = {each for kind in type(planner).__mro__ for each in _keywords(kind)}
         near = nearest(_MEANT.get(name, name), own | ModelOptions.names() | PARAMETERS)
-        raise InvalidPlannerConfig(
-            f"planner {planner.name!r} has no option {name!r}{near or '.'} Parameters of the model that litellm does "
-            f"not list are given as model_kwargs={{{name!r}: ...}}"
-        )
+        raise InvalidPlannerConfig(f"planner {planner.name!r} has no option {name!r}{near or '.'} {elsewhere(name)}")
     if model is None:
         if options:
             raise InvalidPlannerConfig(f"planner {planner.name!r}: {', '.join(options)} given, but no reasoning_model")

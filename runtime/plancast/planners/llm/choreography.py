@@ -55,7 +55,8 @@ class ChoreographyPlanner(Planner):
         custom_context: Added to every prompt: a dict, or a function of the run.
         prompt_limit: Characters of trigger, history and results in a prompt.
         offers_own_goals: The model may publish and delegate its own goals, which begin further plans of this planner.
-        model_kwargs: Parameters of the model, as its provider names them.
+        model_kwargs: Parameters of the model by the names of litellm, also those of a single provider (``num_ctx``).
+            What litellm does not know is given as ``{"extra_body": {...}}``, which becomes part of the request's body.
         options: `capabilities`, `placement`, `description`, `version` and `deadline` of `Planner`, and parameters of
             the model that litellm lists (``max_tokens``, ``top_p``, ``timeout``).
 

@@ -554,6 +554,12 @@ def test_the_constructor_is_the_documented_one() -> None:
         ({"model_kwargs": "x"}, "model_kwargs is a dict, not a str"),
         ({"model_kwargs": {"top_p": 1}, "top_p": 1}, "model_kwargs: top_p: give it as an option"),
         ({"model_kwargs": {"temperature": 1}}, "model_kwargs: temperature"),
+        (
+            {"model_kwargs": {"max_token": 3}},
+            "model_kwargs: litellm has no parameter 'max_token'; did you mean 'max_tok",
+        ),
+        ({"model_kwargs": {"numctx": 3}}, "no parameter 'numctx'; did you mean 'num_ctx'"),
+        ({"model_kwargs": {"qqq": 3}}, r"no parameter 'qqq'\. .* model_kwargs=\{'extra_body': \{'qqq': \.\.\.\}\}"),
         ({"model_kwargs": {"base_url": "http://x"}}, r"base_url \(give it as api_base\)"),
     ],
 )
@@ -564,11 +570,11 @@ def test_wrong_options_are_refused(options: dict[str, Any], told: str) -> None:
 
 async def test_parameters_of_a_provider_reach_the_server_as_model_kwargs(server: ModelServer) -> None:
     server.add(DONE)
-    made = planner(server, max_tokens=77, model_kwargs={"seed": 5, "num_ctx": 4096})
-    assert made.llm_kwargs == {"max_tokens": 77, "seed": 5, "num_ctx": 4096}
+    made = planner(server, max_tokens=77, model_kwargs={"seed": 5, "num_ctx": 4096, "extra_body": {"own": 1}})
+    assert made.llm_kwargs == {"max_tokens": 77, "seed": 5, "num_ctx": 4096, "extra_body": {"own": 1}}
     await made.next(run())
     sent = server.requests[0].parameters
-    assert (sent["max_tokens"], sent["seed"], sent["num_ctx"]) == (77, 5, 4096)
+    assert (sent["max_tokens"], sent["seed"], sent["num_ctx"], sent["own"]) == (77, 5, 4096, 1)
 
 
 def test_all_parameters_that_litellm_lists_for_chats_are_options() -> None:
