@@ -109,7 +109,8 @@ class PlanRecord(_Open):
     """Events that nothing waited for, as far as the timeline shows them."""
     dependencies: dict[str, Any] = field(default_factory=dict)
     """Plans whose end begins this one (``after``, with the ``goal`` until it begins), and ``followers``, which wait for
-    the end of this one: their ids, each with the id under which it knows this plan."""
+    the end of this one: their ids, each with the id under which it knows this plan. Until it begins also ``waiting``,
+    all that wait for it, directly or not."""
     requests: dict[str, Request] = field(default_factory=dict)
     """Requests without an answer yet, by event id."""
     kept: list[dict[str, Any]] = field(default_factory=list)

@@ -107,7 +107,7 @@ async def _wake(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
 
 
 async def _follow(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
-    return add_follower(turn, plan)
+    return await add_follower(turn, plan)
 
 
 CONTROLS: Final[dict[str, Callable[[TurnRecord, PlanContext], Awaitable[TurnOutcome]]]] = {

@@ -2,6 +2,9 @@
 
 A goal that names other plans makes a pending plan, whose first turn asks each of them to report its end. A plan that
 ends tells all that have asked, as effects of its last turn. The last report begins the pending plan's goal.
+
+A pending plan passes such requests on to the plans that it waits for, with the path that they have come. One that comes
+back shows a cycle, whose plans fail.
 """
 
 from __future__ import annotations
@@ -25,8 +28,10 @@ MAX_AFTER: Final = 100
 """Plans that one plan may wait for."""
 MAX_FOLLOWERS: Final = 1_000
 """Plans that may wait for one plan; a further one fails."""
-UNKNOWN, CROWDED = "unknown", "crowded"
+UNKNOWN, CROWDED, CYCLE = "unknown", "crowded", "cycle"
 """Answers to a plan that asks for the end of another one, in place of a status."""
+PATH, WAITING = "path", "waiting"
+"""The plans through which a request to follow has come; those that are known to wait for a deferred plan."""
 _WHY: Final = {
     UNKNOWN: "is unknown, or was forgotten after its retention",
     CROWDED: f"is awaited by {MAX_FOLLOWERS} plans already",
@@ -72,6 +77,8 @@ async def take_deferred(turn: TurnRecord, plan: PlanContext) -> TurnOutcome | No
         if status in _WHY:
             await plan.fail(f"it was to begin after plan {name}, which {_WHY[status]}")
             return TurnOutcome.COMMIT
+        if status == CYCLE and plan.correlation_id in (cycle := _path(data.get(CYCLE))):
+            return await _fail_in_cycle(plan, cycle)
         after.remove(name)
         turn.notes.append(f"plan {name} is {status!s:.40}")
     elif event.type == RESUME and plan.status is PAUSED:
@@ -91,17 +98,41 @@ async def take_deferred(turn: TurnRecord, plan: PlanContext) -> TurnOutcome | No
     return None if plan.status is PENDING and not after else TurnOutcome.COMMIT
 
 
-def add_follower(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
+async def add_follower(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
     """Remember a plan that waits for the end of this one; answer it at once when that cannot be."""
     follower, name = _read(turn.event)
     if not follower:
         return turn.refused("a request to follow names no plan")
+    path = _path(turn.event.data.get(PATH)) or [follower]
     followers: list[list[str]] = plan.dependencies.setdefault(FOLLOWERS, [])
-    if [follower, name] in followers:
-        return turn.ignored("that plan is told already")
-    if len(followers) >= MAX_FOLLOWERS:
+    is_new = [follower, name] not in followers
+    if is_new and len(followers) >= MAX_FOLLOWERS:
         return answer_follower(turn, CROWDED)
-    followers.append([follower, name])
+    if is_new:
+        followers.append([follower, name])
+    if is_deferred(plan):
+        if plan.correlation_id in path:
+            return await _fail_in_cycle(plan, path[path.index(plan.correlation_id) :])
+        is_new = _pass_on(turn, plan, path) or is_new
+    return TurnOutcome.COMMIT if is_new else turn.ignored("that plan is told already")
+
+
+def _pass_on(turn: TurnRecord, plan: PlanContext, path: list[str]) -> bool:
+    """Tell the plans that a deferred plan waits for which others wait for it; False if they know."""
+    known: list[str] = plan.dependencies.setdefault(WAITING, [])
+    new = [each for each in path if each not in known]
+    if not new or len(path) >= MAX_AFTER or len(known) + len(new) > MAX_FOLLOWERS:
+        return False
+    known += new
+    own = plan.correlation_id
+    for name in plan.dependencies[AFTER]:
+        turn.outbox.send(_control(FOLLOW, name, {"plan": own, "after": name, PATH: [*path, own]}))
+    return True
+
+
+async def _fail_in_cycle(plan: PlanContext, cycle: list[str]) -> TurnOutcome:
+    plan.dependencies[CYCLE] = cycle
+    await plan.fail(f"it cannot begin, since it waits for itself: {' after '.join([*cycle, cycle[0]])}")
     return TurnOutcome.COMMIT
 
 
@@ -122,8 +153,10 @@ def is_follow(event: EventEnvelope) -> bool:
 
 def tell_followers(turn: TurnRecord, plan: PlanContext) -> None:
     """Tell the plans that wait for a plan that it has ended."""
+    cycle = plan.dependencies.get(CYCLE)
+    ended = {"status": CYCLE, CYCLE: cycle} if cycle else {"status": str(plan.status)}
     for follower, name in plan.dependencies.get(FOLLOWERS, ()):
-        turn.outbox.send(_control(ENDED, follower, {"plan": name, "status": str(plan.status)}))
+        turn.outbox.send(_control(ENDED, follower, {"plan": name, **ended}))
     plan.dependencies = {}
 
 
@@ -136,6 +169,11 @@ def _read(event: EventEnvelope) -> tuple[str, str]:
     data = event.data if isinstance(event.data, dict) else {}
     follower, name = data.get("plan"), data.get("after")
     return ("", "") if any(_faults((follower, name))) else (str(follower), str(name))
+
+
+def _path(ids: Any) -> list[str]:
+    """The plans that a request to follow has come through, or those of a cycle; empty when they cannot be read."""
+    return [str(each) for each in ids] if isinstance(ids, list) and not any(_faults(ids)) else []
 
 
 def _fault_of(after: Any, own: str) -> str:

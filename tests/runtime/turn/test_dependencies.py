@@ -245,6 +245,39 @@ async def test_a_goal_from_the_wire_that_names_no_plan_fails(env: PlancastTest, 
         assert fault in (await client.plan("raw").state())["error"]
 
 
+@pytest.mark.parametrize("length", [2, 3, 5])
+async def test_plans_that_begin_after_each_other_fail_and_say_so(env: PlancastTest, length: int) -> None:
+    names = [f"p{number}" for number in range(length)]
+    for name, before in zip(names, [*names[1:], names[0]], strict=True):
+        goal = EventEnvelope(
+            source="t", type="handled", topic=EventTopic.ACTION_REQUESTS, correlation_id=name, data={"n": 1},
+            metadata={"begin_after": [before]},
+        )  # fmt: skip
+        await env.bus.publish(goal)
+    async with Client(env.bus) as client:
+        for name in names:
+            with pytest.raises(PlanFailed, match=r"waits for itself: (p\d after )+p\d"):
+                await client.plan(name).result(PATIENCE)
+    assert not await env.client.plans(status="pending")
+
+
+async def test_a_plan_after_one_of_a_cycle_begins_when_that_has_failed(env: PlancastTest) -> None:
+    first = await env.submit("hold")
+    names = {"p0": ["p1", first.plan_id], "p1": ["p0"]}
+    outside = [await env.submit("handled", {"n": 3}, after=[first.plan_id])]
+    for name, before in names.items():
+        goal = EventEnvelope(
+            source="t", type="handled", topic=EventTopic.ACTION_REQUESTS, correlation_id=name, data={"n": 1},
+            metadata={"begin_after": before},
+        )  # fmt: skip
+        await env.bus.publish(goal)
+        outside.append(await env.submit("handled", {"n": 3}, after=[name]))
+    for plan in outside[1:]:
+        assert (await plan.result(PATIENCE))["n"] == 3
+    await first.signal("go")
+    assert (await outside[0].result(PATIENCE))["n"] == 3
+
+
 async def test_more_plans_than_may_wait_for_one_fail(env: PlancastTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dependencies, "MAX_FOLLOWERS", 1)
     first = await env.submit("hold")
