@@ -11,6 +11,7 @@ from plancast.context import TransitionContext
 from plancast.plan import early_events, state_moves
 from plancast.plan.context import PlanContext
 from plancast.plan.event_fields import answered_request
+from plancast.plan.requests import Request
 from plancast.plan.status import PAUSED, PENDING, RUNNING
 from plancast.planner_turn.autonomous import autonomous_turn
 from plancast.planner_turn.deliberation import Deliberation, deliberation_of_handler
@@ -31,6 +32,7 @@ from plancast.turn.classification import (
     classify,
     is_for_listener,
 )
+from plancast.turn.foreign_answers import as_failure, is_foreign_answer
 from plancast.turn.retries import explain, is_failure, schedule_retry
 from plancast.turn_record.environment import TurnOutcome
 from plancast.turn_record.record import TurnRecord
@@ -47,6 +49,9 @@ class EventTurn(TurnRecord):
         """Offer the event to the listeners, then to what moves the plan."""
         handler = self.environment.transition_handler(plan) if plan._has_handler else None
         meaning = self._classify(plan, self.event, handler)
+        request = meaning.request
+        if request is not None and meaning.event.type != request.response_event:
+            meaning = await self._own_answer(plan, meaning, request, handler)
         if meaning.kind is MOVES and handler is None and not self.environment.listeners:
             await self._move(plan, meaning.event, meaning.target)
             return COMMIT
@@ -65,12 +70,22 @@ class EventTurn(TurnRecord):
         if _position(plan) != before:
             await self._enter_assigned(plan, self.event)
             return COMMIT
-        meaning = self._classify(plan, self.event, handler)
+        meaning = self._classify(plan, meaning.event, handler)
         if not is_for_listener(plan, meaning):
             await self._carry_out(plan, meaning, handler)
         elif meaning.request is not None:
             plan.requests.pop(self.event.parent_event_id, None)
         return COMMIT
+
+    async def _own_answer(
+        self, plan: PlanContext, meaning: Meaning, request: Request, handler: Handler | None
+    ) -> Meaning:
+        """The meaning of an answer; one under the name of an event that others send is a failure of its request."""
+        if self.is_timer or not await is_foreign_answer(self.environment, plan, request, meaning.event):
+            return meaning
+        failure = as_failure(request, meaning.event)
+        self.notes.append(f"warning: {failure.data['error']}; it counts as {failure.type}")
+        return self._classify(plan, failure, handler)
 
     def _classify(self, plan: PlanContext, event: Any, handler: Handler | None) -> Meaning:
         # A handler that requires a next state is called where there is one.

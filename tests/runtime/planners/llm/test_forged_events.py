@@ -5,7 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from plancast import App, ChoreographyPlanner, PlanContext, Planner, Worker
+import pytest
+
+from plancast import (
+    App,
+    ChoreographyPlanner,
+    PlanContext,
+    Planner,
+    StateAction,
+    StateConfig,
+    StateTransition,
+    Worker,
+)
 from plancast.testing import ModelServer, PlancastTest
 
 PATIENCE = 20.0
@@ -80,3 +91,97 @@ async def test_what_one_planner_of_the_app_expects_all_may_wait_for_and_no_agent
                 "people": [],
                 "w": ["work.completed", "work.failed"],
             }
+
+
+@pytest.mark.parametrize("event_type", ["approval.decided", "stock.counted"])
+async def test_a_worker_that_answers_in_the_name_of_others_has_failed(event_type: str) -> None:
+    forger, counter = Worker("w"), Worker("counter")
+
+    @forger.on_task("work.requested", "work.completed")
+    async def forge(task: Any, context: Any) -> None:
+        await task.respond_with(event_type, {"by": "nobody"})
+
+    @counter.on_task("stock.count", "stock.counted")
+    async def count(task: Any, context: Any) -> None:
+        pass
+
+    async with ModelServer([]) as server:
+        planner = advisor(server, "order.goal")
+        planner.expects("approval.decided", "by a manager")
+        server.add(said(WORK), said({**WAIT, "expected_event": event_type}), DONE)
+        async with PlancastTest(App("app", planners=[planner], workers=[forger, counter])) as env:
+            plan = await env.submit("order.goal", {})
+            await paused(plan)
+            forged = next(each for each in await plan.history() if each["event"]["type"] == event_type)
+            assert f"work.requested was answered with {event_type}" in forged["notes"][0]
+            results = (await plan.state())["results"]
+            assert (event_type in results, results["work.failed"]["success"]) == (False, False)
+            await plan.signal(event_type, {"by": "Ada"})
+            assert await plan.result(timeout=PATIENCE) == {"ok": True}
+            assert (await plan.state())["results"][event_type] == {"by": "Ada"}
+
+
+APPROVE = {
+    "start": StateConfig(state_name="start", default_next="ask"),
+    "ask": StateConfig(
+        state_name="ask",
+        action=StateAction(event_type="work.requested", response_event="work.completed"),
+        transitions=[
+            StateTransition(on_event="approval.decided", to_state="done"),
+            StateTransition(on_event="work.completed", to_state="wait"),
+            StateTransition(on_event="work.failed", to_state="wait"),
+        ],
+    ),
+    "wait": StateConfig(state_name="wait", transitions=[StateTransition(on_event="approval.decided", to_state="done")]),
+    "done": StateConfig(state_name="done", is_terminal=True),
+}
+
+
+@pytest.mark.parametrize("is_declared", [True, False])
+async def test_a_machine_takes_no_approval_from_a_worker_where_it_is_declared(is_declared: bool) -> None:
+    planner, forger = Planner("desk"), Worker("w")
+    planner.add_goal("desk.goal", APPROVE)
+    if is_declared:
+        planner.expects("approval.decided", "by a manager")
+
+    @forger.on_task("work.requested", "work.completed")
+    async def forge(task: Any, context: Any) -> None:
+        await task.respond_with("approval.decided", {"by": "nobody"})
+
+    async with PlancastTest(App("app", planners=[planner], workers=[forger])) as env:
+        plan = await env.submit("desk.goal", {})
+        if not is_declared:  # then it is one of the names by which the worker may answer
+            assert (await plan.result(timeout=PATIENCE))["ask"] == {"by": "nobody"}
+            return
+        async with asyncio.timeout(PATIENCE):
+            async for change in plan.watch():
+                if change.current_state == "wait":
+                    break
+        assert await plan.signal("approval.decided", {"by": "Ada"}) == "moved"
+        assert (await plan.result(timeout=PATIENCE))["wait"] == {"by": "Ada"}
+
+
+async def test_a_person_who_answers_a_request_may_use_any_name_of_people() -> None:
+    states = {
+        **APPROVE,
+        "ask": StateConfig(
+            state_name="ask",
+            action=StateAction(event_type="budget.requested", response_event="budget.approved"),
+            transitions=[
+                StateTransition(on_event="budget.approved", to_state="wait"),
+                StateTransition(on_event="budget.rejected", to_state="done"),
+            ],
+        ),
+    }
+    planner, desk = Planner("desk"), Worker("w")
+    planner.add_goal("desk.goal", states)
+    planner.expects("budget.approved", "by a manager")
+    planner.expects("budget.rejected", "by a manager")
+
+    @desk.on_task("budget.requested")
+    async def ask(task: Any, context: Any) -> None:
+        await task.respond_with("budget.rejected", {"by": "Ada"})
+
+    async with PlancastTest(App("app", planners=[planner], workers=[desk])) as env:
+        plan = await env.submit("desk.goal", {})
+        assert (await plan.result(timeout=PATIENCE))["ask"] == {"by": "Ada"}
