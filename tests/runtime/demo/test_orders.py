@@ -16,7 +16,7 @@ from plancast import App, PlanFailed, PlanHandle
 from plancast.app import load_app
 from plancast.demo import stub_model
 from plancast.demo.orders import KINDS, ORDERS, OrderDrive, choose_orders
-from plancast.testing import ModelRequest, ModelServer, PlancastTest
+from plancast.testing import ManualClock, ModelRequest, ModelServer, PlancastTest
 from plancast.testing.model_server.answers import Rule
 
 ROOT = Path(__file__).parents[3]
@@ -44,19 +44,19 @@ def deployed(monkeypatch: pytest.MonkeyPatch) -> Deploy:
     async def deploy(
         name: str,
         *,
-        approval_seconds: str = "3600",
         change: Callable[[App], None] = lambda app: None,
         rule: Rule = stub_model.answer,
+        clock: ManualClock | None = None,
     ) -> AsyncIterator[tuple[PlancastTest, ModelServer]]:
         async with ModelServer(rule=rule) as model:
             monkeypatch.setenv("OPENAI_API_BASE", model.url)
             monkeypatch.setenv("OPENAI_API_KEY", "none-needed")
             monkeypatch.setenv("ORDERS_MODEL", stub_model.MODEL)
             monkeypatch.setenv("FEEDBACK_MODEL", stub_model.MODEL)
-            monkeypatch.setenv("ORDERS_APPROVAL_SECONDS", approval_seconds)
+            monkeypatch.setenv("ORDERS_APPROVAL_SECONDS", "3600")
             app = fresh(name)
             change(app)
-            async with PlancastTest(app) as env:
+            async with PlancastTest(app, clock=clock) as env:
                 await agents_are_there(env)
                 yield env, model
             assert model.errors == []
@@ -142,8 +142,10 @@ async def test_an_order_cannot_approve_itself_by_what_its_customer_is_called(dep
 
 
 async def test_a_large_order_that_nobody_decides_on_expires(deployed: Deploy) -> None:
-    async with deployed("orders", approval_seconds="0.5") as (env, _):
+    async with deployed("orders", clock=ManualClock()) as (env, _):
         handle = await env.submit("order.received", order(7_500))
+        await waiting(handle)
+        await env.advance(3_600)
         assert (await handle.result(timeout=SECONDS))["outcome"] == "expired"
         assert await way(handle) == [ASKED, "complete"]
 
@@ -197,9 +199,24 @@ class Quiet:
     def plan_ended(self) -> None: ...
 
 
+class Patient(OrderDrive):
+    """Lets the time for an approval pass once all other orders have ended."""
+
+    def __init__(self, env: PlancastTest, *given: Any) -> None:
+        super().__init__(*given)
+        self._env = env
+
+    async def _decide(self, run: Any) -> None:
+        await super()._decide(run)
+        if run.case.manager == "is silent":
+            while len(self.runs) < self.planned or not all(each.ended_at for each in self.runs if each is not run):
+                await asyncio.sleep(0.01)
+            await self._env.advance(3_600)
+
+
 async def test_every_kind_of_order_of_the_demo_ends_as_it_should(deployed: Deploy) -> None:
-    async with deployed("orders", approval_seconds="3") as (env, model):
-        drive = OrderDrive(env.client, choose_orders(len(KINDS), seed=1), Quiet())
+    async with deployed("orders", clock=ManualClock()) as (env, model):
+        drive = Patient(env, env.client, choose_orders(len(KINDS), seed=1), Quiet())
         await drive.run()
         assert {run.case.order_id: run.faults() for run in drive.runs if run.faults()} == {}
         assert {run.state for run in drive.runs} == {"shipped", "rejected", "expired"}

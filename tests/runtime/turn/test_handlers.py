@@ -40,7 +40,7 @@ APPROVAL = machine(
 
 
 async def reached(handle: PlanHandle, status: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):  # the first call of a model loads litellm
         while await handle.status() != status:
             await asyncio.sleep(0.01)
 
