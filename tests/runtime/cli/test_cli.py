@@ -158,6 +158,15 @@ class Deployed:
 
         return self.run(fetch)
 
+    def goal(self, plan_id: str) -> EventEnvelope:
+        """The goal that is on its way."""
+
+        async def read(bus: JetStreamBus) -> EventEnvelope:
+            [delivery] = await bus.stored_events("action-requests", plan_id)
+            return decode_delivery(delivery)
+
+        return self.run(read)
+
 
 def decode_delivery(delivery: Delivery) -> EventEnvelope:
     from plancast_bus.events.codec import load
@@ -716,6 +725,19 @@ class TestSubmit:
         result = invoke("submit", "greet.goal", "--correlation-id", "mine")
         assert (result.code, result.out) == (0, "mine\n")
         assert invoke("submit", "greet.goal", "--json").json.keys() == {"plan_id"}
+
+    def test_gives_a_deadline_and_the_plans_before(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("first")
+        deployed.plan("second")
+        options = ["--after", "first", "--after", "second", "--deadline", "60"]
+        assert invoke("submit", "greet.goal", "--correlation-id", "mine", *options).code == 0
+        goal = deployed.goal("mine")
+        assert goal.metadata["begin_after"] == ["first", "second"]
+        assert 0 < goal.metadata["plan_deadline"] - time.time() <= 60
+        unknown = invoke("submit", "greet.goal", "--after", "nobody")
+        assert (unknown.code, "plan nobody is unknown" in unknown.err) == (1, True)
+        for wrong in (["--deadline", "0"], ["--deadline", "nan"], ["--correlation-id", "me", "--after", "me"]):
+            assert invoke("submit", "greet.goal", *wrong).code == 2
 
     def test_waits_for_the_result(self, invoke: Invoke, deployed: Deployed) -> None:
         deployed.plan("known", [("name.given", {"name": "Bo"})])

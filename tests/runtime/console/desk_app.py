@@ -46,6 +46,11 @@ STATES = [
 ]
 orders = Planner("orders", description="Orders, one at a time")
 orders.add_goal("order.goal", {state.state_name: state for state in STATES})
+orders.add_goal(
+    "sized.goal",
+    {state.state_name: state for state in (STATES[0].model_copy(update={"default_next": "done"}), STATES[-2])},
+    schema={"type": "object", "properties": {"size": {"type": "integer"}}, "required": ["size"]},
+)
 orders.expects("order.approved", "A manager's decision")
 
 tree = DeterministicPlanner(

@@ -43,6 +43,25 @@ async def test_a_goal_is_submitted_once_for_a_correlation_id_or_an_idempotency_k
     assert (await api.post("/plans", body, 201))["plan_id"] != plan
 
 
+async def test_a_goal_has_a_deadline_and_begins_after_other_plans(api: Api) -> None:
+    first = await api.waiting()
+    body = {"event_type": "sized.goal", "data": {"size": 3}, "deadline": 3600, "after": [first]}
+    plan = (await api.post("/plans", body, 201))["plan_id"]
+    await api.until(plan, lambda found: found["status"] == "pending")
+    state = await api.desk.client.plan(plan).state()
+    assert (state["dependencies"]["after"], state["deadline"] > state["created_at"]) == ([first], True)
+    await api.post(f"/plans/{first}/cancel", {})
+    await api.until(plan, lambda found: found["status"] == "completed")
+    await api.post("/plans", {**body, "after": ["nobody"]}, 404)
+    await api.post("/plans", {**body, "correlation_id": "own", "after": ["own"]}, 422)
+    await api.post("/plans", {**body, "deadline": 0}, 422)
+
+
+async def test_a_goal_whose_data_break_its_schema_is_refused(api: Api) -> None:
+    refused = await api.post("/plans", {"event_type": "sized.goal", "data": {"size": "large"}}, 422)
+    assert "goal_data.size" in refused["detail"]
+
+
 async def test_a_list_is_filtered_searched_sorted_and_paged(api: Api) -> None:
     session, tenant = uuid4().hex, uuid4().hex
     plans = [await api.waiting(session_id=session, tenant_id=tenant) for _ in range(3)]
@@ -165,7 +184,8 @@ async def test_a_plan_that_was_just_submitted_is_pending_and_its_result_is_waite
 async def test_apps_deployment_and_readiness_tell_what_runs(api: Api) -> None:
     (app,) = (await api.get("/apps"))["items"]
     goals = {goal["event_type"]: (goal["planner"], goal["kind"]) for goal in app["goals"]}
-    assert goals == {"order.goal": ("orders", "machine"), "ticket.goal": ("tickets", "autonomous")}
+    machines = dict.fromkeys(("order.goal", "sized.goal"), ("orders", "machine"))
+    assert goals == {**machines, "ticket.goal": ("tickets", "autonomous")}
     assert app["tasks"] == ["stock.check.requested"]
     runs = await api.get("/deployment")
     assert (runs["source"], [each["name"] for each in runs["dispatchers"]]) == ("nats", ["dispatcher-0"])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from plancast.cli import completion
 from plancast.cli.connection import open_client, read_object
-from plancast.cli.errors import DONE, FAILED, CommandFailed
+from plancast.cli.errors import DONE, FAILED, CommandFailed, usage_error
 from plancast.cli.options import AsJson, NatsUrl, Verbose
 from plancast.errors import PlanCancelled, PlanFailed
 from plancast.plan.status import PlanStatus
@@ -43,17 +44,34 @@ def submit(
     session_id: Annotated[str | None, typer.Option(metavar="ID", help="Session of the plan.")] = None,
     tenant_id: Annotated[str, typer.Option(metavar="ID", show_default=False, help="Tenant of the plan.")] = "",
     user_id: Annotated[str, typer.Option(metavar="ID", show_default=False, help="User of the plan.")] = "",
+    deadline: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Time in which the plan has to end; then it fails.")
+    ] = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID",
+            help="A plan that has to end before this one begins; may be given several times.",
+            autocompletion=completion.plan_ids,
+        ),
+    ] = None,
     nats_url: NatsUrl = None,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
     """Submit a goal and print the plan's id, or with --wait its result. Exits 1 when the plan fails."""
+    if deadline is not None and not 0 < deadline < inf:
+        raise usage_error(f"--deadline needs a number of seconds, more than 0, not {deadline:g}")
+    if correlation_id is not None and correlation_id in (after or ()):
+        raise usage_error(f"plan {correlation_id} cannot begin after itself")
     options = {
         "response_event": response_event,
         "correlation_id": correlation_id,
         "session_id": session_id,
         "tenant_id": tenant_id,
         "user_id": user_id,
+        "deadline": deadline,
+        "after": after or (),
     }
     goal = read_object(data)
     return asyncio.run(_submit(nats_url, event, goal, options, wait, timeout, as_json))

@@ -124,10 +124,15 @@ async def list_plans(
 async def submit(
     backend: Here, by: By, body: Submission, response: Response, idempotency_key: IdempotencyKey = None
 ) -> Submitted:
-    """Publishes a goal durably. 200 when the correlation id already has a plan."""
+    """Publishes a goal durably. 200 when the correlation id already has a plan.
+
+    422 when nothing takes the goal, or its data break the goal's schema; 404 when a plan of ``after`` is unknown.
+    """
     name = body.correlation_id
     if name is None and idempotency_key is not None:
         name = stable_id("submit", by, idempotency_key)
+    if name in body.after:
+        raise Refused(422, f"plan {str(name)[:200]} cannot begin after itself")
     if name is not None:
         known = await backend.bus.checkpoints.load(name)
         if known is not None and (body.tenant_id or "") == known.summary.tenant_id:
@@ -144,6 +149,8 @@ async def submit(
         user_id=body.user_id,
         tenant_id=body.tenant_id,
         metadata={BY: by},
+        deadline=body.deadline,
+        after=body.after,
     )
     backend.submitted(handle.plan_id)
     return Submitted(plan_id=handle.plan_id, status=PlanStatus.PENDING)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cachetools import FIFOCache
 from fastapi import APIRouter, Query, Request
 
-from plancast.console.schemas.plans import Usage
+from plancast.console.schemas.plans import ModelUsage, Usage
 from plancast.console.schemas.system import UsageReport, UsageRow
 from plancast.console.service.backend import Backend, Here
 from plancast.console.service.limits import Looking
@@ -76,7 +76,7 @@ async def get_usage(
         spent = await asyncio.gather(*(ledger.of(backend, row) for row in some))
         for row, usage in zip(some, spent, strict=True):
             if usage is not None and usage.decisions:
-                _add(total, usage.decisions, usage.tokens, usage.cost)
+                _add(total, usage)
                 _share(groups, group_by, row, usage)
     items = sorted(groups.values(), key=lambda each: (-each.tokens, -each.decisions, each.key))
     return UsageReport(items=items, total=total, plans=len(counted), left_out=len(rows) - len(counted))
@@ -85,17 +85,18 @@ async def get_usage(
 def _share(groups: dict[str, UsageRow], group_by: GroupBy, row: Row, usage: Usage) -> None:
     if group_by == "model":
         for each in usage.by_model:
-            _add(_group(groups, each.model), each.decisions, each.tokens, each.cost)
+            _add(_group(groups, each.model), each)
         return
     key = row.summary.tenant_id if group_by == "tenant" else row.summary.planner
-    _add(_group(groups, key), usage.decisions, usage.tokens, usage.cost)
+    _add(_group(groups, key), usage)
 
 
 def _group(groups: dict[str, UsageRow], key: str) -> UsageRow:
     return groups.setdefault(key, UsageRow(key=key, decisions=0, tokens=0, cost=0.0))
 
 
-def _add(row: UsageRow, decisions: int, tokens: int, cost: float) -> None:
-    row.decisions += decisions
-    row.tokens += tokens
-    row.cost += cost
+def _add(row: UsageRow, used: Usage | ModelUsage) -> None:
+    row.decisions += used.decisions
+    row.tokens += used.tokens
+    row.cached_tokens += used.cached_tokens
+    row.cost += used.cost

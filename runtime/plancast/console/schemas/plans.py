@@ -8,6 +8,7 @@ from pydantic import Field
 
 from plancast.console.schemas.base import EventType, Moment, Name, RequestModel, ResponseModel
 from plancast.plan.status import PlanStatus
+from plancast.turn.dependencies import MAX_AFTER
 
 
 class Summary(ResponseModel):
@@ -45,6 +46,12 @@ class Submission(RequestModel):
     session_id: Name | None = None
     user_id: Name = ""
     tenant_id: Name | None = None
+    deadline: Annotated[float, Field(gt=0, le=10 * 366 * 86400)] | None = None
+    """Seconds in which the plan has to end."""
+    after: Annotated[list[Annotated[str, Field(min_length=1, max_length=300)]], Field(max_length=MAX_AFTER)] = Field(
+        default_factory=list
+    )
+    """Ids of plans that have to end before this one begins."""
 
 
 class Submitted(ResponseModel):
@@ -90,6 +97,7 @@ class Usage(ResponseModel):
     cost: float
     decisions: int
     by_model: list[ModelUsage]
+    cached_tokens: int = 0
 
 
 class Member(ResponseModel):

@@ -156,6 +156,8 @@ class UsageRow(ResponseModel):
     decisions: int
     tokens: int
     cost: float
+    cached_tokens: int = 0
+    """Those of the tokens that a provider served from its cache."""
 
 
 class UsageReport(ResponseModel):

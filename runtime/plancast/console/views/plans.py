@@ -112,6 +112,7 @@ def usage_of(state: Fields, history: Iterable[Fields]) -> Usage:
         cost=float(spent.get("cost", 0.0)),
         decisions=decisions,
         by_model=sorted(models.values(), key=lambda used: -used.tokens),
+        cached_tokens=sum(used.cached_tokens for used in models.values()),
     )
 
 

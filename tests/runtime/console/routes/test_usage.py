@@ -51,14 +51,19 @@ async def test_usage_is_summed_by_model_tenant_and_planner(api: Api) -> None:
         while len(await api.listed(text=old.correlation_id)) < 1:
             await asyncio.sleep(0.01)
 
+    cached: dict[str, int] = {}
+
     async def usage(group_by: str, hours: float = 1) -> dict[str, tuple[int, int, float]]:
         found = await api.get("/usage", params={"group_by": group_by, "hours": hours})
         assert found["total"]["tokens"] >= sum(each["tokens"] for each in found["items"] if each["key"] != "")
+        cached.update({each["key"]: each["cached_tokens"] for each in found["items"]})
         return {each["key"]: (each["decisions"], each["tokens"], each["cost"]) for each in found["items"]}
 
     by_model = await usage("model")
     assert (by_model[small], by_model[large]) == ((2, 40, 0.5), (1, 100, 2.0))
+    assert (cached[small], cached[large]) == (5, 50)
     assert (await usage("tenant"))[tenant] == (2, 110, 2.5)
+    assert cached[tenant] == 55
     assert (await usage("planner"))[planner] == (3, 140, 2.5)
     assert (await usage("model", hours=3))[small] == (3, 1040, 9.5)
     shown = await api.get(f"/plans/{first.correlation_id}")

@@ -62,6 +62,7 @@ function draw({ items, total, plans }, by) {
       { class: "figures" },
       figure("Cost", cost(total.cost)),
       figure("Tokens", compact(total.tokens)),
+      total.cached_tokens > 0 && figure("Cached tokens", compact(total.cached_tokens)),
       figure("Decisions", compact(total.decisions)),
       plans !== undefined && figure("Plans", compact(plans)),
     ),
@@ -71,7 +72,7 @@ function draw({ items, total, plans }, by) {
       h(
         "table",
         { class: "plain usage" },
-        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, label), h("th", { scope: "col", class: "wide" }, "Share"), ...["Decisions", "Tokens", "Cost"].map((name) => h("th", { scope: "col", class: "num" }, name)))),
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, label), h("th", { scope: "col", class: "wide" }, "Share"), ...["Decisions", "Tokens", "Cached", "Cost"].map((name) => h("th", { scope: "col", class: "num" }, name)))),
         h(
           "tbody",
           {},
@@ -87,6 +88,7 @@ function draw({ items, total, plans }, by) {
               h("td", {}, h("span", { class: "load" }, h("span", { class: "bar-track", "aria-hidden": "true" }, fill), h("span", { class: "dim" }, `${Math.round(part * 100)} %`))),
               h("td", { class: "num" }, number(each.decisions)),
               h("td", { class: "num" }, number(each.tokens)),
+              h("td", { class: "num" }, number(each.cached_tokens)),
               h("td", { class: "num" }, cost(each.cost)),
             );
           }),
