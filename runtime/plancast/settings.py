@@ -162,8 +162,9 @@ class PlanSettings(SettingsSection):
     timeline_tail_bytes: int = Field(8192, ge=256)
     """Bytes of timeline in a checkpoint; older entries are stored separately, once."""
     timeline_detail: Literal["summary", "full"] = "summary"
-    """``full`` also stores the data that each turn has sent, not only types and ids, and models' replies to handlers,
-    which ``plancast plans replay`` then covers. Timelines grow, and plans reach their size limit sooner."""
+    """``full`` also stores the data that each turn has sent, not only types and ids, and what handlers have got from
+    models and from ``memory.session``, which ``plancast plans replay`` then covers. Timelines grow, and plans reach
+    their size limit sooner."""
     check_user: bool = False
     """Refuse events that name another user than the plan's, as events of another tenant: also signals of people who
     approve, and controls. Events without a user, and plans without one, are not affected."""

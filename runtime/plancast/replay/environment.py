@@ -23,7 +23,7 @@ from plancast_bus.events.envelope import EventTopic
 from plancast_bus.subjects import Subjects
 
 _OTHER_PLAN: Final = "a handler reads another plan, whose state is not in the history"
-_SESSION: Final = "a handler reads what plans of its session have shared, which is not in the history"
+_SESSION: Final = "a handler reads what plans of its session have shared, which only full histories hold"
 MAX_EVENT_BYTES: Final = 1 << 40
 """No limit: the events are not sent."""
 
@@ -47,6 +47,8 @@ class Script:
         self.decisions: list[Mapping[str, Any]] = []
         self.answers: list[Mapping[str, Any] | None] = []
         """Answers of models to handlers, if the timeline holds them."""
+        self.sessions: list[dict[str, Any]] = []
+        """Shared values that handlers have read, if the timeline holds them."""
         self.failure: Exception | None = None
         self.taken = 0
         """Number of decisions taken so far."""
@@ -57,6 +59,7 @@ class Script:
         """Switch to another turn."""
         self.decisions = list(entry.get("decisions") or ())
         self.answers = list(entry.get("answers") or ())
+        self.sessions = list(entry.get("sessions") or ())
         self.failure = recorded_failure(entry)
         self.taken = 0
 
@@ -151,14 +154,16 @@ class RecordedReasoner:
 
 
 class RecordedMemory:
-    """``context.memory`` that only knows the forked plan.
+    """``context.memory`` that only knows the forked plan, and the shared values that were recorded.
 
     Args:
         source: Id and machine of the plan that this one was forked from.
+        script: The recorded values.
     """
 
-    def __init__(self, source: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, source: Mapping[str, Any] | None = None, script: Script | None = None) -> None:
         self._source = source
+        self._script = script or Script()
 
     async def get_plan_context(self, plan_id: str) -> Any:
         if self._source is None or self._source["plan_id"] != plan_id:
@@ -172,7 +177,9 @@ class RecordedMemory:
         raise NotRecorded(_OTHER_PLAN)
 
     async def session(self, session_id: str | None) -> Any:
-        raise NotRecorded(_SESSION)
+        if not self._script.sessions:
+            raise NotRecorded(_SESSION)
+        return self._script.sessions.pop(0)
 
 
 class RecordedRegistry:
@@ -277,7 +284,7 @@ class ReplayEnvironments:
             app=app,
             subjects=Subjects(),
             encode=lambda event: (codec.encode(event), codec.MSGPACK_TYPE),
-            memory=RecordedMemory(self.source),
+            memory=RecordedMemory(self.source, self.script),
             settings=self.settings,
             max_event_bytes=MAX_EVENT_BYTES,
             registry=registry,

@@ -18,6 +18,7 @@ from plancast.replay.environment import ModelCallNotRecorded, NotRecorded, Scrip
 from plancast.state_machine.machine import Machine
 from plancast.turn.dependencies import is_deferred
 from plancast.turn.turn import Turn, TurnEnvironment, TurnOutcome
+from plancast.turn_record.account import lend
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.ports.effects import Effect, Publish, Respond
@@ -139,6 +140,8 @@ async def rerun(
         done = first = await _run(turn)
     except NotRecorded as unknowable:
         return Rerun(why=str(unknowable), event=event)
+    if not environment.app.planners:
+        _lend_as_recorded(done.turn, entry)
     found = _compare(entry, done)
     if not found:
         return _result(done)
@@ -158,6 +161,15 @@ async def rerun(
     if first.verdict is not TurnOutcome.COMMIT or any(each.path.startswith(_DIVERGING) for each in found):
         differs.plan = None
     return differs
+
+
+def _lend_as_recorded(turn: Turn, entry: Mapping[str, Any]) -> None:
+    """Lend the recorded shares of a plan's budget: without its planner, the limits are unknown."""
+    outbox, lent = turn.outbox, entry.get("lent") or {}
+    for index in outbox.goals if turn.plan is not None else ():
+        goal_id = outbox.event(index)["id"]
+        if turn.plan is not None and goal_id in lent and goal_id not in turn.plan.lent:
+            lend(outbox, turn.plan, index, goal_id, lent[goal_id])
 
 
 async def _run(turn: Callable[[], Turn]) -> _Done:

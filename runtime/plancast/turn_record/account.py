@@ -136,9 +136,14 @@ def _lend(outbox: Outbox, plan: PlanRecord, limits: Mapping[str, float]) -> None
         for name, limit in limits.items():
             amount, left = part * before[name], _left(plan, name, limit)
             share[name] = min(amount, left) if name == "cost" else min(max(floor(amount), 1), floor(left))
-        plan.lent[goal["id"]] = share
-        rate = call_rate(plan)
-        outbox.add_metadata(index, {SHARE: {**share, RATE: rate} if rate > 1 else share})
+        lend(outbox, plan, index, goal["id"], share)
+
+
+def lend(outbox: Outbox, plan: PlanRecord, index: int, goal_id: str, share: dict[str, float]) -> None:
+    """Write a share into a staged goal, and count it as lent."""
+    plan.lent[goal_id] = outbox.lent[goal_id] = share
+    rate = call_rate(plan)
+    outbox.add_metadata(index, {SHARE: {**share, RATE: rate} if rate > 1 else share})
 
 
 def _left(plan: PlanRecord, name: str, limit: float) -> float:

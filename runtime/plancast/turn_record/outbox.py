@@ -25,7 +25,7 @@ class Outbox:
 
     __slots__ = (
         "_before_plan", "_cause", "_correlation_id", "_environment", "_event", "_index", "_response", "_revision",
-        "_time", "apart", "begun", "deadline", "effects", "goals", "plan", "sent", "trace", "trace_id",
+        "_time", "apart", "begun", "deadline", "effects", "goals", "lent", "plan", "sent", "trace", "trace_id",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,8 @@ class Outbox:
         """Type and id of every staged event."""
         self.goals: tuple[int, ...] = ()
         """Indexes of the effects that are goals of child plans."""
+        self.lent: dict[str, dict[str, float]] = {}
+        """Shares of the plan's budget in these goals, by their ids."""
 
     def begin(self, plan: PlanContext) -> None:
         """Make this plan the sender; requests that were sent before become its own."""

@@ -18,6 +18,7 @@ from plancast.plan_tree import read_deadline
 from plancast.turn_record.account import read_share
 from plancast.turn_record.environment import TurnEnvironment, TurnOutcome
 from plancast.turn_record.outbox import Outbox
+from plancast.turn_record.recording_memory import RecordingMemory
 from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.events.trace_context import trace_id_of
@@ -44,6 +45,8 @@ class TurnRecord:
     answers: list[dict[str, Any] | None] | None = None
     """Replies of models to handlers, where timelines are kept in full; None for a request without a reply."""
 
+    sessions: list[dict[str, Any]] | None = None
+    """Shared values that handlers have read, where timelines are kept in full."""
     draft: PlanContext | None = None
     """Collects what decisions have spent in a goal's turn before its handler creates the plan."""
     used: dict[str, dict[str, float]] | None = None
@@ -117,9 +120,10 @@ class TurnRecord:
         self.state_before = plan.current_state if plan is not None else ""
         self.status_before = plan.status if plan is not None else None
         self.was_held = plan is not None and plan.status is PAUSED and is_held(plan)
+        memory = environment.memory_of(plan.tenant_id if plan is not None else event.tenant_id or "")
         self.context = PlatformContext(
             StagedEvents(self.outbox),
-            environment.memory_of(plan.tenant_id if plan is not None else event.tenant_id or ""),
+            self._recorded_memory(memory) if environment.in_full else memory,
             environment.registry,
             environment.toolkit,
             self._recorded_reasoner() if environment.in_full else environment.reasoner,
@@ -135,6 +139,11 @@ class TurnRecord:
     def _recorded_reasoner(self) -> RecordingReasoner:
         recorded = RecordingReasoner(self.environment.reasoner)
         self.answers = recorded.answers
+        return recorded
+
+    def _recorded_memory(self, memory: Any) -> RecordingMemory:
+        recorded = RecordingMemory(memory)
+        self.sessions = recorded.sessions
         return recorded
 
     def belongs_to(self, trace: str) -> None:

@@ -39,6 +39,10 @@ def timeline_entry(turn: TurnRecord, plan: PlanRecord) -> dict[str, Any]:
         entry["decisions"] = turn.decisions
     if turn.exchange:
         entry["exchange"] = turn.exchange
+    if turn.outbox.lent:
+        entry["lent"] = turn.outbox.lent
+    if turn.sessions:
+        entry["sessions"] = turn.sessions
     if turn.carried:
         entry["carried"] = turn.carried
     if turn.is_forged:

@@ -16,11 +16,11 @@ from simulation.history import Committed
 from tests.runtime.turn.test_turn_properties import KEPT, Happening, World, a_machine, happenings, lived
 
 from plancast import App, PlanContext, Planner, PlannerDecision, Settings, StateConfig, Worker
-from plancast.decisions.actions import CompleteAction, FinishReason, PublishAction
+from plancast.decisions.actions import CompleteAction, DelegateAction, FinishReason, PublishAction
 from plancast.errors import CannotReplay, UnknownRevision
 from plancast.json_values.diff import MISSING, Difference, differences
 from plancast.models.port import ReasonReply, ReasonRequest, Usage
-from plancast.planners.contract import RunContext
+from plancast.planners.contract import RunContext, WakeMode
 from plancast.planners.decision_tree.planner import DeterministicPlanner
 from plancast.planners.decision_tree.steps import FinishStep, SpawnAndAwaitStep
 from plancast.planners.llm.choreography import ChoreographyPlanner
@@ -372,6 +372,54 @@ async def test_what_a_model_decided_is_taken_from_the_history_and_no_model_is_as
     assert tight.first is not None, "the budget of today would have ended it"
     assert tight.first.revision == 1
     assert tight.outcome is Outcome.DIFFERS
+
+
+class Delegates:
+    """Delegates once, with a budget of its own, and completes."""
+
+    name, wake_mode, max_actions = "parent", WakeMode.PUSH, 20
+
+    async def next(self, run: RunContext) -> PlannerDecision:
+        answered = "child.goal.completed" in run.results
+        action = CompleteAction(result={}) if answered else DelegateAction(spec=SpawnSpec(event_type="child.goal"))
+        return PlannerDecision(next_action=action, reasoning="it must be")
+
+
+async def test_shares_that_a_plan_has_lent_are_known_without_the_app() -> None:
+    child, parent = Planner("child"), Planner("front")
+    child.add_goal("child.goal", decided_by=DeterministicPlanner([FinishStep("goal")], name="tree"))
+    parent.add_goal("x.goal", decided_by=Delegates())
+    app = App("app", planners=[parent, child])
+    async with PlancastTest(app) as env:
+        handle = await env.submit("x.goal", {})
+        await handle.result(timeout=20)
+        history = await handle.history()
+        assert [list(each["lent"].values()) for each in history if "lent" in each] == [[{"actions": 16}]]
+        for given in (None, app):
+            replayed = await handle.replay(app=given)
+            assert replayed.outcome is Outcome.SAME, replayed
+
+
+@pytest.mark.parametrize("detail", ["summary", "full"])
+async def test_what_a_handler_reads_of_its_session_is_known_where_it_is_recorded(detail: str) -> None:
+    planner = Planner("p")
+
+    @planner.on_goal("x.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        plan = await PlanContext.create_from_goal(goal, {})
+        before = await context.memory.session(goal.session_id)
+        plan.share("n", before.get("n", 0) + 1)
+        await plan.finalize(before)
+
+    settings = Settings.model_validate({"plans": {"timeline_detail": detail}})
+    async with PlancastTest(app := App("app", planners=[planner]), settings=settings) as env:
+        first = await env.submit("x.goal", {}, session_id="s")
+        await first.result(timeout=20)
+        second = await env.submit("x.goal", {}, session_id="s")
+        assert await second.result(timeout=20) == {"n": 1}
+        for each in (first, second):
+            replayed = await each.replay(app=app)
+            assert replayed.outcome is (Outcome.SAME if detail == "full" else Outcome.UNKNOWN), replayed
 
 
 async def test_what_a_failed_turn_has_used_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
