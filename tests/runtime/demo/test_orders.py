@@ -291,7 +291,7 @@ def test_the_stand_in_says_that_it_knows_nothing_else() -> None:
 @pytest.mark.parametrize("name", ["orders", "feedback"])
 def test_the_examples_are_the_apps_of_the_demo(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("sys.path", [str(ROOT)])
+    monkeypatch.syspath_prepend(str(ROOT))
     example = load_app(f"examples.{name}:app")
     example.validate()
     assert example is importlib.import_module(f"plancast.demo.apps.{name}").app
