@@ -10,7 +10,7 @@ from typing import Any
 from plancast.errors import BudgetExhausted
 from plancast.models.in_process import in_process_reasoner
 from plancast.models.port import ReasonerPort, ReasonReply, ReasonRequest
-from plancast.models.reservation import rate_of
+from plancast.models.reservation import Reservation, rate_of
 
 
 class MeteredReasoner:
@@ -22,6 +22,7 @@ class MeteredReasoner:
         exhausted: Returns why no further call may be made; None while one may.
         used: Collects what each request has used, by its idempotency key.
         bound: Bounds a request by what is left, at the rate of the calls so far; raises BudgetExhausted.
+        reserved: Holds the reservations of calls that are under way.
         rate: The highest rate of the calls so far; see :func:`plancast.models.reservation.rate_of`.
     """
 
@@ -31,7 +32,8 @@ class MeteredReasoner:
         spent: dict[str, float],
         exhausted: Callable[[], str | None],
         used: dict[str, dict[str, float]] | None = None,
-        bound: Callable[[ReasonRequest, float], ReasonRequest] = lambda request, rate: request,
+        bound: Callable[[ReasonRequest, float], Reservation] = lambda request, rate: Reservation(request),
+        reserved: list[Reservation] | None = None,
         rate: float = 1.0,
     ) -> None:
         self._reasoner = reasoner or in_process_reasoner()
@@ -39,6 +41,7 @@ class MeteredReasoner:
         self._exhausted = exhausted
         self._used = used if used is not None else {}
         self._bound = bound
+        self._reserved = reserved if reserved is not None else []
         self.rate = rate
         self.calls: list[dict[str, Any]] = []
         """An account of each call, JSON-able."""
@@ -51,12 +54,16 @@ class MeteredReasoner:
         """
         if (why := self._exhausted()) is not None:
             raise BudgetExhausted(why)
-        request = self._bound(request, self.rate)
+        reservation = self._bound(request, self.rate)
+        request = reservation.request
+        self._reserved.append(reservation)
         try:
             reply = await self._reasoner.complete(request)
         except asyncio.CancelledError:  # the model may have been called
             self._count(request, request.prompt_estimate(), 0.0)
             raise
+        finally:
+            self._reserved[:] = [each for each in self._reserved if each is not reservation]
         self.rate = max(self.rate, rate_of(request, reply))
         self._count(request, reply.usage.total_tokens, reply.usage.cost or 0.0)
         self.calls.append(

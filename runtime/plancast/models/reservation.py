@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil, inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from plancast.errors import BudgetExhausted
 from plancast.models.port import ReasonReply, ReasonRequest
@@ -15,17 +15,37 @@ ANSWER: Final = 256
 _LIMITS: Final = ("max_completion_tokens", "max_tokens")
 
 
-def reserve(request: ReasonRequest, tokens: float | None, cost: float | None, rate: float = 1.0) -> ReasonRequest:
-    """Bound a call by what is left for it: returns the request with a limit of the answer that fits.
+class Reservation(NamedTuple):
+    """A call that is about to be made, and what it counts as while it is under way."""
+
+    request: ReasonRequest
+    tokens: float = 0
+    cost: float = 0.0
+    """US dollars."""
+
+
+def estimate(request: ReasonRequest, rate: float = 1.0) -> Reservation:
+    """Reserve what a call takes with a short answer, where nothing bounds it.
+
+    Args:
+        request: The request.
+        rate: Tokens of a call for each one that is estimated, at least 1; see :func:`rate_of`.
+    """
+    price, prompt, answer = price_of(request), ceil(request.prompt_estimate() * rate), ceil(ANSWER * rate)
+    return Reservation(request, prompt + answer, prompt * price.prompt + answer * price.answer)
+
+
+def reserve(request: ReasonRequest, tokens: float | None, cost: float | None, rate: float = 1.0) -> Reservation:
+    """Bound a call by what is left for it, by a limit of its answer, and reserve all that it may take.
 
     Args:
         request: The request.
         tokens: Tokens that are left; None is no limit.
         cost: US dollars that are left; None is no limit.
-        rate: Tokens of a call for each one that is estimated, at least 1; see :func:`rate_of`.
+        rate: As in :func:`estimate`.
 
     Raises:
-        BudgetExhausted: too little is left for the prompt and a short answer; the text begins with the limit's name.
+        BudgetExhausted: too little is left for the prompt and a short answer; the reason begins with the limit's name.
     """
     price = price_of(request)
     name = next((each for each in _LIMITS if request.parameters.get(each)), "max_tokens")
@@ -47,7 +67,9 @@ def reserve(request: ReasonRequest, tokens: float | None, cost: float | None, ra
                 f"max_cost: a call takes about {dollars:.2g} dollars, and {cost:.2g} of the plan's share are left"
             )
     fitting = int(min(most, left))
-    return request if fitting == given else replace(request, parameters={**request.parameters, name: fitting})
+    if fitting != given:
+        request = replace(request, parameters={**request.parameters, name: fitting})
+    return Reservation(request, prompt + fitting, prompt * price.prompt + fitting * price.answer)
 
 
 def rate_of(request: ReasonRequest, reply: ReasonReply) -> float:

@@ -17,7 +17,7 @@ from plancast.decisions.executor import execute_decision
 from plancast.errors import BudgetExhausted, RetryableError
 from plancast.models.decorators import MeteredReasoner
 from plancast.models.port import ReasonerPort, ReasonRequest
-from plancast.models.reservation import reserve
+from plancast.models.reservation import Reservation, estimate, reserve
 from plancast.plan.context import PlanContext
 from plancast.plan.record import tasks_of
 from plancast.planner_turn.trajectory import add_decision, add_event, read_entry
@@ -118,22 +118,26 @@ class Deliberation:
             **fields,
         )
 
-    def budget(self) -> RunBudget:
+    def budget(self, *, reserved: bool = False) -> RunBudget:
         """The limits of the planner and of the plan's share, and what the plan has spent or lent to its children.
 
         What turns without a trace have used, such as earlier attempts at this one, counts too.
+
+        Args:
+            reserved: Count the calls that are under way.
         """
         plan, limits, record = self._plan, limits_of(self._plan, self._planner), self._record
         abandoned = sum_of(record.unsettled, record.used or ())
         actions, tokens = limits.get("actions"), limits.get("tokens")
+        under_way = (record.reserved or ()) if reserved else ()
         return RunBudget(
             deadline=plan.deadline,  # type: ignore[arg-type]
             max_actions=None if actions is None else int(actions),
             actions=int(spent_by(plan, "actions")),
             max_tokens=None if tokens is None else int(tokens),
-            tokens=int(spent_by(plan, "tokens") + abandoned.get("tokens", 0)),
+            tokens=int(spent_by(plan, "tokens") + abandoned.get("tokens", 0) + sum(each.tokens for each in under_way)),
             max_cost=limits.get("cost"),
-            cost=float(spent_by(plan, "cost") + abandoned.get("cost", 0)),
+            cost=float(spent_by(plan, "cost") + abandoned.get("cost", 0) + sum(each.cost for each in under_way)),
         )
 
     async def ask(
@@ -154,9 +158,10 @@ class Deliberation:
         """
         record = self._record
         record.used = record.used if record.used is not None else {}
-        exhausted = lambda: self.budget().no_call_reason(run.now)  # noqa: E731
+        record.reserved = record.reserved if record.reserved is not None else []
+        exhausted = lambda: self.budget(reserved=True).no_call_reason(run.now)  # noqa: E731
         plan, rate = self._plan, call_rate(self._plan)
-        metered = MeteredReasoner(reasoner, plan.spent, exhausted, record.used, self._bound, rate)
+        metered = MeteredReasoner(reasoner, plan.spent, exhausted, record.used, self._bound, record.reserved, rate)
         begun = time.perf_counter()
         try:
             decision = check_decision(await ask(metered))
@@ -170,18 +175,26 @@ class Deliberation:
         self._note(decision, metered.calls, time.perf_counter() - begun)
         return decision
 
-    def _bound(self, request: ReasonRequest, rate: float) -> ReasonRequest:
+    def _bound(self, request: ReasonRequest, rate: float) -> Reservation:
         """Bound a call by what is left of the plan's share, so that siblings do not each pass their parent's limit.
 
+        Limits that are the plan's own are passed by one call at most.
+
         Raises:
-            BudgetExhausted: too little is left for it.
+            BudgetExhausted: too little is left of the share for the call.
         """
-        share, budget = self._plan.allowance, self.budget()
-        tokens = budget.max_tokens - budget.tokens if "tokens" in share and budget.max_tokens is not None else None
-        cost = budget.max_cost - budget.cost if "cost" in share and budget.max_cost is not None else None
-        if (tokens is None and cost is None) or request.idempotency_key in self._record.unsettled:
-            return request  # a repeated request gets the reply that is counted already
-        return reserve(request, tokens, cost, rate)
+        share, budget, record = self._plan.allowance, self.budget(reserved=True), self._record
+        if budget.max_tokens is None and budget.max_cost is None:
+            return Reservation(request)
+        key, before = request.idempotency_key, dict[str, float]()
+        if key not in (record.used or ()):
+            before |= record.unsettled.get(key, {})  # the same call, in an earlier attempt: its reply is kept
+        tokens = cost = None
+        if "tokens" in share and budget.max_tokens is not None:
+            tokens = budget.max_tokens - budget.tokens + before.get("tokens", 0)
+        if "cost" in share and budget.max_cost is not None:
+            cost = budget.max_cost - budget.cost + before.get("cost", 0)
+        return estimate(request, rate) if tokens is None and cost is None else reserve(request, tokens, cost, rate)
 
     def _require_budget(self, decision: PlannerDecision, run: RunContext) -> None:
         exhausted = self.budget().exhausted_reason(run.now)

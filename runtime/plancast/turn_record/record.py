@@ -10,6 +10,7 @@ from plancast.context import GoalContext, PlatformContext
 from plancast.decisions.decision import PlannerDecision
 from plancast.errors import ForeignPlan
 from plancast.models.decorators import RecordingReasoner
+from plancast.models.reservation import Reservation
 from plancast.plan.context import PlanContext
 from plancast.plan.record import FOLLOWERS, is_held
 from plancast.plan.staged_events import StagedEvents
@@ -51,6 +52,8 @@ class TurnRecord:
     """Collects what decisions have spent in a goal's turn before its handler creates the plan."""
     used: dict[str, dict[str, float]] | None = None
     """What models were used for in this turn, by the idempotency keys of the requests."""
+    reserved: list[Reservation] | None = None
+    """Calls of models that are under way."""
     unsettled: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     """The same of turns that left no trace: they failed, or were interrupted or repeated."""
     carried: dict[str, float] | None = None

@@ -33,7 +33,7 @@ def test_no_plan_passes_its_share_however_long_the_model_would_answer(
     for characters, answer in zip(prompts, answers, strict=False):
         asked = request(characters, **parameters)
         with suppress(BudgetExhausted):
-            bound = reserve(asked, left, None, rate)
+            bound = reserve(asked, left, None, rate).request
             most = bound.parameters["max_tokens"]
             assert 0 < most <= (given_limit or 4_096)
             usage = Usage(bound.prompt_estimate(), min(answer, most))
@@ -48,7 +48,7 @@ def test_no_plan_passes_its_share_of_the_money(characters: int, share: float, fa
     price = price_of(asked)
     assert price.prompt > 0
     with suppress(BudgetExhausted):
-        most = reserve(asked, None, share).parameters["max_tokens"]
+        most = reserve(asked, None, share).request.parameters["max_tokens"]
         assert asked.prompt_estimate() * price.prompt + most * price.answer <= share
 
 
@@ -64,10 +64,10 @@ def test_calls_that_take_more_than_was_estimated_make_the_next_ones_cost_more(us
 
 
 def test_the_models_own_limit_of_an_answer_is_kept() -> None:
-    assert reserve(request(4, "gpt-4o"), 10**7, None).parameters["max_tokens"] == 16_384
-    assert reserve(request(4), 10**7, None).parameters["max_tokens"] == 4_096
-    assert reserve(request(4, max_completion_tokens=50), 10**7, None) == request(4, max_completion_tokens=50)
-    assert reserve(request(4, max_tokens=900), 401, None).parameters["max_tokens"] == 400
+    assert reserve(request(4, "gpt-4o"), 10**7, None).request.parameters["max_tokens"] == 16_384
+    assert reserve(request(4), 10**7, None).request.parameters["max_tokens"] == 4_096
+    assert reserve(request(4, max_completion_tokens=50), 10**7, None).request == request(4, max_completion_tokens=50)
+    assert reserve(request(4, max_tokens=900), 401, None).request.parameters["max_tokens"] == 400
 
 
 def test_a_call_for_which_no_answer_is_left_is_not_made() -> None:
@@ -81,4 +81,4 @@ def test_prices_of_the_caller_count() -> None:
     own = request(400, input_cost_per_token=0.001, output_cost_per_token=0.01)
     with pytest.raises(BudgetExhausted, match="max_cost"):
         reserve(own, None, 2.0)
-    assert reserve(own, None, 3.0).parameters["max_tokens"] == 290
+    assert reserve(own, None, 3.0).request.parameters["max_tokens"] == 290

@@ -160,6 +160,60 @@ async def test_repairs_end_when_the_plans_tokens_are_spent(scripted: Callable[..
         assert len(model.prompts) == 3
 
 
+@pytest.mark.parametrize("limits", [{"token_budget": 4_000}, {"cost_budget": 0.01}])
+async def test_calls_at_the_same_time_pass_the_limit_by_one_call_together(
+    monkeypatch: pytest.MonkeyPatch, limits: dict[str, Any]
+) -> None:
+    used: list[Usage] = []
+
+    class Slow:
+        async def complete(self, request: ReasonRequest) -> ReasonReply:
+            used.append(Usage(request.prompt_estimate(), 200, request.prompt_estimate() * 2.5e-6 + 200e-5))
+            await asyncio.sleep(0.01)
+            return ReasonReply(json.dumps({"next_action": ADD, "reasoning": "x"}), used[-1], "gpt-4o")
+
+    monkeypatch.setattr("plancast_actors.plan_actors.parking.in_process_reasoner", Slow)
+    planner, refused = ChoreographyPlanner("advisor", "gpt-4o", max_actions=50, **limits), list[str]()
+
+    @planner.on_goal("x.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        plan = await PlanContext.create_from_goal(goal, {})
+        asked = (planner.reason_next_action(f"question {n}", context, plan=plan) for n in range(20))
+        for each in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(each, BaseException):
+                refused.append(str(each))
+        await plan.finalize({})
+
+    async with PlancastTest(App("app", planners=[planner], workers=[a_worker()])) as env:
+        handle = await env.submit("x.goal", {})
+        await handle.result(timeout=20)
+        spent = (await handle.state())["spent"]
+    assert refused
+    assert all("max_tokens" in each or "max_cost" in each for each in refused)
+    assert sum(each.total_tokens for each in used[:-1]) < limits.get("token_budget", 10**9)
+    assert sum(each.cost or 0 for each in used[:-1]) < limits.get("cost_budget", 10**9)
+    assert spent["tokens"] == sum(each.total_tokens for each in used)
+    assert spent["cost"] == pytest.approx(sum(each.cost or 0 for each in used))
+
+
+async def test_decisions_that_are_executed_at_the_same_time_keep_the_limit(scripted: Callable[..., Model]) -> None:
+    scripted(DONE)
+    planner = ChoreographyPlanner("advisor", "scripted", max_actions=3)
+    own = PlannerDecision(next_action=PublishAction.model_validate(ADD), reasoning="by hand")
+
+    @planner.on_goal("x.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        plan = await PlanContext.create_from_goal(goal, {})
+        made = (planner.execute_decision(own, context, plan=plan) for _ in range(20))
+        results = await asyncio.gather(*made, return_exceptions=True)
+        await plan.finalize({"refused": sum(isinstance(each, BaseException) for each in results)})
+
+    async with PlancastTest(App("app", planners=[planner], workers=[a_worker()])) as env:
+        handle = await env.submit("x.goal", {})
+        assert await handle.result(timeout=20) == {"refused": 17}
+        assert (await handle.state())["spent"] == {"actions": 3}
+
+
 async def test_a_decision_that_no_model_has_made_counts_too(scripted: Callable[..., Model]) -> None:
     model = scripted(DONE)
     planner = ChoreographyPlanner("advisor", "scripted", max_actions=2)
