@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import suppress
 from typing import Any
 
@@ -12,13 +13,18 @@ from tests.actors.on_nats import OnNats
 from plancast import (
     App,
     ChoreographyPlanner,
+    CompleteAction,
     PlanFailed,
+    PlanFinished,
     PlannerDecision,
     PublishAction,
+    RetryableError,
+    Settings,
     Worker,
 )
+from plancast.models.port import CURRENT_REASONER, ReasonReply, ReasonRequest, Usage
 from plancast.replay.report import Outcome
-from plancast.testing import Answer, ModelRequest, ModelServer
+from plancast.testing import Answer, ModelRequest, ModelServer, PlancastTest
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.nats_server.process import NatsServer
 
@@ -128,3 +134,86 @@ async def test_a_worker_that_answers_for_its_plan_refills_no_budget(
     assert own + len(done) <= 12
     if metadata.get("tree_spent") == NOTHING:
         assert any("has no seal of this deployment" in str(entry.get("notes")) for entry in history)
+
+
+class Provider:
+    """Models behind a pool that keeps each reply by its key: a repeated request is paid once, a lost one too."""
+
+    def __init__(self, seed: int) -> None:
+        self.paid: dict[str, int] = {}
+        self._seed = seed
+
+    async def complete(self, request: ReasonRequest) -> ReasonReply:
+        key = request.idempotency_key
+        chance = random.Random(f"{self._seed}:{key}")
+        most = request.parameters.get("max_tokens", 10**9)
+        usage = Usage(request.prompt_estimate(), min(chance.choice((20, 200, 3_000)), most), 0.0)
+        kept = key in self.paid
+        self.paid.setdefault(key, usage.total_tokens)
+        await asyncio.sleep(chance.choice((0.0, 0.01, 0.06)))
+        return ReasonReply("", usage, "m", cached=kept)
+
+
+class Wild:
+    """Calls a model for each decision, decides at random, and fails at random after the call."""
+
+    wake_mode, version = "push", "1"
+
+    def __init__(self, name: str, seed: int, *, retries: bool, token_budget: int | None = None) -> None:
+        self.name, self.goals, self.token_budget = name, (f"{name}.goal",), token_budget
+        self._seed, self._retries, self._attempts = seed, retries, 0
+
+    async def next(self, run: Any) -> PlannerDecision:
+        reasoner = CURRENT_REASONER.get()
+        assert reasoner is not None
+        place = f"{run.plan_id}:{len(run.trajectory)}"
+        chance = random.Random(f"{self._seed}:{place}")
+        prompt = [{"role": "user", "content": "x" * chance.choice((100, 2_000, 8_000))}]
+        self._attempts += self._retries
+        await reasoner.complete(ReasonRequest(prompt, "m", idempotency_key=f"{place}:{self._attempts}"))
+        if self._retries and random.Random(f"{place}:{self._attempts}").random() < 0.2:
+            raise RetryableError("again", retry_after=0.001)
+        action: Any = CompleteAction(result={})
+        if self.token_budget is not None or chance.random() < 0.7:
+            goal = publish("node.goal", "node.done")
+            branches = [goal] * chance.choice((1, 2, 7))
+            action = {"action": "parallel", "branches": branches, "reasoning": "more"}
+        return PlannerDecision(plan_id=run.plan_id, next_action=action, reasoning="because")
+
+
+@pytest.mark.parametrize("happens", ["crashes", "cancellations"])
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_tree_passes_its_budget_by_one_call_whatever_happens(
+    seed: int, happens: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hosts crash, or children are cancelled and turns are retried, while children begin and end in parallel."""
+    provider, budget, chance = Provider(seed), random.Random(seed).choice((9_000, 25_000, 90_000)), random.Random(seed)
+    monkeypatch.setattr("plancast_actors.plan_actors.parking.in_process_reasoner", lambda: provider)
+    settings = Settings()
+    settings.dispatchers.ack_wait = 0.2
+    settings.plans.max_tree, settings.plans.max_depth = 60, 5
+    retries = happens == "cancellations"
+    planners = [Wild("root", seed, retries=retries, token_budget=budget), Wild("node", seed, retries=retries)]
+    async with PlancastTest(App("app", planners=planners), settings=settings, hosts=2) as env:
+        handle = await env.submit("root.goal", {}, correlation_id="root")
+        waiting = asyncio.ensure_future(handle.result(timeout=PATIENCE))
+        for number in range(8):
+            await asyncio.wait((waiting,), timeout=0.03)
+            if happens == "crashes":
+                await env.crash_host(number % 2)
+                continue
+            running = [each.plan_id async for each in env.bus.checkpoints.summaries() if each.status == "running"]
+            if children := [each for each in running if each != "root"]:
+                with suppress(PlanFinished):
+                    await env.client.plan(chance.choice(children)).cancel("no longer needed")
+        await asyncio.wait((waiting,))
+        async with asyncio.timeout(PATIENCE):
+            while any([each.status == "running" async for each in env.bus.checkpoints.summaries()]):
+                await asyncio.sleep(0.01)
+        assert isinstance(waiting.exception(), PlanFailed), "its budget, or the size of the tree, has ended it"
+        state = await handle.state()
+    paid = list(provider.paid.values())
+    assert len(paid) > 1
+    assert sum(paid) <= budget + max(paid)
+    lent = sum(share.get("tokens", 0) for share in state.get("lent", {}).values())
+    assert sum(paid) <= state["spent"]["tokens"] + lent, "the account never says less than what was spent"

@@ -59,8 +59,8 @@ class MeteredReasoner:
         self._reserved.append(reservation)
         try:
             reply = await self._reasoner.complete(request)
-        except asyncio.CancelledError:  # the model may have been called
-            self._count(request, request.prompt_estimate(), 0.0)
+        except asyncio.CancelledError:  # the model may have been called, and have answered
+            self._count(request, max(request.prompt_estimate(), reservation.tokens), reservation.cost)
             raise
         finally:
             self._reserved[:] = [each for each in self._reserved if each is not reservation]
@@ -77,7 +77,7 @@ class MeteredReasoner:
         )
         return reply
 
-    def _count(self, request: ReasonRequest, tokens: int, cost: float) -> None:
+    def _count(self, request: ReasonRequest, tokens: float, cost: float) -> None:
         used = self._used.setdefault(request.idempotency_key or f"#{len(self._used)}", {})
         for name, amount in (("calls", 1), ("tokens", tokens), ("cost", cost)):
             for account in (self._spent, used):
