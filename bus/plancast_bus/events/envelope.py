@@ -268,20 +268,7 @@ def _in_wire_form(fields: dict[str, Any]) -> dict[str, Any] | None:
     return wire
 
 
-_OPTIONAL = (
-    "subject",
-    "response_event",
-    "response_topic",
-    "response_schema_name",
-    "payload_schema_name",
-    "trace_id",
-    "parent_event_id",
-    "plan_id",
-    "goal_id",
-    "session_id",
-    "tenant_id",
-    "user_id",
-)
+_OPTIONAL = tuple(name for name, field in EventEnvelope.model_fields.items() if field.default is None)
 _NAMES = ("id", "source", "type", "specversion", "correlation_id", *_OPTIONAL)
 _REQUIRED = ("id", "source", "type", "time", "correlation_id")
 _TEXTS = frozenset((*_REQUIRED, "topic", *_OPTIONAL))
