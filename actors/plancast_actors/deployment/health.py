@@ -36,7 +36,6 @@ class Health:
 
     @property
     def ok(self) -> bool:
-        """True if all checks passed."""
         return all(check.ok for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:

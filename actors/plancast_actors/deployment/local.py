@@ -68,12 +68,10 @@ class LocalRuntime:
 
     @property
     def namespace(self) -> str:
-        """The Ray namespace of the actors."""
         return self.settings.ray.namespace
 
     @property
     def ray_address(self) -> str:
-        """Address of Ray."""
         return self.settings.ray.address or connection.address()
 
     @property

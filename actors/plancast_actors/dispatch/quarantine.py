@@ -48,7 +48,6 @@ class Quarantine:
 
     @property
     def suspected(self) -> int:
-        """Number of suspects."""
         return len(self.suspects) + (self.on_trial is not None)
 
     # What happens to events.

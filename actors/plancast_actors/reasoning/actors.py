@@ -125,7 +125,6 @@ class ReasonerProcess(RequestProcess):
         await self._open_endpoint(run=self.run)
 
     async def run(self, call: bytes) -> bytes:
-        """Ask a model."""
         return await self._reply(call, self._run)
 
     async def recent_keys(self) -> list[Key]:
@@ -133,7 +132,6 @@ class ReasonerProcess(RequestProcess):
         return list(self._keys)
 
     async def status(self) -> dict[str, Any]:
-        """Report the state for ``plancast status``."""
         await self.ready()
         return {**self._about(), "in_hand": len(self.calls)}
 
@@ -178,7 +176,6 @@ class ReasonerPoolProcess(RequestProcess):
             yield reading
 
     async def schedule(self, call: bytes) -> bytes:
-        """Run a request on a reasoner."""
         return await self._reply(call, lambda request: self.pool.schedule(request))
 
     async def acquire(self, model: str, tokens: int) -> None:
@@ -196,7 +193,6 @@ class ReasonerPoolProcess(RequestProcess):
         return self.blueprint.settings.reasoners
 
     async def status(self) -> dict[str, Any]:
-        """Report the state for ``plancast status``."""
         await self.ready()
         return {**self._about(), **self.pool.status()}
 
@@ -216,7 +212,6 @@ class RayStarter:
         self._namespace = blueprint.settings.ray.namespace
 
     async def found(self) -> list[int]:
-        """Numbers of the running actors."""
         names = await asyncio.to_thread(names_of, self._namespace, [REASONER_PREFIX])
         return sorted(int(number) for name in names if (number := name.removeprefix(REASONER_PREFIX)).isdigit())
 
@@ -232,7 +227,6 @@ class RayStarter:
             raise
 
     async def stop(self, number: int) -> None:
-        """Kill the actor."""
         await asyncio.to_thread(self._kill, f"{REASONER_PREFIX}{number}")
 
     def _kill(self, name: str) -> None:

@@ -248,7 +248,6 @@ class Autoscaler:
         return task
 
     def status(self) -> dict[str, Any]:
-        """Report the members for ``plancast status``."""
         return {
             "members": [
                 {"name": each.client.name, "outstanding": each.outstanding, "leaving": each.leaving}

@@ -29,7 +29,6 @@ class FairQueue(Generic[Item]):
         return sum(count for lane, count in self._by_lane.items() if lane not in closed)
 
     def by_tenant(self) -> dict[str, int]:
-        """Number of items by tenant."""
         return {tenant: sum(map(len, lanes.values())) for tenant, lanes in self._tenants.items()}
 
     def push(self, tenant: str, lane: str, item: Item, *, first: bool = False) -> None:

@@ -128,7 +128,6 @@ class ReasonerPool:
         self._changed.set()
 
     def status(self) -> dict[str, Any]:
-        """Report the state for ``plancast status``."""
         return {
             "in_hand": self._in_flight,
             "outstanding": self._autoscaler.outstanding,

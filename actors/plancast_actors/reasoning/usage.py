@@ -39,7 +39,6 @@ class Tally:
     max_latency_seconds: float = 0.0
 
     def add(self, other: Tally) -> None:
-        """Add another tally."""
         for name in self.__slots__:
             if name != "max_latency_seconds":
                 setattr(self, name, getattr(self, name) + getattr(other, name))

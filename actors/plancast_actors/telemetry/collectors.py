@@ -28,7 +28,6 @@ class Reading(NamedTuple):
 
 
 def of_host(host: PlanHost) -> Iterator[Reading]:
-    """Read a plan host."""
     yield Reading(metrics.TURNS, host.turns)
     yield Reading(metrics.PLANS_BEGUN, host.plans_begun)
     for status, count in host.plans_ended.items():
@@ -46,7 +45,6 @@ def of_host(host: PlanHost) -> Iterator[Reading]:
 
 
 def of_dispatcher(dispatcher: Dispatcher) -> Iterator[Reading]:
-    """Read a dispatcher."""
     links = dispatcher.router.links
     yield Reading(metrics.EVENTS_READ, dispatcher.dispatched)
     yield Reading(metrics.EVENTS_ACKNOWLEDGED, dispatcher.acknowledged)
@@ -63,7 +61,6 @@ def of_dispatcher(dispatcher: Dispatcher) -> Iterator[Reading]:
 
 
 def of_sweeper(sweeper: Sweeper) -> Iterator[Reading]:
-    """Read a sweeper."""
     yield Reading(metrics.PLANS_STALLED, len(sweeper.stalled))
     for kind, count in sweeper.found.items():
         yield Reading(metrics.STALLS, count, (kind,))
@@ -88,7 +85,6 @@ def of_streams(streams: Mapping[str, Mapping[str, Any]]) -> Iterator[Reading]:
 
 
 def of_runner(runner: TaskRunner) -> Iterator[Reading]:
-    """Read an app's workers."""
     counts = runner.status()
     yield Reading(metrics.TASKS_RUNNING, counts.pop("running"))
     for outcome, count in counts.items():
@@ -97,7 +93,6 @@ def of_runner(runner: TaskRunner) -> Iterator[Reading]:
 
 
 def of_pool(pool: ReasonerPool) -> Iterator[Reading]:
-    """Read a reasoner pool."""
     status = pool.status()
     yield Reading(metrics.REASONER_WAITING, status["waiting"])
     yield Reading(metrics.REASONER_OUTSTANDING, status["outstanding"])
@@ -117,7 +112,6 @@ def of_pool(pool: ReasonerPool) -> Iterator[Reading]:
 
 
 def of_process() -> Iterator[Reading]:
-    """Read this process."""
     yield Reading(metrics.PROCESS_CPU, time.process_time())
     try:
         with open("/proc/self/statm", "rb") as file:

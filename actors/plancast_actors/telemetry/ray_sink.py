@@ -17,15 +17,12 @@ class RaySink:
         self._made: dict[str, Any] = {}
 
     def add(self, metric: Metric, labels: tuple[str, ...], amount: float) -> None:
-        """Increase a counter."""
         self._of(metric).inc(amount, tags=_tags(metric, labels))
 
     def set(self, metric: Metric, labels: tuple[str, ...], value: float) -> None:
-        """Set a gauge."""
         self._of(metric).set(value, tags=_tags(metric, labels))
 
     def observe(self, metric: Metric, labels: tuple[str, ...], value: float) -> None:
-        """Add a measurement to a histogram."""
         self._of(metric).observe(value, tags=_tags(metric, labels))
 
     def _of(self, metric: Metric) -> Any:

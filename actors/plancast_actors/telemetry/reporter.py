@@ -51,7 +51,6 @@ class Reporter:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start reporting."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 

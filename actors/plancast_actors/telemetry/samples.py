@@ -21,7 +21,6 @@ class Samples:
         self._values: dict[Key, list[float]] = {}
 
     def note(self, metric: Metric, labels: tuple[str, ...], seconds: float) -> None:
-        """Add a measurement."""
         values = self._values.setdefault((metric, labels), [])
         if len(values) < MOST:
             values.append(seconds)
@@ -31,7 +30,6 @@ class Samples:
         self.note(STAGE, (stage,), seconds)
 
     def take(self) -> dict[Key, list[float]]:
-        """Return and clear the measurements."""
         values, self._values = self._values, {}
         return values
 

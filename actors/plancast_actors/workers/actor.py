@@ -43,7 +43,6 @@ class WorkerProcess(Process):
             yield reading
 
     async def status(self) -> dict[str, Any]:
-        """Report the state for ``plancast status``."""
         await self.ready()
         return {**self._about(), "tasks": sorted(task for worker in self.runner.workers for task in worker.tasks)}
 

@@ -75,7 +75,6 @@ class TaskReader:
 
     @property
     def running(self) -> list[asyncio.Task[None]]:
-        """The tasks in flight."""
         return [held.task for held in self._in_flight.values() if held.task is not None and not held.task.done()]
 
     async def stop_reading(self) -> None:

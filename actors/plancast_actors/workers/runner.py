@@ -139,7 +139,6 @@ class TaskRunner:
 
     @property
     def redelivered(self) -> int:
-        """Number of redeliveries of tasks."""
         return self._redelivered + sum(reader.redelivered for reader in self._readers)
 
     def status(self) -> dict[str, Any]:

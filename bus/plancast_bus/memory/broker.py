@@ -129,7 +129,6 @@ class MemoryWorld:
         return stream.append(StoredMessage(stored, payload, content_type, message_id, is_response, tenant, trace))
 
     def shard(self, token: str) -> int:
-        """Return the shard of an encoded correlation id."""
         return _fnv1a(token) % self.settings.shards
 
     def check_size(self, payload: bytes) -> None:

@@ -172,7 +172,6 @@ class MemoryBus:
             await self.faults(point, subject)
 
     def forget_consumer(self, consumer: MemoryConsumer) -> None:
-        """Remove a closed consumer."""
         self._consumers.discard(consumer)
 
     def _unsubscribe(self, subject: str, subscription: MemorySubscription) -> None:

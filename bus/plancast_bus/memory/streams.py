@@ -228,7 +228,6 @@ class Durable:
         return taken
 
     def next_due(self) -> float | None:
-        """Time of the next redelivery."""
         return self._redeliveries.next_due()
 
     def ack(self, sequence: int) -> None:
