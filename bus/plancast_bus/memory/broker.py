@@ -51,18 +51,13 @@ class MemoryWorld:
         self.max_payload = max_payload
         self.subjects: Subjects = Subjects(self.settings.prefix)
         self.notices: Notices = Notices()
-        self.timers: TimerStream = TimerStream(
-            self._stream_name("timers"), self.clock, duplicate_window=self.settings.duplicate_window
-        )
+        prefix, window, bound = self.settings.prefix, self.settings.duplicate_window, self.settings.max_stream_bytes
+        self.timers: TimerStream = TimerStream(f"{prefix}-timers", self.clock, window)
         self.streams: dict[Source, MemoryStream] = {
-            "results": self._must_process("results"),
-            "requests": self._must_process("requests"),
+            "results": MemoryStream(f"{prefix}-results", self.clock, window, max_bytes=bound),
+            "requests": MemoryStream(f"{prefix}-requests", self.clock, window, max_bytes=bound),
             "facts": MemoryStream(
-                self._stream_name("facts"),
-                self.clock,
-                work_queue=False,
-                duplicate_window=self.settings.duplicate_window,
-                max_age=self.settings.facts_max_age,
+                f"{prefix}-facts", self.clock, window, work_queue=False, max_age=self.settings.facts_max_age
             ),
             "timers": self.timers,
         }
@@ -184,18 +179,6 @@ class MemoryWorld:
     @property
     def _due_root(self) -> str:
         return f"{self.subjects.store}.timers.due"
-
-    def _must_process(self, source: Source) -> MemoryStream:
-        return MemoryStream(
-            self._stream_name(source),
-            self.clock,
-            work_queue=True,
-            duplicate_window=self.settings.duplicate_window,
-            max_bytes=self.settings.max_stream_bytes,
-        )
-
-    def _stream_name(self, name: str) -> str:
-        return f"{self.settings.prefix}-{name}"
 
 
 @lru_cache(maxsize=65_536)

@@ -225,17 +225,14 @@ class MemoryConsumer:
             self._check_open()
             if self._durable.deleted:
                 self._durable = self._stream.durable(self._spec)
-            now = self._stream.clock.time()
-            self._stream.tick(now)
-            taken = self._durable.take(limit, now)
+            taken = self._durable.take(limit)
             if taken:
                 return taken
-            times = [each for each in (self._durable.next_due(), self._stream.next_tick()) if each is not None]
-            await self._durable.wait(min(times, default=None))
+            await self._durable.wait()
 
     def _reclaim(self) -> None:
         if not self._closed:
-            self._durable.reclaim(self._stream.clock.time())
+            self._durable.reclaim()
 
     async def ack(self, deliveries: Iterable[Delivery]) -> None:
         self._bus.check_open()
@@ -248,7 +245,7 @@ class MemoryConsumer:
 
     async def nak(self, delivery: Delivery, delay: float = 0.0) -> None:
         self._bus.check_open()
-        self._durable.nak(delivery.sequence, delay, self._stream.clock.time())
+        self._durable.nak(delivery.sequence, delay)
 
     def age(self, delivery: Delivery) -> float | None:
         stored = self._stream.messages.get(delivery.sequence)
@@ -256,9 +253,8 @@ class MemoryConsumer:
 
     async def in_progress(self, deliveries: Iterable[Delivery]) -> None:
         self._bus.check_open()
-        now = self._stream.clock.time()
         for delivery in deliveries:
-            self._durable.in_progress(delivery.sequence, now)
+            self._durable.in_progress(delivery.sequence)
 
     async def close(self) -> None:
         self._closed = True

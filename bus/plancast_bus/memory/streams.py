@@ -49,9 +49,9 @@ class MemoryStream:
         self,
         name: str,
         clock: Clock,
-        *,
-        work_queue: bool,
         duplicate_window: float,
+        *,
+        work_queue: bool = True,
         max_bytes: int = -1,
         max_age: float = 0.0,
     ) -> None:
@@ -212,9 +212,11 @@ class Durable:
         self._queue = deque(each for each in sequences if each not in self._attempts)
         self.wake()
 
-    def take(self, limit: int, now: float) -> list[Delivery]:
+    def take(self, limit: int) -> list[Delivery]:
         """Deliver up to ``limit`` messages, redeliveries first."""
         taken: list[Delivery] = []
+        now = self.stream.clock.time()
+        self.stream.tick(now)
         messages = self.stream.messages
         while len(taken) < limit and (again := self._redeliveries.pop(now)) is not None:
             if again in messages:
@@ -227,9 +229,6 @@ class Durable:
                 taken.append(self._deliver(message, now))
         return taken
 
-    def next_due(self) -> float | None:
-        return self._redeliveries.next_due()
-
     def ack(self, sequence: int) -> None:
         if self._attempts.pop(sequence, None) is None:
             return
@@ -239,18 +238,18 @@ class Durable:
         if self._queue:
             self.wake()
 
-    def nak(self, sequence: int, delay: float, now: float) -> None:
+    def nak(self, sequence: int, delay: float = 0.0) -> None:
         if sequence in self._attempts:
-            self._redeliveries.set(sequence, now + max(delay, 0.0))
+            self._redeliveries.set(sequence, self.stream.clock.time() + max(delay, 0.0))
             self.wake()
 
-    def reclaim(self, now: float) -> None:
+    def reclaim(self) -> None:
         """Redeliver unacknowledged messages now."""
         for sequence in list(self._attempts):
-            self.nak(sequence, 0.0, now)
+            self.nak(sequence)
 
-    def in_progress(self, sequence: int, now: float) -> None:
-        self._redeliveries.postpone(sequence, now + self.spec.ack_wait)
+    def in_progress(self, sequence: int) -> None:
+        self._redeliveries.postpone(sequence, self.stream.clock.time() + self.spec.ack_wait)
 
     def wake(self) -> None:
         for waiter in self._waiters:
@@ -258,8 +257,10 @@ class Durable:
                 waiter.set_result(None)
         self._waiters.clear()
 
-    async def wait(self, until: float | None) -> None:
-        """Wait for a change, or until a time by the clock."""
+    async def wait(self) -> None:
+        """Wait for a change, a redelivery, or a message that the stream generates."""
+        times = [each for each in (self._redeliveries.next_due(), self.stream.next_tick()) if each is not None]
+        until = min(times, default=None)
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[woken] = None
         try:
@@ -287,8 +288,8 @@ class Durable:
 class TimerStream(MemoryStream):
     """A stream of timers, which become messages when due."""
 
-    def __init__(self, name: str, clock: Clock, *, duplicate_window: float) -> None:
-        super().__init__(name, clock, work_queue=True, duplicate_window=duplicate_window)
+    def __init__(self, name: str, clock: Clock, duplicate_window: float) -> None:
+        super().__init__(name, clock, duplicate_window)
         self._timers: dict[str, StoredMessage] = {}
         """The message that each timer becomes."""
         self._schedule: Schedule[str] = Schedule()
