@@ -265,9 +265,9 @@ class Subjects:
         """A due timer, as published; stored with its shard before the plan."""
         return f"{self.store}.timers.due.{encode_token(plan)}.{_check_name(name)}"
 
-    def timers_due(self, shard: int | str = "*") -> str:
-        """Filter for the stored due timers of a shard."""
-        return f"{self.store}.timers.due.{shard}.*.>"
+    def timers_due(self) -> str:
+        """Filter for the stored due timers."""
+        return f"{self.store}.timers.due.*.*.>"
 
     def placeholder(self, source: str) -> str:
         """The message that keeps a work queue from being empty."""

@@ -37,7 +37,6 @@ def connect(
     settings: RaySettings,
     *,
     num_cpus: int | None = None,
-    log_to_driver: bool = False,
     metrics_port: int = 0,
     runtime_env: dict[str, Any] | None = None,
 ) -> bool:
@@ -57,7 +56,7 @@ def connect(
     common: dict[str, Any] = {
         "namespace": settings.namespace,
         "logging_level": "error",
-        "log_to_driver": log_to_driver,
+        "log_to_driver": False,
     }
     if runtime_env:
         common["runtime_env"] = runtime_env

@@ -50,7 +50,6 @@ class TaskRunner:
         workers: An app, for all of its workers, or workers.
         bus: The connection; the caller closes it.
         settings: Of worker processes.
-        context_factory: Makes contexts of handlers; by default they publish at once.
         max_event_bytes: As in the bus settings. Larger requests become dead letters, larger responses failures.
         clock: Times heartbeats.
         tracing: Makes a span of each task; None makes none.
@@ -65,7 +64,6 @@ class TaskRunner:
         bus: Bus,
         settings: WorkerSettings | None = None,
         *,
-        context_factory: ContextFactory | None = None,
         max_event_bytes: int = MAX_EVENT_BYTES,
         clock: Clock | None = None,
         tracing: Tracing | None = None,
@@ -73,7 +71,6 @@ class TaskRunner:
         self.workers = workers.workers if isinstance(workers, App) else tuple(workers)
         self.bus = bus
         self.settings = settings or WorkerSettings()
-        self._context_factory = context_factory
         self._max_event_bytes = max_event_bytes
         self._clock = clock or SystemClock()
         self._new_reader: Callable[..., TaskReader] = TaskReader
@@ -109,7 +106,7 @@ class TaskRunner:
         for worker in self.workers:
             capacity = WorkerCapacity(worker)
             self._capacities.append(capacity)
-            context_factory = self._context_factory or self._live_context(worker)
+            context_factory = self._live_context(worker)
             for definition in worker.tasks.values():
                 executor = TaskExecutor(capacity, definition, context_factory, self._counts, self.settings.max_lost)
                 executor.samples = self.samples

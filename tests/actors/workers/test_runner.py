@@ -789,15 +789,6 @@ async def test_a_handler_can_look_at_plans_but_not_save_them(bench: Bench) -> No
     assert (await bench.answer()).data == {"ok": True}
 
 
-async def test_a_context_of_ones_own_is_handed_in(bench: Bench) -> None:
-    async def handle(task: TaskContext, context: Any) -> Any:
-        return context
-
-    await bench.run(search(handle), context_factory=lambda request: f"for {request.id}")
-    request = await bench.ask()
-    assert (await bench.answer()).data == f"for {request.id}"
-
-
 async def test_a_handler_finds_what_can_be_acted_on(bench: Bench) -> None:
     async def look(task: TaskContext, context: PlatformContext) -> Any:
         events = await context.toolkit.discover_actionable_events("action-requests")
