@@ -31,6 +31,7 @@ from plancast_bus.jetstream.stores.dead_letters import JetStreamDeadLetters
 from plancast_bus.jetstream.stores.key_store import KeyStore
 from plancast_bus.jetstream.stores.registry import JetStreamRegistry
 from plancast_bus.jetstream.stores.seals import JetStreamSeals
+from plancast_bus.jetstream.stores.store import StreamAccess
 from plancast_bus.jetstream.streams import definitions
 from plancast_bus.jetstream.streams.admission import Admission
 from plancast_bus.jetstream.streams.health import examine
@@ -113,24 +114,13 @@ class JetStreamBus:
         self._emitter = Emitter(
             connection.client, self._api, self._publisher, self.subjects, cloudevents=settings.cloudevents
         )
-        self._keys = KeyStore(
-            self._api, self._publisher, self.subjects, settings.checkpoint_keys, restricted=restricted
-        )
-        connection.on_reconnect(self._keys.forget)
-        self.dead_letters = JetStreamDeadLetters(
-            self._api, self._publisher, reader, self.subjects, "login" if restricted else "runtime"
-        )
         replicated = settings.replicas > 1 and not restricted
-        self.checkpoints = JetStreamCheckpoints(
-            self._api,
-            self._publisher,
-            reader,
-            self.subjects,
-            self._keys,
-            self.dead_letters,
-            replicated=replicated,
-        )
-        self.registry = JetStreamRegistry(self._api, self._publisher, reader, self.subjects, replicated=replicated)
+        access = StreamAccess(self._api, self._publisher, reader, self.subjects, replicated)
+        self._keys = KeyStore(access, settings.checkpoint_keys, restricted=restricted)
+        connection.on_reconnect(self._keys.forget)
+        self.dead_letters = JetStreamDeadLetters(access, "login" if restricted else "runtime")
+        self.checkpoints = JetStreamCheckpoints(access, self._keys, self.dead_letters)
+        self.registry = JetStreamRegistry(access)
         self.trees, self.sessions = Trees(self.registry), Sessions(self.registry)
         self.seals = JetStreamSeals(self._keys)
 

@@ -86,7 +86,6 @@ class MemoryBus:
         return asyncio.get_running_loop().create_task(self.emit(effects))
 
     def encode(self, event: EventEnvelope | WireEvent) -> tuple[bytes, str]:
-        """Encode an event in the configured wire format; returns the bytes and their content type."""
         wire_format = self.settings.wire_format
         return codec.encode(event, wire_format), codec.CONTENT_TYPES[wire_format]
 

@@ -1,1 +1,1 @@
-"""Protocols of the bus and its stores, which the JetStream and the memory adapter implement."""
+"""Protocols that the JetStream and the memory adapter implement, and the stores that are built on them."""

@@ -246,6 +246,7 @@ class CheckpointStore(Protocol):
 
         Raises:
             UnreadableCheckpoint: no stored checkpoint is valid; nothing was changed.
+            InvalidEnvelope: it is valid, but of a format that this version does not support.
         """
         ...
 

@@ -19,10 +19,8 @@ from plancast_bus.errors import (
     UnreadableCheckpoint,
 )
 from plancast_bus.jetstream.client.acks import PubAck, WrongLastSequence
-from plancast_bus.jetstream.client.api import MESSAGE_GONE, ApiError, JetStreamApi, StoredMessage
+from plancast_bus.jetstream.client.api import MESSAGE_GONE, ApiError, StoredMessage
 from plancast_bus.jetstream.client.request_reply import Headers
-from plancast_bus.jetstream.messaging.publisher import Publisher
-from plancast_bus.jetstream.messaging.stream_reader import StreamReader
 from plancast_bus.jetstream.stores.checkpoint_mac import (
     EXPECTED,
     MAC,
@@ -37,10 +35,10 @@ from plancast_bus.jetstream.stores.checkpoint_mac import (
 )
 from plancast_bus.jetstream.stores.dead_letters import JetStreamDeadLetters
 from plancast_bus.jetstream.stores.key_store import KeyStore
-from plancast_bus.jetstream.streams.definitions import StreamNames
+from plancast_bus.jetstream.stores.store import Store, StreamAccess
 from plancast_bus.ports.bus import Delivery
 from plancast_bus.ports.checkpoints import Checkpoint, Committed, PlanFilter, PlanSummary, StoredMachine
-from plancast_bus.subjects import Subjects, decode_token
+from plancast_bus.subjects import decode_token
 
 logger = logging.getLogger(__name__)
 
@@ -51,38 +49,16 @@ MACHINES = 1024
 """State machines cached in the process."""
 
 
-class JetStreamCheckpoints:
+class JetStreamCheckpoints(Store):
     """The checkpoint store. A checkpoint's version is its sequence in the stream."""
 
-    def __init__(
-        self,
-        api: JetStreamApi,
-        publisher: Publisher,
-        reader: StreamReader,
-        subjects: Subjects,
-        keys: KeyStore,
-        dead_letters: JetStreamDeadLetters,
-        *,
-        replicated: bool = False,
-    ) -> None:
-        self._api = api
+    def __init__(self, access: StreamAccess, keys: KeyStore, dead_letters: JetStreamDeadLetters) -> None:
+        super().__init__(access)
         self._keys = keys
         self._dead_letters = dead_letters
-        # A replica that lags would return an old checkpoint, and events would be handled against an old state.
-        self._newest = api.last_from_leader if replicated else api.last
-        self._publisher = publisher
-        self._reader = reader
-        self._subjects = subjects
-        self._names = StreamNames.of(subjects.prefix)
         self._machines: LRUCache[str, bytes] = LRUCache(MACHINES)
 
     async def load(self, correlation_id: str) -> Checkpoint | None:
-        """Return the newest valid checkpoint of the plan, or None.
-
-        Raises:
-            UnreadableCheckpoint: checkpoints are stored, and none is valid.
-            InvalidEnvelope: it is valid, but of a format that this version does not support.
-        """
         while True:
             message = await self._newest(self._names.checkpoints, self._subjects.checkpoint(correlation_id))
             if message is None:

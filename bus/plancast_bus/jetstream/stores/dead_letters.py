@@ -14,12 +14,10 @@ from uuid import uuid4
 from plancast_bus.errors import DeadLetterNotFound, InvalidEnvelope, PayloadTooLarge
 from plancast_bus.events.codec import pack, unpack_rows
 from plancast_bus.events.envelope import MAX_NAME
-from plancast_bus.jetstream.client.api import JetStreamApi, StoredMessage
-from plancast_bus.jetstream.messaging.publisher import Publisher
-from plancast_bus.jetstream.messaging.stream_reader import StreamReader
-from plancast_bus.jetstream.streams.definitions import StreamNames
+from plancast_bus.jetstream.client.api import StoredMessage
+from plancast_bus.jetstream.stores.store import Store, StreamAccess
 from plancast_bus.ports.bus import CUT_BYTES, DeadLetter, Delivery, refuse_replay
-from plancast_bus.subjects import LetterWriter, Subjects, encode_token
+from plancast_bus.subjects import LetterWriter, encode_token
 
 LETTER = "Plancast-Dead-Letter"
 """Header that describes the message and the reason: JSON, ASCII."""
@@ -43,23 +41,13 @@ BUNDLED = ("subject", "content_type", "message_id", "detail")
 Letter = dict[str, str | int | None]
 
 
-class JetStreamDeadLetters:
+class JetStreamDeadLetters(Store):
     """Dead letters; a letter's number is its sequence in the stream."""
 
-    def __init__(
-        self,
-        api: JetStreamApi,
-        publisher: Publisher,
-        reader: StreamReader,
-        subjects: Subjects,
-        writer: LetterWriter = "runtime",
-    ) -> None:
-        self._api = api
+    def __init__(self, access: StreamAccess, writer: LetterWriter = "runtime") -> None:
+        super().__init__(access)
         self._writer = writer
-        self._publisher = publisher
-        self._reader = reader
-        self._subjects = subjects
-        self._stream = StreamNames.of(subjects.prefix).dead_letters
+        self._stream = self._names.dead_letters
 
     async def put(self, delivery: Delivery, reason: str, detail: str) -> None:
         payload, size = delivery.payload, len(delivery.payload)

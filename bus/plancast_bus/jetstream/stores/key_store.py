@@ -12,16 +12,14 @@ from pydantic import SecretStr
 
 from plancast_bus.errors import AccessDenied, BusUnavailable
 from plancast_bus.jetstream.client.acks import SubjectTaken
-from plancast_bus.jetstream.client.api import STREAM_NOT_FOUND, ApiError, JetStreamApi
-from plancast_bus.jetstream.messaging.publisher import Publisher
+from plancast_bus.jetstream.client.api import STREAM_NOT_FOUND, ApiError
 from plancast_bus.jetstream.stores.checkpoint_mac import CheckpointKeys
-from plancast_bus.jetstream.streams.definitions import StreamNames
-from plancast_bus.subjects import Subjects
+from plancast_bus.jetstream.stores.store import Store, StreamAccess
 
 logger = logging.getLogger(__name__)
 
 
-class KeyStore:
+class KeyStore(Store):
     """The keys of a connection.
 
     The deployment's key is the first message of a stream that accepts no second message and no deletion, so that
@@ -32,18 +30,9 @@ class KeyStore:
         restricted: The login's account has no JetStream, and so no access to the stored key.
     """
 
-    def __init__(
-        self,
-        api: JetStreamApi,
-        publisher: Publisher,
-        subjects: Subjects,
-        configured: Sequence[SecretStr] = (),
-        *,
-        restricted: bool = False,
-    ) -> None:
-        self._api = api
-        self._publisher = publisher
-        self._stream, self._subject = StreamNames.of(subjects.prefix).keys, subjects.checkpoint_key()
+    def __init__(self, access: StreamAccess, configured: Sequence[SecretStr] = (), *, restricted: bool = False) -> None:
+        super().__init__(access)
+        self._stream, self._subject = self._names.keys, self._subjects.checkpoint_key()
         self._configured = [key.get_secret_value().encode() for key in configured]
         self._restricted = restricted
         self._reading = asyncio.Lock()

@@ -8,12 +8,9 @@ from typing import Any
 
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject, PayloadTooLarge
 from plancast_bus.events.codec import pack, unpack
-from plancast_bus.jetstream.client.api import JetStreamApi
-from plancast_bus.jetstream.messaging.publisher import Publisher
-from plancast_bus.jetstream.messaging.stream_reader import StreamReader
 from plancast_bus.jetstream.stores.checkpoint_mac import EXPECTED, TTL, ttl_header
-from plancast_bus.jetstream.streams.definitions import StreamNames
-from plancast_bus.subjects import Subjects, decode_token
+from plancast_bus.jetstream.stores.store import Store
+from plancast_bus.subjects import decode_token
 
 logger = logging.getLogger(__name__)
 
@@ -24,25 +21,8 @@ MAX_LISTED = 512 * 1024
 memory; legitimate ones contain at most two schemas of 64 KiB."""
 
 
-class JetStreamRegistry:
+class JetStreamRegistry(Store):
     """Registrations with a lifetime."""
-
-    def __init__(
-        self,
-        api: JetStreamApi,
-        publisher: Publisher,
-        reader: StreamReader,
-        subjects: Subjects,
-        *,
-        replicated: bool = False,
-    ) -> None:
-        self._api = api
-        # A replica that lags would lack what the plan before has shared.
-        self._newest = api.last_from_leader if replicated else api.last
-        self._publisher = publisher
-        self._reader = reader
-        self._subjects = subjects
-        self._names = StreamNames.of(subjects.prefix)
 
     async def put(self, kind: str, key: str, value: dict[str, Any], *, ttl: float | None = None) -> None:
         """Register for ``ttl`` seconds, rounded up to whole ones.
