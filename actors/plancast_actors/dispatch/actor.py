@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from plancast_actors.dispatch.directory import RayDirectory
@@ -32,10 +32,11 @@ class DispatcherProcess(Process):
         if self.blueprint.options.index == 0:
             self.sweeper.start()
 
+    def _own_readings(self) -> Iterable[Reading]:
+        return collectors.of_dispatcher(self.dispatcher)
+
     async def _readings(self) -> AsyncIterator[Reading]:
         async for reading in super()._readings():
-            yield reading
-        for reading in collectors.of_dispatcher(self.dispatcher):
             yield reading
         if self.blueprint.options.index == 0 and self.bus is not None:  # shared by all dispatchers, so reported by one
             for reading in collectors.of_sweeper(self.sweeper):

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Coroutine
+from functools import cached_property
 from typing import Any
 
 from plancast_actors.dispatch.inflight import InFlight, InFlightEvent, Kind
@@ -45,7 +46,6 @@ class Dispatcher:
         self.in_flight = InFlight(options, secrets.randbits(48))
         self._dispatched_at: dict[int, float] = {}
         """When sampled events were dispatched, by token."""
-        self._router: Router | None = None
         self._room = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._readers: list[asyncio.Task[None]] = []
@@ -53,11 +53,9 @@ class Dispatcher:
         self._acks: dict[Consumer, list[Delivery]] = {}
         self._background: set[asyncio.Task[None]] = set()
 
-    @property
+    @cached_property
     def router(self) -> Router:
-        if self._router is None:
-            self._router = Router(self.bus, self.hosts, self.options, self._settle, self._spawn)
-        return self._router
+        return Router(self.bus, self.hosts, self.options, self._settle, self._spawn)
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, ClassVar
 
 import ray
@@ -118,8 +119,12 @@ class Process(abc.ABC):
         return self.name
 
     async def _readings(self) -> AsyncIterator[Reading]:
-        for reading in collectors.of_process():
+        for reading in chain(collectors.of_process(), self._own_readings()):
             yield reading
+
+    def _own_readings(self) -> Iterable[Reading]:
+        """Readings of what this kind of process does."""
+        return ()
 
     async def _report_now(self) -> None:
         """Report metrics and spans before the process ends."""

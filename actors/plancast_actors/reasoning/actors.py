@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import ContextVar
 from typing import Any
 
@@ -169,11 +169,8 @@ class ReasonerPoolProcess(RequestProcess):
         await self.pool.start()
         await self._open_endpoint(schedule=self.schedule)
 
-    async def _readings(self) -> AsyncIterator[Reading]:
-        async for reading in super()._readings():
-            yield reading
-        for reading in collectors.of_pool(self.pool):
-            yield reading
+    def _own_readings(self) -> Iterable[Reading]:
+        return collectors.of_pool(self.pool)
 
     async def schedule(self, call: bytes) -> bytes:
         return await self._reply(call, lambda request: self.pool.schedule(request))

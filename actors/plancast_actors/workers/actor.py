@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Iterable
 from typing import Any
 
 from plancast.telemetry import trace_export
@@ -36,11 +36,8 @@ class WorkerProcess(Process):
         self.runner.samples = self.samples
         await self.runner.start()
 
-    async def _readings(self) -> AsyncIterator[Reading]:
-        async for reading in super()._readings():
-            yield reading
-        for reading in collectors.of_runner(self.runner):
-            yield reading
+    def _own_readings(self) -> Iterable[Reading]:
+        return collectors.of_runner(self.runner)
 
     async def status(self) -> dict[str, Any]:
         await self.ready()
