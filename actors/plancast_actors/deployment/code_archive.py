@@ -50,10 +50,8 @@ class CodeArchive:
     def of(cls, folder: Path, *, exclude: Iterable[str] = (), requirements: Iterable[str] = ()) -> CodeArchive:
         """Collect a folder's files except :data:`LEFT_OUT`, virtual environments, large and excluded files.
 
-        Args:
-            folder: Its content becomes the working directory of every actor.
-            exclude: Patterns such as ``data`` or ``*.csv`` for names or relative paths.
-            requirements: For pip on each node.
+        The folder's content becomes the working directory of every actor. ``exclude`` has patterns such as ``data`` or
+        ``*.csv`` for names or relative paths; pip installs the requirements on each node.
 
         Raises:
             CannotShip: the folder is missing, empty or too large.

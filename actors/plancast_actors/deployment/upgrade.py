@@ -53,14 +53,9 @@ class Upgraded:
 
 
 class Upgrade:
-    """Replaces the code of a deployment. Running plans keep their state machines.
+    """Replaces the code of a deployment by a new app. Running plans keep their state machines.
 
     Args:
-        deployment: The running one.
-        app: The new app, as loaded here.
-        blueprint: Of the new actors.
-        bus: A connection with the runtime's permissions.
-        workers: Whether the app's workers run in the cluster.
         force: Upgrade although running plans need what the new app lacks; they will fail.
         timeout: Seconds to drain.
         say: Called with a text for each step.

@@ -46,13 +46,7 @@ class TaskRunner:
     A task is executed at least once and answered once: the response's id is derived from the request's. Plain
     functions run in threads, of which a worker has ``concurrency``.
 
-    Args:
-        workers: An app, for all of its workers, or workers.
-        bus: The connection; the caller closes it.
-        settings: Of worker processes.
-        max_event_bytes: As in the bus settings. Larger requests become dead letters, larger responses failures.
-        clock: Times heartbeats.
-        tracing: Makes a span of each task; None makes none.
+    Larger requests than ``max_event_bytes`` become dead letters, larger responses failures. The caller closes the bus.
 
     Raises:
         InvalidApp: two workers have the same task.
