@@ -39,7 +39,7 @@ async def test_the_tree_decides_its_goal() -> None:
         async with asyncio.timeout(20):
             while await handle.status() != "paused":
                 await asyncio.sleep(0.01)
-        await handle.signal("triage.approved", {"by": "Grace"})
+        await handle.approve(user_id="Grace")
         assert await handle.result(timeout=20) == {"reproduced": True}
 
 

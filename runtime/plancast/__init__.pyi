@@ -19,6 +19,7 @@ from plancast.errors import IdempotencyConflict as IdempotencyConflict
 from plancast.errors import IdentityRequired as IdentityRequired
 from plancast.errors import IllegalTaskMove as IllegalTaskMove
 from plancast.errors import InterpolationError as InterpolationError
+from plancast.errors import InvalidAnswer as InvalidAnswer
 from plancast.errors import InvalidApp as InvalidApp
 from plancast.errors import InvalidCondition as InvalidCondition
 from plancast.errors import InvalidDecision as InvalidDecision
@@ -26,6 +27,7 @@ from plancast.errors import InvalidGoal as InvalidGoal
 from plancast.errors import InvalidPlannerConfig as InvalidPlannerConfig
 from plancast.errors import InvalidStateMachine as InvalidStateMachine
 from plancast.errors import ModelUnavailable as ModelUnavailable
+from plancast.errors import NotAwaited as NotAwaited
 from plancast.errors import PlanCancelled as PlanCancelled
 from plancast.errors import PlancastError as PlancastError
 from plancast.errors import PlanFailed as PlanFailed

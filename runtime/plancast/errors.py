@@ -10,6 +10,8 @@ PlancastError                  root of every error that plancast raises (it live
 ├── UnknownGoal                no planner has this goal
 ├── PlanNotFound               no plan has this id
 ├── PlanFinished               a finished plan cannot move
+├── NotAwaited                 a plan waits for no answer of people, or would not hear a no
+├── InvalidAnswer              an answer's data break the schema of its event; lists every fault
 ├── ForeignPlan                a turn tried to write another plan than its own
 ├── UnknownRevision            a plan has no such revision, or its history no longer holds it
 ├── CannotReplay               a plan's history cannot be replayed up to a revision
@@ -80,6 +82,26 @@ class PlanNotFound(PlancastError, LookupError):
 
 class PlanFinished(PlancastError):
     """Raised when a completed, failed or cancelled plan is to be moved."""
+
+
+class NotAwaited(PlancastError):
+    """Raised when a plan that is approved or rejected waits for no such answer, or would take a no for a yes."""
+
+
+class InvalidAnswer(PlancastError, ValueError):
+    """Raised when the data of an answer break the schema that `Planner.expects` declares for its event.
+
+    `faults` lists every fault, as `data.amount: got ..., allowed: ...`.
+    """
+
+    def __init__(self, plan_id: str, event_type: str, faults: Iterable[str]) -> None:
+        self.plan_id = plan_id
+        self.event_type = event_type
+        self.faults: list[str] = list(faults)
+        super().__init__(plan_id, event_type, self.faults)
+
+    def __str__(self) -> str:
+        return f"plan {self.plan_id} cannot be answered with these data of {self.event_type}: {'; '.join(self.faults)}"
 
 
 class ForeignPlan(PlancastError):

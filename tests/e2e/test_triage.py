@@ -68,7 +68,7 @@ async def decide(handle: PlanHandle, case: TicketCase, killed: asyncio.Event) ->
         if change.status is PlanStatus.PAUSED or change.current_state in ("approval", "bug_approval"):
             await killed.wait()
             if case.person == "approves":
-                await handle.signal("triage.approved", {"by": APPROVER})
+                await handle.approve(user_id=APPROVER)
             else:
                 await handle.reject("not ours")
             return

@@ -84,7 +84,7 @@ def declare_planner(planner: Planner, app: str) -> Declaration:
         for goal in goals
     ]
     expected = [
-        EventDefinition(event_type, EventTopic.PLAN_EVENTS, description)
+        EventDefinition(event_type, EventTopic.PLAN_EVENTS, description, planner.expected_schema(event_type))
         for event_type, description in planner.expected.items()
     ]
     return Declaration(agent, (*taken, *expected))

@@ -11,7 +11,8 @@ from typing import Any, Final, Generic, Protocol, Self, TypeVar
 from plancast.agents.definitions import AgentDefinition, EventDefinition
 from plancast.errors import PlancastError
 from plancast_bus.clock import Clock, SystemClock
-from plancast_bus.errors import InvalidEnvelope
+from plancast_bus.errors import BusError, BusUnavailable, InvalidEnvelope
+from plancast_bus.events.envelope import EventTopic
 from plancast_bus.ports.registry import Registry
 
 logger = logging.getLogger(__name__)
@@ -117,6 +118,15 @@ class AgentRegistry:
             topic: Only events of this topic.
         """
         return [each for each in (await self._listed()).events if topic is None or each.topic == topic]
+
+    async def human_events(self) -> dict[str, EventDefinition]:
+        """The events that planners expect from people (``Planner.expects``), by type; none before a deployment."""
+        try:
+            return {each.event_type: each for each in await self.discover(EventTopic.PLAN_EVENTS)}
+        except BusUnavailable:
+            raise
+        except BusError:  # nothing was ever deployed
+            return {}
 
     async def agents(self, consuming: str | None = None) -> list[AgentDefinition]:
         """The live agents, sorted by id.

@@ -11,7 +11,14 @@ import typer
 from pydantic import ValidationError
 from rich.text import Text
 
-from plancast.errors import InvalidGoal, PlanCancelled, PlancastError, PlanFailed, PlanNotFound
+from plancast.errors import (
+    InvalidAnswer,
+    InvalidGoal,
+    PlanCancelled,
+    PlancastError,
+    PlanFailed,
+    PlanNotFound,
+)
 from plancast.terminal import logging as logs
 from plancast.terminal.output import err, plain
 from plancast_bus.errors import (
@@ -35,6 +42,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (NatsServerError, NO_CONNECTION),
     (ConnectionError, NO_CONNECTION),
     (InvalidGoal, USAGE),
+    (InvalidAnswer, USAGE),
     (InvalidSubject, USAGE),
     (InvalidEnvelope, USAGE),
     (PayloadTooLarge, USAGE),

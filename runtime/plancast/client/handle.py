@@ -11,10 +11,10 @@ from pydantic import BaseModel
 
 from plancast.client.results import PendingResult, ResultWaiter
 from plancast.client.signals import SignalOutcome, outcome_of
-from plancast.errors import PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
+from plancast.errors import NotAwaited, PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
 from plancast.json_values.normalize import plain
 from plancast.plan.context import PlanContext
-from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, REJECT, RESUME
+from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, RESUME
 from plancast.plan.status import PlanStatus
 from plancast.plan_store.store import find_checkpoint, plan_fields, unbegun_plan
 from plancast_bus.errors import AccessDenied, BusUnavailable
@@ -25,6 +25,7 @@ from plancast_bus.subjects import check_event_type
 
 if TYPE_CHECKING:
     from plancast.app import App
+    from plancast.plan_store.approvals import Approval
     from plancast.replay.report import PlanAt, Replay, Which
 
 BEGIN_SECONDS = 5.0
@@ -192,6 +193,7 @@ class PlanHandle:
         *,
         user_id: str = "",
         event_id: str | None = None,
+        request_id: str | None = None,
         timeout: float = SIGNAL_SECONDS,
     ) -> SignalOutcome:
         """Send the plan an event from outside, on the topic ``plan-events``; returns what became of it.
@@ -203,6 +205,7 @@ class PlanHandle:
             data: JSON, or a pydantic model.
             user_id: The sender.
             event_id: Idempotency key: the same id counts once. Defaults to a new id.
+            request_id: The open request that the event answers; once it is answered, the event comes too late.
             timeout: Seconds to wait for the plan's turn. What its stream holds longer, because the plan waits for a
                 model or no deployment runs, is ``kept``, as what is sent to a plan that has not begun; 0 does not wait.
 
@@ -211,7 +214,7 @@ class PlanHandle:
             PlanNotFound: no plan has this id.
             BusUnavailable: the event may have been sent nevertheless.
         """
-        event, begun = await self._send(event_type, data, user_id, event_id)
+        event, begun = await self._send(event_type, data, user_id, event_id, request_id)
         if not begun:
             return SignalOutcome.KEPT
         return await outcome_of(self._bus, event, self._pending.key, timeout)
@@ -223,7 +226,7 @@ class PlanHandle:
         await self._send(event_type, data, user_id, event_id)
 
     async def _send(
-        self, event_type: str, data: Any, user_id: str, event_id: str | None
+        self, event_type: str, data: Any, user_id: str, event_id: str | None, request_id: str | None = None
     ) -> tuple[EventEnvelope, Checkpoint | None]:
         """Publish an event for the plan; returns it with the checkpoint before it, None if there is none to read."""
         check_event_type(event_type)
@@ -245,6 +248,7 @@ class PlanHandle:
             tenant_id=self._tenant_id or None,
             session_id=checkpoint.summary.session_id or None if checkpoint is not None else None,
             user_id=user_id or None,
+            parent_event_id=request_id,
             **fields,
         )
         await self._publish(event)
@@ -262,9 +266,55 @@ class PlanHandle:
         """Hold the plan until it is resumed. Raises as :meth:`signal` does."""
         await self.control(PAUSE, {"reason": reason}, user_id=user_id, event_id=event_id)
 
-    async def reject(self, reason: str = "rejected", *, user_id: str = "", event_id: str | None = None) -> None:
-        """End the plan as failed, with ``constraints_conflict``. Raises as :meth:`signal` does."""
-        await self.control(REJECT, {"reason": reason}, user_id=user_id, event_id=event_id)
+    async def approval(self) -> Approval | None:
+        """What the plan waits for people to decide; None when for nothing. Raises as :meth:`state` does."""
+        from plancast.agents.registry import AgentRegistry
+        from plancast.plan_store.approvals import approval_of
+
+        return approval_of(await self.state(), await AgentRegistry(self._bus.registry).human_events())
+
+    async def approve(
+        self, data: Any = None, *, reason: str = "", user_id: str = "", event_id: str | None = None
+    ) -> SignalOutcome:
+        """Answer what the plan waits for people to decide with yes: see :meth:`reject`."""
+        return await self._answer(True, data, reason, user_id, event_id)
+
+    async def reject(
+        self, reason: str = "", *, data: Any = None, user_id: str = "", event_id: str | None = None
+    ) -> SignalOutcome:
+        """Answer what the plan waits for people to decide with no; returns what became of the answer.
+
+        The plan goes on with the event that it waits for. Its data are ``approved`` (true or false), ``by`` (the user)
+        and ``reason``, with those of ``data``. Where a state has another transition for the no, such as on
+        ``<base>.rejected``, that event is sent. :meth:`cancel` ends a plan.
+
+        Args:
+            reason: Why, for the plan and its history.
+            data: Further fields of the answer: a mapping, or a pydantic model.
+            user_id: Who answers.
+            event_id: As for :meth:`signal`.
+
+        Raises:
+            NotAwaited: the plan waits for no answer of people, or would take the no for a yes.
+            InvalidAnswer: the data break the schema that ``Planner.expects`` declares for the event; nothing was sent.
+            PlanFinished, PlanNotFound, BusUnavailable: as :meth:`signal` does.
+        """
+        return await self._answer(False, data, reason, user_id, event_id)
+
+    async def _answer(
+        self, approved: bool, data: Any, reason: str, user_id: str, event_id: str | None
+    ) -> SignalOutcome:
+        found = await self._found()
+        if not isinstance(found, PlanContext) and PlanStatus(found.summary.status).finished:
+            raise PlanFinished(f"plan {self.plan_id} is {found.summary.status} and waits for no answer")
+        approval = await self.approval()
+        if approval is None:
+            raise NotAwaited(f"plan {self.plan_id} does not wait for an answer of people; cancel it to end it")
+        given = plain(data) if isinstance(data, BaseModel) else data
+        answer = approval.answer(approved, given, reason=reason, by=user_id)
+        return await self.signal(
+            answer.event_type, answer.data, user_id=user_id, event_id=event_id, request_id=answer.request_id
+        )
 
     async def redirect(
         self, goal_data: Mapping[str, Any] | BaseModel, *, user_id: str = "", event_id: str | None = None

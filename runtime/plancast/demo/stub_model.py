@@ -163,16 +163,18 @@ def _triage(now: Situation) -> tuple[str, Action]:
 
 def _routed(now: Situation, classified: Mapping[str, Any]) -> tuple[str, Action]:
     ticket, results = now.goal, now.results
-    approval = results.get("triage.approved")
+    approval = results.get("triage.decided")
     if classified["severity"] == "critical" and approval is None:
         return "A critical ticket waits for a person (rule 5).", {
             "action": "wait",
             "reason": f"Ticket {ticket['ticket_id']} is critical",
-            "expected_event": "triage.approved",
+            "expected_event": "triage.decided",
             "timeout_seconds": None,
             "pause_reason": "approval_required",
             "payload": ticket,
         }
+    if approval is not None and not approval["approved"]:
+        return approval.get("reason") or "rejected", {"action": "complete", "reason": "constraints_conflict"}
     if "ticket.route.completed" in results:
         return "It is routed (rule 6).", {"action": "complete", "result": results["ticket.route.completed"]}
     answers = ("customer.lookup.completed", "knowledge.search.completed", "issue.reproduce.completed")

@@ -15,6 +15,7 @@ from plancast.demo import PlannerKind, stub_model
 from plancast.demo.driver import ASKED, SUBMITTED, UNDER_WAY, Journey, PlanDrive, choose, mixed
 from plancast.demo.runner import deployed, deployed_with_model
 from plancast.demo.session import STAND_IN, Session, play, seed_of
+from plancast.errors import PlanFinished
 from plancast.terminal.output import cell, duration
 from plancast_bus.events.codec import decode
 from plancast_bus.events.envelope import EventTopic
@@ -125,7 +126,7 @@ def choose_tickets(plans: int, seed: int) -> Sequence[TicketCase]:
     return [replace(case, ticket_id=f"T-{number:03}") for number, case in enumerate(choose(TICKETS, plans, seed), 1)]
 
 
-APPROVED, ROUTE = "triage.approved", "ticket.route.requested"
+ROUTE = "ticket.route.requested"
 
 NOT_OURS = "this is not ours"
 
@@ -212,7 +213,10 @@ class TriageDrive(PlanDrive[TicketCase, TicketRun]):
         rejects = case.person == "rejects"
         self._audience.note(f"{case.ticket_id}, {case.subject!r}: {APPROVER} {'rejects' if rejects else 'approves'} it")
         run.answered_at = time.time()
-        await (run.handle.reject(NOT_OURS) if rejects else run.handle.signal(APPROVED, {"by": APPROVER}))
+        try:
+            await (run.handle.reject(NOT_OURS) if rejects else run.handle.approve(user_id=APPROVER))
+        except PlanFinished:
+            return  # nothing was to be approved, which the result shows
 
     def _ended(self, run: TicketRun) -> None:
         run.routes = self._routes[run.handle.plan_id]

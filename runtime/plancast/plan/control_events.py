@@ -13,7 +13,8 @@ WAKE = "plan.wake"
 """Control events, on the topic ``plan-events``.
 
 Their data: ``{"reason"}`` for cancel, pause and reject, ``{"input"}`` for resume, ``{"goal_data"}`` (an object) for
-redirect, ``{"context"}`` (any JSON) for inject, nothing for wake, which moves a stalled plan on.
+redirect, ``{"context"}`` (any JSON) for inject, nothing for wake, which moves a stalled plan on. Only earlier versions
+send a reject, which ends the plan; a "no" is an answer (:mod:`plancast.plan_store.approvals`).
 """
 FOLLOW, ENDED = "plan.follow", "plan.ended"
 """Sent between plans: one waits for the other's end (``{"plan", "after"}``), and is told (``{"plan", "status"}``)."""

@@ -107,6 +107,7 @@ class Planner:
         self._transition_handler: Handler | None = None
         self._event_handlers: list[EventHandler] = []
         self._expected: dict[str, str] = {}
+        self._expected_schemas: dict[str, dict[str, Any]] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, goals={sorted(self.goals)})"
@@ -129,6 +130,10 @@ class Planner:
     def expected(self) -> Mapping[str, str]:
         """The events that :meth:`expects` declared, with their descriptions."""
         return self._expected
+
+    def expected_schema(self, event_type: str) -> Mapping[str, Any] | None:
+        """The JSON Schema of the data of an event that :meth:`expects` declared; None: any data."""
+        return self._expected_schemas.get(event_type)
 
     def goal_handler(self, event_type: str) -> Handler | None:
         """The handler that :meth:`on_goal` registered for a goal."""
@@ -255,9 +260,24 @@ class Planner:
 
         return register
 
-    def expects(self, event_type: str, description: str = "") -> None:
-        """Declare an event that people or webhooks send, so that plans may wait for it."""
+    def expects(self, event_type: str, description: str = "", *, schema: Schema | None = None) -> None:
+        """Declare an event that people or webhooks send, so that plans may wait for it.
+
+        Args:
+            event_type: The event.
+            description: What it says, for people and for models.
+            schema: A JSON Schema or pydantic model of its data. Answers (`PlanHandle.approve` and `reject`, console,
+                command line, HTTP API) that break it are refused before they are sent; the console makes a form of it.
+
+        Raises:
+            InvalidApp: the schema is no JSON Schema.
+        """
         self._expected[check_event_type(event_type)] = description
+        if schema is not None:
+            from plancast.json_values.schemas import checked_schema  # needs the libraries for schemas
+
+            checked = checked_schema(schema, f"planner {self.name!r} expects {event_type!r}: schema")
+            self._expected_schemas[event_type] = checked or {}
 
     async def create_plan(self, goal: GoalContext, agents: Iterable[Any], context: Any) -> PlanContext:
         """Create a pending plan with a state machine that the model designs from the agents' events.

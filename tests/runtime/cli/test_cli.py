@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import pytest
 
-from plancast import Client
+from plancast import AgentRegistry, Client, EventDefinition
 from plancast.cli import completion, connection, main
 from plancast.cli.data_folder import DataFolder, Running, find_running, is_held
 from plancast.cli.diagnose import doctor
@@ -143,6 +143,11 @@ class Deployed:
         """A plan of the app ``good`` that has received the events, committed turn by turn."""
         self.run(lambda bus: _commit_turns(bus, plan_id, events, goal))
 
+    def expects(self, event_type: str, schema: dict[str, Any] | None = None) -> None:
+        """Declare an event that people send."""
+        declared = EventDefinition(event_type, EventTopic.PLAN_EVENTS, "by people", schema)
+        self.run(lambda bus: AgentRegistry(bus.registry).register_event(declared))
+
     def sent(self, plan_id: str, event_type: str) -> EventEnvelope:
         """The event of a type that is on its way to a plan."""
 
@@ -226,7 +231,7 @@ class TestUsage:
             *(["run"], ["deploy"], ["worker"], ["status"], ["stop"], ["validate"], ["submit"], ["doctor"], ["demo"]),
             *(["upgrade"], ["drain"], ["probe"]),
             *(["plans", each] for each in ["list", "show", "history", "watch", "signal", "resume", "cancel", "pause"]),
-            *(["plans", each] for each in ["reject", "redirect", "inject"]),
+            *(["plans", each] for each in ["approve", "reject", "redirect", "inject"]),
             *(["new"], ["bridge", "soorma"]),
             *(["deadletters", each] for each in ["list", "show", "replay"]),
         ],
@@ -637,8 +642,6 @@ class TestPlans:
     @pytest.mark.parametrize(
         ("arguments", "event_type", "data"),
         [
-            (["reject", "--reason", "too dear"], "plan.reject", {"reason": "too dear"}),
-            (["reject"], "plan.reject", {"reason": "rejected"}),
             (["redirect", "--data", '{"to": "Bo"}'], "plan.redirect", {"goal_data": {"to": "Bo"}}),
             (["inject", "--data", '["it rains"]'], "plan.inject", {"context": ["it rains"]}),
             (["inject", "-d", "null"], "plan.inject", {"context": None}),
@@ -652,6 +655,25 @@ class TestPlans:
         event = deployed.sent("p", event_type)
         assert (event.data, event.tenant_id, event.topic) == (data, "t1", EventTopic.PLAN_EVENTS)
         assert invoke("plans", *arguments, "p").out.startswith("✓ plan p: ")
+
+    @pytest.mark.parametrize(("answer", "approved"), [("approve", True), ("reject", False)])
+    def test_approve_and_reject_send_the_event_that_the_plan_waits_for(
+        self, invoke: Invoke, deployed: Deployed, answer: str, approved: bool
+    ) -> None:
+        deployed.plan("p", tenant_id="t1")
+        deployed.expects("name.given", {"properties": {"limit": {"type": "integer"}}})
+        assert invoke("plans", answer, "p", "--data", '{"limit": "much"}').code == 2
+        arguments = ["--reason", "because", "--user-id", "ada", "--data", '{"limit": 3}']
+        assert invoke("plans", answer, "p", *arguments, "--json").json == {"plan_id": "p", "sent": True}
+        event = deployed.sent("p", "name.given")
+        assert event.data == {"approved": approved, "by": "ada", "reason": "because", "limit": 3}
+        assert (event.tenant_id, event.user_id, event.topic) == ("t1", "ada", EventTopic.PLAN_EVENTS)
+
+    def test_a_plan_that_waits_for_nobody_is_not_answered(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("p")
+        result = invoke("plans", "reject", "p")
+        assert (result.code, result.out) == (1, "")
+        assert "does not wait for an answer of people; cancel it to end it" in result.err
 
     def test_steering_takes_data_from_a_file(self, invoke: Invoke, deployed: Deployed, tmp_path: Path) -> None:
         (tmp_path / "said.json").write_text('{"to": "Åse"}')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel, RootModel
 
 from plancast.client.client import Client
 from plancast.client.handle import PlanHandle
-from plancast.errors import PlanFinished, PlanNotFound
+from plancast.errors import NotAwaited, PlanFinished, PlanNotFound
 from plancast.plan.status import PlanStatus
 from plancast_bus.events.codec import decode, pack
 from plancast_bus.events.envelope import EventEnvelope
@@ -60,16 +61,52 @@ def signals(bus: MemoryBus) -> int:
     return len(bus.world.streams["results"].messages)
 
 
-async def test_a_rejection_says_why(bus: MemoryBus, handle: PlanHandle) -> None:
-    await handle.reject("too dear")
+async def asks(bus: MemoryBus, **fields: Any) -> None:
+    """Let the plan ``p1`` wait for a person, as a planner's WAIT does."""
+    stored = await bus.checkpoints.load("p1")
+    assert stored is not None
+    state = {"plan_id": "p1", "status": "paused", "decider": "d", "results": {"_waiting_for": "trip.decided"}, **fields}
+    summary = replace(stored.summary, status="paused", revision=2)
+    await bus.checkpoints.commit(replace(stored, revision=2, state=pack(state), summary=summary))
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_an_answer_is_the_event_that_the_plan_waits_for(
+    bus: MemoryBus, handle: PlanHandle, approved: bool
+) -> None:
+    await asks(bus)
+    await (handle.approve if approved else handle.reject)(reason="too dear", user_id="ada", event_id="once")
     event = await sent(bus)
-    assert (event.type, event.topic, event.data) == ("plan.reject", "plan-events", {"reason": "too dear"})
+    said = {"approved": approved, "by": "ada", "reason": "too dear"}
+    assert (event.type, event.topic, event.data, event.id) == ("trip.decided", "plan-events", said, "once")
     assert (event.correlation_id, event.tenant_id, event.session_id) == ("p1", "acme", "s1")
 
 
-async def test_a_rejection_needs_no_reason(bus: MemoryBus, handle: PlanHandle) -> None:
-    await handle.reject()
-    assert (await sent(bus)).data == {"reason": "rejected"}
+async def test_an_answer_needs_no_reason_and_takes_a_model(bus: MemoryBus, handle: PlanHandle) -> None:
+    await asks(bus)
+    await handle.reject(data=Trip(to="Rome"))
+    assert (await sent(bus)).data == {"approved": False, "to": "Rome", "days": 3}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"results": {}},
+        {"status": "running"},
+        {"decider": "", "control": {"pause": "lunch"}},
+        {"trajectory": [{"decision": {"next_action": {
+            "action": "wait", "expected_event": "trip.decided", "pause_reason": "external_event"}}}]},
+    ],
+    ids=["held", "running", "held by hand", "an event from outside"],
+)  # fmt: skip
+async def test_a_plan_that_waits_for_nobody_is_not_answered(
+    bus: MemoryBus, handle: PlanHandle, fields: dict[str, Any]
+) -> None:
+    await asks(bus, **fields)
+    for answer in (handle.approve, handle.reject):
+        with pytest.raises(NotAwaited, match="p1"):
+            await answer()
+    assert signals(bus) == 0
 
 
 @pytest.mark.parametrize(

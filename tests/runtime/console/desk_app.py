@@ -55,6 +55,9 @@ orders.expects("order.approved", "A manager's decision")
 
 tree = DeterministicPlanner(
     [
+        FinishStep(
+            "constraints_conflict", when=lambda run: run.results.get("ticket.approved", {}).get("approved") is False
+        ),
         PauseStep(
             "approval_required",
             payload=lambda run: {"ticket": run.goal.get("id", "")},
@@ -73,7 +76,11 @@ tree = DeterministicPlanner(
 )
 tickets = Planner("tickets")
 tickets.add_goal("ticket.goal", decided_by=tree)
-tickets.expects("ticket.approved", "A manager's decision")
+tickets.expects(
+    "ticket.approved",
+    "A manager's decision",
+    schema={"type": "object", "properties": {"approved": {"type": "boolean"}, "note": {"type": "string"}}},
+)
 
 worker = Worker("stock")
 

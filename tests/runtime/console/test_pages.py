@@ -321,7 +321,7 @@ async def test_what_is_approved_here_goes_on_in_the_name_of_who_approved(page: P
     await card.get_by_role("button", name="Approve").click()
     dialog = page.get_by_role("dialog")
     await expect(dialog).to_contain_text(f"as {user}")
-    await dialog.get_by_label("Comment").fill("She has the receipt")
+    await dialog.get_by_label("Reason").fill("She has the receipt")
     await dialog.get_by_role("button", name="Approve").click()
 
     await expect(card).to_have_count(0)

@@ -78,7 +78,7 @@ async def test_every_ticket_of_the_demo_ends_the_same_whoever_decides(deployed: 
         for case, handle in zip(cases, handles, strict=True):
             if case.person == "approves":
                 await asked(handle)
-                await handle.signal("triage.approved", {"by": APPROVER})
+                await handle.approve(user_id=APPROVER)
         for case, handle in zip(cases, handles, strict=True):
             if case.person != "rejects":
                 assert await handle.result(timeout=SECONDS) == case.result
@@ -102,7 +102,7 @@ async def test_a_rejected_ticket_ends_with_constraints_conflict_and_is_not_route
 async def test_an_approval_that_comes_early_counts(deployed: Deploy, planner: str) -> None:
     async with deployed(planner) as env:
         handle = await env.submit("ticket.received", ticket("A breach"))
-        await handle.signal("triage.approved", {"by": "Ann"})
+        await handle.signal("triage.decided", {"approved": True, "by": "Ann"})
         assert (await handle.result(timeout=SECONDS))["approved_by"] == "Ann"
 
 

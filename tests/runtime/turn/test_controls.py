@@ -6,13 +6,16 @@ import asyncio
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from plancast import (
     App,
     AutonomousPlanner,
     CompleteAction,
     EventEnvelope,
-    PlanFailed,
+    InvalidAnswer,
+    NotAwaited,
+    PlanFinished,
     PlanHandle,
     Planner,
     PlannerDecision,
@@ -60,37 +63,146 @@ async def turns(handle: PlanHandle, number: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_waiting_plan_that_is_rejected_ends_with_a_conflict_of_constraints() -> None:
-    async with PlancastTest(App("a", planners=[Deciding(approval_first)])) as env:
-        handle = await env.submit("a.goal")
-        await reached(handle, "paused")
-        await handle.reject("too dear")
-        with pytest.raises(PlanFailed, match="constraints_conflict: too dear"):
-            await handle.result(timeout=20)
+async def test_a_planner_that_waits_hears_a_no_as_it_hears_a_yes() -> None:
+    planner = Deciding(approval_first)
+    async with PlancastTest(App("a", planners=[planner])) as env:
+        for approved in (True, False):
+            handle = await env.submit("a.goal")
+            await reached(handle, "paused")
+            answered = handle.approve if approved else handle.reject
+            await answered(reason="I said so", user_id="ada", data={"limit": 3})
+            result = await handle.result(timeout=20)
+            assert result["input"] == {"approved": approved, "by": "ada", "reason": "I said so", "limit": 3}
+            assert planner.runs[-1].results["approved"] == result["input"]
 
 
-async def test_a_running_plan_is_rejected_too_and_what_it_asked_for_is_taken_back() -> None:
+async def test_a_plan_that_asks_nobody_is_neither_approved_nor_rejected() -> None:
     worker = Worker("slow")
     worker.on_task("x.requested", "x.completed")(lambda task, context: {})
-    planner = Deciding(lambda run: PublishAction(event_type="x.requested", response_event="x.completed"))
-    async with PlancastTest(App("a", planners=[planner], workers=[worker]), workers=False) as env:
-        handle = await env.submit("a.goal")
-        await reached(handle, "running")
-        await handle.reject()
-        with pytest.raises(PlanFailed, match="constraints_conflict"):
-            await handle.result(timeout=20)
-        assert (await handle.history())[-1]["effects"] == ["withdraw"]
+    busy = Deciding(lambda run: PublishAction(event_type="x.requested", response_event="x.completed"), "busy")
+    machine = Planner("m")
+    machine.add_goal("m.goal", HOLDING)
+    async with PlancastTest(App("a", planners=[busy, machine], workers=[worker]), workers=False) as env:
+        for goal in ("a.goal", "m.goal"):
+            handle = await env.submit(goal)
+            await reached(handle, "running")
+            for answer in (handle.approve, handle.reject):
+                with pytest.raises(NotAwaited, match="does not wait for an answer of people; cancel it"):
+                    await answer()
+            assert await handle.approval() is None
+            assert await handle.status() == "running"
 
 
-async def test_a_machine_plan_is_rejected_alike() -> None:
+def asking(event: str, *transitions: tuple[str, str, str | None], **action: Any) -> dict[str, dict[str, Any]]:
+    ways = [{"on_event": on, "to_state": to, "condition": condition} for on, to, condition in transitions]
+    asked = {"action": {"event_type": "notification.human_input", "response_event": event, **action}} if action else {}
+    return {
+        "start": {"state_name": "start", "default_next": "ask"},
+        "ask": {"state_name": "ask", "description": "May it be bought?", "transitions": ways, **asked},
+        "yes": {"state_name": "yes", "is_terminal": True},
+        "no": {"state_name": "no", "is_terminal": True},
+    }
+
+
+YES, NO = "event.data.approved", "!event.data.approved"
+
+
+@pytest.mark.parametrize("action", [{}, {"timeout_seconds": 60}])
+@pytest.mark.parametrize(
+    ("transitions", "sent"),
+    [
+        ([("buy.decided", "yes", YES), ("buy.decided", "no", NO)], "buy.decided"),
+        ([("buy.decided", "yes", None), ("buy.rejected", "no", None)], "buy.rejected"),
+    ],
+    ids=["one event", "an event of its own"],
+)
+async def test_a_machine_takes_its_transition_for_a_no(
+    transitions: list[tuple[str, str, str | None]], sent: str, action: dict[str, Any]
+) -> None:
     planner = Planner("m")
-    planner.add_goal("m.goal", HOLDING)
+    planner.expects("buy.decided", "yes or no")
+    planner.add_goal("m.goal", asking("buy.decided", *transitions, **action))
     async with PlancastTest(App("a", planners=[planner])) as env:
         handle = await env.submit("m.goal")
         await reached(handle, "running")
-        await handle.reject("no")
-        with pytest.raises(PlanFailed, match="constraints_conflict: no"):
-            await handle.result(timeout=20)
+        approval = await handle.approval()
+        assert approval is not None
+        assert (approval.reason, approval.expected_event) == ("May it be bought?", "buy.decided")
+        await handle.reject("too dear", user_id="ada")
+        assert await handle.result(timeout=20) == {"ask": {"approved": False, "by": "ada", "reason": "too dear"}}
+        assert (await handle.state())["current_state"] == "no"
+        assert (await handle.history())[-1]["event"]["type"] == sent
+        again = await env.submit("m.goal")
+        await reached(again, "running")
+        await again.approve()
+        assert await again.result(timeout=20) == {"ask": {"approved": True}}
+        assert (await again.state())["current_state"] == "yes"
+        with pytest.raises(PlanFinished):
+            await again.approve()
+
+
+async def test_a_no_that_a_machine_would_take_for_a_yes_is_refused() -> None:
+    planner = Planner("m")
+    planner.expects("buy.approved")
+    planner.add_goal("m.goal", asking("buy.approved", ("buy.approved", "yes", None), ("go", "no", None)))
+    async with PlancastTest(App("a", planners=[planner])) as env:
+        handle = await env.submit("m.goal")
+        await reached(handle, "running")
+        with pytest.raises(NotAwaited, match=r"would take a no for a yes.*buy\.rejected"):
+            await handle.reject()
+        assert await handle.status() == "running"
+        await handle.approve()
+        assert await handle.result(timeout=20) == {"ask": {"approved": True}}
+
+
+async def test_the_second_answer_to_a_request_comes_too_late() -> None:
+    machine = asking("buy.decided", ("buy.decided", "then", None), timeout_seconds=60)
+    machine["then"] = {
+        "state_name": "then",
+        "transitions": [{"on_event": "buy.decided", "to_state": "yes"}, {"on_event": "go", "to_state": "no"}],
+    }
+    planner = Planner("m")
+    planner.expects("buy.decided")
+    planner.add_goal("m.goal", machine)
+    async with PlancastTest(App("a", planners=[planner])) as env:
+        handle = await env.submit("m.goal")
+        await reached(handle, "running")
+        approval = await handle.approval()
+        assert approval is not None
+        event_type, data, request_id = approval.answer(True)
+        assert request_id is not None
+        for _ in range(2):  # two people answer the same question
+            await handle.signal(event_type, data, request_id=request_id)
+        await handle.signal("go")
+        await handle.result(timeout=20)
+        assert (await handle.state())["current_state"] == "no"
+
+
+class Amount(BaseModel):
+    approved: bool
+    limit: int
+
+
+async def test_an_answer_is_checked_by_the_schema_of_its_event_before_it_is_sent() -> None:
+    planner = Deciding(approval_first)
+    people = Planner("people")
+    people.expects("approved", "with a limit", schema=Amount)
+    people.add_goal("m.goal", HOLDING)
+    async with PlancastTest(App("a", planners=[planner, people])) as env:
+        handle = await env.submit("a.goal")
+        await reached(handle, "paused")
+        for data, fault in (
+            ({}, "data: got no limit, allowed: an object that has it; it is required"),
+            ({"limit": "much"}, "data.limit: got 'much', allowed: integer"),
+            ({"limit": 1, "approved": True}, "data.approved: got True, allowed: False, or nothing"),
+            ([1], "data: got a list, allowed: an object"),
+        ):
+            with pytest.raises(InvalidAnswer) as caught:
+                await handle.reject(data=data)
+            assert caught.value.faults == [fault]
+        assert len(await handle.history()) == 1
+        await handle.reject(data={"limit": 3})
+        assert (await handle.result(timeout=20))["input"] == {"approved": False, "limit": 3}
 
 
 async def test_a_redirected_goal_is_what_the_planner_sees_next_and_carries_over_a_wait() -> None:

@@ -207,12 +207,41 @@ def pause(
     return _move(nats_url, plan, lambda handle: handle.pause(reason), "sent the request to pause", as_json)
 
 
+AnswerData = Annotated[
+    str, typer.Option("--data", "-d", metavar="JSON", help="Further fields of the answer: a JSON object, @file, or -.")
+]
+Because = Annotated[str, typer.Option("--reason", metavar="TEXT", show_default=False, help="Why, for the plan.")]
+UserId = Annotated[str, typer.Option("--user-id", metavar="ID", show_default=False, help="Who answers.")]
+
+
+@plans.command()
+def approve(
+    plan: PlanId,
+    data: AnswerData = "{}",
+    reason: Because = "",
+    user_id: UserId = "",
+    nats_url: NatsUrl = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Answer what a plan waits for people to decide with yes."""
+    answer: dict[str, Any] = {"data": read_object(data), "reason": reason, "user_id": user_id}
+    return _move(nats_url, plan, lambda handle: handle.approve(**answer), "sent the approval", as_json)
+
+
 @plans.command()
 def reject(
-    plan: PlanId, reason: Reason = "rejected", nats_url: NatsUrl = None, as_json: AsJson = False, verbose: Verbose = 0
+    plan: PlanId,
+    data: AnswerData = "{}",
+    reason: Because = "",
+    user_id: UserId = "",
+    nats_url: NatsUrl = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
 ) -> int:
-    """Reject what a plan asks for, and end it as failed."""
-    return _move(nats_url, plan, lambda handle: handle.reject(reason), "sent the rejection", as_json)
+    """Answer what a plan waits for people to decide with no; the plan goes on with it. `cancel` ends a plan."""
+    answer: dict[str, Any] = {"data": read_object(data), "reason": reason, "user_id": user_id}
+    return _move(nats_url, plan, lambda handle: handle.reject(**answer), "sent the rejection", as_json)
 
 
 @plans.command()

@@ -8,11 +8,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from plancast.console.schemas.plan_actions import ApprovalOf, Approvals
-from plancast.console.service.approvals import ApprovalFinder, human_events
+from plancast.console.service.approvals import ApprovalFinder
 from plancast.console.service.backend import Backend, Here
 from plancast.console.service.limits import Looking
 from plancast.console.service.plan_index import SEARCH_BATCH, Row
-from plancast.console.views.plans import approval_of, summary_of
+from plancast.console.views.plans import approval_view, summary_of
+from plancast.plan_store.approvals import People
 
 routes = APIRouter(tags=["approvals"])
 
@@ -26,7 +27,7 @@ async def list_approvals(
 ) -> Approvals:
     """Newest first, with the reason, the payload and the event that answers it."""
     index = await backend.plans()
-    people = await human_events(backend)
+    people = await backend.registry.human_events()
     asking = ApprovalFinder(backend, people)
     rows = list(index.rows())
     await asking.learn({row.summary.machine for row in rows if row.summary.machine})
@@ -50,10 +51,10 @@ async def list_approvals(
     return Approvals(items=items, next=str(last) if more else None, total=len(waiting))
 
 
-async def _approval(backend: Backend, row: Row, people: frozenset[str]) -> ApprovalOf | None:
+async def _approval(backend: Backend, row: Row, people: People) -> ApprovalOf | None:
     checkpoint = await backend.bus.checkpoints.load(row.key)
     if checkpoint is None:
         return None
     state, history = await backend.state(checkpoint), await backend.history(checkpoint)
-    wanted = approval_of(state, history, people)
+    wanted = approval_view(state, history, people)
     return ApprovalOf(plan=summary_of(checkpoint.summary), **wanted.model_dump()) if wanted is not None else None

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from plancast.console.routes.plans import IdempotencyKey, PlanId, sendable, stable_id
 from plancast.console.schemas.plan_actions import (
     Accepted,
-    Approved,
+    AnswerOf,
     Injection,
     Nothing,
     Reason,
@@ -19,13 +19,12 @@ from plancast.console.schemas.plan_actions import (
     Retried,
     Signal,
 )
-from plancast.console.service.approvals import human_events
 from plancast.console.service.auth import By
 from plancast.console.service.backend import Backend, Here
 from plancast.console.service.errors import Refused
-from plancast.console.views.plans import approval_of
-from plancast.errors import PlanFinished
-from plancast.plan.control_events import BY, CANCEL, FORK, INJECT, PAUSE, REDIRECT, REJECT, RESUME
+from plancast.errors import InvalidAnswer, NotAwaited, PlanFinished
+from plancast.json_values.schemas import faults_at
+from plancast.plan.control_events import BY, CANCEL, FORK, INJECT, PAUSE, REDIRECT, RESUME
 from plancast.plan.status import PlanStatus
 from plancast.turn.controls import CONTROLS
 
@@ -39,9 +38,13 @@ async def signal(backend: Here, by: By, plan_id: PlanId, body: Signal, key: Idem
     """The data becomes the result of the state that waits for the event; an early event is stored.
 
     ``outcome`` says what became of it within 5 seconds: ``moved``, ``kept`` or ``ignored``.
+    422 when the data break the schema that a planner declares for the event.
     """
     if body.event_type in CONTROLS or body.event_type == FORK:
         raise Refused(422, f"{body.event_type} is a control event: use its own route")
+    expected = (await backend.registry.human_events()).get(body.event_type)
+    if expected is not None and (faults := faults_at("data", expected.payload_schema, body.data)):
+        raise InvalidAnswer(plan_id, body.event_type, faults)
     return await _send(backend, plan_id, body.event_type, body.data, by, key)
 
 
@@ -63,12 +66,6 @@ async def cancel(backend: Here, by: By, plan_id: PlanId, body: Reason, key: Idem
     return await _send(backend, plan_id, CANCEL, {"reason": body.reason or "cancelled"}, by, key)
 
 
-@routes.post("/reject", status_code=202, summary="Reject a plan")
-async def reject(backend: Here, by: By, plan_id: PlanId, body: Reason, key: IdempotencyKey = None) -> Accepted:
-    """The plan ends as failed."""
-    return await _send(backend, plan_id, REJECT, {"reason": body.reason or "rejected"}, by, key)
-
-
 @routes.post("/redirect", status_code=202, summary="Replace the data of a plan's goal")
 async def redirect(backend: Here, by: By, plan_id: PlanId, body: Redirection, key: IdempotencyKey = None) -> Accepted:
     """The planner sees the new data with its next decision."""
@@ -82,25 +79,21 @@ async def inject(backend: Here, by: By, plan_id: PlanId, body: Injection, key: I
 
 
 @routes.post("/approve", status_code=202, summary="Approve what a plan waits for")
-async def approve(backend: Here, by: By, plan_id: PlanId, body: Approved, key: IdempotencyKey = None) -> Accepted:
-    """Sends the expected event with ``{"approved": true}`` and your data, or resumes a plan that expects none.
+async def approve(backend: Here, by: By, plan_id: PlanId, body: AnswerOf, key: IdempotencyKey = None) -> Accepted:
+    """Sends the expected event with ``approved``, ``by``, ``reason`` and your data.
 
-    409 when the plan does not wait for an approval.
+    409 when the plan does not wait for an approval; 422 when the data break the event's schema.
     """
-    if key is not None and (done := await _done(backend, plan_id, _event_id(plan_id, "approve", by, key))) is not None:
-        return done
-    checkpoint = await backend.checkpoint(plan_id)
-    if PlanStatus(checkpoint.summary.status).finished:
-        raise PlanFinished(f"plan {plan_id} is {checkpoint.summary.status} and does not wait for an approval")
-    state, history = await backend.state(checkpoint), await backend.history(checkpoint)
-    wanted = approval_of(state, history, await human_events(backend))
-    if wanted is None:
-        raise Refused(409, f"plan {plan_id} does not wait for an approval")
-    data: dict[str, Any] = {"approved": True, "approved_by": by}
-    data |= {"comment": body.comment} if body.comment else {}
-    data |= body.data
-    kind = wanted.expected_event or RESUME
-    return await _send(backend, plan_id, kind, data if wanted.expected_event else {"input": data}, by, key, "approve")
+    return await _answer(backend, plan_id, True, body, by, key)
+
+
+@routes.post("/reject", status_code=202, summary="Reject what a plan waits for")
+async def reject(backend: Here, by: By, plan_id: PlanId, body: AnswerOf, key: IdempotencyKey = None) -> Accepted:
+    """Sends the same event as an approval, with ``approved`` false, and the plan goes on with it; cancel ends a plan.
+
+    409 also when the plan would take a no for a yes.
+    """
+    return await _answer(backend, plan_id, False, body, by, key)
 
 
 @routes.post("/retry", status_code=201, summary="Retry a failed plan")
@@ -126,10 +119,22 @@ async def retry(backend: Here, by: By, plan_id: PlanId, body: Nothing, key: Idem
     return Retried(plan_id=handle.plan_id, retry_of=plan.plan_id)
 
 
-async def _send(
-    backend: Backend, plan_id: str, event_type: str, data: Any, by: str, key: str | None, move: str = ""
-) -> Accepted:
-    event_id = _event_id(plan_id, move or event_type, by, key) if key is not None else uuid4().hex
+async def _answer(backend: Backend, plan_id: str, approved: bool, body: AnswerOf, by: str, key: str | None) -> Accepted:
+    event_id = _event_id(plan_id, "answer", by, key) if key is not None else uuid4().hex
+    handle, data = backend.handle(plan_id), sendable(body.data)
+    try:
+        answered = handle.approve if approved else handle.reject
+        outcome = await answered(data=data, reason=body.reason, user_id=by, event_id=event_id)
+    except (PlanFinished, NotAwaited):
+        done = await _done(backend, plan_id, event_id) if key is not None else None
+        if done is None:
+            raise
+        return done
+    return Accepted(plan_id=plan_id, event_id=event_id, outcome=outcome)
+
+
+async def _send(backend: Backend, plan_id: str, event_type: str, data: Any, by: str, key: str | None) -> Accepted:
+    event_id = _event_id(plan_id, event_type, by, key) if key is not None else uuid4().hex
     handle, said, outcome = backend.handle(plan_id), sendable(data), None
     try:
         if event_type in CONTROLS:

@@ -22,14 +22,13 @@ from plancast.console.schemas.plans import (
     Submitted,
     Tree,
 )
-from plancast.console.service.approvals import human_events
 from plancast.console.service.auth import By
 from plancast.console.service.backend import Backend, Here
 from plancast.console.service.errors import Refused
 from plancast.console.service.limits import Looking
 from plancast.console.service.plan_index import PlanQuery, Sort
 from plancast.console.views.graph import graph_of
-from plancast.console.views.plans import approval_of, entry_of, groups_of, summary_of, usage_of, waits_of
+from plancast.console.views.plans import approval_view, entry_of, groups_of, summary_of, usage_of, waits_of
 from plancast.json_values.normalize import plain
 from plancast.plan.control_events import BY
 from plancast.plan.status import PlanStatus
@@ -161,7 +160,7 @@ async def get_plan(backend: Here, plan_id: PlanId) -> Plan:
     """The plan without its history: state, open requests and results."""
     checkpoint = await backend.checkpoint(plan_id)
     state, history = await backend.state(checkpoint), await backend.history(checkpoint)
-    people = await human_events(backend)
+    people = await backend.registry.human_events()
     index = await backend.plans()
     ended = response_of(checkpoint) or {}
     return Plan(
@@ -174,7 +173,7 @@ async def get_plan(backend: Here, plan_id: PlanId) -> Plan:
         pause_reason=state.get("pause_reason"),
         waiting_for=waits_of(state, history, people),
         listens_for=[] if ended else timeline.listens_for(state),
-        approval=approval_of(state, history, people),
+        approval=approval_view(state, history, people),
         usage=usage_of(state, history),
         children=[summary_of(each) for each in index.children(checkpoint.summary.plan_id)[:MAX_CHILDREN]],
         groups=groups_of(state),

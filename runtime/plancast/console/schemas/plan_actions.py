@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from plancast.client.signals import SignalOutcome
 from plancast.console.schemas.base import EventType, Moment, RequestModel, ResponseModel
@@ -24,9 +24,12 @@ class Resumption(RequestModel):
     data: Any = None
 
 
-class Approved(RequestModel):
+class AnswerOf(RequestModel):
+    """An answer to an approval: the same fields for a yes and a no."""
+
     data: dict[str, Any] = Field(default_factory=dict)
-    comment: Annotated[str, Field(max_length=4000)] = ""
+    """Further fields of the answer, beside ``approved``, ``by`` and ``reason``."""
+    reason: Annotated[str, Field(max_length=4000, validation_alias=AliasChoices("reason", "comment"))] = ""
 
 
 class Redirection(RequestModel):

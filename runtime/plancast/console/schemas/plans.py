@@ -82,6 +82,17 @@ class Approval(ResponseModel):
     expected_event: str | None
     """None: the plan continues when it is resumed."""
     since: Moment | None
+    timeout_at: Moment | None = None
+    """When the wait ends by itself."""
+    description: str = ""
+    """The planner's description of the expected event."""
+    answer_schema: dict[str, Any] | None = None
+    """JSON Schema of the data of an answer; null: any object."""
+    refusal_event: str | None = None
+    """The event that says no, when it is another one."""
+    refusal_schema: dict[str, Any] | None = None
+    can_refuse: bool = True
+    """False when the plan would not hear a no."""
 
 
 class ModelUsage(ResponseModel):

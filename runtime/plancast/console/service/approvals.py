@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from plancast.console.service.backend import Backend
 from plancast.console.service.plan_index import Row
 from plancast.plan.status import PAUSED, RUNNING
 from plancast.state_machine.machine import Machine
-from plancast_bus.errors import BusError
-from plancast_bus.events.envelope import EventTopic
-
-
-async def human_events(backend: Backend) -> frozenset[str]:
-    """Event types that planners expect from people (``Planner.expects``)."""
-    try:
-        return frozenset(each.event_type for each in await backend.registry.discover(EventTopic.PLAN_EVENTS))
-    except BusError:  # nothing is deployed
-        return frozenset()
 
 
 class ApprovalFinder:
     """Decides from a plan's summary whether it may wait for an approval."""
 
-    def __init__(self, backend: Backend, people: frozenset[str]) -> None:
+    def __init__(self, backend: Backend, people: Collection[str]) -> None:
         self._backend = backend
         self._people = people
         self._states: dict[str, frozenset[str]] = {}

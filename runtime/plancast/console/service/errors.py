@@ -15,7 +15,9 @@ from starlette.responses import JSONResponse
 from plancast.errors import (
     CannotReplay,
     ForeignPlan,
+    InvalidAnswer,
     InvalidGoal,
+    NotAwaited,
     PlanFinished,
     PlanNotFound,
     UnknownGoal,
@@ -68,9 +70,11 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (ForeignPlan, 404),
     (UnknownRevision, 404),
     (PlanFinished, 409),
+    (NotAwaited, 409),
     (CannotReplay, 409),
     (UnknownGoal, 422),
     (InvalidGoal, 422),
+    (InvalidAnswer, 422),
     (InvalidEnvelope, 422),
     (InvalidSubject, 422),
     (PayloadTooLarge, 413),
@@ -106,7 +110,8 @@ def install(app: FastAPI) -> None:
     async def known(_request: Request, error: Exception) -> JSONResponse:
         status = next(status for kind, status in _STATUS if isinstance(error, kind))
         headers = {"Retry-After": "1"} if status == 503 else None
-        return problem(status, str(error) or type(error).__name__, headers=headers)
+        faults = [_fault(each) for each in error.faults] if isinstance(error, InvalidAnswer) else None
+        return problem(status, str(error) or type(error).__name__, faults, headers)
 
     async def unknown(request: Request, error: Exception) -> JSONResponse:
         logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
@@ -118,3 +123,9 @@ def install(app: FastAPI) -> None:
     for kind, _ in _STATUS:
         app.add_exception_handler(kind, known)
     app.add_exception_handler(Exception, unknown)
+
+
+def _fault(text: str) -> Fault:
+    """A fault of a schema: `data.amount: got ..., allowed: ...`."""
+    where, _, what = text.partition(": ")
+    return Fault(where=f"body.{where}", what=what)

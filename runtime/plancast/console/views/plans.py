@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from plancast.console.schemas.plans import (
@@ -19,20 +19,18 @@ from plancast.console.schemas.plans import (
     Usage,
     Waiting,
 )
-from plancast.errors import PlancastError
-from plancast.plan.control_events import PAUSE, user_of
+from plancast.json_values.normalize import plain
+from plancast.plan.control_events import user_of
 from plancast.plan.record import WAITING_FOR
-from plancast.plan.requests import WAIT, Request
+from plancast.plan.requests import WAIT
 from plancast.plan.status import PlanStatus
 from plancast.plan_store import timeline
-from plancast.state_machine.interpolation import ROOTS, compile_template
+from plancast.plan_store.approvals import ANSWERED_BY_PEOPLE, People, approval_of, requests_of, wait_action
 from plancast.tasks.model import Task
 from plancast.tasks.registry import TaskRegistry
 from plancast_bus.ports.checkpoints import PlanSummary
 
 Fields = Mapping[str, Any]
-ANSWERED_BY_PEOPLE = frozenset({"approval_required", "await_input", "constraints_conflict"})
-"""Pause reasons of a WAIT that a person answers."""
 
 
 def summary_of(plan: PlanSummary) -> Summary:
@@ -143,12 +141,7 @@ def groups_of(state: Fields) -> list[Group]:
     ]
 
 
-def requests_of(state: Fields) -> dict[str, Request]:
-    """Open requests by the ids of their events."""
-    return {name: Request.read(value) for name, value in (state.get("requests") or {}).items()}
-
-
-def waits_of(state: Fields, history: Sequence[Fields], people: frozenset[str]) -> list[Waiting]:
+def waits_of(state: Fields, history: Sequence[Fields], people: Collection[str]) -> list[Waiting]:
     """Everything that a plan waits for, oldest first."""
     if PlanStatus(state["status"]).finished:
         return []
@@ -181,49 +174,28 @@ def waits_of(state: Fields, history: Sequence[Fields], people: frozenset[str]) -
     return found
 
 
-def approval_of(state: Fields, history: Sequence[Fields], people: frozenset[str]) -> Approval | None:
+def approval_view(state: Fields, history: Sequence[Fields], people: People) -> Approval | None:
     """The approval that a plan waits for; None without one, or when a user has paused the plan."""
-    if state["status"] == PlanStatus.PAUSED:
-        return _pause_to_answer(state, history)
-    waits = [each for each in waits_of(state, history, people) if each.kind == "approval"]
-    if not waits:
+    found = approval_of(state, people)
+    if found is None:
         return None
-    first = waits[0]
-    payload = _request_data(state)
-    reason = payload.get("question") or payload.get("reason") or f"waits for {first.event_type}"
-    return Approval(reason=str(reason), payload=payload, expected_event=first.event_type, since=first.since)
-
-
-def _pause_to_answer(state: Fields, history: Sequence[Fields]) -> Approval | None:
-    begun = _pause_began(history)
-    if begun is not None and timeline.event_type(begun) == PAUSE:
-        return None
-    wait = _wait_action(state)
-    expected = state["results"].get(WAITING_FOR)
-    if expected and wait.get("pause_reason", "await_input") not in ANSWERED_BY_PEOPLE:
-        return None
-    since = float(begun["time"]) if begun is not None else None
+    since = _paused_since(history) if state["status"] == PlanStatus.PAUSED else _moved_at(history)
     return Approval(
-        reason=str(state.get("pause_reason") or "paused"),
-        payload=wait.get("payload") or {},
-        expected_event=expected,
-        since=since,  # type: ignore[arg-type]
+        reason=found.reason,
+        payload=found.payload,
+        expected_event=found.expected_event,
+        since=since,  # type: ignore[arg-type]  # pydantic converts seconds since the epoch
+        timeout_at=found.due,  # type: ignore[arg-type]
+        description=found.description,
+        answer_schema=plain(found.schema),
+        refusal_event=found.refusal_event,
+        refusal_schema=plain(found.refusal_schema),
+        can_refuse=found.can_refuse,
     )
 
 
-def _wait_action(state: Fields) -> Fields:
-    """The planner's current WAIT action; empty when there is none."""
-    expected = state["results"].get(WAITING_FOR)
-    for step in reversed(state.get("trajectory") or ()):
-        action = ((step.get("decision") or {}).get("next_action")) or {}
-        if action.get("action") == "wait" and action.get("expected_event") == expected:
-            found: Fields = action
-            return found
-    return {}
-
-
 def _kind_of_wait(state: Fields) -> str:
-    return "approval" if _wait_action(state).get("pause_reason") in ANSWERED_BY_PEOPLE else "event"
+    return "approval" if wait_action(state).get("pause_reason") in ANSWERED_BY_PEOPLE else "event"
 
 
 def _pause_began(history: Sequence[Fields]) -> Fields | None:
@@ -241,11 +213,7 @@ def _paused_since(history: Sequence[Fields]) -> float | None:
     return float(begun["time"]) if begun is not None else None
 
 
-def _request_data(state: Fields) -> dict[str, Any]:
-    """Data of the action of a plan's state, as it was sent."""
-    action = ((state.get("state_machine") or {}).get(state.get("current_state")) or {}).get("action") or {}
-    roots = {name: state.get(name) for name in ROOTS}
-    try:
-        return dict(compile_template(action.get("data") or {}).render(roots))
-    except PlancastError:
-        return {}
+def _moved_at(history: Sequence[Fields]) -> float | None:
+    """When a plan entered its state; its last turn if the history does not show it."""
+    moved = next((entry for entry in reversed(history) if entry.get("path")), history[-1] if history else None)
+    return float(moved["time"]) if moved is not None else None

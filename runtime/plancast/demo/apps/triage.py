@@ -6,7 +6,7 @@
 
 A critical ticket (try "the site is down") waits for an approval or a rejection:
 
-    plancast plans signal PLAN triage.approved --data '{"by": "Grace"}'
+    plancast plans approve PLAN --user-id Grace
     plancast plans reject PLAN --reason "not ours"
 
 `plancast demo triage --planner tree|llm|machine` runs thirty tickets without a key, and kills a plan host meanwhile.
@@ -44,7 +44,7 @@ from plancast import (
     Worker,
 )
 
-GOAL, APPROVED = "ticket.received", "triage.approved"
+GOAL, DECIDED = "ticket.received", "triage.decided"
 CLASSIFY, CLASSIFIED = "ticket.classify.requested", "ticket.classify.completed"
 LOOK_UP, CUSTOMER = "customer.lookup.requested", "customer.lookup.completed"
 SEARCH, KNOWLEDGE = "knowledge.search.requested", "knowledge.search.completed"
@@ -61,6 +61,14 @@ class Text(BaseModel):
 
 class Who(BaseModel):
     customer: str
+
+
+class Decision(BaseModel):
+    """A person's answer on a critical ticket."""
+
+    approved: bool
+    by: str = ""
+    reason: str = ""
 
 
 class Routing(BaseModel):
@@ -132,14 +140,14 @@ def is_bug(run: RunContext) -> bool:
 
 
 def needs_approval(run: RunContext) -> bool:
-    return run.results[CLASSIFIED]["severity"] == "critical" and APPROVED not in run.results
+    return run.results[CLASSIFIED]["severity"] == "critical" and DECIDED not in run.results
 
 
 def routing(run: RunContext) -> dict[str, Any]:
     told: dict[str, Any] = {"ticket_id": run.goal["ticket_id"]}
     for answer in (CLASSIFIED, CUSTOMER, KNOWLEDGE, REPRODUCED):
         told |= run.results.get(answer, {})
-    return told | ({"approved_by": run.results[APPROVED]["by"]} if APPROVED in run.results else {})
+    return told | ({"approved_by": run.results[DECIDED]["by"]} if DECIDED in run.results else {})
 
 
 class GiveUp:
@@ -149,6 +157,16 @@ class GiveUp:
         failed = next((event for event in run.results if event.endswith(".failed")), None)
         why = f"{failed}: {run.results[failed]['error']}" if failed else ""
         return CompleteAction(reason=FinishReason.NO_PATH, reasoning=why) if failed else None
+
+
+class Refuse:
+    """Completes the plan when a person has said no, with the reason."""
+
+    async def decide(self, run: RunContext) -> CompleteAction | None:
+        said = run.results.get(DECIDED, {"approved": True})
+        if said["approved"]:
+            return None
+        return CompleteAction(reason=FinishReason.CONSTRAINTS_CONFLICT, reasoning=said.get("reason") or "rejected")
 
 
 class AwaitAnswers:
@@ -185,7 +203,8 @@ TREE = DeterministicPlanner(
             when=lambda run: is_bug(run) and (looked_up(run) or not (run.tasks and run.tasks.groups)),
         ),
         LookUp(),
-        PauseStep(PauseReason.APPROVAL_REQUIRED, lambda run: dict(run.goal), APPROVED, when=needs_approval),
+        PauseStep(PauseReason.APPROVAL_REQUIRED, lambda run: dict(run.goal), DECIDED, when=needs_approval),
+        Refuse(),
         CallToolStep(ROUTE, routing, when=lambda run: ROUTED not in run.results),
         FinishStep(FinishReason.GOAL, lambda run: run.results[ROUTED]),
     ],
@@ -200,7 +219,8 @@ RULES = f"""Take each ticket through these rules, in this order:
    spec of that event and its data. It goes on while you do the next step.
 3. Look up the customer and search the knowledge, in parallel.
 4. If it is a bug and the group "reproduction" is not over, await it.
-5. If its severity is critical, wait for {APPROVED}, without a timeout, with the pause_reason approval_required.
+5. If its severity is critical, wait for {DECIDED}, without a timeout, with the pause_reason approval_required. If it
+   is not approved, complete with the reason constraints_conflict and the person's reason.
 6. Have it routed, once, with what is known by then, and complete with the answer as it is, for the reason goal.
 If a step fails, complete with the reason no_path and say what failed."""
 
@@ -234,7 +254,11 @@ def asks(name: str, request: str, data: dict[str, str], **then: str | None) -> S
 
 
 def waits(name: str, then: str) -> StateConfig:
-    return StateConfig(state_name=name, transitions=[StateTransition(on_event=APPROVED, to_state=then)])
+    ways = {then: "event.data.approved", "refused": "!event.data.approved"}
+    return StateConfig(
+        state_name=name,
+        transitions=[StateTransition(on_event=DECIDED, to_state=to, condition=when) for to, when in ways.items()],
+    )
 
 
 STATES = [
@@ -250,6 +274,7 @@ STATES = [
     asks("route_bug", ROUTE, KNOWN | FOUND_OUT, done=None),
     asks("route_bug_approved", ROUTE, KNOWN | FOUND_OUT | {"approved_by": "{results.bug_approval.by}"}, done=None),
     StateConfig(state_name="done", is_terminal=True),
+    StateConfig(state_name="refused", is_terminal=True, outcome="failed"),
 ]
 MACHINE = {state.state_name: state for state in STATES}
 
@@ -262,7 +287,7 @@ def make_app(planner: str = "tree", **model: Any) -> App:
         model: Of the LLM planner: a litellm model string as ``model``, and options such as ``api_base``.
     """
     desk = Planner("triage-desk")
-    desk.expects(APPROVED, 'A person lets a critical ticket pass: {"by": the person\'s name}')
+    desk.expects(DECIDED, 'A person\'s answer on a critical ticket: {"approved": true or false}', schema=Decision)
     if planner == "tree":
         desk.add_goal(GOAL, decided_by=TREE)
     elif planner == "llm":
@@ -275,6 +300,8 @@ def make_app(planner: str = "tree", **model: Any) -> App:
         """Return only the last result, as tree and model do; by default a machine returns all its results."""
         if transition.next_state == "done":
             await transition.plan.finalize(transition.data)
+        elif transition.next_state == "refused":
+            await transition.plan.fail(f"constraints_conflict: {transition.data.get('reason') or 'rejected'}")
         else:
             await transition.plan.execute_next(transition.event)
 

@@ -44,10 +44,16 @@ async def test_a_signal_says_what_became_of_it(api: Api) -> None:
         ("signal", {"event_type": "order.note", "data": {"a": 1}}, "order.note", {"a": 1}),
         ("pause", {"reason": "inventory"}, "plan.pause", {"reason": "inventory"}),
         ("cancel", {"reason": "no longer"}, "plan.cancel", {"reason": "no longer"}),
-        ("reject", {"reason": "too dear"}, "plan.reject", {"reason": "too dear"}),
+        ("reject", {"reason": "too dear"}, "order.refused", {"approved": False, "by": "ME", "reason": "too dear"}),
         ("redirect", {"goal_data": {"item": "chair"}}, "plan.redirect", {"goal_data": {"item": "chair"}}),
         ("inject", {"context": ["hint"]}, "plan.inject", {"context": ["hint"]}),
-        ("approve", {"comment": "fine", "data": {"limit": 3}}, "order.approved", None),
+        (
+            "approve",
+            {"reason": "fine", "data": {"limit": 3}},
+            "order.approved",
+            {"approved": True, "by": "ME", "reason": "fine", "limit": 3},
+        ),
+        ("approve", {"comment": "fine"}, "order.approved", {"approved": True, "by": "ME", "reason": "fine"}),
     ],
 )
 async def test_every_move_reaches_the_plan_and_says_who_made_it(
@@ -60,7 +66,7 @@ async def test_every_move_reaches_the_plan_and_says_who_made_it(
         body = body | {"event_type": event_type}
     accepted = await api.post(f"/plans/{plan}/{move}", body)
     turn = await turn_of(api, plan, event_type)
-    expected = {"approved": True, "approved_by": me, "comment": "fine", "limit": 3} if said is None else said
+    expected = said | {"by": me} if isinstance(said, dict) and "by" in said else said
     assert (turn["by"], turn["event"]["id"], turn["event"]["data"]) == (me, accepted["event_id"], expected)
     assert me.startswith("local:")
 
@@ -87,6 +93,26 @@ async def test_a_move_that_is_repeated_under_its_key_counts_once(api: Api) -> No
     await api.post(f"/plans/{plan}/cancel", {}, 409, headers=key)
     items = (await api.get(f"/plans/{plan}/history"))["items"]
     assert [entry["event"]["type"] for entry in items].count("plan.inject") == 1
+
+
+async def test_an_answer_that_breaks_the_schema_of_its_event_is_refused_with_what_and_where(api: Api) -> None:
+    ticket = await api.submit("ticket.goal", {"id": "7"})
+    shown = await api.until(ticket, lambda found: found["approval"] is not None)
+    schema = shown["approval"]["answer_schema"]
+    assert (schema["properties"]["note"], shown["approval"]["description"]) == (
+        {"type": "string"},
+        "A manager's decision",
+    )
+    for move in ("approve", "reject"):
+        refused = await api.post(f"/plans/{ticket}/{move}", {"data": {"note": 7}}, 422)
+        assert refused["errors"] == [{"where": "body.data.note", "what": "got 7, allowed: string"}]
+    said = {"event_type": "ticket.approved", "data": {"note": 7, "approved": True}}
+    assert (await api.post(f"/plans/{ticket}/signal", said, 422))["errors"][0]["where"] == "body.data.note"
+    key = {"Idempotency-Key": uuid4().hex}
+    accepted = await api.post(f"/plans/{ticket}/reject", {"data": {"note": "no"}}, headers=key)
+    await api.until(ticket, lambda found: found["status"] == "failed")
+    assert await api.post(f"/plans/{ticket}/reject", {"data": {"note": "no"}}, headers=key) == accepted
+    await api.post(f"/plans/{ticket}/approve", {}, 409)
 
 
 async def test_a_plan_that_has_failed_is_tried_anew_as_another_plan(api: Api) -> None:

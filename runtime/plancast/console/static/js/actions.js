@@ -20,27 +20,25 @@ async function write(id, name, body, key, said) {
 
 const shorter = (id) => (id.length > 18 ? `${id.slice(0, 8)}…${id.slice(-4)}` : id);
 
-export const approve = ({ plan_id: id, expected_event: event, reason }) =>
-  ask({
-    title: "Approve",
-    text: reason,
+/** A yes or a no: the same fields, sent to the plan as the event that it waits for. */
+const answer = (approved) => ({ plan_id: id, expected_event: yes, refusal_event: no, reason }) => {
+  const event = approved ? yes : (no ?? yes);
+  const [title, name, done] = approved ? ["Approve", "approve", "approved"] : ["Reject", "reject", "rejected"];
+  return ask({
+    title,
+    text: [reason, !approved && "The plan goes on with the answer; to end it, cancel it."].filter(Boolean).join(" · "),
     fields: [
-      { name: "comment", label: "Comment", kind: "long" },
-      { name: "data", label: "Data", kind: "json", rows: 3, hint: event ? `Sent to the plan with ${event}` : "Sent to the plan" },
+      { name: "reason", label: "Reason", kind: "long", hint: "Sent to the plan and stored in its timeline" },
+      { name: "data", label: "Data", kind: "json", rows: 3, hint: event ? `Further fields of ${event}` : "Sent to the plan" },
     ],
-    label: "Approve",
-    act: (values, key) => write(id, "approve", values, key, `Plan ${shorter(id)} was approved.`),
+    label: title,
+    danger: !approved,
+    act: (values, key) => write(id, name, values, key, `Plan ${shorter(id)} was ${done}.`),
   });
+};
 
-export const reject = ({ plan_id: id, reason }) =>
-  ask({
-    title: "Reject",
-    text: reason ? `${reason}. A rejected plan ends.` : "A rejected plan ends.",
-    fields: [{ name: "reason", label: "Reason", kind: "long", required: true, missing: "Give a reason.", hint: "Sent to the requester and stored in the plan's timeline" }],
-    label: "Reject",
-    danger: true,
-    act: (values, key) => write(id, "reject", values, key, `Plan ${shorter(id)} was rejected.`),
-  });
+export const approve = answer(true);
+export const reject = answer(false);
 
 export const cancel = ({ plan_id: id }) =>
   ask({

@@ -77,7 +77,7 @@ function card(item) {
         "div",
         { class: "row" },
         h("button", { class: "button primary", type: "button", onclick: () => answer("approve", item) }, "Approve"),
-        h("button", { class: "button danger-quiet", type: "button", onclick: () => answer("reject", item) }, "Reject"),
+        item.can_refuse && h("button", { class: "button danger-quiet", type: "button", onclick: () => answer("reject", item) }, "Reject"),
         h("span", { class: "as" }, "as ", h("strong", {}, session.user)),
       ),
   );

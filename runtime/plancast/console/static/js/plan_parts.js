@@ -11,7 +11,7 @@ import { toast } from "./toast.js";
 /** Names of the actions that are possible now. */
 export function possible(plan) {
   if (FINISHED.has(plan.status)) return plan.status === "completed" ? ["replay"] : ["retry", "replay"];
-  const steps = plan.approval ? ["approve", "reject"] : [];
+  const steps = plan.approval ? ["approve", ...(plan.approval.can_refuse ? ["reject"] : [])] : [];
   return [...steps, "signal", plan.status === "paused" ? "resume" : "pause", "cancel", ...(plan.machine ? [] : ["redirect", "inject"]), "replay"];
 }
 
@@ -80,7 +80,7 @@ export function bannersOf(plan, press) {
               "div",
               { class: "row" },
               h("button", { class: "button primary", type: "button", onclick: () => press("approve") }, "Approve"),
-              h("button", { class: "button danger-quiet", type: "button", onclick: () => press("reject") }, "Reject"),
+              plan.approval.can_refuse && h("button", { class: "button danger-quiet", type: "button", onclick: () => press("reject") }, "Reject"),
               h("span", { class: "as" }, "as ", h("strong", {}, session.user)),
             )
           : h("p", { class: "dim" }, "Your token allows reading only."),
