@@ -15,7 +15,7 @@ import httpx
 import pytest
 from tests.attack.running import PATIENCE
 
-from plancast import Settings
+from plancast import AgentRegistry, Settings
 from plancast.console.routes import event_streams
 from plancast.console.server import ConsoleServer
 from plancast.console.service import plan_index as console_index
@@ -23,6 +23,7 @@ from plancast.console.service.backend import MOST_LOOKS, Backend
 from plancast.console.service.errors import Refused
 from plancast.console.service.limits import Slots
 from plancast.console.service.plan_index import PlanIndex, PlanQuery
+from plancast.plan_store.listed_status import ListedStatuses
 from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.ports.checkpoints import Committed, PlanSummary
 from plancast_bus.settings import BusSettings
@@ -165,7 +166,8 @@ async def test_a_search_has_few_words() -> None:
 
 @pytest.mark.attack(who="client", what="a search among 100,000 plans", expected="others have their turn meanwhile")
 async def test_a_search_holds_nobody_up() -> None:
-    index = PlanIndex(MemoryBus(MemoryWorld(BusSettings())).checkpoints)
+    bus = MemoryBus(MemoryWorld(BusSettings()))
+    index = PlanIndex(bus.checkpoints, ListedStatuses(bus.checkpoints, AgentRegistry(bus.registry).human_events))
     fill(index, 100_000)
     wanted = PlanQuery(text="p " * 15 + "p99999")
     began = time.monotonic()

@@ -15,13 +15,15 @@ from uuid import uuid4
 from pydantic import BaseModel
 
 from plancast import plan_tree
+from plancast.agents.registry import AgentRegistry
 from plancast.client.connect import RUN_FILE, ClientConnector, connect_bus
 from plancast.client.handle import PlanHandle
 from plancast.client.results import ResultWaiter
 from plancast.errors import ForeignPlan, InvalidApp, InvalidGoal, UnknownGoal
 from plancast.json_values.normalize import plain
 from plancast.plan.control_events import BEGIN_AFTER
-from plancast.plan.status import PlanStatus
+from plancast.plan.status import WAITING, ListedStatus, PlanStatus
+from plancast.plan_store.listed_status import BATCH, ListedStatuses
 from plancast.settings import Settings
 from plancast.turn.dependencies import MAX_AFTER
 from plancast_bus.clock import Clock, SystemClock
@@ -79,6 +81,7 @@ class Client:
         self._clock: Clock = clock or SystemClock()
         self.tenant_id = tenant_id
         self.results: ResultWaiter = ResultWaiter(bus, first_look=first_look, longest_look=longest_look)
+        self._statuses = ListedStatuses(bus.checkpoints, AgentRegistry(bus.registry).human_events)
         self.tracing: Tracing | None = None
         """Creates spans for published events; None: no spans."""
         self.closed: bool = False
@@ -311,7 +314,7 @@ class Client:
         self,
         *,
         session_id: str | None = None,
-        status: PlanStatus | str | None = None,
+        status: PlanStatus | ListedStatus | str | None = None,
         tenant_id: str | None = None,
         goal_event: str | None = None,
         text: str | None = None,
@@ -325,7 +328,8 @@ class Client:
 
         Args:
             session_id: Only plans of this session.
-            status: Only plans of this status.
+            status: Only plans of this status: one of `PlanStatus`, or ``waiting`` for plans that wait for people,
+                which lists show as neither running nor paused.
             tenant_id: Only plans of this tenant; defaults to the client's, or all.
             goal_event: Only plans of this goal.
             text: Only plans with this text in an id, their goal, state or planner; case does not matter.
@@ -338,15 +342,21 @@ class Client:
             ValueError: the status or the cursor is invalid.
             BusUnavailable: the store cannot be reached.
         """
-        only = None if status is None else str(PlanStatus(status))
-        wanted = PlanFilter(only, session_id, self._tenant_of(tenant_id), goal_event, text or None)
+        only = None if status is None else str(ListedStatus(status))
+        stored = None if only == WAITING else only
+        wanted = PlanFilter(stored, session_id, self._tenant_of(tenant_id), goal_event, text or None)
         before = 0 if after is None else _version(after)
         # One plan more than the page shows whether it is the last. With filters, the next match may be far away.
-        enough = limit if limit is None or wanted != PlanFilter() else limit + 1
+        unfiltered = wanted == PlanFilter() and only is None
+        enough = limit + 1 if limit is not None and unfiltered else limit
         found: dict[str, Committed] = {}
+        await self._statuses.refresh()
         stopped = enough == 0
-        async with aclosing(self.bus.checkpoints.newest(wanted, before=before)) as newest:
+        plans = self.bus.checkpoints.newest(wanted, before=before)
+        async with aclosing(self._statuses.read_all(plans, min(enough or BATCH, BATCH))) as newest:
             while not stopped and (committed := await anext(newest, None)) is not None:
+                if only not in (None, committed.summary.status):
+                    continue
                 found[committed.correlation_id] = committed
                 stopped = len(found) == enough
         page = sorted(found.values(), reverse=True, key=lambda each: each.version)[:limit]

@@ -112,12 +112,10 @@ def approval_of(state: Fields, people: People) -> Approval | None:
     """
     status = state["status"]
     if status == PAUSED:
-        if (state.get("control") or {}).get(HOLD) is not None and not state.get("decider"):
+        if not asks_while_paused(state):
             return None
         if WAITING_FOR in state["results"]:
             return _approval_of_wait(state, people)
-        if state.get("decider"):
-            return None
     elif status != RUNNING:
         return None
     config = (state.get("state_machine") or {}).get(state.get("current_state")) or {}
@@ -152,6 +150,20 @@ def approval_of(state: Fields, people: People) -> Approval | None:
     )
 
 
+def asks_while_paused(state: Fields) -> bool:
+    """True if a paused plan waits for people: not one that an operator holds, nor a WAIT for an event from elsewhere.
+
+    Args:
+        state: The plan's stored fields; its state machine is not read.
+    """
+    by_planner = bool(state.get("decider"))
+    if not by_planner and HOLD in (state.get("control") or {}):
+        return False
+    if WAITING_FOR not in (state.get("results") or {}):
+        return not by_planner  # its handlers have paused it
+    return wait_action(state).get("pause_reason", "await_input") in ANSWERED_BY_PEOPLE
+
+
 def awaited_event(config: Fields, people: Collection[str]) -> str | None:
     """The event of people that a state waits for, rather the yes than the no; None when it waits for none.
 
@@ -159,10 +171,15 @@ def awaited_event(config: Fields, people: Collection[str]) -> str | None:
         config: The state's fields.
         people: Types of the events that people send.
     """
-    if (action := config.get("action")) is not None:
-        return action["response_event"] if action["response_event"] in people else None
-    found = [each["on_event"] for each in config.get("transitions") or () if each["on_event"] in people]
+    found = [event for event in events_of_people(config) if event in people]
     return next((each for each in found if not _is(each, NO)), found[0] if found else None)
+
+
+def events_of_people(config: Fields) -> list[str]:
+    """The events by which people could answer in a state: that of its action's response, else of its transitions."""
+    if (action := config.get("action")) is not None:
+        return [action["response_event"]]
+    return [each["on_event"] for each in config.get("transitions") or ()]
 
 
 def wait_action(state: Fields) -> Fields:
@@ -181,10 +198,8 @@ def requests_of(state: Fields) -> dict[str, Request]:
     return {name: Request.read(value) for name, value in (state.get("requests") or {}).items()}
 
 
-def _approval_of_wait(state: Fields, people: People) -> Approval | None:
+def _approval_of_wait(state: Fields, people: People) -> Approval:
     wait, event = wait_action(state), str(state["results"][WAITING_FOR])
-    if wait.get("pause_reason", "await_input") not in ANSWERED_BY_PEOPLE:
-        return None
     request_id, due = _request_for(state, event)
     definition = people.get(event)
     return Approval(

@@ -23,6 +23,7 @@ PIPED_WIDTH = 200
 STATUS_STYLES = {
     "pending": "dim",
     "running": "cyan",
+    "waiting": "bright_yellow",
     "paused": "yellow",
     "completed": "green",
     "failed": "red",

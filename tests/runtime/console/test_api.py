@@ -18,7 +18,8 @@ async def test_what_is_submitted_is_listed_shown_and_ends(api: Api) -> None:
     (listed,) = (await api.get("/plans", params={"session_id": session}))["items"]
     shown = await api.get(f"/plans/{plan}")
     assert listed["plan_id"] == shown["plan_id"] == plan
-    assert {name: shown[name] for name in listed} == listed
+    assert (listed["status"], shown["status"]) == ("waiting", "running")
+    assert {name: shown[name] for name in listed} == listed | {"status": "running"}
     assert (shown["goal"], shown["machine"]) == ({"event_type": "order.goal", "data": {"item": "lamp"}}, True)
     assert shown["results"]["checking"] == {"in_stock": True}
     assert await api.get(f"/plans/{plan}/status") == {"plan_id": plan, "status": "running", "revision": 2}
@@ -81,13 +82,13 @@ async def test_a_list_is_filtered_searched_sorted_and_paged(api: Api) -> None:
     assert await listed(session_id=session, sort="created") == [ended, *reversed(plans)]
     assert await listed(session_id=session, status="failed") == [ended]
     assert await listed(session_id=session, status="", text="", goal="") == moved
-    assert await listed(session_id=session, status=["failed", "running"]) == moved
+    assert await listed(session_id=session, status=["failed", "waiting"]) == moved
     assert await listed(text=f"APPROV {session[:20]}") == [plans[0], plans[2], plans[1]]
     assert await listed(text=plans[1][3:]) == [plans[1]]
     assert await listed(text=tenant[2:], goal="order.goal") == moved
     assert await listed(tenant_id=tenant, goal="ticket.goal") == []
-    whole = await api.get("/plans", params={"session_id": session, "status": "running"})
-    assert (whole["total"], whole["counts"], whole["next"]) == (3, {"running": 3, "failed": 1}, None)
+    whole = await api.get("/plans", params={"session_id": session, "status": "waiting"})
+    assert (whole["total"], whole["counts"], whole["next"]) == (3, {"waiting": 3, "failed": 1}, None)
     for sort, expected in (("updated", moved), ("created", [ended, *reversed(plans)])):
         found, cursor = [], None
         while True:

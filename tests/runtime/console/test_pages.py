@@ -263,7 +263,7 @@ async def test_plans_are_found_by_text_and_status_and_the_address_keeps_it(page:
 
     await page.get_by_label("Search plans").fill("find-me")
     await expect(page.locator(".plans tbody tr")).to_have_count(2)
-    await page.get_by_role("button", name="running").click()
+    await page.get_by_role("button", name="waiting").click()
     await expect(row(page, ended)).to_have_count(0)
     await expect(row(page, waiting)).to_be_visible()
     await expect(page.locator(".chip", has_text="completed").locator(".chip-count")).to_have_text("1")

@@ -78,13 +78,17 @@ async def _actors(settings: Settings) -> dict[str, Any] | None:
 
 async def _stored(settings: Settings) -> tuple[dict[str, int], dict[str, Any] | None]:
     """Number of plans by status, and the record of the last release."""
+    from plancast.agents.registry import AgentRegistry
+    from plancast.plan_store.listed_status import ListedStatuses
     from plancast_actors.release import RECORD
 
     async with open_bus(settings) as bus:
         if (await bus.health())["streams"][f"{settings.bus.prefix.upper()}_CHECKPOINTS"].get("missing"):
             return {}, None
         release = await bus.registry.get(RECORD, settings.ray.namespace)
-        newest = {each.correlation_id: each.summary.status async for each in bus.checkpoints.committed_after(0)}
+        statuses = ListedStatuses(bus.checkpoints, AgentRegistry(bus.registry).human_events)
+        stored = bus.checkpoints.committed_after(0)
+        newest = {each.correlation_id: each.summary.status async for each in statuses.read_all(stored)}
     return dict(Counter(newest.values())), release
 
 

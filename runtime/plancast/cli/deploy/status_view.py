@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from plancast.plan.status import PlanStatus
+from plancast.plan.status import ListedStatus
 from plancast.terminal.output import cell, duration, fields, out, status_text, table
 
 _NOT_COLUMNS = frozenset({"name", "alive", "error"})
@@ -59,7 +59,7 @@ def show_status(document: dict[str, Any], now: float) -> None:
 
 
 def _counts(plans: dict[str, int]) -> Text:
-    known = [status for status in PlanStatus if status in plans]
+    known = [status for status in ListedStatus if status in plans]
     if not known:
         return cell("none yet", "dim")
     return Text(", ").join(Text.assemble(f"{plans[each]:,} ", status_text(each)) for each in known)

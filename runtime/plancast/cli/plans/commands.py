@@ -15,7 +15,7 @@ from plancast.cli.errors import DONE, FAILED, usage_error
 from plancast.cli.options import AsJson, NatsUrl, PlanId, Verbose
 from plancast.cli.plans import history_view, plan_view, replay
 from plancast.cli.plans.graph import mermaid
-from plancast.plan.status import PlanStatus
+from plancast.plan.status import ListedStatus, PlanStatus
 from plancast.terminal.output import print_json, print_line, report_line
 from plancast.terminal.progress import working
 
@@ -32,7 +32,9 @@ plans.command("fork")(replay.fork)
 
 @plans.command("list")
 def list_plans(
-    status: Annotated[PlanStatus | None, typer.Option(help="Only plans with this status.")] = None,
+    status: Annotated[
+        ListedStatus | None, typer.Option(help="Only plans with this status; waiting: for people.")
+    ] = None,
     session_id: Annotated[str | None, typer.Option(metavar="ID", help="Only plans of this session.")] = None,
     tenant_id: Annotated[str | None, typer.Option(metavar="ID", help="Only plans of this tenant.")] = None,
     goal: Annotated[

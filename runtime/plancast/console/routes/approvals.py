@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
 from plancast.console.schemas.plan_actions import ApprovalOf, Approvals
-from plancast.console.service.approvals import ApprovalFinder
 from plancast.console.service.backend import Backend, Here
 from plancast.console.service.limits import Looking
-from plancast.console.service.plan_index import SEARCH_BATCH, Row
+from plancast.console.service.plan_index import Row
 from plancast.console.views.plans import approval_view, summary_of
+from plancast.plan.status import WAITING
 from plancast.plan_store.approvals import People
 
 routes = APIRouter(tags=["approvals"])
@@ -28,14 +27,9 @@ async def list_approvals(
     """Newest first, with the reason, the payload and the event that answers it."""
     index = await backend.plans()
     people = await backend.registry.human_events()
-    asking = ApprovalFinder(backend, people)
-    rows = list(index.rows())
-    await asking.learn({row.summary.machine for row in rows if row.summary.machine})
-    waiting: list[Row] = []
-    for first in range(0, len(rows), SEARCH_BATCH):
-        some = rows[first : first + SEARCH_BATCH]
-        waiting += [row for row in some if asking.may(row) and (not tenant_id or row.summary.tenant_id == tenant_id)]
-        await asyncio.sleep(0)
+    waiting = [
+        row for row in index.rows() if row.summary.status == WAITING and tenant_id in ("", row.summary.tenant_id)
+    ]
     items: list[ApprovalOf] = []
     more, last = False, 0
     for row in waiting:

@@ -31,7 +31,7 @@ from plancast.console.views.graph import graph_of
 from plancast.console.views.plans import approval_view, entry_of, groups_of, summary_of, usage_of, waits_of
 from plancast.json_values.normalize import plain
 from plancast.plan.control_events import BY
-from plancast.plan.status import PlanStatus
+from plancast.plan.status import ListedStatus, PlanStatus
 from plancast.plan_store import timeline
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 
@@ -58,7 +58,7 @@ IdempotencyKey = Annotated[
         description="Requests with the same key take effect once.",
     ),
 ]
-Statuses = Annotated[list[PlanStatus | Literal[""]] | None, Query(description="Only plans with these statuses.")]
+Statuses = Annotated[list[ListedStatus | Literal[""]] | None, Query(description="Only plans with these statuses.")]
 routes = APIRouter(prefix="/plans", tags=["plans"])
 
 

@@ -65,7 +65,7 @@ class Approvals(ResponseModel):
     items: list[ApprovalOf]
     next: str | None = None
     total: int
-    """Number of plans that may wait for an approval; an upper bound, since it includes plans that were paused."""
+    """Number of plans that wait for people."""
 
 
 class DataAt(ResponseModel):

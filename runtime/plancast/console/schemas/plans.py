@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from plancast.console.schemas.base import EventType, Moment, Name, RequestModel, ResponseModel
-from plancast.plan.status import PlanStatus
+from plancast.plan.status import ListedStatus, PlanStatus
 from plancast.turn.dependencies import MAX_AFTER
 
 
@@ -15,7 +15,8 @@ class Summary(ResponseModel):
     """A plan in a list."""
 
     plan_id: str
-    status: PlanStatus
+    status: ListedStatus
+    """In lists, ``waiting`` for a plan that waits for people; by itself, it is running or paused."""
     goal_event: str
     current_state: str
     revision: int

@@ -18,6 +18,7 @@ from plancast.console.service.errors import Refused
 from plancast.console.service.limits import Slots
 from plancast.console.service.plan_index import PlanIndex, PlanQuery, Row
 from plancast.errors import PlanNotFound
+from plancast.plan_store.listed_status import ListedStatuses
 from plancast.plan_store.store import find_checkpoint, plan_fields
 from plancast.settings import Settings
 from plancast_bus.events.codec import unpack
@@ -53,8 +54,8 @@ class Backend:
         self.bus = bus
         self.settings = settings
         self.client = Client(bus)
-        self.index = PlanIndex(bus.checkpoints)
         self.registry = AgentRegistry(bus.registry)
+        self.index = PlanIndex(bus.checkpoints, ListedStatuses(bus.checkpoints, self.registry.human_events))
         self.actors = actors
         self.closing = asyncio.Event()
         """Set when the server shuts down, which ends streams and long polls."""

@@ -9,13 +9,14 @@ import logging
 import time
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from sys import intern
 from typing import Literal, NamedTuple
 
+from plancast.plan_store.listed_status import ListedStatuses
 from plancast_bus.errors import BusError
 from plancast_bus.ports.checkpoints import CheckpointStore, Committed, PlanSummary
 
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 Sort = Literal["updated", "created"]
 RETRY_SECONDS = 1.0
 EXPIRY_SECONDS = 1.0
+REFRESH_SECONDS = 5.0
 COMPARE_SECONDS = 600.0
 """Seconds between two checks for plans that were deleted before they expired."""
 _REPEATED = ("status", "goal_event", "current_state", "session_id", "user_id", "tenant_id", "planner")
@@ -92,8 +94,9 @@ class Page(NamedTuple):
 class PlanIndex:
     """The summaries of all plans; follows the store from :meth:`start` to :meth:`stop`."""
 
-    def __init__(self, store: CheckpointStore) -> None:
+    def __init__(self, store: CheckpointStore, statuses: ListedStatuses) -> None:
         self._store = store
+        self._statuses = statuses
         self._rows: dict[str, Row] = {}  # in the order of their commits
         self._created: list[tuple[float, str]] = []
         self._children: dict[str, set[str]] = {}
@@ -125,7 +128,7 @@ class PlanIndex:
 
     def start(self) -> None:
         spawn = asyncio.get_running_loop().create_task
-        self._tasks = [spawn(self._follow()), spawn(self._expire()), spawn(self._compare())]
+        self._tasks = [spawn(each) for each in (self._follow(), self._expire(), self._compare(), self._refresh())]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -243,22 +246,45 @@ class PlanIndex:
         while True:
             try:
                 if not self.loaded:
-                    async with aclosing(self._store.committed_after(0)) as commits:
+                    await self._statuses.refresh()
+                    async with aclosing(self._statuses.read_all(self._store.committed_after(0))) as commits:
                         await self._take_all(commits)
                     self._loaded.set()
                 async with aclosing(self._store.follow(self._version)) as commits:
-                    await self._take_all(commits)
+                    await self._take_all(commits, read=self._statuses.read)
             except BusError as error:
                 logger.warning("the list of plans is out of date, retrying: %s", error)
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _take_all(self, commits: object) -> None:
+    async def _take_all(
+        self, commits: AsyncIterator[Committed], read: Callable[[Committed], Awaitable[Committed]] | None = None
+    ) -> None:
         taken = 0
-        async for committed in commits:  # type: ignore[attr-defined]
-            self.take(committed)
+        async for committed in commits:
+            self.take(committed if read is None else await read(committed))
             taken += 1
             if not taken % COMMIT_BATCH:
                 await asyncio.sleep(0)
+
+    async def _refresh(self) -> None:
+        """List plans anew when other events are of people than before: an app was deployed, or is gone."""
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS)
+            with contextlib.suppress(BusError):
+                if self.loaded and await self._statuses.refresh():
+                    await self.relist()
+
+    async def relist(self) -> None:
+        """Read the status of all plans again."""
+        async with aclosing(self._statuses.read_all(self._store.committed_after(0))) as commits:
+            async for committed in commits:
+                row, status = self._rows.get(committed.correlation_id), intern(committed.summary.status)
+                if row is None or row.version != committed.version or row.summary.status == status:
+                    continue
+                self.changes += 1
+                self._status[row.summary.status] -= 1
+                self._status[status] += 1
+                self._rows[row.key] = row._replace(summary=replace(row.summary, status=status))  # keeps its place
 
     async def _expire(self) -> None:
         while True:

@@ -47,7 +47,7 @@ async def test_the_list_is_followed_under_its_filters(api: Api) -> None:
             if name == "plan":
                 assert (data["plan_id"], data["session_id"]) == (plan, session)
                 seen.append(data["current_state"])
-            if seen and seen[-1] == "approving" and (name, data) == ("counts", {"running": 1}):
+            if seen and seen[-1] == "approving" and (name, data) == ("counts", {"waiting": 1}):
                 break
 
 

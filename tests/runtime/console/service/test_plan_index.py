@@ -14,6 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plancast.console.service.plan_index import PlanIndex, PlanQuery
+from plancast.plan_store.listed_status import ListedStatuses
+from plancast.state_machine.machine import Machine
+from plancast.state_machine.states import StateConfig, StateTransition
 from plancast_bus.jetstream import connect
 from plancast_bus.memory import MemoryBus
 from plancast_bus.nats_server.process import NatsServer
@@ -32,9 +35,16 @@ def commit(name: str, status: str = "running", *, version: int = 0, expires: flo
     return Checkpoint(name, version + 1, "epoch", b"", about, version=version, expires_after=expires)
 
 
+def statuses(store: CheckpointStore, *people: str) -> ListedStatuses:
+    async def human_events() -> tuple[str, ...]:
+        return people
+
+    return ListedStatuses(store, human_events)
+
+
 @asynccontextmanager
 async def running(store: CheckpointStore) -> AsyncIterator[PlanIndex]:
-    index = PlanIndex(store)
+    index = PlanIndex(store, statuses(store))
     index.start()
     try:
         assert await index.wait(PATIENCE)
@@ -61,6 +71,34 @@ async def test_it_has_what_was_stored_and_hears_of_what_changes() -> None:
         assert [each.plan_id for each in index.children("p")] == ["a"]
         await store.commit(commit("c"))
         await until(lambda: len(index) == 3)
+
+
+async def test_plans_are_listed_anew_when_other_events_are_of_people() -> None:
+    store, people = MemoryBus().checkpoints, set[str]()
+
+    async def human_events() -> set[str]:
+        return people
+
+    states = {name: StateConfig(state_name=name, transitions=[StateTransition(on_event="go", to_state="over")])
+              for name in ("start", "next")}  # fmt: skip
+    machine = Machine.compile(states | {"over": StateConfig(state_name="over", is_terminal=True)})
+    await store.put_machine(machine.hash, machine.encoded)
+    for name in ("a", "b"):
+        await store.commit(commit(name, machine=machine.hash))
+    index = PlanIndex(store, ListedStatuses(store, human_events))
+    index.start()
+    try:
+        assert await index.wait(PATIENCE)
+        assert index.counts() == {"running": 2}
+        people.add("go")
+        await store.commit(commit("c", machine=machine.hash))
+        await until(lambda: index.counts() in ({"running": 2, "waiting": 1}, {"waiting": 3}, {"running": 3}))
+        assert await index._statuses.refresh()
+        await index.relist()
+        assert index.counts() == {"waiting": 3}
+        assert [row.key for row in index.page(PlanQuery(frozenset({"waiting"}))).rows] == ["c", "b", "a"]
+    finally:
+        await index.stop()
 
 
 async def test_it_forgets_what_expires_and_what_is_gone() -> None:
@@ -129,7 +167,8 @@ wanted = st.builds(
 def test_pages_are_what_a_look_through_all_plans_would_find(
     taken: list[PlanSummary], asked: PlanQuery, sort: Any, limit: int, dropped: str
 ) -> None:
-    index = PlanIndex(MemoryBus().checkpoints)
+    store = MemoryBus().checkpoints
+    index = PlanIndex(store, statuses(store))
     newest: dict[str, tuple[int, PlanSummary]] = {}
     for version, each in enumerate(taken, 1):
         index.take(Committed(version, each.plan_id, each))
@@ -166,7 +205,8 @@ def test_pages_are_what_a_look_through_all_plans_would_find(
 
 @pytest.mark.parametrize("cursor", ["", "u", "ux", "c1", "c:", "u1:a", "7", "é"])
 def test_a_cursor_of_no_page_is_refused(cursor: str) -> None:
-    index = PlanIndex(MemoryBus().checkpoints)
+    store = MemoryBus().checkpoints
+    index = PlanIndex(store, statuses(store))
     for sort in ("updated", "created"):
         with pytest.raises(ValueError, match="cursor"):
             index.page(PlanQuery(), sort=sort, cursor=cursor)  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 
-export const STATUSES = ["running", "pending", "paused", "failed", "completed", "cancelled"];
+export const STATUSES = ["waiting", "running", "pending", "paused", "failed", "completed", "cancelled"];
 export const FINISHED = new Set(["completed", "failed", "cancelled"]);
 
 export function badge(status) {

@@ -41,7 +41,7 @@ export function heading(plan, press) {
     h(
       "div",
       { class: "plan-name" },
-      h("div", { class: "plan-title" }, h("h1", {}, plan.goal_event), badge(plan.status)),
+      h("div", { class: "plan-title" }, h("h1", {}, plan.goal_event), badge(plan.approval && !FINISHED.has(plan.status) ? "waiting" : plan.status)),
       h("p", { class: "plan-id" }, h("span", { class: "mono" }, plan.plan_id), copy(plan.plan_id)),
     ),
     names.length > 0 &&
