@@ -15,8 +15,8 @@ from plancast.cli.deploy import nats_config, status
 from plancast.cli.diagnose import dead_letters, doctor, probe
 from plancast.cli.errors import DONE, INTERRUPTED, report
 from plancast.cli.options import LogFormat, Verbose
+from plancast.cli.plans import approvals, submit
 from plancast.cli.plans import commands as plans
-from plancast.cli.plans import submit
 from plancast.cli.run import bridge, console, demo, run
 from plancast.terminal import logging
 from plancast.terminal.output import print_line
@@ -65,6 +65,7 @@ for _panel, _commands in (
     for _command in _commands:
         app.command(rich_help_panel=_panel)(_command)
 app.add_typer(plans.plans, name="plans", rich_help_panel="Plans")
+app.add_typer(approvals.approvals, name="approvals", rich_help_panel="Plans")
 app.add_typer(bridge.bridge, name="bridge", rich_help_panel="Apps")
 app.add_typer(dead_letters.deadletters, name="deadletters", rich_help_panel="Operations")
 

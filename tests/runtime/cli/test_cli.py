@@ -232,6 +232,7 @@ class TestUsage:
             *(["upgrade"], ["drain"], ["probe"]),
             *(["plans", each] for each in ["list", "show", "history", "watch", "signal", "resume", "cancel", "pause"]),
             *(["plans", each] for each in ["approve", "reject", "redirect", "inject"]),
+            *(["approvals", each] for each in ["list", "approve", "reject"]),
             *(["new"], ["bridge", "soorma"]),
             *(["deadletters", each] for each in ["list", "show", "replay"]),
         ],
@@ -740,6 +741,61 @@ class TestPlans:
         result = invoke("plans", "show", "p")
         assert result.code == 1
         assert "nothing is deployed" in result.err
+
+
+class TestApprovals:
+    def test_what_waits_for_people_is_listed(self, invoke: Invoke, deployed: Deployed) -> None:
+        assert invoke("approvals", "list", "--json").json == []
+        assert "no plan waits for people" in invoke("approvals", "list").err
+        deployed.plan("p", tenant_id="t1", data={"to": "Bo"})
+        deployed.plan("other", tenant_id="t2")
+        deployed.plan("held", [("plan.pause", {"reason": "lunch"})])
+        deployed.plan("over", [("name.given", {})])
+        deployed.expects("name.given", {"properties": {"limit": {"type": "integer"}}})
+        [found] = invoke("approvals", "list", "--tenant-id", "t1", "--json").json
+        assert (found["plan_id"], found["goal_event"], found["goal_data"]) == ("p", "greet.goal", {"to": "Bo"})
+        assert (found["expected_event"], found["description"], found["due"]) == ("name.given", "by people", None)
+        assert found["answer_schema"] == {"properties": {"limit": {"type": "integer"}}}
+        listed = {each["plan_id"] for each in invoke("approvals", "list", "--json").json}
+        assert listed == {"p", "other"}
+        assert len(invoke("approvals", "list", "--json", "--limit", "1").json) == 1
+        shown = invoke("approvals", "list", "--text", "GREET").out
+        assert "name.given" in shown
+        assert "held" not in shown
+        assert {each["status"] for each in invoke("plans", "list", "--status", "waiting", "--json").json} == {"waiting"}
+
+    def test_several_plans_are_answered_by_id_or_by_filter(self, invoke: Invoke, deployed: Deployed) -> None:
+        for plan, tenant in (("a", "t1"), ("b", "t1"), ("c", "t2")):
+            deployed.plan(plan, tenant_id=tenant)
+        deployed.plan("over", [("name.given", {})])
+        deployed.expects("name.given")
+        mixed = invoke("approvals", "approve", "a", "over", "a", "--reason", "fine", "--json")
+        assert mixed.code == 1
+        assert [(each["plan_id"], each["sent"]) for each in mixed.json] == [("a", True), ("over", False)]
+        assert "plan over is completed" in mixed.json[1]["error"]
+        assert deployed.sent("a", "name.given").data == {"approved": True, "reason": "fine"}
+        done = invoke("approvals", "reject", "--tenant-id", "t2", "--data", '{"limit": 3}')
+        assert (done.code, done.out) == (0, "✓ plan c: sent the rejection\n")
+        assert deployed.sent("c", "name.given").data == {"approved": False, "limit": 3}
+        assert {each["plan_id"] for each in invoke("approvals", "reject", "--all", "--json").json} == {"a", "b", "c"}
+
+    @pytest.mark.parametrize("arguments", [[], ["a", "--all"], ["a", "--goal", "g"], [""]])
+    def test_which_plans_are_meant_is_said_in_one_way(self, invoke: Invoke, arguments: list[str]) -> None:
+        for answer in ("approve", "reject"):
+            result = invoke("approvals", answer, *arguments)
+            assert (result.code, result.out) == (2, "")
+            assert "id" in result.err
+
+    def test_an_answer_that_breaks_the_schema_is_wrong_usage(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("p")
+        deployed.expects("name.given", {"properties": {"limit": {"type": "integer"}}})
+        result = invoke("approvals", "approve", "p", "--data", '{"limit": "much"}')
+        assert (result.code, result.out) == (2, "")
+        assert "data.limit: got 'much', allowed: integer" in result.err
+        several = invoke("approvals", "approve", "--all", "--data", '{"limit": "much"}')
+        assert (several.code, several.out) == (2, "")
+        nobody = invoke("approvals", "approve", "--goal", "no.goal")
+        assert (nobody.code, "no plan that waits for people matches" in nobody.err) == (1, True)
 
 
 class TestSubmit:

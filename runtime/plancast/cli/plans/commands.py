@@ -13,7 +13,7 @@ from plancast.cli import completion
 from plancast.cli.connection import open_client, read_json, read_object
 from plancast.cli.errors import DONE, FAILED, usage_error
 from plancast.cli.options import AsJson, NatsUrl, PlanId, Verbose
-from plancast.cli.plans import history_view, plan_view, replay
+from plancast.cli.plans import approvals, history_view, plan_view, replay
 from plancast.cli.plans.graph import mermaid
 from plancast.plan.status import ListedStatus, PlanStatus
 from plancast.terminal.output import print_json, print_line, report_line
@@ -28,6 +28,8 @@ _T = TypeVar("_T")
 plans = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help="Inspect and control plans.")
 plans.command("replay")(replay.replay)
 plans.command("fork")(replay.fork)
+plans.command("approve")(approvals.approve)
+plans.command("reject")(approvals.reject)
 
 
 @plans.command("list")
@@ -207,43 +209,6 @@ def pause(
 ) -> int:
     """Pause a plan until it is resumed."""
     return _move(nats_url, plan, lambda handle: handle.pause(reason), "sent the request to pause", as_json)
-
-
-AnswerData = Annotated[
-    str, typer.Option("--data", "-d", metavar="JSON", help="Further fields of the answer: a JSON object, @file, or -.")
-]
-Because = Annotated[str, typer.Option("--reason", metavar="TEXT", show_default=False, help="Why, for the plan.")]
-UserId = Annotated[str, typer.Option("--user-id", metavar="ID", show_default=False, help="Who answers.")]
-
-
-@plans.command()
-def approve(
-    plan: PlanId,
-    data: AnswerData = "{}",
-    reason: Because = "",
-    user_id: UserId = "",
-    nats_url: NatsUrl = None,
-    as_json: AsJson = False,
-    verbose: Verbose = 0,
-) -> int:
-    """Answer what a plan waits for people to decide with yes."""
-    answer: dict[str, Any] = {"data": read_object(data), "reason": reason, "user_id": user_id}
-    return _move(nats_url, plan, lambda handle: handle.approve(**answer), "sent the approval", as_json)
-
-
-@plans.command()
-def reject(
-    plan: PlanId,
-    data: AnswerData = "{}",
-    reason: Because = "",
-    user_id: UserId = "",
-    nats_url: NatsUrl = None,
-    as_json: AsJson = False,
-    verbose: Verbose = 0,
-) -> int:
-    """Answer what a plan waits for people to decide with no; the plan goes on with it. `cancel` ends a plan."""
-    answer: dict[str, Any] = {"data": read_object(data), "reason": reason, "user_id": user_id}
-    return _move(nats_url, plan, lambda handle: handle.reject(**answer), "sent the rejection", as_json)
 
 
 @plans.command()

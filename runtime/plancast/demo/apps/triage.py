@@ -6,8 +6,8 @@
 
 A critical ticket (try "the site is down") waits for an approval or a rejection:
 
-    plancast plans approve PLAN --user-id Grace
-    plancast plans reject PLAN --reason "not ours"
+    plancast approvals approve PLAN --user-id Grace
+    plancast approvals reject PLAN --reason "not ours"
 
 `plancast demo triage --planner tree|llm|machine` runs thirty tickets without a key, and kills a plan host meanwhile.
 All planners end a ticket with the same result: the response of the desk that has routed it to a queue.
