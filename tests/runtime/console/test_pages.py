@@ -55,7 +55,20 @@ PHONE = {"width": 360, "height": 740}
 # What runs: a refund that a machine moves, and a person decides when it is large.
 
 refunds = Planner("refunds")
-refunds.expects("refund.decided", "A person's word on a refund")
+refunds.expects(
+    "refund.decided",
+    "A person's word on a refund",
+    schema={
+        "type": "object",
+        "properties": {
+            "approved": {"type": "boolean"},
+            "limit": {"type": "integer", "minimum": 1, "title": "Limit"},
+            "method": {"enum": ["cash", "card"]},
+            "express": {"type": "boolean"},
+            "note": {"type": "string", "description": "For the customer"},
+        },
+    },
+)
 refunds.add_goal(
     "refund.goal",
     {
@@ -331,6 +344,74 @@ async def test_what_is_approved_here_goes_on_in_the_name_of_who_approved(page: P
     await expect(decided.locator(".who-did")).to_have_text(f"by {user}")
     await decided.get_by_text("Details").click()
     await expect(decided).to_contain_text("She has the receipt")
+
+
+async def test_an_answer_is_a_form_of_its_schema_with_what_is_asked_beside_it(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(910, customer="Noether", tenant_id="forms")
+    await page.get_by_role("link", name="Approvals").click()
+    card = page.locator(".card", has_text=plan_id)
+    await expect(card.locator(".card-amount")).to_have_text("910")
+    await expect(card.locator(".card-data")).to_contain_text("Noether")
+    await expect(card).to_contain_text("A person's word on a refund")
+    await card.get_by_role("button", name="Reject").click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("The plan goes on with the answer")
+    await dialog.get_by_label("Reason").fill("No receipt")
+    await dialog.get_by_label("Limit").fill("0")
+    await dialog.get_by_label("method").select_option("card")
+    await dialog.get_by_label("express").select_option("no")
+    await dialog.get_by_label("note").fill("Sorry")
+    await dialog.get_by_role("button", name="Reject").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("body.data.limit")  # the form keeps its values
+    await dialog.get_by_label("Limit").fill("3")
+    await dialog.get_by_role("button", name="Reject").click()
+    await expect(card).to_have_count(0)
+    state = await deployed.client.plan(plan_id).state()
+    assert {**state["results"]["approving"], "by": ""} == {
+        "approved": False, "by": "", "reason": "No receipt", "limit": 3, "method": "card", "express": False,
+        "note": "Sorry",
+    }  # fmt: skip
+
+
+async def test_approvals_are_searched_assigned_and_answered_together(
+    page: Page, context: BrowserContext, deployed: Deployed
+) -> None:
+    plans = [await deployed.plan(800 + n, customer=f"Curie{n}", tenant_id="many") for n in range(3)]
+    other = await deployed.plan(808, customer="Bohr", tenant_id="many")
+    await page.evaluate("location.hash = '#/approvals?tenant_id=many'")
+    await expect(page.locator(".card")).to_have_count(4)
+    await page.keyboard.press("/")
+    await page.keyboard.type("curie")
+    await expect(page.locator(".card")).to_have_count(3)
+    await expect(page).to_have_url(re.compile("text=curie"))
+    await page.keyboard.press("Escape")
+
+    another = await context.new_page()  # somebody else, who looks at the same list
+    await another.goto(deployed.link)
+    await another.evaluate("location.hash = '#/approvals?tenant_id=many'")
+    await expect(another.locator(".card")).to_have_count(4)
+    await page.keyboard.press("j")
+    await page.keyboard.press("m")
+    user = await page.locator(".who").inner_text()
+    await expect(another.locator(".card", has_text=plans[2]).locator(".assignee")).to_have_text(user)
+    await another.get_by_label("Assigned to").select_option("@me")
+    await expect(another.locator(".card")).to_have_count(1)
+    await another.close()
+
+    for key in ("s", "j", "s", "j", "s"):
+        await page.keyboard.press(key)
+    await expect(page.locator(".bulk")).to_contain_text("3 selected")
+    await page.keyboard.press("y")
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("3 plans get the same answer")
+    await dialog.get_by_label("Reason").fill("All of them")
+    await dialog.get_by_role("button", name="Approve 3").click()
+    await expect(page.locator(".card")).to_have_count(0)
+    for plan_id in plans:
+        await deployed.until(plan_id, "done")
+        results = (await deployed.client.plan(plan_id).state())["results"]
+        assert results["approving"] == {"approved": True, "by": user, "reason": "All of them"}
+    assert (await deployed.client.plan(other).state())["current_state"] == "approving"
 
 
 async def test_a_plan_is_cancelled_with_a_reason_and_ends_before_ones_eyes(page: Page, deployed: Deployed) -> None:

@@ -125,6 +125,7 @@ async def _answer(backend: Backend, plan_id: str, approved: bool, body: AnswerOf
     try:
         answered = handle.approve if approved else handle.reject
         outcome = await answered(data=data, reason=body.reason, user_id=by, event_id=event_id)
+        await backend.approvals.assign((await backend.checkpoint(plan_id)).correlation_id, "", by)
     except (PlanFinished, NotAwaited):
         done = await _done(backend, plan_id, event_id) if key is not None else None
         if done is None:

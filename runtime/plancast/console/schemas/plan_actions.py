@@ -57,15 +57,32 @@ class Retried(ResponseModel):
     retry_of: str
 
 
+class Assignment(RequestModel):
+    assignee: Annotated[str, Field(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$")]
+    """The user; empty: nobody."""
+
+
+class Assigned(ResponseModel):
+    plan_id: str
+    assignee: str
+
+
 class ApprovalOf(Approval):
     plan: Summary
+    goal_data: dict[str, Any]
+    assignee: str = ""
+    """The user who has taken it; empty: nobody."""
+    only_user: str = ""
+    """The only user whose answer counts (`plans.check_user`); empty: anyone with a token."""
 
 
 class Approvals(ResponseModel):
     items: list[ApprovalOf]
     next: str | None = None
     total: int
-    """Number of plans that wait for people."""
+    """Number of plans that wait for people and match."""
+    users: list[str] = Field(default_factory=list)
+    """Users with a token, to assign to."""
 
 
 class DataAt(ResponseModel):

@@ -14,6 +14,7 @@ from fastapi import Depends, Request
 from plancast.agents.registry import AgentRegistry
 from plancast.client.client import Client
 from plancast.client.handle import PlanHandle
+from plancast.console.service.approvals import ApprovalBoard
 from plancast.console.service.errors import Refused
 from plancast.console.service.limits import Slots
 from plancast.console.service.plan_index import PlanIndex, PlanQuery, Row
@@ -56,6 +57,7 @@ class Backend:
         self.client = Client(bus)
         self.registry = AgentRegistry(bus.registry)
         self.index = PlanIndex(bus.checkpoints, ListedStatuses(bus.checkpoints, self.registry.human_events))
+        self.approvals = ApprovalBoard(bus, self.index)
         self.actors = actors
         self.closing = asyncio.Event()
         """Set when the server shuts down, which ends streams and long polls."""

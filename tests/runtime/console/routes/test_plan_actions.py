@@ -159,6 +159,43 @@ async def test_approvals_show_what_waits_for_a_person_and_are_answered(api: Api)
             await asyncio.sleep(0.02)
 
 
+async def test_approvals_are_a_work_list_that_is_filtered_searched_and_assigned(api: Api) -> None:
+    tenant, me = uuid4().hex, (await api.get("/session"))["user"]
+    lamp = await api.waiting({"item": "lamp", "amount": 40}, tenant_id=tenant, session_id="s1", user_id="ada")
+    chair = await api.waiting({"item": "Åse's chair"}, tenant_id=tenant)
+    ticket = await api.submit("ticket.goal", {"id": "42"}, tenant_id=tenant)
+    await api.until(ticket, lambda found: found["status"] == "paused")
+
+    async def listed(count: int, **query: str) -> list[str]:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                page = await api.get("/approvals", params={"tenant_id": tenant, **query})
+                if page["total"] == count:
+                    return [each["plan"]["plan_id"] for each in page["items"]]
+                await asyncio.sleep(0.02)
+
+    assert await listed(3) == [ticket, chair, lamp]
+    assert await listed(2, goal="order.goal") == [chair, lamp]
+    assert await listed(1, session_id="s1") == [lamp]
+    assert await listed(1, text="åse's CHAIR ordered") == [chair]
+    assert await listed(0, text="nothing of it") == []
+    [shown] = (await api.get("/approvals", params={"tenant_id": tenant, "text": "lamp"}))["items"]
+    assert (shown["goal_data"], shown["assignee"], shown["only_user"]) == ({"item": "lamp", "amount": 40}, "", "")
+    assert (shown["plan"]["user_id"], shown["plan"]["status"], shown["can_refuse"]) == ("ada", "waiting", True)
+    assert await api.post(f"/plans/{lamp}/assign", {"assignee": me}, 200) == {"plan_id": lamp, "assignee": me}
+    await api.post(f"/plans/{chair}/assign", {"assignee": "grace"}, 200)
+    assert await listed(1, assignee="@me") == [lamp]
+    assert await listed(1, assignee="grace") == [chair]
+    assert await listed(1, assignee="-") == [ticket]
+    await api.post(f"/plans/{chair}/assign", {"assignee": ""}, 200)
+    assert await listed(2, assignee="-") == [ticket, chair]
+    await api.post(f"/plans/{lamp}/approve")
+    assert await listed(2) == [ticket, chair]
+    assert await api.desk.bus.registry.get("approval-assignment", lamp) is None
+    await api.post(f"/plans/{lamp}/assign", {"assignee": me}, 409)
+    await api.get("/approvals", 422, params={"text": "a " * 17})
+
+
 async def test_approvals_go_on_behind_a_page(api: Api) -> None:
     tenant = uuid4().hex
     plans = [await api.waiting(tenant_id=tenant) for _ in range(3)]

@@ -5,6 +5,7 @@ import { ask, show } from "./dialog.js";
 import { h } from "./dom.js";
 import { plural, pretty } from "./format.js";
 import * as router from "./router.js";
+import { answerOf, schemaFields } from "./schema_form.js";
 import { toast } from "./toast.js";
 
 function wrote(text, options) {
@@ -20,25 +21,64 @@ async function write(id, name, body, key, said) {
 
 const shorter = (id) => (id.length > 18 ? `${id.slice(0, 8)}…${id.slice(-4)}` : id);
 
-/** A yes or a no: the same fields, sent to the plan as the event that it waits for. */
-const answer = (approved) => ({ plan_id: id, expected_event: yes, refusal_event: no, reason }) => {
-  const event = approved ? yes : (no ?? yes);
+/** A yes or a no for one plan, or for several that ask: the same fields, sent as the event that each waits for. */
+const answer = (approved) => (...asked) => {
   const [title, name, done] = approved ? ["Approve", "approve", "approved"] : ["Reject", "reject", "rejected"];
+  const [first] = asked;
+  const schemaOf = (each) => (!approved && each.refusal_event ? each.refusal_schema : each.answer_schema);
+  const alike = asked.every((each) => JSON.stringify(schemaOf(each)) === JSON.stringify(schemaOf(first)));
+  const event = (!approved && first.refusal_event) || first.expected_event;
+  const what = asked.length === 1 ? first.reason : `${plural(asked.length, "plan")} get the same answer.`;
+  const act = async (values, key) => {
+    const body = answerOf(values);
+    if (asked.length === 1) return write(first.plan_id, name, body, key, `Plan ${shorter(first.plan_id)} was ${done}.`);
+    const refused = await each(asked, (one) => api.post(`${api.plan(one.plan_id)}/${name}`, body, { key }));
+    wrote(`${plural(asked.length - refused.length, "plan")} ${asked.length - refused.length === 1 ? "was" : "were"} ${done}.`);
+    if (refused.length) throw new Error(refused.map(([one, error]) => `${shorter(one.plan_id)}: ${error.message}`).join(" "));
+    return true;
+  };
   return ask({
     title,
-    text: [reason, !approved && "The plan goes on with the answer; to end it, cancel it."].filter(Boolean).join(" · "),
+    text: [what, approved ? first.description : "The plan goes on with the answer; to end it, cancel it."].filter(Boolean).join(" · "),
     fields: [
       { name: "reason", label: "Reason", kind: "long", hint: "Sent to the plan and stored in its timeline" },
-      { name: "data", label: "Data", kind: "json", rows: 3, hint: event ? `Further fields of ${event}` : "Sent to the plan" },
+      ...schemaFields(alike ? schemaOf(first) : null, { hint: event && alike ? `Further fields of ${event}, as a JSON object` : "" }),
     ],
-    label: title,
+    label: asked.length === 1 ? title : `${title} ${asked.length}`,
     danger: !approved,
-    act: (values, key) => write(id, name, values, key, `Plan ${shorter(id)} was ${done}.`),
+    act,
   });
 };
 
 export const approve = answer(true);
 export const reject = answer(false);
+
+/** Runs a step for each item, a few at once; returns the items that failed, with their errors. */
+async function each(items, step) {
+  const left = [...items];
+  const failed = [];
+  const work = async () => {
+    for (let item = left.shift(); item; item = left.shift()) await step(item).catch((error) => failed.push([item, error]));
+  };
+  await Promise.all(Array.from({ length: 4 }, work));
+  return failed;
+}
+
+/** Assigns what plans ask to a user; an empty name takes it back. */
+export async function assign(asked, assignee) {
+  const failed = await each(asked, ({ plan_id: id }) => api.post(`${api.plan(id)}/assign`, { assignee }));
+  if (failed.length) toast(failed[0][1].message, { bad: true });
+  dispatchEvent(new Event("plancast:wrote"));
+}
+
+export const assignTo = (asked, users) =>
+  ask({
+    title: asked.length === 1 ? "Assign this approval" : `Assign ${asked.length} approvals`,
+    text: "Shown to everybody who looks at approvals.",
+    fields: [{ name: "assignee", label: "User", kind: "text", options: users, value: asked[0].assignee, hint: "Leave it empty to assign it to nobody" }],
+    label: "Assign",
+    act: async ({ assignee = "" }) => (await assign(asked, assignee), true),
+  });
 
 export const cancel = ({ plan_id: id }) =>
   ask({

@@ -5,8 +5,8 @@ import { h, put } from "./dom.js";
 import { session } from "./session.js";
 
 /**
- * Shows a form and performs its action. `fields`: `{name, label, kind: "text"|"long"|"json"|"choice", value, hint, required,
- * missing, options, rows, changed}`. `act(values, key)` performs the action; an error is shown and the form keeps its values.
+ * Shows a form and performs its action. `fields`: `{name, label, kind: "text"|"long"|"json"|"number"|"choice", value, hint,
+ * required, missing, options, rows, changed, parse}`. `act(values, key)` performs the action; an error is shown and the form keeps its values.
  * Returns the result of `act`, or undefined when the dialog is dismissed.
  */
 export function ask({ title, text, fields = [], label, danger = false, act }) {
@@ -109,6 +109,9 @@ function control(field) {
     const rows = field.rows ?? (json ? 8 : 3);
     return h("textarea", { ...common, rows, class: json ? "code" : "", spellcheck: String(!json), value: field.value ?? "" });
   }
+  if (field.kind === "number") {
+    return h("input", { ...common, type: "number", step: field.whole ? "1" : "any", min: field.min, max: field.max, value: field.value ?? "" });
+  }
   const list = field.options && `list-${field.name}`;
   return h("input", { ...common, type: "text", autocomplete: "off", value: field.value ?? "", list });
 }
@@ -117,7 +120,7 @@ function labelled(field, input) {
   return h(
     "div",
     { class: "field" },
-    h("label", { for: input.id }, field.label, !field.required && field.kind !== "choice" && h("span", { class: "dim" }, " (optional)")),
+    h("label", { for: input.id }, field.label, !field.required && (field.kind !== "choice" || field.parse) && h("span", { class: "dim" }, " (optional)")),
     input,
     field.kind !== "choice" &&
       field.options &&
@@ -129,13 +132,15 @@ function labelled(field, input) {
 function read(fields, inputs) {
   const values = {};
   for (const field of fields) {
-    const text = inputs.get(field.name).value.trim();
+    const input = inputs.get(field.name);
+    const text = input.value.trim();
+    if (input.validity.badInput) throw wrong(field, `${field.label} is no number.`);
     if (!text) {
       if (field.required) throw wrong(field, field.missing ?? `${field.label} is needed.`);
       continue;
     }
     if (field.kind !== "json") {
-      values[field.name] = text;
+      values[field.name] = field.kind === "number" ? Number(text) : field.parse ? field.parse(text) : text;
       continue;
     }
     try {

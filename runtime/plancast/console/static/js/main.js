@@ -124,14 +124,12 @@ function signedOutForGood() {
 async function badges() {
   clearTimeout(counting);
   if (!document.hidden && !app.hidden) {
-    const asked = [["approvals", "approvals", { limit: 100 }], ["deadletters", "dead-letters", { limit: 1 }]];
+    const asked = [["approvals", "approvals", { limit: 1 }], ["deadletters", "dead-letters", { limit: 1 }]];
     await Promise.all(
       asked.map(async ([page, path, query]) => {
         try {
-          const { items, total, next } = await api.get(path, { query });
-          // The total of plans that may wait for approval is an estimate.
-          if (page === "approvals") count(page, items.length, Boolean(next));
-          else count(page, total ?? items.length, false);
+          const { items, total } = await api.get(path, { query });
+          count(page, total ?? items.length, false);
         } catch {
           // The page itself shows the error.
         }
