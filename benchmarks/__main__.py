@@ -12,11 +12,11 @@ from typing import Any
 import uvloop
 from rich.console import Console
 
-from benchmarks import report, targets
-from benchmarks.ending import supervised
-from benchmarks.rounds import Job, run
-from benchmarks.rows import BENCH, PEERS, RESULTS, Row, Say, Sync, load, save
-from benchmarks.workloads import MODULES, SIDE_BY_SIDE, measure_of
+from benchmarks.reports import report, targets
+from benchmarks.reports.rounds import Job, run
+from benchmarks.reports.rows import BENCH, PEERS, RESULTS, Row, Say, Sync, load, save
+from benchmarks.systems.ending import supervised
+from benchmarks.workloads.catalogue import MODULES, SIDE_BY_SIDE, measure_of
 
 SYNCS: tuple[Sync, ...] = ("default", "always")
 SYSTEMS = ("shared", "dedicated", "baseline")
@@ -95,7 +95,7 @@ def main(given: Sequence[str] | None = None) -> int:
         _report()
         return 0
     if options.hops:
-        from benchmarks import hops  # imports Ray, which reports do not need
+        from benchmarks.workloads import hops  # imports Ray, which reports do not need
 
         syncs: Sequence[Sync] = options.sync or SYNCS[:1]
         for sync in syncs:
@@ -110,7 +110,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.peers is None:
         jobs = our_jobs(options)
     else:
-        from benchmarks import sides
+        from benchmarks.reports import sides
 
         there = sides.find()
         wanted = {name: there[name] for name in options.peers or there if name in there}
@@ -150,7 +150,7 @@ def _draw() -> None:
     if importlib.util.find_spec("matplotlib") is None:
         _say("no charts: matplotlib is missing; `make bench` installs it")
         return
-    from benchmarks import charts
+    from benchmarks.reports import charts
 
     for path in charts.draw(load(RESULTS / BENCH), load(RESULTS / PEERS), RESULTS / "charts"):
         _say(f"chart: benchmarks/results/charts/{path.name}")

@@ -2,7 +2,7 @@
 
 Two views of W1. *CPU*: N plans at once, and the CPU time of a turn, by stage and kind of process;
 the product's processes are sampled from inside (:mod:`benchmarks.profiling.sampler`), the others read from the kernel.
-*Latency*: plans one after the other, hop by hop (:mod:`benchmarks.hops`). None of this is in the product.
+*Latency*: plans one after the other, hop by hop (:mod:`benchmarks.workloads.hops`). None of this is in the product.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import hops, w1
-from benchmarks.ending import supervised
-from benchmarks.measuring import driven
-from benchmarks.outcome import BenchmarkFailed
-from benchmarks.processes import cpu_used
+from benchmarks.apps import w1
+from benchmarks.load.measuring import driven
+from benchmarks.load.outcome import BenchmarkFailed
 from benchmarks.profiling.sampler import COLLECTOR, GO, POLL, Sampler
 from benchmarks.profiling.stages import STAGES
-from benchmarks.rows import Sync, machine
-from benchmarks.scratch import ROOT, scratch
-from benchmarks.systems import SYSTEMS, durability
+from benchmarks.reports.rows import Sync, machine
+from benchmarks.systems.ending import supervised
+from benchmarks.systems.launcher import SYSTEMS, durability
+from benchmarks.systems.processes import cpu_used
+from benchmarks.systems.scratch import ROOT, scratch
+from benchmarks.workloads import hops
 
 DOCUMENT = ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- profile: python -m benchmarks.profile --write -->", "<!-- /profile -->"

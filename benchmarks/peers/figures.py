@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.outcome import BenchmarkFailed, Outcome
+from benchmarks.load.outcome import BenchmarkFailed, Outcome
 from benchmarks.peers.peer import PeerSync
 from benchmarks.peers.postgres import DURABILITY, Postgres
 from benchmarks.peers.programs import Program
-from benchmarks.processes import cpu_used, memory_mb
-from benchmarks.rows import Row
+from benchmarks.reports.rows import Row
+from benchmarks.systems.processes import cpu_used, memory_mb
 
 STEPS = ("one", "two", "three")
 FAN_OUT = 10

@@ -9,8 +9,8 @@ from benchmarks.peers import postgres
 from benchmarks.peers.figures import Crew
 from benchmarks.peers.peer import PeerSync
 from benchmarks.peers.programs import enter_all, environment, program
-from benchmarks.rows import Row, Say
-from benchmarks.scratch import scratch
+from benchmarks.reports.rows import Row, Say
+from benchmarks.systems.scratch import scratch
 
 NAME = "langgraph"
 DRIVERS = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from benchmarks.rows import Row, Say
+from benchmarks.reports.rows import Row, Say
 
 PeerSync = Literal["always", "off"]
 """``always``: acknowledged writes are on disk, the peers' default. ``off``: no sync before acknowledging."""

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.ending import die_with_parent
 from benchmarks.peers.peer import PeerSync, PeerUnavailable
 from benchmarks.peers.programs import install
-from benchmarks.rows import Say
-from benchmarks.scratch import sockets
+from benchmarks.reports.rows import Say
+from benchmarks.systems.ending import die_with_parent
+from benchmarks.systems.scratch import sockets
 
 INSTALLED = Path("/usr/lib/postgresql")
 USER = "postgres"

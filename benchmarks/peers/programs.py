@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.outcome import BenchmarkFailed
+from benchmarks.load.outcome import BenchmarkFailed
 from benchmarks.peers.peer import ENVIRONMENTS, PeerUnavailable
-from benchmarks.rows import Say
+from benchmarks.reports.rows import Say
 
 PEERS = Path(__file__).resolve().parent
 STOP_SECONDS = 10.0

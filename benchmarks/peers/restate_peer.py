@@ -7,12 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.outcome import BenchmarkFailed, Outcome
+from benchmarks.load.outcome import BenchmarkFailed, Outcome
 from benchmarks.peers.peer import PeerSync
 from benchmarks.peers.programs import environment
 from benchmarks.peers.restate_server import NAME, Running, fetch, restate
-from benchmarks.processes import cpu_used, memory_mb
-from benchmarks.rows import Row, Say
+from benchmarks.reports.rows import Row, Say
+from benchmarks.systems.processes import cpu_used, memory_mb
 
 ALONE, ALONE_WARM_UP = 300, 50
 WARM_UP = 1000

@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ending import dying_with_parent
-from benchmarks.outcome import BenchmarkFailed
+from benchmarks.load.outcome import BenchmarkFailed
 from benchmarks.peers.peer import ENVIRONMENTS, PeerSync, PeerUnavailable
 from benchmarks.peers.programs import PEERS, Program, install, program
-from benchmarks.rows import Say
-from benchmarks.scratch import scratch
+from benchmarks.reports.rows import Say
+from benchmarks.systems.ending import dying_with_parent
+from benchmarks.systems.scratch import scratch
 
 NAME = "restate"
 SERVER = ENVIRONMENTS / "restate-server"

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from benchmarks.ending import supervised
 from benchmarks.planners.oracle import VALID_BUT_WRONG, Oracle
 from benchmarks.planners.sides import SIDES, run
 from benchmarks.planners.tasks import tasks
-from benchmarks.rows import machine
-from benchmarks.scratch import ROOT
+from benchmarks.reports.rows import machine
 from benchmarks.sharding.tables import Table, show, write
+from benchmarks.systems.ending import supervised
+from benchmarks.systems.scratch import ROOT
 
 DOCUMENT = ROOT / "docs" / "planners.md"
 

@@ -97,7 +97,7 @@ MODULES = {
     "plancast_actors.workers.runner": WORK,
     "plancast_actors.workers.delivery_record": WORK,
     "plancast": TURN,
-    "benchmarks.w1": WORK,
+    "benchmarks.apps.w1": WORK,
     "benchmarks": REST,
     "nats": BUS_IN,
     "ray": RAY_HOP,

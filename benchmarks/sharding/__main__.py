@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import uvloop
 from rich.console import Console
 
-from benchmarks.ending import supervised
-from benchmarks.rows import RESULTS, save
-from benchmarks.scratch import ROOT
+from benchmarks.reports.rows import RESULTS, save
 from benchmarks.sharding import figures, report, streams
 from benchmarks.sharding.model import Limits, Load, Prices, plan
 from benchmarks.sharding.tables import Table, show, write
+from benchmarks.systems.ending import supervised
+from benchmarks.systems.scratch import ROOT
 
 DOCUMENT = ROOT / "docs" / "scale.md"
 BALANCE_IDS, MOVED_IDS = 200_000, 40_000

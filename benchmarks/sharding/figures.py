@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rows import BENCH, PEERS, RESULTS, Row, load
-from benchmarks.w1 import TURNS
+from benchmarks.apps.w1 import TURNS
+from benchmarks.reports.rows import BENCH, PEERS, RESULTS, Row, load
 
 STREAMS = "streams.json"
 """The file that ``--measure`` writes."""

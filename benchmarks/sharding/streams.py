@@ -14,14 +14,14 @@ from pathlib import Path
 
 from tests.cluster.nats_cluster import NatsCluster
 
-from benchmarks import w1
-from benchmarks.baseline import Processes
-from benchmarks.driver import Driver
-from benchmarks.outcome import Outcome
-from benchmarks.processes import cpu_used, memory_mb
-from benchmarks.rows import Row, Say
-from benchmarks.scratch import scratch
-from benchmarks.script import Script, record
+from benchmarks.apps import w1
+from benchmarks.load.driver import Driver
+from benchmarks.load.outcome import Outcome
+from benchmarks.reports.rows import Row, Say
+from benchmarks.systems.baseline import Processes
+from benchmarks.systems.processes import cpu_used, memory_mb
+from benchmarks.systems.scratch import scratch
+from benchmarks.systems.script import Script, record
 from plancast.settings import Settings
 from plancast_actors.deployment.deployment import host_count
 from plancast_bus.jetstream import connect

@@ -15,11 +15,11 @@ from functools import partial
 import uvloop
 from rich.console import Console
 
-from benchmarks.ending import supervised
-from benchmarks.rounds import Job, run
-from benchmarks.rows import RESULTS, Row, Say, Sync, load, save, stamped
-from benchmarks.scratch import ROOT
+from benchmarks.reports.rounds import Job, run
+from benchmarks.reports.rows import RESULTS, Row, Say, Sync, load, save, stamped
 from benchmarks.sharding.tables import show, write
+from benchmarks.systems.ending import supervised
+from benchmarks.systems.scratch import ROOT
 from benchmarks.ways import pairs, report
 from benchmarks.ways.catalogue import WAYS
 from benchmarks.ways.run import MEASURES

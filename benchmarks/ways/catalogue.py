@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from benchmarks.rows import Sync
+    from benchmarks.reports.rows import Sync
 
 REMOVED: Final = None
 """Replaces a method of which the base class has the plain one."""

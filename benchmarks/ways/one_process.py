@@ -12,8 +12,8 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from benchmarks import w1
-from benchmarks.scratch import scratch
+from benchmarks.apps import w1
+from benchmarks.systems.scratch import scratch
 from plancast import Client, Settings
 from plancast.agents.registry import TTL_SECONDS
 from plancast_actors.dispatch.dispatcher import Dispatcher

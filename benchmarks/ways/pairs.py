@@ -11,11 +11,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.ending import dying_with_parent
-from benchmarks.outcome import BenchmarkFailed
-from benchmarks.rows import Row, Say, Sync
-from benchmarks.scratch import ROOT, scratch
-from benchmarks.systems import durability
+from benchmarks.load.outcome import BenchmarkFailed
+from benchmarks.reports.rows import Row, Say, Sync
+from benchmarks.systems.ending import dying_with_parent
+from benchmarks.systems.launcher import durability
+from benchmarks.systems.scratch import ROOT, scratch
 from benchmarks.ways import lines
 from benchmarks.ways.catalogue import WAYS, Way
 from benchmarks.ways.run import SIZES

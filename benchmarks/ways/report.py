@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.report import figure
-from benchmarks.rows import Row
+from benchmarks.reports.report import figure
+from benchmarks.reports.rows import Row
 from benchmarks.sharding.tables import Table
 from benchmarks.ways import lines
 from benchmarks.ways.catalogue import WAYS

@@ -15,15 +15,15 @@ from statistics import median
 
 import uvloop
 
-from benchmarks.ending import supervised
-from benchmarks.measuring import driven
-from benchmarks.processes import cpu_used
-from benchmarks.rows import Sync
-from benchmarks.systems import SYSTEMS
-from benchmarks.waiting import SIZES as W4_SIZES
-from benchmarks.waiting import Size as W4Size
-from benchmarks.waiting import measure_size
+from benchmarks.load.measuring import driven
+from benchmarks.reports.rows import Sync
+from benchmarks.systems.ending import supervised
+from benchmarks.systems.launcher import SYSTEMS
+from benchmarks.systems.processes import cpu_used
 from benchmarks.ways.one_process import least_cpu
+from benchmarks.workloads.waiting import SIZES as W4_SIZES
+from benchmarks.workloads.waiting import Size as W4Size
+from benchmarks.workloads.waiting import measure_size
 
 MEASURES = ("w1", "cpu", "w5", "w4")
 

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from benchmarks.outcome import BenchmarkFailed
+from benchmarks.load.outcome import BenchmarkFailed
 from benchmarks.peers import dbos_peer, langgraph_peer, postgres
 from benchmarks.peers.figures import answers, check
 from benchmarks.peers.peer import Peer, PeerUnavailable

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from benchmarks.profiling import stages
-from benchmarks.scratch import ROOT
+from benchmarks.systems.scratch import ROOT
 
-from benchmarks import hops
 from benchmarks import profile as command
+from benchmarks.workloads import hops
 
 BURN = """
 import sys, threading, time

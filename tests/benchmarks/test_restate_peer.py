@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from benchmarks.outcome import BenchmarkFailed
+from benchmarks.load.outcome import BenchmarkFailed
 from benchmarks.peers import restate_server
 from benchmarks.peers.peer import Peer, PeerSync, PeerUnavailable
 from benchmarks.peers.restate_peer import durability, peer, recovery

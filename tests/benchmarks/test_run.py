@@ -9,13 +9,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from benchmarks.outcome import BenchmarkFailed
+from benchmarks.load.outcome import BenchmarkFailed
 from benchmarks.peers.peer import PeerUnavailable
-from benchmarks.scratch import ROOT
+from benchmarks.systems.scratch import ROOT
 from rich.console import Console
 
 from benchmarks import __main__ as command
-from benchmarks import rounds, rows, sides, w2, w6, workloads
+from benchmarks.reports import rounds, rows, sides
+from benchmarks.workloads import catalogue, w2, w6
 
 QUIET = Console(file=io.StringIO())
 
@@ -115,7 +116,8 @@ async def test_peers_are_given_as_many_plans_as_ours() -> None:
 def test_reports_need_no_ray(given: str) -> None:
     program = f"""\
 import sys
-from benchmarks import __main__ as command, report
+from benchmarks import __main__ as command
+from benchmarks.reports import report
 report.rewrite = lambda rows: True
 command._draw = lambda: None
 command.main([{given!r}])
@@ -139,7 +141,7 @@ def asked(*given: str) -> list[str]:
 
 def test_all_workloads_run_unless_options_name_some() -> None:
     assert asked()[:3] == ["w1, sync default", "w1, sync always", "w2, sync default"]
-    assert {title.split(",")[0] for title in asked()} == set(workloads.MODULES)
+    assert {title.split(",")[0] for title in asked()} == set(catalogue.MODULES)
     assert asked("--workloads", "w3", "--scale", "full") == ["w3, sync default"]
     assert asked("--n", "10", "--sync", "always") == ["w1, sync always"]
     assert asked("--systems", "dedicated", "--sync", "default") == ["w1, sync default", "w5, sync default"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.rows import BENCH, save
+from benchmarks.reports.rows import BENCH, save
 from benchmarks.sharding import __main__ as command
 from benchmarks.sharding import figures, placement, report, streams, tables
 from benchmarks.sharding.failover import ACK_WAIT, Fault, Group, busiest_for, simulate

@@ -9,9 +9,9 @@ from types import FunctionType
 from typing import Any
 
 import pytest
-from benchmarks.outcome import BenchmarkFailed
-from benchmarks.rows import merge
-from benchmarks.scratch import ROOT
+from benchmarks.load.outcome import BenchmarkFailed
+from benchmarks.reports.rows import merge
+from benchmarks.systems.scratch import ROOT
 from benchmarks.ways import __main__ as command
 from benchmarks.ways import lines, pairs, report, switches
 from benchmarks.ways.catalogue import WAYS, Way

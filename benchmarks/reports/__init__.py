@@ -1,0 +1,1 @@
+"""Rows of runs: rounds, storage, targets, tables and charts."""

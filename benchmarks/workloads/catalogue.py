@@ -1,0 +1,47 @@
+"""Our workloads by name. Each is a module that is imported when it runs."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from benchmarks.reports.rows import Row
+
+MODULES = {
+    "w1": "benchmarks.workloads.together",
+    "w2": "benchmarks.workloads.w2",
+    "w3": "benchmarks.workloads.w3",
+    "w4": "benchmarks.workloads.waiting",
+    "w5": "benchmarks.workloads.w5",
+    "w6": "benchmarks.workloads.w6",
+    "w7": "benchmarks.workloads.w7",
+    "scaleout": "benchmarks.workloads.scaleout",
+    "idle": "benchmarks.workloads.idle",
+    "import": "benchmarks.workloads.importing",
+}
+SIDE_BY_SIDE = ("w1", "w2", "w5", "w6")
+"""Workloads that peers can run."""
+TITLES = {
+    "w1": "three requests in sequence; N plans at once",
+    "w2": "ten requests at once, joined",
+    "w3": "plans that wait, then are signalled",
+    "w4": "plans that wait for a model, and others beside them",
+    "w5": "one plan alone",
+    "w6": "a process killed with plans in flight",
+    "w7": "passivated plans",
+    "scaleout": "two dispatchers on all cores, one on half of them",
+    "idle": "an idle deployment",
+    "import": "import plancast",
+}
+Measure = Callable[..., Coroutine[Any, Any, list[Row]]]
+
+
+def measure_of(workload: str) -> Measure:
+    """Return ``measure(scale, sync, say)`` of a workload.
+
+    Raises:
+        ImportError: its module does not exist.
+    """
+    found: Measure = importlib.import_module(MODULES[workload]).measure
+    return found
