@@ -52,15 +52,13 @@ async def recorded_plan(bus: Bus, checkpoint: Checkpoint) -> RecordedPlan:
     return RecordedPlan(key, state, history, machine, checkpoint.outbox)
 
 
-async def options_of(
-    bus: Bus, app: App | None = None, *, machine: Which = "then", settings: Settings | None = None
-) -> ReplayOptions:
+async def options_of(bus: Bus, app: App | None = None, *, machine: Which = "then") -> ReplayOptions:
     """Options for a replay of stored plans; with the events and agents of the current registry.
 
     Raises:
         BusUnavailable: the registry cannot be reached.
     """
-    settings = settings or Settings.load(app.settings if app is not None else None)
+    settings = Settings.load(app.settings if app is not None else None)
     registry = AgentRegistry(bus.registry)
     try:
         events, agents = await registry.discover(), await registry.agents()

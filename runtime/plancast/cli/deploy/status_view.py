@@ -10,21 +10,10 @@ from plancast.plan.status import ListedStatus
 from plancast.terminal.output import cell, duration, fields, out, status_text, table
 
 _NOT_COLUMNS = frozenset({"name", "alive", "error"})
-_MOSTLY_ZERO = frozenset(
-    {
-        "activations",
-        "crashed",
-        "dead_letters",
-        "dedicated_hosts",
-        "hosts_lost",
-        "passivations",
-        "put_aside",
-        "retried",
-        "restarts",
-        "stalled",
-        "stalls_found",
-    }
-)
+_MOSTLY_ZERO = frozenset({
+    "activations", "crashed", "dead_letters", "dedicated_hosts", "hosts_lost", "passivations", "put_aside", "retried",
+    "restarts", "stalled", "stalls_found",
+})  # fmt: skip
 
 
 def show_status(document: dict[str, Any], now: float) -> None:

@@ -9,7 +9,7 @@ import logging
 import time
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
@@ -177,7 +177,8 @@ class PlanIndex:
         """
         behind = _behind(sort, cursor)
         if wanted.matches_all:
-            counts, ahead = self.counts(), reversed(self._rows.values()) if sort == "updated" else self._by_creation()
+            newest = (self._rows[key] for _, key in reversed(self._created))
+            counts, ahead = self.counts(), reversed(self._rows.values()) if sort == "updated" else newest
         else:
             found = wanted.select(self._rows.values()) if found is None else found
             counts = dict(Counter([row.summary.status for row in found]))
@@ -195,10 +196,6 @@ class PlanIndex:
         total = sum(count for status, count in counts.items() if not wanted.status or status in wanted.status)
         following = _cursor(sort, rows[limit - 1]) if len(rows) > limit else None
         return Page(rows[:limit], following, total, counts)
-
-    def _by_creation(self) -> Iterator[Row]:
-        for _, key in reversed(self._created):
-            yield self._rows[key]
 
     def take(self, committed: Committed) -> None:
         self.changes += 1
