@@ -86,8 +86,8 @@ class PlanRecord(_Open):
     allowance: dict[str, float] = field(default_factory=dict)
     """Share of the parent's budget: ``actions``, ``tokens``, ``cost``; what has no limit is left out. And ``rate``, the
     parent's ``call_rate``."""
-    call_rate: float = 1.0
-    """Most tokens that a call of a model has used, for each one that was estimated."""
+    call_rate: float = 0.0
+    """Most tokens that a call of a model has used, for each one that was estimated; 0 before the first call."""
     lent: dict[str, dict[str, float]] = field(default_factory=dict)
     """Shares lent to child plans that have not ended, by the id of their goals."""
     trajectory: list[dict[str, Any]] = field(default_factory=list)

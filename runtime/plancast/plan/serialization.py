@@ -87,11 +87,10 @@ def _is_unusual(plan: PlanRecord) -> bool:
         plan.result is not None
         or plan.response_topic is not None
         or plan.reply_to is not None
-        or plan.call_rate != 1.0
         or bool(
             plan.decider or plan.kept or plan.aliases or plan.unmoved or plan.control or plan.awaiting
             or plan.spent or plan.trajectory or plan.earlier or plan.unwanted or plan.dependencies or plan.allowance
-            or plan.lent or plan.limits
+            or plan.lent or plan.limits or plan.call_rate
         )
     )  # fmt: skip
 

@@ -58,8 +58,8 @@ def spent_by(plan: PlanRecord, name: str) -> float:
 
 
 def call_rate(plan: PlanRecord) -> float:
-    """The most tokens that a call has used in a plan, or in those above it, for each one that was estimated."""
-    return max(plan.call_rate, plan.allowance.get(RATE, 1.0))
+    """The most tokens that a call has used in a plan, or above it, for each one that was estimated; at least 1."""
+    return max(plan.call_rate, plan.allowance.get(RATE, 1.0), 1.0)
 
 
 class Return(NamedTuple):

@@ -107,7 +107,9 @@ class Outbox:
         correlation_id = event["correlation_id"]
         if is_child:
             event["metadata"] = self._placed(event_type, event.get("metadata"))
-        elif (place := self._place_beside(correlation_id)) is not None:
+        elif (self.plan.depth > 1 if self.plan is not None else not self.begun) and (
+            place := self._place_beside(correlation_id)
+        ) is not None:
             event["metadata"] = {**(event.get("metadata") or {}), **place.metadata()}
         event["topic"], event["id"], event["time"] = topic, event_id, self._time
         payload, content_type = self._encoded(event)
