@@ -24,6 +24,7 @@ class MeteredReasoner:
         bound: Bounds a request by what is left, at the rate of the calls so far; raises BudgetExhausted.
         reserved: Holds the reservations of calls that are under way.
         rate: The highest rate of the calls so far; see :func:`plancast.models.reservation.rate_of`.
+        learn: Is given the highest rate after each call.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class MeteredReasoner:
         bound: Callable[[ReasonRequest, float], Reservation] = lambda request, rate: Reservation(request),
         reserved: list[Reservation] | None = None,
         rate: float = 1.0,
+        learn: Callable[[float], None] = lambda rate: None,
     ) -> None:
         self._reasoner = reasoner or in_process_reasoner()
         self._spent = spent
@@ -42,7 +44,8 @@ class MeteredReasoner:
         self._used = used if used is not None else {}
         self._bound = bound
         self._reserved = reserved if reserved is not None else []
-        self.rate = rate
+        self._rate = rate
+        self._learn = learn
         self.calls: list[dict[str, Any]] = []
         """An account of each call, JSON-able."""
 
@@ -54,7 +57,7 @@ class MeteredReasoner:
         """
         if (why := self._exhausted()) is not None:
             raise BudgetExhausted(why)
-        reservation = self._bound(request, self.rate)
+        reservation = self._bound(request, self._rate)
         request = reservation.request
         self._reserved.append(reservation)
         try:
@@ -64,7 +67,8 @@ class MeteredReasoner:
             raise
         finally:
             self._reserved[:] = [each for each in self._reserved if each is not reservation]
-        self.rate = max(self.rate, rate_of(request, reply))
+        self._rate = max(self._rate, rate_of(request, reply))
+        self._learn(self._rate)
         self._count(request, reply.usage.total_tokens, reply.usage.cost or 0.0)
         self.calls.append(
             {

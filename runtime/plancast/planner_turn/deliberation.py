@@ -156,12 +156,7 @@ class Deliberation:
         Raises:
             BudgetExhausted: the plan's budget is exhausted, and the decision does not complete it.
         """
-        record = self._record
-        record.used = record.used if record.used is not None else {}
-        record.reserved = record.reserved if record.reserved is not None else []
-        exhausted = lambda: self.budget(reserved=True).no_call_reason(run.now)  # noqa: E731
-        plan, rate = self._plan, call_rate(self._plan)
-        metered = MeteredReasoner(reasoner, plan.spent, exhausted, record.used, self._bound, record.reserved, rate)
+        metered = self.metered(reasoner)
         begun = time.perf_counter()
         try:
             decision = check_decision(await ask(metered))
@@ -170,10 +165,25 @@ class Deliberation:
             if isinstance(error.__cause__, (RetryableError, BusUnavailable)):
                 raise error.__cause__ from None  # a step asks for a retry
             raise
-        finally:
-            plan.call_rate = max(plan.call_rate, metered.rate)
         self._note(decision, metered.calls, time.perf_counter() - begun)
         return decision
+
+    def metered(self, reasoner: ReasonerPort | None) -> MeteredReasoner:
+        """A reasoner whose calls count against the plan's limits.
+
+        Args:
+            reasoner: Calls models; None calls them in this process.
+        """
+        record, plan = self._record, self._plan
+        record.used = record.used if record.used is not None else {}
+        record.reserved = record.reserved if record.reserved is not None else []
+        exhausted = lambda: self.budget(reserved=True).no_call_reason(record.now)  # noqa: E731
+
+        def learn(rate: float) -> None:
+            plan.call_rate = max(plan.call_rate, rate)
+
+        bound, reserved, rate = self._bound, record.reserved, call_rate(plan)
+        return MeteredReasoner(reasoner, plan.spent, exhausted, record.used, bound, reserved, rate, learn)
 
     def _bound(self, request: ReasonRequest, rate: float) -> Reservation:
         """Bound a call by what is left of the plan's share, so that siblings do not each pass their parent's limit.

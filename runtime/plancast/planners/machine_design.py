@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import TypeAdapter
 
 from plancast.agents.definitions import AgentDefinition, EventDefinition
+from plancast.context import PlatformContext
 from plancast.errors import InvalidPlannerConfig, InvalidStateMachine
 from plancast.json_values.abbreviate import data_block, to_json, to_json_within
 from plancast.json_values.model_text import object_in_text
@@ -66,7 +67,11 @@ async def design_plan(planner: Planner, goal: GoalContext, agents: Iterable[Any]
         raise InvalidPlannerConfig(f"planner {planner.name!r}: no agent declares an event that a plan could be made of")
 
     labels = {"tenant_id": goal.tenant_id, "plan_id": goal.correlation_id, "planner": planner.name}
-    loop = RepairLoop(reasoner_of(context), options, AnswerFormat(_FORMAT), labels, f"{goal.correlation_id}:design")
+    turn, port = getattr(context, "turn", None), reasoner_of(context)
+    deliberation = await turn.deliberation(planner, None) if isinstance(context, PlatformContext) and turn else None
+    if deliberation is not None:
+        port = deliberation.metered(port)
+    loop = RepairLoop(port, options, AnswerFormat(_FORMAT), labels, f"{goal.correlation_id}:design")
     machine = await loop.run(_messages(goal, events), lambda text: parse_machine(text, events))
     return await PlanContext.create_from_goal(goal, machine)
 

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from plancast import App, GoalContext, PlanFailed, Planner, PlatformContext, Worker
+from plancast import (
+    App,
+    CompleteAction,
+    DelegateAction,
+    GoalContext,
+    PlanFailed,
+    Planner,
+    PlannerDecision,
+    PlatformContext,
+    Worker,
+)
 from plancast.testing import Answer, ModelServer, PlancastTest
 
 GOOD = {
@@ -47,6 +57,10 @@ async def test_a_designed_machine_is_repaired_and_runs() -> None:
         assert set((await handle.state())["state_machine"]) == {"start", "adding", "done"}
         assert model.count == 2
         assert "nowhere" in str(model.requests[1].messages)
+        spent = (await handle.state())["spent"]
+        assert (spent["calls"], spent["tokens"] > 500) == (2, True), (
+            "calls for a design count as those for decisions do"
+        )
 
 
 async def test_a_hopeless_design_fails_the_plan_and_says_why() -> None:
@@ -54,3 +68,25 @@ async def test_a_hopeless_design_fails_the_plan_and_says_why() -> None:
         handle = await env.submit("design.goal", {"n": 1})
         with pytest.raises(PlanFailed, match="nowhere"):
             await handle.result(timeout=30)
+
+
+@pytest.mark.parametrize(("budget", "calls"), [(500, 0), (100_000, 2)])
+async def test_a_design_draws_on_the_share_of_its_plan(budget: int, calls: int) -> None:
+    class Parent:
+        name, goals, wake_mode, version, token_budget = "parent", ("parent.goal",), "push", "1", budget
+
+        async def next(self, run: Any) -> PlannerDecision:
+            answer = run.results.get("design.goal.completed") or run.results.get("design.goal.failed")
+            design = DelegateAction(target_planner="designer", goal_event="design.goal", goal_data={"n": 1})
+            return PlannerDecision(next_action=CompleteAction(result=answer) if answer else design, reasoning="x")
+
+    async with ModelServer([Answer.json(BAD), Answer.json(GOOD)]) as model:
+        app = an_app(model.url)
+        async with PlancastTest(App("app", planners=[*app.planners, Parent()], workers=app.workers)) as env:
+            handle = await env.submit("parent.goal", {})
+            answer = await handle.result(timeout=30)
+            state = await handle.state()
+        assert model.count == calls
+    assert state.get("spent", {}).get("calls", 0) == calls
+    if not calls:
+        assert "max_tokens: a call takes about" in answer["error"]
