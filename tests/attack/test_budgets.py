@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.actors.on_nats import OnNats
+from tests.bus.stored_plans import stored_plans
 
 from plancast import (
     App,
@@ -126,7 +127,7 @@ async def test_a_worker_that_answers_for_its_plan_refills_no_budget(
         with pytest.raises(PlanFailed, match="max_actions"):
             await handle.result(timeout=PATIENCE)
         async with asyncio.timeout(PATIENCE):
-            while any([each.status == "running" async for each in env.bus.checkpoints.summaries()]):
+            while any(each.status == "running" for each in await stored_plans(env.bus)):
                 await asyncio.sleep(0.05)
         history = await handle.history()
         assert (await handle.replay(app=app)).outcome is Outcome.SAME
@@ -202,13 +203,13 @@ async def test_a_tree_passes_its_budget_by_one_call_whatever_happens(
             if happens == "crashes":
                 await env.crash_host(number % 2)
                 continue
-            running = [each.plan_id async for each in env.bus.checkpoints.summaries() if each.status == "running"]
+            running = [summary.plan_id for summary in await stored_plans(env.bus) if summary.status == "running"]
             if children := [each for each in running if each != "root"]:
                 with suppress(PlanFinished):
                     await env.client.plan(chance.choice(children)).cancel("no longer needed")
         await asyncio.wait((waiting,))
         async with asyncio.timeout(PATIENCE):
-            while any([each.status == "running" async for each in env.bus.checkpoints.summaries()]):
+            while any(each.status == "running" for each in await stored_plans(env.bus)):
                 await asyncio.sleep(0.01)
         assert isinstance(waiting.exception(), PlanFailed), "its budget, or the size of the tree, has ended it"
         state = await handle.state()
