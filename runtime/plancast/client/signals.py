@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -26,6 +27,13 @@ class SignalOutcome(StrEnum):
     """It is stored until the plan waits for it, or until the turn that the plan is in has ended."""
     IGNORED = "ignored"
     """Nothing of the plan can take it, or its sender may not move the plan; the history says why."""
+
+
+def outcome_in(entry: Mapping[str, Any]) -> SignalOutcome:
+    """The outcome of the event of a turn, by the turn's entry in the timeline."""
+    if entry.get("ignored"):
+        return SignalOutcome.IGNORED
+    return SignalOutcome.KEPT if entry.get("kept") else SignalOutcome.MOVED
 
 
 async def outcome_of(bus: Bus, event: EventEnvelope, key: str, seconds: float) -> SignalOutcome:
@@ -52,8 +60,7 @@ async def outcome_of(bus: Bus, event: EventEnvelope, key: str, seconds: float) -
         if checkpoint is None:  # forgotten
             return SignalOutcome.IGNORED
         if (entry := _entry_of(checkpoint, event.id)) is not None:
-            kept = SignalOutcome.KEPT if entry.get("kept") else SignalOutcome.MOVED
-            return SignalOutcome.IGNORED if entry.get("ignored") else kept
+            return outcome_in(entry)
         if gone and not queued:  # a second look: what was read first may be older
             return SignalOutcome.IGNORED
         gone, delay = not queued, min(2 * delay, LONGEST_LOOK)

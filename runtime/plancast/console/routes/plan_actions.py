@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from fastapi import APIRouter
 
+from plancast.client.signals import outcome_in
 from plancast.console.routes.plans import IdempotencyKey, PlanId, sendable, stable_id
 from plancast.console.schemas.plan_actions import (
     Accepted,
@@ -157,6 +158,8 @@ def _event_id(plan_id: str, move: str, by: str, key: str) -> str:
 async def _done(backend: Backend, plan_id: str, event_id: str) -> Accepted | None:
     """The response to an earlier request with the same idempotency key, if the plan has processed its event."""
     history = await backend.history(await backend.checkpoint(plan_id))
-    if any((entry.get("event") or {}).get("id") == event_id for entry in history):
-        return Accepted(plan_id=plan_id, event_id=event_id)
-    return None
+    entry = next((each for each in history if (each.get("event") or {}).get("id") == event_id), None)
+    if entry is None:
+        return None
+    outcome = outcome_in(entry) if entry["event"]["type"] not in CONTROLS else None
+    return Accepted(plan_id=plan_id, event_id=event_id, outcome=outcome)
