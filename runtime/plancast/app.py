@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plancast.declarations import arity_fault, collect, place_of
 from plancast.errors import InvalidApp, InvalidStateMachine
 from plancast.models.prices import unpriced_models
 from plancast.planners.contract import AutonomousPlanner, version_of
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from plancast.settings import Settings
 
 logger = logging.getLogger(__name__)
+TRANSITION_ARGUMENTS = (("transition", "context"), ("event", "context", "plan", "next_state"))
+"""What a transition handler may take; the second is the form of seed 003."""
 
 
 class App:
@@ -54,7 +57,7 @@ class App:
         self.workers: tuple[Worker, ...] = tuple(workers)
         self.settings = settings
         faults = list(self._faults())
-        if faults:
+        if faults and not collect(*faults):
             raise InvalidApp(f"app {name!r}: " + "; ".join(faults))
 
     def __repr__(self) -> str:
@@ -92,7 +95,7 @@ class App:
         Raises:
             InvalidApp: the message lists every fault, those of every state machine included.
         """
-        faults = list(self._faults())
+        faults = [*self._faults(), *self._handler_faults()]
         for decider in self.deciders():
             if isinstance(getattr(decider, "registry", None), TaskRegistry):
                 faults.append(
@@ -107,7 +110,8 @@ class App:
                 try:
                     validate_state_machine(machine.states)
                 except InvalidStateMachine as error:
-                    faults.extend(f"planner {planner.name!r}, goal {goal!r}: {fault}" for fault in error.faults)
+                    where = f"{planner.place(goal)}: planner {planner.name!r}, goal {goal!r}"
+                    faults.extend(f"{where}: {fault}" for fault in error.faults)
         for warning in self.warnings():
             logger.warning("app %r: %s", self.name, warning)
         if faults:
@@ -126,6 +130,24 @@ class App:
                     "output_cost_per_token"
                 )
         return found
+
+    def _handler_faults(self) -> Iterable[str]:
+        """Handlers that cannot be called with what they are called with."""
+        for planner in self.planners:
+            named = [
+                (f"goal {goal!r}", planner.goal_handler(goal), ("goal", "context")) for goal in sorted(planner.goals)
+            ]
+            named += [("an event", each, ("event", "context")) for each in planner.all_event_handlers]
+            for what, handler, arguments in named:
+                if handler is not None and (fault := arity_fault(handler, arguments)) is not None:
+                    yield f"{place_of(handler)}: planner {planner.name!r}, handler of {what}: {fault}"
+            moved = planner.transition_handler
+            if moved is not None and (fault := arity_fault(moved, *TRANSITION_ARGUMENTS)) is not None:
+                yield f"{place_of(moved)}: planner {planner.name!r}, handler of transitions: {fault}"
+        for worker in self.workers:
+            for name, task in worker.tasks.items():
+                if (fault := arity_fault(task.handler, ("task", "context"))) is not None:
+                    yield f"{place_of(task.handler)}: worker {worker.name!r}, handler of task {name!r}: {fault}"
 
     def _faults(self) -> Iterable[str]:
         for kind, members in (("planners", self.planners), ("workers", self.workers)):

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from plancast.errors import InvalidApp, InvalidPlannerConfig
+from plancast.declarations import caller, collect
+from plancast.errors import InvalidApp, InvalidPlannerConfig, InvalidStateMachine
 from plancast.models.options import ModelOptions, elsewhere
 from plancast.models.parameters import PARAMETERS
 from plancast.planners.contract import AutonomousPlanner, checked_deadline, resolve_wake_mode
@@ -103,6 +104,7 @@ class Planner:
         self._goal_handlers: dict[str, Handler] = {}
         self._machines: dict[str, Machine] = {}
         self._deciders: dict[str, AutonomousPlanner] = {}
+        self._places: dict[str, str] = {}
         self._schemas: dict[str, dict[str, Any]] = {}
         self._transition_handler: Handler | None = None
         self._event_handlers: list[EventHandler] = []
@@ -146,6 +148,15 @@ class Planner:
     def goal_schema(self, event_type: str) -> Mapping[str, Any] | None:
         """The JSON Schema of a goal's data; None: any data."""
         return self._schemas.get(event_type)
+
+    def place(self, event_type: str) -> str:
+        """File and line of the declaration of a goal."""
+        return self._places.get(event_type, "")
+
+    @property
+    def all_event_handlers(self) -> tuple[Handler, ...]:
+        """The handlers that :meth:`on_event` registered."""
+        return tuple(each.call for each in self._event_handlers)
 
     def event_handlers(self, event_type: str, topic: str, *, of_topic: bool = False) -> list[Handler]:
         """The handlers that :meth:`on_event` registered for an event, or for an event of that very topic."""
@@ -193,7 +204,12 @@ class Planner:
         if decided_by is not None:
             self._register_decider(decided_by, event_type)
             return
-        machine = Machine.compile(state_machine)  # type: ignore[arg-type]
+        try:
+            machine = Machine.compile(state_machine)  # type: ignore[arg-type]
+        except InvalidStateMachine as error:
+            if collect(*(f"planner {self.name!r}, goal {event_type!r}: {fault}" for fault in error.faults)):
+                return
+            raise
         self._machines[event_type] = machine
         self._consume(event_type)
         for state in machine.states.values():
@@ -311,6 +327,7 @@ class Planner:
         check_event_type(f"{event_type}.completed")  # the response of its plans
         if event_type in taken:
             raise InvalidApp(f"planner {self.name!r} takes the goal {event_type!r} twice")
+        self._places[event_type] = caller()
 
     def _constrain(self, event_type: str, schema: Schema | None) -> None:
         from plancast.json_values.schemas import checked_schema  # needs the libraries for schemas

@@ -1,4 +1,4 @@
-"""Events that an app's code declares or sends, and that no state machine of the app waits for."""
+"""Events that an app's code declares or sends and no state machine of the app waits for, and the other way around."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from plancast.app import App
     from plancast.planners.planner import Planner
     from plancast.state_machine.machine import Machine
+    from plancast.worker import TaskDefinition
 
 
 def unawaited_events(app: App) -> list[str]:
@@ -28,6 +29,36 @@ def unawaited_events(app: App) -> list[str]:
             for event in sorted(planner.expected.keys() - awaited):
                 found[f"planner {planner.name!r} expects {event}, but no state of its machines waits for it"] = None
     return list(found)
+
+
+def unsent_events(app: App) -> list[str]:
+    """A warning for each transition on an event that nothing in the app sends, and nobody is declared to send.
+
+    Plans with handlers are passed over: what handlers send, and to which names, cannot be told.
+    """
+    declared = {event for planner in app.planners for event in planner.expected}
+    sent = declared | {event for _, task in app.tasks.values() for event in _sent_by(task)}
+    bases = {base_of(event) for event in sent} | set(app.goals)
+    found: dict[str, None] = {}
+    for planner in () if any(_has_handlers(each) for each in app.planners) else app.planners:
+        for goal in sorted(planner.goals):
+            if (machine := planner.machine(goal)) is None:
+                continue
+            actions = [state.action for state in machine.states.values() if state.action is not None]
+            answered = bases | {base_of(action.response_event) for action in actions if action.response_event}
+            for name, state in machine.states.items():
+                for event in dict.fromkeys(each.on_event for each in state.transitions):
+                    if event not in sent and base_of(event) not in answered:
+                        found[
+                            f"{planner.place(goal)}: planner {planner.name!r}, goal {goal!r}: state {name!r} waits for "
+                            f"{event}, which nothing in this app sends: if people or other services send it, declare "
+                            f"it with planner.expects({event!r})"
+                        ] = None
+    return list(found)
+
+
+def _sent_by(task: TaskDefinition) -> list[str]:
+    return [*_responses(task.handler), *([task.response_event] if task.response_event else [])]
 
 
 def _answers(app: App, planner: Planner, machine: Machine) -> Iterator[str]:

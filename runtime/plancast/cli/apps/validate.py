@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plancast.cli import completion
-from plancast.cli.apps.unawaited_events import unawaited_events
+from plancast.cli.apps.unawaited_events import unawaited_events, unsent_events
 from plancast.cli.errors import DONE, FAILED, CommandFailed, usage_error
 from plancast.cli.options import AppAddress, AsJson, Verbose
-from plancast.errors import InvalidApp, InvalidStateMachine
+from plancast.declarations import collecting
+from plancast.errors import InvalidApp, InvalidStateMachine, PlancastError
 from plancast.terminal.output import cell, out, plural, print_json
 
 if TYPE_CHECKING:
     from plancast.app import App
 
 _NAMED = 5
+_OURS = Path(__file__).parents[2]
 
 
 def validate(app: AppAddress, as_json: AsJson = False, verbose: Verbose = 0) -> int:
     """Check an app's planners, workers and state machines, without a server."""
-    try:
-        loaded = load(app)
-        faults = faults_of(loaded)
-    except (InvalidApp, InvalidStateMachine) as error:
-        loaded, faults = None, _lines(error)
+    with collecting() as faults:
+        try:
+            loaded = load(app)
+        except (InvalidApp, InvalidStateMachine) as error:
+            loaded = None
+            faults.extend(f"{_where(error)}{fault}" for fault in _lines(error))
+    if loaded is not None:
+        faults.extend(fault for fault in faults_of(loaded) if not any(each.endswith(f": {fault}") for each in faults))
     warnings = _warnings(loaded) if loaded is not None else []
     if as_json:
         print_json(_document(app, loaded, faults, warnings))
@@ -100,23 +107,27 @@ def _where(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: "
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-    return f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
+    if isinstance(error, PlancastError):  # raised by what they have called
+        frames = [frame for frame in frames if not Path(frame.filename).is_relative_to(_OURS)]
+    return f"{os.path.relpath(frames[-1].filename)}:{frames[-1].lineno}: " if frames else ""
 
 
 def _warnings(app: App) -> list[str]:
     """Possible oversights: unhandled requests, events that no state waits for, and budgets without effect."""
-    known = set(app.tasks) | set(app.goals)
+    known = set(app.tasks) | set(app.goals) | {event for planner in app.planners for event in planner.expected}
     requested: dict[str, str] = {}
     for planner in app.planners:
         for goal in sorted(planner.goals):
             machine = planner.machine(goal)
             for name, state in machine.states.items() if machine is not None else ():
-                if state.action is not None and state.action.event_type not in known:
-                    requested.setdefault(state.action.event_type, f"planner {planner.name!r}, state {name!r}")
+                action = state.action
+                # What people are asked is answered by an event that they send, by whichever service notifies them.
+                if action is not None and not {action.event_type, action.response_event} & known:
+                    requested.setdefault(action.event_type, f"planner {planner.name!r}, state {name!r}")
     unhandled = [
         f"{request} is requested ({where}), but nothing in this app handles it" for request, where in requested.items()
     ]
-    return [*unhandled, *unawaited_events(app), *app.warnings()]
+    return [*unhandled, *unawaited_events(app), *unsent_events(app), *app.warnings()]
 
 
 def _document(address: str, app: App | None, faults: list[str], warnings: list[str]) -> dict[str, Any]:
