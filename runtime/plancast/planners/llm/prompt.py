@@ -181,7 +181,8 @@ def _decision_schema() -> str:
 
 
 def _plan(run: RunContext) -> str:
-    return to_json({"plan_id": run.plan_id, "current_state": run.current_state})
+    state = {"current_state": run.current_state} if run.current_state else {}
+    return to_json({"plan_id": run.plan_id, **state})
 
 
 def _goal(run: RunContext, limit: int) -> str:
@@ -328,7 +329,7 @@ def _budget(run: RunContext) -> str:
         ("dollars", budget.max_cost, budget.cost),
     ):
         if limit is not None:
-            lines.append(f"{what}: {spent:.9g} of {limit:.9g} spent, {max(limit - spent, 0):.9g} left")
+            lines.append(f"{what}: {spent:.9g} of {limit:.9g} spent")
     if budget.deadline is not None:
         left = max((budget.deadline - run.now).total_seconds(), 0.0)
         lines.append(f"deadline: {budget.deadline.isoformat(timespec='seconds')}, {left:.0f} seconds left")

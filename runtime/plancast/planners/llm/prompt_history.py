@@ -2,7 +2,7 @@
 
 A provider's cache of prompts serves what a prompt has in common with an earlier one, from its beginning on. So the
 rendering of an entry never depends on other entries, and older ones are shortened a block at a time: between two
-such compactions a history only grows at its end.
+such compactions a history only grows at its end. docs/decisions/0023 computes why a compaction itself shares less.
 """
 
 from __future__ import annotations

@@ -39,22 +39,22 @@ Goal:
 Custom context:
 {context}
 
-What happened so far, oldest first:
+What happened so far, oldest first (the trigger's data are not repeated below):
 {history}
 
-Results not shown above:
+Other results:
 {results}
 
-Started tasks and groups:
+Tasks and groups:
 {tasks}
 
-Further events that may be waited for:
+Further events to wait for:
 {expected}
 
 Injected context:
 {injected}
 
-What triggers this decision (its data may be above):
+Trigger:
 {trigger}
 
 Plan: {plan}
@@ -62,7 +62,7 @@ Budget:
 {budget}
 Time: {time}
 
-Decide the next step. Answer with the JSON object of the decision."""
+Your decision, as JSON:"""
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def is_compaction(decision: int) -> bool:
 def test_four_fifths_of_a_prompt_are_the_beginning_of_the_one_before(size: int) -> None:
     shares = {cost.decision: cost.share for cost in costs(size) if cost.decision > 2}
     between = {decision: share for decision, share in shares.items() if not is_compaction(decision)}
-    assert min(between.values()) >= (0.8 if size < 500 else 0.75)
+    assert min(between.values()) >= 0.8
     assert sum(cost.cached for cost in costs(size)[2:]) >= 0.8 * sum(cost.total for cost in costs(size)[2:])
 
 
