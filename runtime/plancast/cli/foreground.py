@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from plancast.cli.errors import DONE
-from plancast.terminal.output import note
+from plancast.terminal.output import note, print_json, print_line
 from plancast_bus.errors import BusUnavailable
 
 if TYPE_CHECKING:
@@ -68,6 +68,14 @@ class Foreground:
         note("shutting down; press Ctrl-C again to end at once")
         if self._starting and self._task is not None:
             self._task.cancel()
+
+
+def announce(line: str, document: dict[str, Any], *, as_json: bool) -> None:
+    """Print the line that tells other programs that a command is up."""
+    if as_json:
+        print_json({"ready": True, **document}, compact=True)
+    else:
+        print_line(f"ready {line}")
 
 
 def run_in_foreground(work: Callable[[Foreground], Coroutine[Any, Any, str | None]]) -> int:

@@ -9,9 +9,9 @@ import typer
 
 from plancast.cli.connection import open_bus, reachable_settings
 from plancast.cli.errors import usage_error
-from plancast.cli.foreground import Foreground, run_in_foreground
+from plancast.cli.foreground import Foreground, announce, run_in_foreground
 from plancast.cli.options import AsJson, NatsUrl, Verbose
-from plancast.terminal.output import note, print_json, print_line, public_url
+from plancast.terminal.output import note, public_url
 
 if TYPE_CHECKING:
     from plancast.integrations.soorma.bridge import SoormaOptions
@@ -122,10 +122,8 @@ async def _soorma(
             runner = TaskRunner([there_done.worker], bus, settings.workers, max_event_bytes=limit)
             stack.push_async_callback(runner.stop)
             await runner.start()
-        if as_json:
-            print_json({"ready": True, "nats": nats, "from": f"{options.root}.>", "tasks": tasks}, compact=True)
-        else:
-            print_line(f"ready nats={nats} from={options.root}.>")
+        ready = {"nats": nats, "from": f"{options.root}.>", "tasks": tasks}
+        announce(f"nats={nats} from={options.root}.>", ready, as_json=as_json)
         await foreground.until_asked()
         return _counts_text(running.status())
 

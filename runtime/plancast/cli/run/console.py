@@ -16,10 +16,10 @@ import typer
 from plancast.cli.connection import actors_report, joined, open_bus, reachable_settings
 from plancast.cli.data_folder import find_running
 from plancast.cli.errors import CommandFailed
-from plancast.cli.foreground import Foreground, run_in_foreground
+from plancast.cli.foreground import Foreground, announce, run_in_foreground
 from plancast.cli.options import AsJson, DataDir, LogFormat, NatsUrl, RayAddress, Verbose
 from plancast.console.service.exposure import check_exposure
-from plancast.terminal.output import note, print_json, print_line, public_url
+from plancast.terminal.output import note, public_url
 from plancast_bus.errors import BusUnavailable
 
 if TYPE_CHECKING:
@@ -68,10 +68,7 @@ async def _serve(foreground: Foreground, settings: Settings, open_browser: bool,
     ):
         foreground.depend_on(bus)
         nats = public_url(settings.nats.url)
-        if as_json:
-            print_json({"ready": True, "console": server.link, "nats": nats}, compact=True)
-        else:
-            print_line(f"ready console={server.link} nats={nats}")
+        announce(f"console={server.link} nats={nats}", {"console": server.link, "nats": nats}, as_json=as_json)
         with page_that_leads_to(server.link) as page:
             if open_browser:
                 webbrowser.open(page.as_uri())

@@ -15,10 +15,10 @@ from plancast.cli.apps.validate import load_valid
 from plancast.cli.connection import lead_to_nats, load_settings, open_bus
 from plancast.cli.data_folder import DataFolder, Running
 from plancast.cli.errors import usage_error
-from plancast.cli.foreground import Foreground, run_in_foreground
+from plancast.cli.foreground import Foreground, announce, run_in_foreground
 from plancast.cli.options import AppAddress, AsJson, DataDir, LogFormat, NatsUrl, OwnNatsUrl, RayAddress, Verbose
 from plancast.console.service.exposure import check_exposure
-from plancast.terminal.output import note, note_link, plural, print_json, print_line, public_url
+from plancast.terminal.output import note, note_link, plural, public_url
 from plancast_bus import private_files
 
 CONSOLE_TOKEN = "console.token"
@@ -101,8 +101,8 @@ async def _run(
     with_console: bool,
     as_json: bool,
 ) -> None:
-    nats = public_url(settings.nats.url) if settings.nats.url else "embedded NATS"
-    note(f"starting {app.name} on {nats} and {settings.ray.address or 'local Ray'} …")
+    server = public_url(settings.nats.url) if settings.nats.url else "embedded NATS"
+    note(f"starting {app.name} on {server} and {settings.ray.address or 'local Ray'} …")
     runtime = prepare()
     async with runtime, _console(runtime, with_console, foreground) as console_url:
         folder.write(
@@ -118,7 +118,11 @@ async def _run(
                 console_url=console_url,
             )
         )
-        _announce_run(runtime.nats_url, runtime.namespace, console_url, as_json)
+        if console_url and not as_json:
+            note_link("console at", console_url)
+        nats, namespace = runtime.nats_url, runtime.namespace
+        ready = {"nats": nats, "namespace": namespace, "console": console_url or None}
+        announce(f"nats={nats} namespace={namespace}", ready, as_json=as_json)
         await foreground.until_asked()
 
 
@@ -137,16 +141,6 @@ async def _console(runtime: LocalRuntime, wanted: bool, foreground: Foreground) 
         token = "" if settings.console.tokens else private_files.load_token(settings.data_dir / CONSOLE_TOKEN)
         async with ConsoleServer(bus, settings, actors=status, any_port=True, own_token=token) as server:
             yield server.link
-
-
-def _announce_run(nats_url: str, namespace: str, console_url: str, as_json: bool) -> None:
-    if as_json:
-        ready = {"ready": True, "nats": nats_url, "namespace": namespace, "console": console_url or None}
-        print_json(ready, compact=True)
-    else:
-        if console_url:
-            note_link("console at", console_url)
-        print_line(f"ready nats={nats_url} namespace={namespace}")
 
 
 def worker(
@@ -187,7 +181,8 @@ def _chosen(app: App, only: list[str] | None) -> tuple[Worker, ...]:
 async def _work(
     foreground: Foreground, app: App, workers: tuple[Worker, ...], settings: Settings, as_json: bool
 ) -> None:
-    note(f"starting {plural(len(workers), 'worker')} of {app.name} on {public_url(settings.nats.url)} …")
+    nats = public_url(settings.nats.url)
+    note(f"starting {plural(len(workers), 'worker')} of {app.name} on {nats} …")
     from plancast.telemetry.trace_export import open_tracing
     from plancast_actors.workers.runner import TaskRunner
 
@@ -204,16 +199,8 @@ async def _work(
         )
         await runner.start()
         try:
-            _announce_worker(workers, settings, as_json)
+            tasks = sorted(task for worker in workers for task in worker.tasks)
+            announce(f"nats={nats} tasks={','.join(tasks)}", {"nats": nats, "tasks": tasks}, as_json=as_json)
             await foreground.until_asked()
         finally:
             await runner.stop()
-
-
-def _announce_worker(workers: tuple[Worker, ...], settings: Settings, as_json: bool) -> None:
-    nats = public_url(settings.nats.url)
-    tasks = sorted(task for worker in workers for task in worker.tasks)
-    if as_json:
-        print_json({"ready": True, "nats": nats, "tasks": tasks}, compact=True)
-    else:
-        print_line(f"ready nats={nats} tasks={','.join(tasks)}")
