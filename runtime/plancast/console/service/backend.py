@@ -120,9 +120,11 @@ class Backend:
         Raises:
             PlanNotFound: there is none.
         """
+        listed = self.index.find(plan_id)
         found = await find_checkpoint(self.bus.checkpoints, plan_id)
         if found is None:
-            self.index.drop(plan_id)
+            if self.index.find(plan_id) is listed:  # else it has begun meanwhile
+                self.index.drop(plan_id)
             raise PlanNotFound(f"plan {plan_id[:200]} is unknown, or was deleted after its retention")
         return found
 
