@@ -372,4 +372,5 @@ def _summary(plan: PlanContext, turn: Turn, machine: Machine | None) -> PlanSumm
         plan.created_at,
         turn.now,
         machine.hash if machine is not None else "",
+        dict(plan.attributes) if plan.attributes else None,
     )

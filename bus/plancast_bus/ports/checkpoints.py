@@ -28,6 +28,15 @@ def _one_line(value: Any) -> str:
     return line.decode().replace("\x7f", "\\u007f")
 
 
+Attribute = str | int | float | bool
+"""A search attribute's value."""
+
+
+def attribute_text(value: Attribute) -> str:
+    """An attribute as filters compare it: ``true``, ``40``, ``acme``."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 # Not frozen, which would cost eight times as much: every turn creates one.
 @dataclass(slots=True, unsafe_hash=True)
 class PlanSummary:
@@ -48,16 +57,19 @@ class PlanSummary:
     updated_at: float = 0.0
     machine: str | None = None
     """Content hash of the state machine; empty when there is none, None when unknown."""
+    attributes: dict[str, Attribute] | None = field(default=None, hash=False)
+    """Search attributes that the plan's handlers have set; None when there are none."""
 
     def to_header(self) -> str:
         """Encode the summary as one line of ASCII."""
-        return _one_line(
-            [
-                self.plan_id, self.status, self.goal_event, self.current_state, self.revision, self.tenant_id,
-                self.user_id, self.session_id, self.parent_plan_id, self.planner, self.created_at, self.updated_at,
-                self.machine,
-            ]
-        )  # fmt: skip
+        fields = [
+            self.plan_id, self.status, self.goal_event, self.current_state, self.revision, self.tenant_id,
+            self.user_id, self.session_id, self.parent_plan_id, self.planner, self.created_at, self.updated_at,
+            self.machine,
+        ]  # fmt: skip
+        if self.attributes:  # else as earlier versions write and read it
+            fields.append(self.attributes)
+        return _one_line(fields)
 
     @classmethod
     def from_header(cls, line: str) -> PlanSummary:
@@ -70,9 +82,23 @@ class PlanSummary:
             fields = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InvalidEnvelope(f"{line[:80]!r} is not a summary of a plan: {error}") from error
+        attributes = None
+        if type(fields) is list and len(fields) > _FIELDS and _are_attributes(fields[_FIELDS]):
+            attributes = fields.pop(_FIELDS)
         if type(fields) is not list or tuple(map(type, fields)) not in _SHAPES or not isfinite(fields[10] + fields[11]):
             raise InvalidEnvelope(f"{line[:80]!r} is not a summary of a plan")
-        return cls(*fields)
+        summary = cls(*fields)
+        summary.attributes = attributes
+        return summary
+
+
+_FIELDS = 13
+"""Fields without the attributes, which come last, where there are any."""
+_SCALARS = frozenset((str, int, float, bool))
+
+
+def _are_attributes(value: Any) -> bool:
+    return type(value) is dict and all(type(each) in _SCALARS for each in value.values())
 
 
 _SHAPES = frozenset(
@@ -92,7 +118,9 @@ class PlanFilter:
     tenant_id: str | None = None
     goal_event: str | None = None
     text: str | None = None
-    """Substring of an id, a goal, a state or a planner's name; case-insensitive."""
+    """Substring of an id, a goal, a state, a planner's name or a search attribute; case-insensitive."""
+    attributes: tuple[tuple[str, str], ...] = ()
+    """Names and texts of search attributes that the plan has."""
 
     def read(self, line: str) -> PlanSummary | None:
         """Decode a line of :meth:`PlanSummary.to_header`; None when the plan does not match.
@@ -101,12 +129,15 @@ class PlanFilter:
             InvalidEnvelope: it is not such a line.
         """
         exactly = (self.status, self.session_id, self.tenant_id, self.goal_event)
-        wanted = [each for each in exactly if each is not None]
+        wanted = [each for each in (*exactly, *(name for name, _ in self.attributes)) if each is not None]
         if not all(_one_line(each) in line for each in wanted):
             return None  # skips most plans without decoding them
         summary = PlanSummary.from_header(line)
         found = summary.status, summary.session_id, summary.tenant_id, summary.goal_event
         if not all(want in (None, has) for want, has in zip(exactly, found, strict=True)):
+            return None
+        has = summary.attributes or {}
+        if not all(name in has and attribute_text(has[name]) == text for name, text in self.attributes):
             return None
         return summary if self.text is None or _contains(summary, self.text.casefold()) else None
 
@@ -114,7 +145,7 @@ class PlanFilter:
 def _contains(plan: PlanSummary, text: str) -> bool:
     texts = (
         plan.plan_id, plan.goal_event, plan.current_state, plan.planner, plan.session_id, plan.user_id,
-        plan.parent_plan_id,
+        plan.parent_plan_id, *map(attribute_text, (plan.attributes or {}).values()),
     )  # fmt: skip
     return any(text in each.casefold() for each in texts)
 

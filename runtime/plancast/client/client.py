@@ -31,7 +31,7 @@ from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
 from plancast_bus.events.codec import validated
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.ports.bus import Bus
-from plancast_bus.ports.checkpoints import Committed, PlanFilter, PlanSummary
+from plancast_bus.ports.checkpoints import Attribute, Committed, PlanFilter, PlanSummary, attribute_text
 from plancast_bus.subjects import check_event_type, encode_token
 
 if TYPE_CHECKING:
@@ -318,6 +318,7 @@ class Client:
         tenant_id: str | None = None,
         goal_event: str | None = None,
         text: str | None = None,
+        attributes: Mapping[str, Attribute] | None = None,
         limit: int | None = None,
         after: str | None = None,
     ) -> PlanPage:
@@ -333,6 +334,7 @@ class Client:
             tenant_id: Only plans of this tenant; defaults to the client's, or all.
             goal_event: Only plans of this goal.
             text: Only plans with this text in an id, their goal, state or planner; case does not matter.
+            attributes: Only plans whose search attributes (``plan.attributes``) have these values.
             limit: Largest size of the page.
             after: Cursor: the ``next`` of the page before. A plan that has changed since then is on no further page;
                 a new listing begins with it.
@@ -344,7 +346,8 @@ class Client:
         """
         only = None if status is None else str(ListedStatus(status))
         stored = None if only == WAITING else only
-        wanted = PlanFilter(stored, session_id, self._tenant_of(tenant_id), goal_event, text or None)
+        having = tuple((name, attribute_text(value)) for name, value in (attributes or {}).items())
+        wanted = PlanFilter(stored, session_id, self._tenant_of(tenant_id), goal_event, text or None, having)
         before = 0 if after is None else _version(after)
         # One plan more than the page shows whether it is the last. With filters, the next match may be far away.
         unfiltered = wanted == PlanFilter() and only is None

@@ -12,6 +12,7 @@ from plancast.plan.status import PAUSED, PENDING, PlanStatus
 from plancast.state_machine.machine import START, Machine
 from plancast.state_machine.states import StateConfig
 from plancast.tasks.registry import TaskRegistry
+from plancast_bus.ports.checkpoints import Attribute
 
 WAITING_FOR, WAIT_TIMEOUT = "_waiting_for", "_wait_timeout"
 """Names in the results: the event that a planner's WAIT waits for, and its timeout in seconds."""
@@ -107,6 +108,8 @@ class PlanRecord(_Open):
     """Further correlation ids that the plan is found by."""
     unwanted: int = 0
     """Events that nothing waited for, as far as the timeline shows them."""
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+    """Search attributes, which handlers set: up to 16 short texts, numbers and booleans that lists filter by."""
     dependencies: dict[str, Any] = field(default_factory=dict)
     """Plans whose end begins this one (``after``, with the ``goal`` until it begins), and ``followers``, which wait for
     the end of this one: their ids, each with the id under which it knows this plan. Until it begins also ``waiting``,

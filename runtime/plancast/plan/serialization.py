@@ -90,7 +90,7 @@ def _is_unusual(plan: PlanRecord) -> bool:
         or bool(
             plan.decider or plan.kept or plan.aliases or plan.unmoved or plan.control or plan.awaiting
             or plan.spent or plan.trajectory or plan.earlier or plan.unwanted or plan.dependencies or plan.allowance
-            or plan.lent or plan.limits or plan.call_rate
+            or plan.lent or plan.limits or plan.call_rate or plan.attributes
         )
     )  # fmt: skip
 

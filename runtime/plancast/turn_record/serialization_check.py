@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from plancast.errors import UnstorablePlan
+from plancast.plan.attributes import check_attributes
 from plancast.plan.event_fields import words_of
 from plancast.plan.record import PlanRecord
 from plancast.plan.serialization import pack_state, to_state
@@ -26,7 +27,8 @@ _TYPES: Final = (
     ),
     (
         dict, "an object",
-        ("goal_data", "results", "spent", "allowance", "lent", "earlier", "control", "dependencies"),
+        ("goal_data", "results", "spent", "allowance", "lent", "earlier", "control", "dependencies",
+         "attributes"),
     ),
     (list, "a list", ("trajectory", "aliases", "kept")),
     ((int, float), "a number", ("created_at", "depth")),
@@ -69,6 +71,8 @@ def _check_types(plan: PlanRecord) -> None:
         for name in names:
             if not isinstance(value := getattr(plan, name), wanted):
                 raise TypeError(f"{name} is a {type(value).__name__}; it must be {expected}")
+    if plan.attributes:
+        check_attributes(plan.attributes)
     for alias in plan.aliases:
         if not isinstance(alias, str):
             raise TypeError(f"aliases: {alias!r:.40} is of type {type(alias).__name__}; all must be strings")

@@ -22,6 +22,7 @@ summaries = st.builds(
     seconds,
     seconds,
     st.none() | st.text(),
+    st.none() | st.dictionaries(st.text(), st.text() | st.integers(-(2**53), 2**53) | st.booleans(), min_size=1),
 )
 effects = (
     st.builds(Publish, st.text(), st.binary(), st.text(), st.text())
@@ -61,6 +62,23 @@ def test_a_filter_takes_plans_by_goal_and_by_text() -> None:
         assert wanted.read(line) is None
 
 
+def test_a_filter_takes_plans_by_search_attributes() -> None:
+    attributes = {"customer": 'Åse "B"', "amount": 40, "rush": True}
+    line = PlanSummary("p", "running", "g", "s", 3, attributes=attributes).to_header()
+    for having in (("customer", 'Åse "B"'), ("amount", "40"), ("rush", "true")):
+        assert PlanFilter(attributes=(having,)).read(line) is not None
+    assert PlanFilter(attributes=(("amount", "40"), ("rush", "true")), text="åse").read(line) is not None
+    for having in (("customer", "40"), ("amount", "4"), ("rush", "True"), ("p", "running"), ("g", "")):
+        assert PlanFilter(attributes=(having,)).read(line) is None
+    assert PlanFilter(attributes=(("amount", "40"),)).read(SUMMARY.to_header()) is None
+
+
+def test_a_summary_without_attributes_is_as_earlier_versions_write_and_read_it() -> None:
+    line = PlanSummary("p", "running", "g", "s", 1, machine="m").to_header()
+    assert json.loads(line) == ["p", "running", "g", "s", 1, *[""] * 5, 0.0, 0.0, "m"]
+    assert PlanSummary.from_header(line).attributes is None
+
+
 @given(checkpoints, st.integers(1, 2**53))
 def test_a_checkpoint_comes_back_as_it_was(checkpoint: Checkpoint, version: int) -> None:
     summary = PlanSummary.from_header(checkpoint.summary.to_header())
@@ -81,7 +99,10 @@ def test_a_summary_is_one_line_of_ascii_and_comes_back(summary: PlanSummary) -> 
     "fields",
     [None, 1, {}, [], ["p"], [*range(13)], ["p", "running", "g", "s", True, *[""] * 5, 0.0, 0.0, ""],
      ["p", "running", "g", "s", 1, *[""] * 5, 0.0, 0.0, "", ""], ["p", "running", "g", "s", 1, *[""] * 5, "0", 0.0, ""],
-     ["p", "running", "g", "s", 1, *[""] * 5, float("inf"), 0.0, ""]],
+     ["p", "running", "g", "s", 1, *[""] * 5, float("inf"), 0.0, ""],
+     ["p", "running", "g", "s", 1, *[""] * 5, 0.0, 0.0, "", {"a": []}],
+     ["p", "running", "g", "s", 1, *[""] * 5, 0.0, 0.0, "", {"a": 1}, {}],
+     ["p", "running", "g", "s", 1, *[""] * 5, 0.0, 0.0, {"a": 1}]],
 )  # fmt: skip
 def test_a_line_that_is_no_summary_is_refused(fields: object) -> None:
     with pytest.raises(InvalidEnvelope):

@@ -1123,6 +1123,20 @@ async def test_the_newest_commits_come_first_filtered_and_page_by_page(bus: Bus)
     assert await names(tenant_id="") == []
 
 
+async def test_search_attributes_are_stored_listed_and_filtered(bus: Bus) -> None:
+    store, attributes = bus.checkpoints, {"customer": "Åse", "amount": 40, "rush": True}
+    plain = checkpoint("plain")
+    tagged = replace(checkpoint("tagged"), summary=replace(checkpoint("tagged").summary, attributes=attributes))
+    for each in (plain, tagged):
+        await store.commit(each)
+    loaded = await store.load("tagged")
+    assert loaded is not None
+    assert loaded.summary.attributes == attributes
+    found = [each.summary async for each in store.newest(PlanFilter(attributes=(("customer", "Åse"),)))]
+    assert [(each.plan_id, each.attributes) for each in found] == [("tagged", attributes)]
+    assert [each.summary.attributes async for each in store.committed_after(0)] == [None, attributes]
+
+
 async def test_commits_are_looked_through_a_piece_at_a_time(bus: Bus) -> None:
     store = bus.checkpoints
     assert [each async for each in store.committed_after(0)] == []

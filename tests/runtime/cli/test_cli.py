@@ -185,7 +185,7 @@ async def _commit_turns(
     namespace: dict[str, Any] = {}
     exec(compile(GOOD_APP, "good.py", "exec"), namespace)
     environment = TurnEnvironment(namespace["app"], bus.subjects, bus.encode, StoredPlans(bus.checkpoints))
-    data = goal.pop("data", {"to": "you"})
+    data, attributes = goal.pop("data", {"to": "you"}), goal.pop("attributes", {})
     start = EventEnvelope(
         source="t", type="greet.goal", topic=EventTopic.ACTION_REQUESTS, data=data, correlation_id=plan_id, **goal
     )
@@ -201,11 +201,13 @@ async def _commit_turns(
         assert await turn.run() is TurnOutcome.COMMIT, turn.reason
         plan = turn.plan
         assert plan is not None
+        plan.attributes |= attributes
         timeline.append(pack(turn.entry()))
         await bus.checkpoints.put_machine(plan.machine.hash, plan.machine.encoded)
         summary = PlanSummary(
             plan_id, str(plan.status), plan.goal_event, plan.current_state, revision,
             plan.tenant_id, plan.user_id, plan.session_id or "", "", plan.planner, plan.created_at, now,
+            attributes=plan.attributes or None,
         )  # fmt: skip
         state = pack(to_state(plan) | {"machine": plan.machine.hash})
         version = await bus.checkpoints.commit(
@@ -741,6 +743,23 @@ class TestPlans:
         result = invoke("plans", "show", "p")
         assert result.code == 1
         assert "nothing is deployed" in result.err
+
+
+class TestAttributes:
+    def test_plans_are_filtered_by_them_and_they_have_columns(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("plain")
+        deployed.plan("tagged", attributes={"customer": "acme", "amount": 40})
+        found = invoke("plans", "list", "--attribute", "customer=acme", "--attribute", "amount=40", "--json").json
+        assert [(each["plan_id"], each["attributes"]) for each in found] == [
+            ("tagged", {"customer": "acme", "amount": 40})
+        ]
+        assert invoke("plans", "list", "--attribute", "customer=nobody", "--json").json == []
+        table = invoke("plans", "list").out
+        assert "customer" in table
+        assert "acme" in table
+        assert "customer=acme, amount=40" in invoke("plans", "show", "tagged").out
+        wrong = invoke("plans", "list", "--attribute", "acme")
+        assert (wrong.code, "--attribute: got 'acme', allowed: NAME=VALUE" in wrong.err) == (2, True)
 
 
 class TestApprovals:

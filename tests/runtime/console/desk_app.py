@@ -10,6 +10,7 @@ from plancast import (
     DeterministicPlanner,
     FinishStep,
     PauseStep,
+    PlanContext,
     Planner,
     SpawnAndAwaitStep,
     SpawnSpec,
@@ -82,6 +83,21 @@ tickets.expects(
     schema={"type": "object", "properties": {"approved": {"type": "boolean"}, "note": {"type": "string"}}},
 )
 
+tagged = Planner("tagged")
+
+
+@tagged.on_goal("tagged.goal")
+async def tag(goal: Any, context: Any) -> None:
+    """Tag the plan with its goal's data."""
+    states = [
+        StateConfig(state_name="start", transitions=to({"go": "done"})),
+        StateConfig(state_name="done", is_terminal=True),
+    ]
+    plan = await PlanContext.create_from_goal(goal, {state.state_name: state for state in states})
+    plan.attributes |= goal.data
+    await plan.execute_next()
+
+
 worker = Worker("stock")
 
 
@@ -93,4 +109,4 @@ async def check(task: Any, context: Any) -> dict[str, Any]:
     return {"in_stock": True}
 
 
-app = App("desk", planners=[orders, tickets], workers=[worker])
+app = App("desk", planners=[orders, tickets, tagged], workers=[worker])

@@ -186,7 +186,7 @@ async def test_apps_deployment_and_readiness_tell_what_runs(api: Api) -> None:
     (app,) = (await api.get("/apps"))["items"]
     goals = {goal["event_type"]: (goal["planner"], goal["kind"]) for goal in app["goals"]}
     machines = dict.fromkeys(("order.goal", "sized.goal"), ("orders", "machine"))
-    assert goals == {**machines, "ticket.goal": ("tickets", "autonomous")}
+    assert goals == {**machines, "tagged.goal": ("tagged", "machine"), "ticket.goal": ("tickets", "autonomous")}
     assert app["tasks"] == ["stock.check.requested"]
     runs = await api.get("/deployment")
     assert (runs["source"], [each["name"] for each in runs["dispatchers"]]) == ("nats", ["dispatcher-0"])

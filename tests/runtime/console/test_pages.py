@@ -20,7 +20,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Locator, Page, Route, async_playwright, expect
 from pydantic import SecretStr
 
-from plancast import App, Client, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
+from plancast import App, Client, PlanContext, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
 from plancast.agents.registry import TTL_SECONDS
 from plancast.console.server import ConsoleServer
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
@@ -115,7 +115,17 @@ refunds.add_goal(
         "done": StateConfig(state_name="done", is_terminal=True),
     },
 )
+tagged = Planner("tagged")
 clerk = Worker("clerk")
+
+
+@tagged.on_goal("tagged.goal")
+async def tag(goal: Any, context: Any) -> None:
+    hold = StateConfig(state_name="start", transitions=[StateTransition(on_event="go", to_state="done")])
+    done = StateConfig(state_name="done", is_terminal=True)
+    plan = await PlanContext.create_from_goal(goal, {"start": hold, "done": done})
+    plan.attributes |= goal.data
+    await plan.execute_next()
 
 
 @clerk.on_task("refund.check.requested", "refund.check.completed")
@@ -157,7 +167,7 @@ class Deployed:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def deployed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deployed]:
-    app = App("refunds", planners=[refunds], workers=[clerk])
+    app = App("refunds", planners=[refunds, tagged], workers=[clerk])
     async with contextlib.AsyncExitStack() as stack:
         server = stack.enter_context(NatsServer(tmp_path_factory.mktemp("nats")))
         settings = Settings()
@@ -292,6 +302,25 @@ async def test_plans_are_found_by_text_and_status_and_the_address_keeps_it(page:
     await page.get_by_label("Tenant").fill("find-us")
     await page.get_by_label("Tenant").press("Enter")
     await expect(page.locator(".plans tbody tr")).to_have_count(1)
+
+
+async def test_search_attributes_have_columns_and_filter_the_list(page: Page, deployed: Deployed) -> None:
+    handle = await deployed.client.submit("tagged.goal", {"customer": "Initech", "amount": 40}, session_id="tags")
+    other = await deployed.client.submit("tagged.goal", {"customer": "Hooli", "amount": 7}, session_id="tags")
+    await page.evaluate("location.hash = '#/plans?session_id=tags'")
+    await expect(page.locator(".plans tbody tr")).to_have_count(2)
+    await expect(row(page, handle.plan_id).locator(".c-attributes")).to_have_text("customer=Initech, amount=40")
+    await page.get_by_label("Columns").fill("amount, customer")
+    await page.get_by_label("Columns").press("Enter")
+    await expect(row(page, other.plan_id).locator(".c-attribute")).to_have_text(["7", "Hooli"])
+    await page.get_by_label("Attribute", exact=True).fill("customer=Initech")
+    await page.get_by_label("Attribute", exact=True).press("Enter")
+    await expect(row(page, other.plan_id)).to_have_count(0)
+    await page.reload()  # the address has the filter, the browser the columns
+    await expect(row(page, handle.plan_id).locator(".c-attribute")).to_have_text(["40", "Initech"])
+    await page.get_by_label("Columns").fill("")
+    await page.get_by_label("Columns").press("Enter")
+    await expect(page.locator(".c-attribute")).to_have_count(0)
 
 
 async def test_pages_of_the_list_follow_each_other(page: Page, deployed: Deployed) -> None:

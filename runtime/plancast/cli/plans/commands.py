@@ -15,6 +15,7 @@ from plancast.cli.errors import DONE, FAILED, usage_error
 from plancast.cli.options import AsJson, NatsUrl, PlanId, Verbose
 from plancast.cli.plans import approvals, history_view, plan_view, replay
 from plancast.cli.plans.graph import mermaid
+from plancast.plan.attributes import read_attribute
 from plancast.plan.status import ListedStatus, PlanStatus
 from plancast.terminal.output import print_json, print_line, report_line
 from plancast.terminal.progress import working
@@ -47,6 +48,10 @@ def list_plans(
         str | None,
         typer.Option(metavar="TEXT", help="Only plans with this text in their ids, goal, state or planner."),
     ] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", show_default=False, help="Only plans with this search attribute."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Maximum number of plans; 0 for all.")] = 50,
     everything: Annotated[bool, typer.Option("--all", help="List all plans, as --limit 0 does.")] = False,
     after: Annotated[
@@ -66,12 +71,17 @@ def list_plans(
                 tenant_id=tenant_id,
                 goal_event=goal,
                 text=text,
+                attributes=having,
                 limit=None if everything else limit or None,
                 after=after,
             )
 
     if after is not None and not after.isdecimal():
         raise usage_error("--after needs the number that a truncated list ended with")
+    try:
+        having = dict(map(read_attribute, attribute or ()))
+    except ValueError as error:
+        raise usage_error(f"--attribute: {error}") from error
     with working("reading plans"):
         page = asyncio.run(read())
     if as_json:

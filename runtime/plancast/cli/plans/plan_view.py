@@ -27,6 +27,7 @@ from plancast.terminal.output import (
     table,
     timestamp,
 )
+from plancast_bus.ports.checkpoints import attribute_text
 
 if TYPE_CHECKING:
     from plancast_bus.ports.checkpoints import PlanSummary
@@ -34,12 +35,15 @@ if TYPE_CHECKING:
 RESULT_WIDTH = 240
 """Maximum number of characters of a result."""
 
+MAX_ATTRIBUTE_COLUMNS = 4
+
 _History = Sequence[Mapping[str, Any]]
 
 
 def summary_document(summary: PlanSummary) -> dict[str, Any]:
     """The JSON of a plan in `plans list`."""
-    return asdict(summary) | {"created_at": iso(summary.created_at), "updated_at": iso(summary.updated_at)}
+    times = {"created_at": iso(summary.created_at), "updated_at": iso(summary.updated_at)}
+    return asdict(summary) | times | {"attributes": summary.attributes or {}}
 
 
 def show_list(found: Sequence[PlanSummary], now: float, *, following: str | None = None) -> None:
@@ -47,11 +51,14 @@ def show_list(found: Sequence[PlanSummary], now: float, *, following: str | None
         note("no plans")
         return
     sessions, tenants = any(each.session_id for each in found), any(each.tenant_id for each in found)
-    optional = [name for name, shown in (("session", sessions), ("tenant", tenants)) if shown]
+    names = list(dict.fromkeys(name for each in found for name in each.attributes or {}))[:MAX_ATTRIBUTE_COLUMNS]
+    optional = [name for name, shown in (("session", sessions), ("tenant", tenants)) if shown] + names
     made = table("plan", "status", "state", "goal", "turns", "age", "moved", *optional, right=["turns", "age", "moved"])
     made.columns[0].no_wrap = True
     for plan in found:
         extra = [cell(plan.session_id)] * sessions + [cell(plan.tenant_id)] * tenants
+        values = plan.attributes or {}
+        extra += [cell(attribute_text(values[name]) if name in values else "") for name in names]
         made.add_row(
             cell(plan.plan_id),
             status_text(plan.status),
@@ -143,6 +150,9 @@ def _facts(state: Mapping[str, Any], history: _History, now: float) -> Table:
     ):
         if state.get(key):
             made.add_row(name, cell(state[key], "red" if key == "error" else ""))
+    if attributes := state.get("attributes"):
+        said = (f"{name}={attribute_text(value)}" for name, value in attributes.items())
+        made.add_row("attributes", cell(", ".join(said)))
     if state.get("correlation_id") not in (None, "", state["plan_id"]):
         made.add_row("correlation", cell(state["correlation_id"]))
     if state.get("result") is not None:

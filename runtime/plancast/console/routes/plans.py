@@ -30,6 +30,7 @@ from plancast.console.service.plan_index import PlanQuery, Sort
 from plancast.console.views.graph import graph_of
 from plancast.console.views.plans import approval_view, entry_of, groups_of, summary_of, usage_of, waits_of
 from plancast.json_values.normalize import plain
+from plancast.plan.attributes import read_attribute
 from plancast.plan.control_events import BY
 from plancast.plan.status import ListedStatus, PlanStatus
 from plancast.plan_store import timeline
@@ -42,6 +43,7 @@ MAX_TREE = 2000
 """Maximum number of plans in a tree."""
 MAX_WAIT = 60.0
 MOST_WORDS = 16
+MOST_ATTRIBUTES = 16
 
 PlanId = Annotated[
     str,
@@ -71,11 +73,19 @@ def plan_query(
     text: Annotated[
         str, Query(max_length=400, description="Words in plan id, goal, state, session, user or tenant.")
     ] = "",
+    attribute: Annotated[
+        list[str] | None, Query(max_length=MOST_ATTRIBUTES, description="Search attributes, as `name=value`.")
+    ] = None,
 ) -> PlanQuery:
     """Read the filters of a list from its query."""
     if len(text.split()) > MOST_WORDS:
         raise Refused(422, f"query.text: at most {MOST_WORDS} words are allowed")
-    return PlanQuery(frozenset(str(each) for each in status or () if each), session_id, tenant_id, goal, parent, text)
+    try:
+        having = tuple(read_attribute(each) for each in attribute or () if each)
+    except ValueError as error:
+        raise Refused(422, f"query.attribute: {error}") from error
+    statuses = frozenset(str(each) for each in status or () if each)
+    return PlanQuery(statuses, session_id, tenant_id, goal, parent, text, having)
 
 
 def stable_id(*parts: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from plancast.console.schemas.base import EventType, Moment, Name, RequestModel, ResponseModel
 from plancast.plan.status import ListedStatus, PlanStatus
@@ -27,6 +27,10 @@ class Summary(ResponseModel):
     planner: str
     created_at: Moment
     updated_at: Moment
+    attributes: Annotated[dict[str, bool | int | float | str], BeforeValidator(lambda found: found or {})] = Field(
+        default_factory=dict
+    )
+    """Search attributes that the plan's handlers have set."""
 
 
 class PlanPage(ResponseModel):

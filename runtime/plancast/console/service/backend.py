@@ -120,11 +120,10 @@ class Backend:
         Raises:
             PlanNotFound: there is none.
         """
-        listed = self.index.find(plan_id)
+        looked = self.index.version
         found = await find_checkpoint(self.bus.checkpoints, plan_id)
         if found is None:
-            if self.index.find(plan_id) is listed:  # else it has begun meanwhile
-                self.index.drop(plan_id)
+            self.index.drop(plan_id, looked)
             raise PlanNotFound(f"plan {plan_id[:200]} is unknown, or was deleted after its retention")
         return found
 

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from plancast.plan_store.listed_status import ListedStatuses
 from plancast_bus.errors import BusError
-from plancast_bus.ports.checkpoints import CheckpointStore, Committed, PlanSummary
+from plancast_bus.ports.checkpoints import CheckpointStore, Committed, PlanSummary, attribute_text
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +56,8 @@ class PlanQuery:
     goal: str = ""
     parent: str = ""
     text: str = ""
+    attributes: tuple[tuple[str, str], ...] = ()
+    """Names and texts of search attributes."""
 
     @property
     def words(self) -> list[str]:
@@ -64,7 +66,7 @@ class PlanQuery:
     @property
     def matches_all(self) -> bool:
         """True if every plan matches, apart from its status."""
-        return not (self.session_id or self.tenant_id or self.goal or self.parent or self.words)
+        return not (self.session_id or self.tenant_id or self.goal or self.parent or self.words or self.attributes)
 
     def select(self, rows: Collection[Row]) -> Collection[Row]:
         """Matching rows in their order, whatever their status."""
@@ -77,6 +79,8 @@ class PlanQuery:
             rows = [row for row in rows if row.summary.tenant_id == self.tenant_id]
         if self.goal:
             rows = [row for row in rows if row.summary.goal_event == self.goal]
+        for name, text in self.attributes:
+            rows = [row for row in rows if _has_attribute(row.summary, name, text)]
         for word in self.words:
             rows = [row for row in rows if word in row.text]
         return rows
@@ -204,7 +208,8 @@ class PlanIndex:
         for name in _REPEATED:  # otherwise each plan keeps its own copy
             setattr(plan, name, intern(getattr(plan, name)))
         parts = (plan.plan_id, plan.goal_event, plan.current_state, plan.session_id, plan.user_id, plan.tenant_id)
-        row = Row(key, committed.version, plan, "\n".join(parts).casefold(), committed.expires_at)
+        said = [f"{name}={attribute_text(value)}" for name, value in (plan.attributes or {}).items()]
+        row = Row(key, committed.version, plan, "\n".join((*parts, *said)).casefold(), committed.expires_at)
         self._rows[key] = row
         if before is None or before.summary.created_at != plan.created_at:
             if before is not None:
@@ -219,10 +224,12 @@ class PlanIndex:
             heapq.heappush(self._expiring, (row.expires_at, key))
         self._version = max(self._version, committed.version)
 
-    def drop(self, key: str) -> None:
-        row = self._rows.pop(key, None)
-        if row is None:
+    def drop(self, key: str, seen: int | None = None) -> None:
+        """Remove a plan, unless it was committed after the version that was ``seen``."""
+        row = self._rows.get(key)
+        if row is None or (seen is not None and row.version > seen):
             return
+        del self._rows[key]
         self.changes += 1
         plan = row.summary
         self._drop_creation(row)
@@ -311,6 +318,10 @@ class PlanIndex:
                     await asyncio.sleep(0)
         for row in [row for row in self._rows.values() if row.version <= upto and row.key not in seen]:
             self.drop(row.key)
+
+
+def _has_attribute(plan: PlanSummary, name: str, text: str) -> bool:
+    return plan.attributes is not None and name in plan.attributes and attribute_text(plan.attributes[name]) == text
 
 
 def _created(row: Row) -> tuple[float, str]:

@@ -196,6 +196,23 @@ async def test_approvals_are_a_work_list_that_is_filtered_searched_and_assigned(
     await api.get("/approvals", 422, params={"text": "a " * 17})
 
 
+async def test_plans_are_filtered_by_what_their_handlers_tag_them_with(api: Api) -> None:
+    session = uuid4().hex
+    for customer in ("acme", "initech"):
+        plan = await api.submit("tagged.goal", {"customer": customer, "amount": 40}, session_id=session)
+        await api.until(plan, lambda found: found["status"] == "running")
+    async with asyncio.timeout(PATIENCE):
+        while len(await api.listed(session_id=session)) < 2:
+            await asyncio.sleep(0.02)
+    found = await api.get("/plans", params={"session_id": session, "attribute": ["customer=initech", "amount=40"]})
+    assert [each["attributes"] for each in found["items"]] == [{"customer": "initech", "amount": 40}]
+    assert found["counts"] == {"running": 1}
+    assert (await api.get(f"/plans/{plan}"))["attributes"] == {"customer": "initech", "amount": 40}
+    assert await api.listed(session_id=session, text="customer=ACME") != [plan]
+    assert await api.listed(session_id=session, attribute="customer=nobody") == []
+    assert "NAME=VALUE" in (await api.get("/plans", 422, params={"attribute": "acme"}))["detail"]
+
+
 async def test_approvals_go_on_behind_a_page(api: Api) -> None:
     tenant = uuid4().hex
     plans = [await api.waiting(tenant_id=tenant) for _ in range(3)]

@@ -9,16 +9,25 @@ const FIELDS = [
   ["session_id", "Session"],
   ["goal", "Goal"],
   ["parent", "Parent plan"],
+  ["attribute", "Attribute"],
 ];
 
-/** The filters beside status and text. `set(change)` is called on input, `clear()` to remove all. */
-export function filterPanel(filter, { set, clear }) {
+const ATTRIBUTE = /^[A-Za-z_][\w.-]*=/;
+
+/** The filters beside status and text. `set(change)` is called on input, `clear()` to remove all, `arrange(text)` with the columns. */
+export function filterPanel(filter, { set, clear, columns, arrange }) {
   const made = h("form", { class: "filters", id: "filters", "aria-label": "Filters", onsubmit: (event) => event.preventDefault() });
   for (const [name, label] of FIELDS) {
-    const input = h("input", { type: "text", id: `filter-${name}`, value: filter[name], autocomplete: "off", spellcheck: "false" });
-    input.addEventListener("change", () => set({ [name]: input.value.trim() }));
+    const placeholder = name === "attribute" ? "name=value" : null;
+    const input = h("input", { type: "text", id: `filter-${name}`, value: filter[name], autocomplete: "off", spellcheck: "false", placeholder });
+    input.addEventListener("change", () => {
+      const value = input.value.trim();
+      if (name !== "attribute" || !value || ATTRIBUTE.test(value)) set({ [name]: value });
+    });
     made.append(h("div", { class: "field" }, h("label", { for: input.id }, label), input));
   }
+  const own = h("input", { type: "text", id: "own-columns", value: columns, autocomplete: "off", spellcheck: "false", placeholder: "attributes, up to 4", onchange: () => arrange(own.value) });
+  made.append(h("div", { class: "field" }, h("label", { for: own.id }, "Columns"), own));
   made.append(h("button", { class: "button quiet", type: "button", onclick: clear }, "Clear"));
   made.addEventListener("keydown", (event) => event.key === "Enter" && event.target.dispatchEvent(new Event("change")));
   made.hidden = !FIELDS.some(([name]) => filter[name]);

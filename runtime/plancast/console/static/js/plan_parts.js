@@ -145,6 +145,7 @@ export function factsOf(plan) {
     list("Tenant", plan.tenant_id),
     list("Session", plan.session_id),
     plan.user_id && ["User", plan.user_id],
+    ...Object.entries(plan.attributes ?? {}).map(([name, value]) => [name, h("a", { href: router.link(["plans"], { attribute: `${name}=${value}` }), title: "Plans with this attribute" }, String(value))]),
     usage.decisions > 0 && ["Decisions", number(usage.decisions)],
     usage.tokens > 0 && ["Tokens", h("span", { title: by }, compact(usage.tokens))],
     usage.tokens > 0 && ["Cost", h("span", { title: by }, cost(usage.cost))],

@@ -14,7 +14,8 @@ import { empty, failed, loading, stale } from "./states.js";
 import { keep, kept } from "./store.js";
 import { newPlan } from "./submit.js";
 
-const FILTERS = ["status", "text", "session_id", "tenant_id", "goal", "parent"];
+const FILTERS = ["status", "text", "session_id", "tenant_id", "goal", "parent", "attribute"];
+const MOST_COLUMNS = 4;
 const TYPING = 250;
 const PAGE_SIZES = ["25", "50", "100", "200"];
 
@@ -32,13 +33,14 @@ export function showPlans({ main, query, signal }) {
     asked: null,
     trimmed: false,
     stop: null,
+    own: namesOf(kept("columns", "")),
   };
 
   const chips = h("div", { class: "chips", role: "group", "aria-label": "Status" });
   const notice = h("div", { class: "notice" });
   const fresh = h("button", { class: "fresh", type: "button", hidden: true, onclick: () => load({ top: true }) });
   const body = h("tbody", { role: "rowgroup" });
-  const table = h("table", { class: "plans", role: "table", "aria-label": "Plans" }, head(), body);
+  const table = h("table", { class: "plans", role: "table", "aria-label": "Plans" }, head(view.own), body);
   const place = h("div", { class: "list" }, loading());
   const pager = h("nav", { class: "pager", "aria-label": "Pages of the list" });
   const search = h("input", {
@@ -50,7 +52,7 @@ export function showPlans({ main, query, signal }) {
     spellcheck: "false",
     value: filter.text,
   });
-  const panel = filterPanel(filter, { set, clear });
+  const panel = filterPanel(filter, { set, clear, columns: view.own.join(", "), arrange });
   const toggle = h(
     "button",
     { class: "button", type: "button", "aria-expanded": String(!panel.hidden), "aria-controls": "filters", onclick: openPanel },
@@ -181,7 +183,7 @@ export function showPlans({ main, query, signal }) {
   }
 
   function row(plan) {
-    const element = rowOf(plan);
+    const element = rowOf(plan, view.own);
     view.rows.set(plan.plan_id, { plan, element });
     return element;
   }
@@ -191,6 +193,7 @@ export function showPlans({ main, query, signal }) {
       const any = [...view.rows.values()].some(({ plan }) => plan[`${name}_id`]);
       table.classList.toggle(`no-${name}`, !any);
     }
+    table.classList.toggle("no-attributes", ![...view.rows.values()].some(({ plan }) => Object.keys(plan.attributes ?? {}).length));
   }
 
   function count(counts) {
@@ -295,6 +298,14 @@ export function showPlans({ main, query, signal }) {
     else fresh.textContent = n ? `${number(n)} more ${n === 1 ? "plan has" : "plans have"} changed. Show ${n === 1 ? "it" : "them"}` : "";
   }
 
+  /** Shows these search attributes in columns of their own; kept in this browser. */
+  function arrange(text) {
+    view.own = namesOf(text);
+    keep("columns", view.own.join(","));
+    put(table, head(view.own), body);
+    load({});
+  }
+
   function openPanel() {
     panel.hidden = !panel.hidden;
     toggle.setAttribute("aria-expanded", String(!panel.hidden));
@@ -303,7 +314,7 @@ export function showPlans({ main, query, signal }) {
 
   function clear() {
     search.value = "";
-    for (const input of panel.querySelectorAll("input")) input.value = "";
+    for (const input of panel.querySelectorAll("input:not(#own-columns)")) input.value = "";
     set(Object.fromEntries(FILTERS.map((name) => [name, ""])));
     search.focus();
   }
@@ -317,4 +328,9 @@ export function showPlans({ main, query, signal }) {
     });
     return made;
   }
+}
+
+function namesOf(text) {
+  const names = text.split(",").map((each) => each.trim());
+  return [...new Set(names.filter(Boolean))].slice(0, MOST_COLUMNS);
 }

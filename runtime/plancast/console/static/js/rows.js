@@ -18,13 +18,16 @@ const COLUMNS = [
   ["updated", "Updated"],
 ];
 
-export function head() {
-  const cells = COLUMNS.map(([name, label]) => h("th", { scope: "col", role: "columnheader", class: `c-${name}` }, label));
+/** `own`: names of search attributes that have columns of their own; else one column has all of them. */
+export function head(own) {
+  const attributes = own.length ? own.map((name) => ["attribute", name]) : [["attributes", "Attributes"]];
+  const columns = [...COLUMNS.slice(0, 7), ...attributes, ...COLUMNS.slice(7)];
+  const cells = columns.map(([name, label]) => h("th", { scope: "col", role: "columnheader", class: `c-${name}` }, label));
   return h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, cells));
 }
 
 /** A row that opens its plan. */
-export function rowOf(plan) {
+export function rowOf(plan, own) {
   const made = h(
     "tr",
     { role: "row", dataset: { item: "", key: plan.plan_id }, onclick: openRow },
@@ -33,6 +36,9 @@ export function rowOf(plan) {
     h("td", { role: "cell", class: "c-plan" }, h("a", { href: router.planLink(plan.plan_id), title: plan.plan_id }, plan.plan_id)),
     h("td", { role: "cell", class: "c-state" }),
     ...["tenant", "session", "user"].map((name) => h("td", { role: "cell", class: `c-${name}` })),
+    own.length
+      ? own.map((name) => h("td", { role: "cell", class: "c-attribute", dataset: { attribute: name } }))
+      : h("td", { role: "cell", class: "c-attributes" }),
     h("td", { role: "cell", class: "c-turns num" }),
     h("td", { role: "cell", class: "c-created" }, when(plan.created_at)),
     h("td", { role: "cell", class: "c-updated" }, when(plan.updated_at)),
@@ -46,15 +52,19 @@ export function write(element, plan, before) {
   const cell = (name) => element.querySelector(`.c-${name}`);
   if (plan.status !== before?.status) put(cell("status"), badge(plan.status));
   const texts = { goal: plan.goal_event, state: plan.current_state, tenant: plan.tenant_id, session: plan.session_id, user: plan.user_id, turns: number(plan.revision) };
-  for (const [name, text] of Object.entries(texts)) {
-    const place = cell(name);
-    const said = text ?? "";
-    if (place.textContent === said) continue;
-    place.textContent = said;
-    place.title = said;
-  }
+  const values = plan.attributes ?? {};
+  for (const [name, text] of Object.entries(texts)) say(cell(name), text ?? "");
+  for (const place of element.querySelectorAll(".c-attribute")) say(place, String(values[place.dataset.attribute] ?? ""));
+  const all = cell("attributes");
+  if (all) say(all, Object.entries(values).map(([name, value]) => `${name}=${value}`).join(", "));
   cell("turns").title = `${number(plan.revision)} turns`;
   setWhen(cell("updated"), plan.updated_at);
+}
+
+function say(place, text) {
+  if (place.textContent === text) return;
+  place.textContent = text;
+  place.title = text;
 }
 
 /** A click on a row follows its link, unless text is being selected. */
