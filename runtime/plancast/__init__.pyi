@@ -15,6 +15,7 @@ from plancast.errors import BudgetExhausted as BudgetExhausted
 from plancast.errors import ConditionFailed as ConditionFailed
 from plancast.errors import DeterministicStepError as DeterministicStepError
 from plancast.errors import ForeignPlan as ForeignPlan
+from plancast.errors import GoalConflict as GoalConflict
 from plancast.errors import IdempotencyConflict as IdempotencyConflict
 from plancast.errors import IdentityRequired as IdentityRequired
 from plancast.errors import IllegalTaskMove as IllegalTaskMove

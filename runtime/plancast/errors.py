@@ -8,6 +8,7 @@ PlancastError                  root of every error that plancast raises (it live
 ├── ConditionFailed            a condition fails on the values of a plan
 ├── InterpolationError         a placeholder has no value
 ├── UnknownGoal                no planner has this goal
+├── GoalConflict               a correlation id belongs to a plan of another goal, or of other data
 ├── PlanNotFound               no plan has this id
 ├── PlanFinished               a finished plan cannot move
 ├── NotAwaited                 a plan waits for no answer of people, or would not hear a no
@@ -78,6 +79,10 @@ class UnknownGoal(PlancastError, LookupError):
 
 class PlanNotFound(PlancastError, LookupError):
     """Raised when a plan does not exist, or its retention has expired."""
+
+
+class GoalConflict(PlancastError):
+    """Raised when a goal is submitted under the correlation id of a plan that was begun with another, or other data."""
 
 
 class PlanFinished(PlancastError):

@@ -11,7 +11,7 @@ import plancast.testing
 
 PLANCAST = """
 AgentDefinition AgentRegistry App BudgetExhausted BusError BusUnavailable ChoreographyPlanner Client CommitConflict
-ConditionFailed DeterministicStepError EventDefinition EventEnvelope EventTopic ForeignPlan GoalContext
+ConditionFailed DeterministicStepError EventDefinition EventEnvelope EventTopic ForeignPlan GoalConflict GoalContext
 IdempotencyConflict IdentityRequired IllegalTaskMove InterpolationError InvalidAnswer InvalidApp InvalidCondition
 InvalidDecision InvalidEnvelope InvalidGoal InvalidPlannerConfig InvalidStateMachine InvalidSubject ModelUnavailable
 NotAwaited PayloadTooLarge PlanCancelled PlanContext PlanFailed PlanFinished PlanHandle PlanNotFound PlanStatus

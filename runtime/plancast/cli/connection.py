@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from plancast.client.client import Client
     from plancast_bus.jetstream import JetStreamBus
 
+MAX_FILE_BYTES = 64 * 1024 * 1024
+"""Largest file of a JSON option."""
+
 
 def load_settings(
     *,
@@ -150,19 +153,34 @@ def read_json(text: str, option: str = "--data") -> Any:
     source = option
     try:
         if text == "-":
-            source, text = "stdin", sys.stdin.read()
+            source = "stdin"
+            text = sys.stdin.read()
         elif text.startswith("@"):
-            source, text = text[1:], Path(text[1:]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            source = text[1:]  # before it is read: an error names it
+            text = _read_file(source, option)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None)
+        reason = reason or ("it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "it is no path")
         raise usage_error(f"{option}: cannot read {source}: {reason}") from error
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
+        if source != option:
+            empty = " (it is empty)" if not text.strip() else ""
+            raise usage_error(f"{option}: {source} is not valid JSON{empty}: {error}") from error
         raise usage_error(
-            f"{option}: {source if source != option else 'the value'} is not valid JSON: {error}",
+            f"{option}: the value is not valid JSON: {error}",
             """Quote it for the shell, as in --data '{"topic": "coroutines"}', or use @file or - (stdin).""",
         ) from error
+
+
+def _read_file(name: str, option: str) -> str:
+    if not name:
+        raise usage_error(f"{option}: got '@' without a file, as in --data @goal.json")
+    path = Path(name).expanduser()
+    if path.is_file() and (size := path.stat().st_size) > MAX_FILE_BYTES:
+        raise usage_error(f"{option}: {name} has {size:,} bytes, at most {MAX_FILE_BYTES:,} are read")
+    return path.read_text(encoding="utf-8-sig")  # editors of Windows write a byte order mark
 
 
 def read_object(text: str, option: str = "--data") -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from rich.text import Text
 
 from plancast.errors import (
+    GoalConflict,
     InvalidAnswer,
     InvalidGoal,
     PlanCancelled,
@@ -42,6 +43,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (NatsServerError, NO_CONNECTION),
     (ConnectionError, NO_CONNECTION),
     (InvalidGoal, USAGE),
+    (GoalConflict, USAGE),
     (InvalidAnswer, USAGE),
     (InvalidSubject, USAGE),
     (InvalidEnvelope, USAGE),

@@ -24,6 +24,7 @@ from plancast.json_values.normalize import plain
 from plancast.plan.control_events import BEGIN_AFTER
 from plancast.plan.status import WAITING, ListedStatus, PlanStatus
 from plancast.plan_store.listed_status import BATCH, ListedStatuses
+from plancast.plan_store.store import check_repetition
 from plancast.settings import Settings
 from plancast.turn.dependencies import MAX_AFTER
 from plancast_bus.clock import Clock, SystemClock
@@ -159,6 +160,7 @@ class Client:
         metadata: Mapping[str, Any] | None = None,
         deadline: float | None = None,
         after: Iterable[str] = (),
+        reuse: bool = False,
     ) -> PlanHandle:
         """Publish a goal; returns when it is durable.
 
@@ -166,7 +168,7 @@ class Client:
             event_type: Type of the goal.
             data: The goal's data: a JSON object, or a pydantic model.
             response_event: Type of the final response; defaults to ``<goal>.completed`` or ``.failed``.
-            correlation_id: The plan's id; submitting an id twice starts one plan.
+            correlation_id: The plan's id; submitting an id twice with the same goal and data starts one plan.
             session_id: Groups plans.
             user_id: The user on whose behalf the plan runs.
             tenant_id: The plan's tenant; only its events move the plan. Defaults to the client's.
@@ -176,12 +178,14 @@ class Client:
                 it fails with ``deadline_exceeded``. None: no deadline, unless its planner has one.
             after: Ids of plans, 100 at most, that have to end, in whatever way, before this one begins. It is pending
                 until then, and can be cancelled.
+            reuse: Give the plan that has the correlation id also when it was begun with another goal or other data.
 
         Raises:
             ValueError: the deadline is no positive number.
             ForeignPlan: the client is bound to another tenant.
             PlanNotFound: the tenant has no plan of an id in ``after``.
             ValueError: ``after`` has too many ids, or the plan's own.
+            GoalConflict: the correlation id is that of a plan with another goal or other data; nothing was sent.
             UnknownGoal: apps are deployed, and none takes the goal. While no app is deployed the goal waits for one.
             InvalidGoal: the data break the goal's schema.
             InvalidSubject: an event type, or the correlation id, cannot be part of a subject.
@@ -199,6 +203,8 @@ class Client:
         sent = {} if data is None else plain(data)
         await self._require_goal(event_type)
         self._check_goal(event_type, sent)
+        if correlation_id is not None and not reuse:
+            await check_repetition(self.bus, correlation_id, tenant, event_type, sent)
         ends = {} if deadline is None else {plan_tree.DEADLINE: self._end_of(deadline)}
         predecessors = await self._predecessors(after, plan_id, tenant)
         order = {BEGIN_AFTER: predecessors} if predecessors else {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from plancast.context import GoalContext
-from plancast.errors import ForeignPlan
+from plancast.errors import ForeignPlan, GoalConflict
 from plancast.plan.context import PlanContext
 from plancast.state_machine.machine import Machine
-from plancast_bus.errors import AccessDenied
+from plancast_bus.errors import AccessDenied, InvalidEnvelope
 from plancast_bus.events.codec import decode, unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.ports.bus import Bus, Delivery
@@ -59,6 +59,42 @@ async def unbegun_plan(bus: Bus, correlation_id: str) -> PlanContext | None:
         if not apps or any(goal.type in app.get("goals", ()) for app in apps.values()):  # else it is a task
             return await PlanContext.create_from_goal(GoalContext.from_event(goal, None), {})
     return None
+
+
+async def check_repetition(bus: Bus, correlation_id: str, tenant_id: str, event_type: str, data: Any) -> None:
+    """Check that a tenant has no plan under a correlation id that was begun with another goal, or with other data.
+
+    A goal whose first turn is not committed counts as well. A login that may not read plans is not checked.
+
+    Raises:
+        GoalConflict: there is one.
+        BusUnavailable: the store cannot be reached.
+    """
+    if await _is_other_goal(bus, correlation_id, tenant_id, event_type, data):
+        raise GoalConflict(
+            f"the correlation id {correlation_id[:200]} is that of a plan with another goal or other data: use another "
+            "id, or reuse (--reuse, reuse=True) to have that plan"
+        )
+
+
+async def _is_other_goal(bus: Bus, correlation_id: str, tenant_id: str, event_type: str, data: Any) -> bool:
+    try:
+        checkpoint = await bus.checkpoints.load(correlation_id)
+        if checkpoint is None:
+            queued = await unbegun_plan(bus, correlation_id)
+            if queued is None or queued.tenant_id != tenant_id:
+                return False
+            return (queued.goal_event, queued.goal_data) != (event_type, data)
+        if checkpoint.summary.tenant_id != tenant_id:
+            return False
+        state = unpack(checkpoint.state)
+        if (state.get("goal_event"), state.get("goal_data")) == (event_type, data):
+            return False
+        entries = await bus.checkpoints.history(correlation_id)  # the plan may have been redirected since
+    except (AccessDenied, InvalidEnvelope):
+        return False
+    begun = (unpack(entries[0]).get("event") or {}) if entries else {}
+    return (begun.get("type"), begun.get("data")) != (event_type, data)
 
 
 def _decode_goal(delivery: Delivery, subjects: Subjects) -> EventEnvelope:

@@ -817,7 +817,53 @@ class TestApprovals:
         assert (nobody.code, "no plan that waits for people matches" in nobody.err) == (1, True)
 
 
+SAME = ("--data", '{"to": "you"}')
+"""The data of the goals of ``Deployed.plan``."""
+
+
 class TestSubmit:
+    def test_a_correlation_id_with_other_data_is_refused_unless_asked_for(
+        self, invoke: Invoke, deployed: Deployed
+    ) -> None:
+        deployed.plan("known")
+        arguments = ["submit", "greet.goal", "--correlation-id", "known"]
+        refused = invoke(*arguments, "--data", '{"to": "another"}')
+        assert (refused.code, refused.out) == (2, "")
+        assert "the correlation id known is that of a plan with another goal or other data" in refused.err
+        assert invoke(*arguments, *SAME).out == "known\n"
+        assert invoke(*arguments, "--data", '{"to": "another"}', "--reuse").out == "known\n"
+
+    @pytest.mark.parametrize(
+        ("name", "content", "fault"),
+        [
+            ("gone.json", None, "cannot read gone.json: No such file or directory"),
+            (".", None, "cannot read .: Is a directory"),
+            ("", None, "got '@' without a file"),
+            ("a\0b", None, "it is no path"),
+            ("latin.json", b'{"a": "\xe5"}', "cannot read latin.json: it is not UTF-8 text"),
+            ("empty.json", b"", "empty.json is not valid JSON (it is empty)"),
+            ("bad.json", b'{\n  "a": 1,\n}', "bad.json is not valid JSON: "),
+            ("list.json", b"[1]", "expected a JSON object, got list"),
+        ],
+    )
+    def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(
+        self, invoke: Invoke, tmp_path: Path, name: str, content: bytes | None, fault: str
+    ) -> None:
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        for command in (["submit", "greet.goal"], ["approvals", "approve", "p"], ["plans", "redirect", "p"]):
+            result = invoke(*command, "--data", f"@{name}")
+            assert (result.code, result.out) == (2, "")
+            assert result.err.startswith("error: --data: ")
+            assert fault in result.err
+        if name == "bad.json":
+            assert "line 3 column 1" in result.err
+            assert "Quote it for the shell" not in result.err
+
+    def test_a_byte_order_mark_does_no_harm(self, tmp_path: Path) -> None:
+        (tmp_path / "mark.json").write_bytes(b'\xef\xbb\xbf{"a": 1}')
+        assert connection.read_object(f"@{tmp_path / 'mark.json'}") == {"a": 1}
+
     def test_prints_the_id(self, invoke: Invoke, deployed: Deployed) -> None:
         result = invoke("submit", "greet.goal", "--correlation-id", "mine")
         assert (result.code, result.out) == (0, "mine\n")
@@ -838,12 +884,12 @@ class TestSubmit:
 
     def test_waits_for_the_result(self, invoke: Invoke, deployed: Deployed) -> None:
         deployed.plan("known", [("name.given", {"name": "Bo"})])
-        result = invoke("submit", "greet.goal", "--correlation-id", "known", "--wait", "--timeout", "20")
+        result = invoke("submit", "greet.goal", "--correlation-id", "known", *SAME, "--wait", "--timeout", "20")
         assert (result.code, result.json) == (0, {"ask": {"name": "Bo"}})
 
     def test_exits_1_when_the_plan_failed(self, invoke: Invoke, deployed: Deployed) -> None:
         deployed.plan("known", [("name.failed", {"final": True, "error": "nobody there"})])
-        arguments = ["submit", "greet.goal", "--correlation-id", "known", "--wait", "--timeout", "20"]
+        arguments = ["submit", "greet.goal", "--correlation-id", "known", *SAME, "--wait", "--timeout", "20"]
         result = invoke(*arguments)
         assert (result.code, result.out) == (1, "")
         assert "nobody there" in result.err
@@ -1192,7 +1238,7 @@ class TestProgress:
         with progress.working("looking around") as tell:
             assert tell is None
         deployed.plan("known", [("name.given", {"name": "Bo"})])
-        result = invoke("submit", "greet.goal", "--correlation-id", "known", "--wait", "--timeout", "20")
+        result = invoke("submit", "greet.goal", "--correlation-id", "known", *SAME, "--wait", "--timeout", "20")
         assert result.err == "plan known\n"
 
     def test_where_the_plan_stands_is_told_while_its_result_is_awaited(self, deployed: Deployed) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,15 @@ from plancast.client.client import Client
 from plancast.client.handle import PlanChange
 from plancast.client.signals import SignalOutcome
 from plancast.context import GoalContext
-from plancast.errors import ForeignPlan, PlanCancelled, PlanFailed, PlanFinished, PlanNotFound, UnknownGoal
+from plancast.errors import (
+    ForeignPlan,
+    GoalConflict,
+    PlanCancelled,
+    PlanFailed,
+    PlanFinished,
+    PlanNotFound,
+    UnknownGoal,
+)
 from plancast.plan.context import PlanContext
 from plancast.plan.serialization import to_state
 from plancast.plan.state_moves import response_data
@@ -172,6 +181,34 @@ async def test_submitting_twice_under_one_correlation_id_publishes_once(client: 
     second = await client.submit("trip.goal", {}, correlation_id="trip-1")
     assert first.plan_id == second.plan_id == "trip-1"
     assert len(world.streams["requests"].messages) == 1
+
+
+async def test_a_correlation_id_is_not_taken_for_another_goal_or_other_data(
+    client: Client, host: Host, world: MemoryWorld
+) -> None:
+    await client.submit("trip.goal", {"to": "Rome"}, correlation_id="trip-1", tenant_id="acme")
+    same = ("trip.goal", {"to": "Rome"})
+    others: list[tuple[str, dict[str, Any]]] = [("trip.goal", {"to": "Oslo"}), ("tour.goal", {"to": "Rome"})]
+    for begun in (False, True):  # its goal is queued, then its first turn is committed
+        if begun:
+            plan = await host.begin()
+        for goal, data in others:
+            with pytest.raises(GoalConflict, match="trip-1 is that of a plan with another goal or other data"):
+                await client.submit(goal, data, correlation_id="trip-1", tenant_id="acme")
+        await client.submit(*same, correlation_id="trip-1", tenant_id="acme")
+        handle = await client.submit(*others[0], correlation_id="trip-1", tenant_id="acme", reuse=True)
+        assert handle.plan_id == "trip-1"
+    await client.submit(*others[0], correlation_id="trip-1", tenant_id="other")  # an id of its own
+    plan.goal_data = {"to": "Paris"}
+    goal_event = {"type": "trip.goal", "data": {"to": "Rome"}}
+    await host.commit(plan)
+    stored = await host.bus.checkpoints.load("trip-1")
+    assert stored is not None
+    redirected = replace(stored, revision=3, timeline=(pack({"revision": 1, "event": goal_event}),))
+    await host.bus.checkpoints.commit(redirected)
+    await client.submit(*same, correlation_id="trip-1", tenant_id="acme")  # the goal it was begun with
+    with pytest.raises(GoalConflict):
+        await client.submit(*others[0], correlation_id="trip-1", tenant_id="acme")
 
 
 async def test_goals_without_correlation_id_are_plans_of_their_own(client: Client, world: MemoryWorld) -> None:

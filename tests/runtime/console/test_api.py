@@ -37,10 +37,14 @@ async def test_a_goal_is_submitted_once_for_a_correlation_id_or_an_idempotency_k
     again = await api.post("/plans", {**body, "correlation_id": name}, 200)
     assert again == {"plan_id": name, "status": "running"}
     await api.post("/plans", {**body, "correlation_id": name, "tenant_id": "another"}, 409)
+    other = {**body, "correlation_id": name, "data": {"item": "chair"}}
+    assert "another goal or other data" in (await api.post("/plans", other, 409))["detail"]
+    assert (await api.post("/plans", {**other, "reuse": True}, 200))["plan_id"] == name
     key = {"Idempotency-Key": uuid4().hex}
     plan = (await api.post("/plans", body, 201, headers=key))["plan_id"]
     await api.until(plan, lambda found: True)
     assert (await api.post("/plans", body, 200, headers=key))["plan_id"] == plan
+    await api.post("/plans", {**body, "data": {"item": "chair"}}, 409, headers=key)
     assert (await api.post("/plans", body, 201))["plan_id"] != plan
 
 

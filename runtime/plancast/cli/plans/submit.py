@@ -41,6 +41,10 @@ def submit(
         str | None,
         typer.Option(metavar="ID", help="Id of the plan; a goal that is submitted twice with it starts one plan."),
     ] = None,
+    reuse: Annotated[
+        bool,
+        typer.Option("--reuse", help="Take the plan that has the id, whatever its goal and data."),
+    ] = False,
     session_id: Annotated[str | None, typer.Option(metavar="ID", help="Session of the plan.")] = None,
     tenant_id: Annotated[str, typer.Option(metavar="ID", show_default=False, help="Tenant of the plan.")] = "",
     user_id: Annotated[str, typer.Option(metavar="ID", show_default=False, help="User of the plan.")] = "",
@@ -67,6 +71,7 @@ def submit(
     options = {
         "response_event": response_event,
         "correlation_id": correlation_id,
+        "reuse": reuse,
         "session_id": session_id,
         "tenant_id": tenant_id,
         "user_id": user_id,

@@ -115,6 +115,7 @@ async def retry(backend: Here, by: By, plan_id: PlanId, body: Nothing, key: Idem
         tenant_id=plan.tenant_id or None,
         response_topic=state.get("response_topic") or None,
         metadata={BY: by, RETRY_OF: plan.plan_id},
+        reuse=True,
     )
     backend.submitted(handle.plan_id)
     return Retried(plan_id=handle.plan_id, retry_of=plan.plan_id)

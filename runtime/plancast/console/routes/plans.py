@@ -34,6 +34,7 @@ from plancast.plan.attributes import read_attribute
 from plancast.plan.control_events import BY
 from plancast.plan.status import ListedStatus, PlanStatus
 from plancast.plan_store import timeline
+from plancast.plan_store.store import check_repetition
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 
 SLASH = "\ue000"
@@ -133,7 +134,7 @@ async def list_plans(
 async def submit(
     backend: Here, by: By, body: Submission, response: Response, idempotency_key: IdempotencyKey = None
 ) -> Submitted:
-    """Publishes a goal durably. 200 when the correlation id already has a plan.
+    """Publishes a goal durably. 200 when the correlation id already has a plan; 409 when that has other data.
 
     422 when nothing takes the goal, or its data break the goal's schema; 404 when a plan of ``after`` is unknown.
     """
@@ -145,6 +146,8 @@ async def submit(
     if name is not None:
         known = await backend.bus.checkpoints.load(name)
         if known is not None and (body.tenant_id or "") == known.summary.tenant_id:
+            if not body.reuse:
+                await check_repetition(backend.bus, name, body.tenant_id or "", body.event_type, sendable(body.data))
             response.status_code = 200
             return Submitted(plan_id=known.summary.plan_id, status=PlanStatus(known.summary.status))
         if known is not None:
@@ -160,6 +163,7 @@ async def submit(
         metadata={BY: by},
         deadline=body.deadline,
         after=body.after,
+        reuse=body.reuse,
     )
     backend.submitted(handle.plan_id)
     return Submitted(plan_id=handle.plan_id, status=PlanStatus.PENDING)

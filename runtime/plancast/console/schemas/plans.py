@@ -57,6 +57,8 @@ class Submission(RequestModel):
         default_factory=list
     )
     """Ids of plans that have to end before this one begins."""
+    reuse: bool = False
+    """Return the plan of the correlation id also when it was begun with another goal or other data."""
 
 
 class Submitted(ResponseModel):

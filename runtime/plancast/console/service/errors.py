@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse
 from plancast.errors import (
     CannotReplay,
     ForeignPlan,
+    GoalConflict,
     InvalidAnswer,
     InvalidGoal,
     NotAwaited,
@@ -71,6 +72,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (UnknownRevision, 404),
     (PlanFinished, 409),
     (NotAwaited, 409),
+    (GoalConflict, 409),
     (CannotReplay, 409),
     (UnknownGoal, 422),
     (InvalidGoal, 422),
