@@ -166,7 +166,7 @@ class _Directory:
         at = first % len(hosts)
         self.shared: list[HostPort] = [SimulatedHost(each) for each in (*hosts[at:], *hosts[:at])]
 
-    def dedicated(self, plan: str) -> HostPort:
+    def dedicated(self, plan: str, tenant: str = "", begun: bool = False) -> HostPort:
         """Not supported: all plans run in shared hosts."""
         raise AssertionError(f"all plans of a simulation are in shared hosts, and {plan} is not")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from uuid import uuid4
 
 from benchmarks.apps import w1
@@ -69,13 +69,17 @@ class Driver:
         self._check(count)
         return Outcome(self._last - first, list(self._latencies.values()))
 
-    async def alone(self, count: int) -> Outcome:
-        """Submit ``count`` plans one after the other, each when the previous one has ended."""
+    async def alone(self, count: int, sent: Callable[[Sequence[Publish]], None] = lambda goals: None) -> Outcome:
+        """Submit ``count`` plans one after the other, each when the previous one has ended.
+
+        ``sent`` is called with each goal just before it is sent.
+        """
         goals = [self._goal(number) for number in range(count)]
         outcome = Outcome(0.0)
         for each in goals:
             self._begin(1)
             async with asyncio.timeout(self._timeout):
+                sent([each])
                 await submit(self._bus, [each], self._note)
                 await self._complete.wait()
             self._check(1)

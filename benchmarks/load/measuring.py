@@ -16,7 +16,7 @@ from benchmarks.systems.script import W1, Words
 from plancast import Client
 from plancast_bus.jetstream import connect
 
-WARM_UP = {"shared": 200, "baseline": 200, "dedicated": 1}
+WARM_UP = {"shared": 200, "baseline": 200, "dedicated": 50}
 """Plans before the clock starts: code is imported, connections are open, stores have their first file."""
 TIMEOUT = 600.0
 """Seconds that a round of plans may take."""

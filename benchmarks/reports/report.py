@@ -37,6 +37,7 @@ MORE: dict[str, dict[str, str]] = {
         "read ms": "kv_read_p50_ms",
         "wake x": "activation_ratio",
     },
+    "dedicated": {"first turn ms": "first_turn_p50_ms", "MB/host": "host_mb", "of empty": "empty_actor_mb"},
     "scaleout": {"x": "scaleout_ratio"},
     "idle": {"% of a core": "cpu_percent"},
 }

@@ -46,7 +46,7 @@ class Running:
         found = {"nats-server": [self.server_pid], **self.baseline}
         if self.deployment is not None:
             status = await self.deployment.status()
-            for kind in ("dispatchers", "hosts", "dedicated", "workers", "reasoners"):
+            for kind in ("dispatchers", "hosts", "pools", "dedicated", "workers", "reasoners"):
                 pids = [report["pid"] for report in status.get(kind, ()) if report["alive"]]
                 found.setdefault("hosts" if kind == "dedicated" else kind, []).extend(pids)
             known = {pid for pids in found.values() for pid in pids}

@@ -11,6 +11,8 @@ from pathlib import Path
 
 KINDS = {
     "ray::HostProcess": "hosts",
+    "ray::LeasedHostProcess": "hosts",
+    "ray::PlanPoolProcess": "pools",
     "ray::DispatcherProcess": "dispatchers",
     "ray::WorkerProcess": "workers",
     "ray::Reasoner": "reasoners",

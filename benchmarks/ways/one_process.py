@@ -34,7 +34,7 @@ class _Hosts:
     def __init__(self, host: PlanHost) -> None:
         self.shared: list[HostPort] = [host]
 
-    def dedicated(self, plan: str) -> HostPort:
+    def dedicated(self, plan: str, tenant: str = "", begun: bool = False) -> HostPort:
         return self.shared[0]
 
 

@@ -14,8 +14,8 @@ COUNTS: dict[Scale, tuple[int, ...]] = {
     "full": (100, 1_000, 10_000, 100_000),
 }
 SYSTEMS: tuple[SystemName, ...] = ("shared", "baseline")
-DEDICATED_LIMIT = 100
-"""Plans in a process each; more do not fit into an ordinary machine's memory."""
+DEDICATED_LIMIT = 1_000
+"""Plans that take turns in dedicated hosts."""
 
 
 async def measure(

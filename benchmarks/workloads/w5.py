@@ -17,8 +17,7 @@ from benchmarks.systems.processes import cpu_used
 COUNTS: dict[Scale, int] = {"quick": 10, "short": 300, "full": 1_000}
 WARM_UP = {"quick": 5, "short": 50, "full": 100}
 OURS: tuple[SystemName, ...] = ("shared", "baseline")
-DEDICATED_COUNT = 5
-"""Each of them takes half a second to start its process."""
+DEDICATED_COUNT = 100
 
 
 async def measure(scale: Scale, sync: Sync, say: Say, *, systems: Sequence[SystemName] = OURS) -> list[Row]:

@@ -43,8 +43,21 @@ class HostSettings(SettingsSection):
     """Plan actors in a host's memory; the least recently used is passivated first."""
     idle_seconds: float = Field(300.0, gt=0)
     """Seconds without an event after which a plan actor is passivated."""
+    dedicated_max: int = Field(16, ge=1)
+    """Dedicated hosts at once. Each is a process, with one plan at a time; more plans wait, and a plan that waits for
+    an event gives its host to them."""
+    dedicated_warm: int = Field(4, ge=0)
+    """Dedicated hosts that are kept ready for the next plans. They are started where a planner is dedicated."""
     dedicated_idle_seconds: float = Field(30.0, gt=0)
-    """Seconds without an event after which a dedicated host exits."""
+    """Seconds without an event after which a plan gives back its dedicated host, and after which hosts that are more
+    than ``dedicated_warm`` exit. While plans wait for a host, a tenth of a second."""
+    dedicated_cpus: float = Field(0.0, ge=0)
+    """Share of a core that each dedicated host requests from Ray; 0 lets Ray place them anywhere."""
+    dedicated_plans: int = Field(1000, ge=1)
+    """Plans that a dedicated host takes, one after the other, before its process is replaced. Your modules are imported
+    anew for each plan; with 1 all of the process is new, which costs a second or two of a core for each plan."""
+    dedicated_max_bytes: int = Field(268_435_456, ge=1_048_576)
+    """Resident bytes beyond which a dedicated host's process is replaced, when its plan has left."""
     max_handler_attempts: int = Field(5, ge=1)
     """Attempts at a turn whose handler raises ``RetryableError``."""
     max_turn_attempts: int = Field(8, ge=1)

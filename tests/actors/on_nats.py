@@ -79,7 +79,7 @@ class OnNats:
     def shared(self) -> list[HostPort]:
         return list(self.hosts)
 
-    def dedicated(self, plan: str) -> HostPort:
+    def dedicated(self, plan: str, tenant: str = "", begun: bool = False) -> HostPort:
         raise AssertionError("plans of these tests are placed on shared hosts")
 
     def new_host(self, name: str) -> PlanHost:

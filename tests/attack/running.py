@@ -85,7 +85,7 @@ class Running:
     def shared(self) -> list[HostPort]:
         return [Here(self.host)]
 
-    def dedicated(self, plan: str) -> HostPort:
+    def dedicated(self, plan: str, tenant: str = "", begun: bool = False) -> HostPort:
         raise AssertionError("no goal of this app has a host of its own")
 
     async def connect(self) -> JetStreamBus:

@@ -65,7 +65,7 @@ class Directory:
     def __init__(self, count: int) -> None:
         self.shared: list[Any] = [Host() for _ in range(count)]
 
-    def dedicated(self, plan: str) -> Any:
+    def dedicated(self, plan: str, tenant: str = "", begun: bool = False) -> Any:
         raise AssertionError(plan)
 
 

@@ -208,12 +208,13 @@ async def test_a_dedicated_plan_has_a_process_of_its_own_and_gives_it_back(
 ) -> None:
     handle = await client.submit("handled.goal", {"n": 1}, correlation_id="heavy")
     assert (await handle.result(timeout=PATIENCE))["three"] == {"n": 4}
-    assert [actor["name"] for actor in (await runtime.deployment.status())["dedicated"]] in (["plan-heavy"], [])
 
-    async def gone() -> bool:
-        return not (await runtime.deployment.status())["dedicated"]
+    async def given_back() -> bool:
+        status = await runtime.deployment.status()
+        return status["pools"][0]["granted"] >= 1 and not any(actor["plan"] for actor in status["dedicated"])
 
-    await until(gone, "the dedicated host has left")
+    await until(given_back, "the plan has given its host back")
+    assert await runtime.deployment.plan_host("heavy") is None
 
 
 async def test_a_goal_that_fails_in_its_template_says_which_path(client: Client) -> None:

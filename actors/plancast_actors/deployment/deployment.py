@@ -21,6 +21,8 @@ from plancast.settings import Settings
 from plancast_actors.dispatch.actor import start_dispatcher
 from plancast_actors.dispatch.dispatcher import CONSUMER_PREFIX, DispatcherOptions, consumer_specs
 from plancast_actors.hosting.actor import start_host
+from plancast_actors.hosting.pool_actor import POOL as PLAN_POOL
+from plancast_actors.hosting.pool_actor import find_plan_host, outdated_pool, start_plan_pool
 from plancast_actors.liveness.registration import deregister_app, register_app
 from plancast_actors.ray.process import Blueprint, names_of, restarts_of, start_ready
 from plancast_actors.reasoning import actors
@@ -36,6 +38,7 @@ from plancast_bus.topics import Source
 KINDS = {
     "dispatchers": "dispatcher-",
     "hosts": "host-",
+    "pools": "dedicated-",
     "dedicated": "plan-",
     "workers": "worker-",
     "reasoners": "reasoner",
@@ -113,10 +116,15 @@ class Deployment:
         await self.retire(await actors.outdated(self.namespace, settings.reasoners if pooled else None))
         if pooled:
             await self.start([(actors.start_pool, blueprint, POOL)])  # it starts its reasoners itself
+        dedicated = bool(blueprint.options.dedicated_goals)
+        await self.retire(await outdated_pool(self.namespace, settings.hosts if dedicated else None))
+        if dedicated:
+            await self.start([(start_plan_pool, blueprint, PLAN_POOL)])  # it starts its hosts itself
         processes = settings.workers.processes if workers and app.workers else 0
         await self._converge(bus, blueprint, processes)
         await register_app(bus.registry, app, TTL_SECONDS)  # its hosts renew it
         counts = {"dispatchers": blueprint.options.count, "hosts": len(blueprint.shared_hosts), "workers": processes}
+        counts["pools"] = int(dedicated)
         record = blueprint.release.to_record(app.name, blueprint.app_address)
         await bus.registry.put(RECORD, self.namespace, {**record, **counts})
 
@@ -210,6 +218,10 @@ class Deployment:
         except UNREACHABLE as error:
             return {"name": name, "alive": False, "error": type(error).__name__}
 
+    async def plan_host(self, plan_id: str) -> Any:
+        """The Ray actor that a dedicated plan has now, as ``ray.get_actor`` finds it; None if it has none."""
+        return await asyncio.to_thread(find_plan_host, plan_id, self.namespace)
+
     async def quiesce(self, timeout: float) -> bool:
         """Drain and stop dispatchers and workers; False when some were not drained.
 
@@ -220,7 +232,7 @@ class Deployment:
 
     async def drain(self, timeout: float = 10.0) -> bool:
         """Stop fetching events, and wait until those in flight are committed; False when that takes too long."""
-        for kinds in (("dispatchers",), ("hosts", "dedicated"), ("workers", "reasoners")):
+        for kinds in (("dispatchers",), ("hosts", "dedicated"), ("pools", "workers", "reasoners")):
             done = await asyncio.gather(*(self._drain(name, timeout) for name in await self.names(*kinds)))
             if not all(done):
                 return False
@@ -259,7 +271,7 @@ class Deployment:
 
     def end(self, names: Iterable[str]) -> None:
         """Kill actors without restart; blocks."""
-        for name in sorted(names, key=lambda name: name != POOL):  # it would replace its reasoners
+        for name in sorted(names, key=lambda name: name not in (POOL, PLAN_POOL)):  # they would replace their actors
             try:
                 ray.kill(ray.get_actor(name, namespace=self.namespace), no_restart=True)
             except (RayError, ValueError):

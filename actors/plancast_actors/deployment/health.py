@@ -14,9 +14,14 @@ from plancast_actors.release import RECORD
 from plancast_bus.errors import BusError
 from plancast_bus.ports.bus import Bus
 
-Role = Literal["all", "nats", "dispatchers", "hosts", "workers"]
+Role = Literal["all", "nats", "dispatchers", "hosts", "pools", "workers"]
 """Subject of a probe. ``nats`` checks only that NATS answers, before anything is deployed."""
-_PREFIXES: dict[str, str] = {"dispatchers": "dispatcher-", "hosts": "host-", "workers": "worker-"}
+_PREFIXES: dict[str, str] = {
+    "dispatchers": "dispatcher-",
+    "hosts": "host-",
+    "pools": "dedicated-",
+    "workers": "worker-",
+}
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ async def readiness(bus: Bus, namespace: str, role: Role = "all", now: float | N
     if record is None:
         return Health((nats, streams, Check("deployment", False, f"nothing is deployed in {namespace!r}")))
     reported = {key.partition("/")[2]: sign for key, sign in signs.items() if key.partition("/")[0] == namespace}
-    roles = list(_PREFIXES) if role == "all" else [role]
+    roles = [kind for kind in _PREFIXES if kind != "pools" or record.get(kind)] if role == "all" else [role]
     return Health((nats, streams, *(_of_kind(kind, record, reported, now) for kind in roles)))
 
 

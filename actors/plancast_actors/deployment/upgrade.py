@@ -185,7 +185,7 @@ class Upgrade:
                 self.say(f"replacing {mine.options.name}")
                 drained &= await self._end([mine.options.name], self.timeout)
                 await deployment.start([(start_dispatcher, mine, mine.options.name)])
-        await self._end(await deployment.names("dedicated"), ROLLING_DRAIN_SECONDS)  # new dispatchers start them anew
+        await self._end(await deployment.names("pools", "dedicated"), ROLLING_DRAIN_SECONDS)  # then a new pool starts
         return drained
 
     async def _all_together(self, old: Abilities | None, new: Abilities) -> bool:

@@ -1,21 +1,19 @@
-"""Finds plan hosts by their actor names, and starts dedicated ones."""
+"""Finds plan hosts: shared ones by their actor names, dedicated ones by the pool."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 from weakref import WeakSet
 
 import ray
 
 from plancast.settings import Settings
+from plancast_actors.dispatch.granted_host import GrantedHost, PoolClient
 from plancast_actors.dispatch.remote_host import RayHost
-from plancast_actors.hosting.actor import start_host
 from plancast_actors.hosting.connection import HostConnections
 from plancast_actors.plan_actors.protocol import HostPort
-from plancast_actors.ray.process import DEDICATED_PREFIX, Blueprint
-from plancast_bus.subjects import encode_token
+from plancast_actors.ray.process import Blueprint
 
 
 class RayDirectory:
@@ -26,27 +24,23 @@ class RayDirectory:
         self._namespace = settings.ray.namespace
         self._connections = HostConnections() if settings.hosts.direct_lines else None
         self._hosts: WeakSet[RayHost] = WeakSet()
+        self._pool = PoolClient(settings.ray.namespace)
 
     @property
     def shared(self) -> list[HostPort]:
-        names = self._blueprint.shared_hosts
-        return [self._host(name, partial(ray.get_actor, name, namespace=self._namespace)) for name in names]
+        return [self._host(name) for name in self._blueprint.shared_hosts]
 
-    def dedicated(self, plan: str) -> HostPort:
-        """The dedicated host of a plan, which is started at its first event."""
-        name = dedicated_name(plan)
-        return self._host(name, partial(start_host, self._blueprint, name, self._namespace, plan))
+    def dedicated(self, plan: str, tenant: str, begun: bool) -> HostPort:
+        """The host that the pool grants to a plan, when it has an event."""
+        return GrantedHost(self._pool, plan, tenant, begun)
 
     @property
     def line(self) -> Literal["direct", "ray"]:
         """The way events take to hosts: ``ray`` if any of them has no direct connection."""
-        return "ray" if self._connections is None or any(host.by_ray for host in self._hosts) else "direct"
+        by_ray = self._connections is None or self._pool.by_ray or any(host.by_ray for host in self._hosts)
+        return "ray" if by_ray else "direct"
 
-    def _host(self, name: str, find: Callable[[], Any]) -> HostPort:
-        host = RayHost(name, find, self._connections)
+    def _host(self, name: str) -> HostPort:
+        host = RayHost(name, partial(ray.get_actor, name, namespace=self._namespace), self._connections)
         self._hosts.add(host)
         return host
-
-
-def dedicated_name(plan: str) -> str:
-    return f"{DEDICATED_PREFIX}{encode_token(plan)}"

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from plancast_actors.dispatch.quarantine import Quarantine
 from plancast_actors.dispatcher_options import DispatcherOptions
-from plancast_actors.plan_actors.protocol import HostLost, HostPort, Inbound, Outcome, batch_delay
+from plancast_actors.plan_actors.protocol import HostLost, HostPort, HostReleased, Inbound, Outcome, batch_delay
 from plancast_bus import fault_injection
 from plancast_bus.fault_injection import CrashPoint
 
@@ -22,6 +22,8 @@ MAX_RETRY_SECONDS = 0.5
 """Plans make no progress meanwhile, and Ray restarts a process within one or two seconds."""
 TRIAL_TICK = 0.1
 """Seconds between two checks of suspects."""
+PARK_SECONDS = 0.05
+"""Seconds that events wait for a host to be granted before they are parked."""
 INCARNATION_SECONDS = 5.0
 """Seconds between two checks of the host's incarnation: a restart between two calls goes unnoticed otherwise, and the
 new process does not know the events in flight."""
@@ -32,9 +34,22 @@ class HostLink:
 
     After the host was lost, the events it had not reported on are sent again: plan actors know which events they have
     processed. An event that crashes its host repeatedly is found by the :class:`Quarantine`.
+
+    Args:
+        host: The host.
+        options: The dispatcher's.
+        settle: Called with the outcomes that the host reports.
+        granted: Whether the host is granted to a plan for a time. Events that wait for it are parked.
     """
 
-    def __init__(self, host: HostPort, options: DispatcherOptions, settle: Callable[[list[Outcome]], None]) -> None:
+    def __init__(
+        self,
+        host: HostPort,
+        options: DispatcherOptions,
+        settle: Callable[[list[Outcome]], None],
+        *,
+        granted: bool = False,
+    ) -> None:
         self._dispatcher = options.name
         self._caller = f"{options.name}/{uuid4().hex}"
         """Unique: the host may still have a waiting call of an earlier dispatcher with this name, which would take
@@ -42,7 +57,9 @@ class HostLink:
         self._host = host
         self._max_batch = options.max_batch
         self._answer_seconds = ANSWER_STALLS * options.stall_seconds or None
-        self._start_seconds = START_STALLS * options.stall_seconds or None
+        self._start_seconds = (START_STALLS * options.stall_seconds or None) if not granted else None
+        self._granted = granted
+        self._parking: asyncio.TimerHandle | None = None
         self._settle = settle
         self._queue: list[Inbound] = []
         self._in_flight: dict[int, Inbound] = {}
@@ -83,8 +100,9 @@ class HostLink:
 
     async def close(self) -> None:
         """Stop; events in flight stay unacknowledged."""
-        if self._tick is not None:
-            self._tick.cancel()
+        for timer in (self._tick, self._parking):
+            if timer is not None:
+                timer.cancel()
         tasks = [self._task, *self._calls]
         for task in tasks:
             task.cancel()
@@ -115,6 +133,8 @@ class HostLink:
 
     async def _connect(self) -> bool:
         """Wait for the host; a new incarnation means that the old one crashed, maybe by an event in flight."""
+        if self._granted and self._parking is None:
+            self._parking = asyncio.get_running_loop().call_later(PARK_SECONDS, self._park)
         try:
             async with asyncio.timeout(self._start_seconds):
                 incarnation = await self._host.incarnation()
@@ -123,6 +143,9 @@ class HostLink:
             logger.info("plan host is unreachable: %s", error)
             await self._recycle_after(error)
             return False
+        if self._parking is not None:
+            self._parking.cancel()
+            self._parking = None
         in_flight = [*self._parked.values(), *self._in_flight.values()]
         self._in_flight.clear()
         self._parked.clear()
@@ -136,6 +159,12 @@ class HostLink:
         self._checked_at = asyncio.get_running_loop().time()
         self._queue = [*again, *self._queue]
         return True
+
+    def _park(self) -> None:
+        """Report the events that wait for a host as parked, so that they do not count as outstanding."""
+        self._parking = asyncio.get_running_loop().call_later(PARK_SECONDS, self._park)
+        waiting = [*self._in_flight.values(), *self._queue]
+        self._settle([Outcome(inbound.token, "parked", 0.0) for inbound in waiting])
 
     async def _check_incarnation(self) -> None:
         self._checked_at = asyncio.get_running_loop().time()
@@ -194,6 +223,9 @@ class HostLink:
                 outcomes = await exchange(self._caller, batch, wait)
                 if asyncio.get_running_loop().time() > self._checked_at + INCARNATION_SECONDS:
                     await self._check_incarnation()
+        except HostReleased:
+            self._incarnation = ""  # no crash: the events are sent to the next host
+            return
         except Exception as error:  # HostLost; with any other error, too, the state of the events is unknown
             known, self._lost = self._lost, True
             if not known:

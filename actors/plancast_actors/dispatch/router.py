@@ -18,6 +18,8 @@ from plancast_bus.ports.bus import Bus, Delivery
 
 MAX_PLACEMENTS = 100_000
 """Plans whose placement is cached."""
+MIN_DROPPED = 64
+"""Links to dedicated hosts before idle ones are dropped; later twice as many as were busy."""
 
 
 class HostDirectory(Protocol):
@@ -28,8 +30,14 @@ class HostDirectory(Protocol):
         """The shared hosts, in the same order for all dispatchers."""
         ...
 
-    def dedicated(self, plan: str) -> HostPort:
-        """The dedicated host of a plan, which is started when it is needed."""
+    def dedicated(self, plan: str, tenant: str, begun: bool) -> HostPort:
+        """The dedicated host of a plan, which it has for a time.
+
+        Args:
+            plan: The plan's correlation id.
+            tenant: The plan's; tenants that wait for hosts get them in turn.
+            begun: Whether the plan has begun; goals wait behind such plans.
+        """
         ...
 
 
@@ -55,6 +63,8 @@ class Router:
         self._shared = [self._link(host) for host in hosts.shared]
         self._dedicated: dict[str, HostLink] = {}
         """By the token of the plan's correlation id."""
+        self._drop_at = MIN_DROPPED
+        """Number of them at which idle ones are dropped."""
         self._is_dedicated: LRUCache[str, bool] = LRUCache(MAX_PLACEMENTS)
         self._all_dedicated = bool(options.goals) and options.dedicated_goals.issuperset(options.goals)
 
@@ -64,7 +74,7 @@ class Router:
 
     @property
     def dedicated(self) -> int:
-        """Number of dedicated hosts."""
+        """Number of links to dedicated hosts, idle ones included."""
         return len(self._dedicated)
 
     def route(self, delivery: Delivery) -> HostLink | None:
@@ -88,7 +98,9 @@ class Router:
         if link is None:
             self._drop_idle_links()
             address = self._bus.subjects.parse_stored(delivery.subject)
-            link = self._dedicated[correlation] = self._link(self._hosts.dedicated(address.correlation_id))
+            begun = address.topic != EventTopic.ACTION_REQUESTS
+            host = self._hosts.dedicated(address.correlation_id, delivery.tenant, begun)
+            link = self._dedicated[correlation] = HostLink(host, self._options, self._settle, granted=True)
         return link
 
     async def close(self) -> None:
@@ -117,8 +129,11 @@ class Router:
         return HostLink(host, self._options, self._settle)
 
     def _drop_idle_links(self) -> None:
+        if len(self._dedicated) < self._drop_at:
+            return
         for key in [key for key, link in self._dedicated.items() if link.idle]:
             self._spawn(self._dedicated.pop(key).close())
+        self._drop_at = max(MIN_DROPPED, 2 * len(self._dedicated))
 
 
 def _correlation_token(subject: str) -> str:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 
 from plancast.settings import Settings
 from plancast.telemetry import trace_export
@@ -34,8 +31,7 @@ class HostProcess(Process):
     host: PlanHost
     server: RpcServer
 
-    def __init__(self, blueprint: Blueprint, name: str, dedicated_to: str | None = None) -> None:
-        self.dedicated_to = dedicated_to
+    def __init__(self, blueprint: Blueprint, name: str) -> None:
         self._endpoint: Endpoint | None = None
         super().__init__(blueprint, name)
 
@@ -50,12 +46,6 @@ class HostProcess(Process):
         self.host.samples = self.samples
         self.host.start()
         await self._open_endpoint(settings)
-        if self.dedicated_to is not None:
-            self._leaver = asyncio.ensure_future(self._leave_when_idle(settings.hosts.dedicated_idle_seconds))
-
-    @property
-    def _label(self) -> str:
-        return self.name if self.dedicated_to is None else "dedicated"
 
     async def _readings(self) -> AsyncIterator[Reading]:
         async for reading in super()._readings():
@@ -105,28 +95,10 @@ class HostProcess(Process):
         self._endpoint = None
         self.server.close()
 
-    async def _leave_when_idle(self, idle_seconds: float) -> None:
-        """End a dedicated host that had no turn for a time; the plan's next event starts it again."""
-        turns, since = -1, time.monotonic()
-        while True:
-            await asyncio.sleep(min(1.0, idle_seconds / 4))
-            if self.host.turns != turns or not await self.host.drain(0):
-                turns, since = self.host.turns, time.monotonic()
-            elif time.monotonic() - since > idle_seconds:
-                self._close_endpoint()
-                await self.host.stop()
-                await self._report_now()
-                if self.bus is not None:
-                    await self.bus.close()
-                with contextlib.suppress(RayError):
-                    ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
-                return
-
 
 _Host = ray.remote(HostProcess)
 
 
-def start_host(blueprint: Blueprint, name: str, namespace: str, dedicated_to: str | None = None) -> Any:
-    cpus = 0.0 if dedicated_to is not None else blueprint.settings.hosts.cpus
-    options = actor_options(name, namespace, cpus, blueprint.runtime_env)
-    return _Host.options(**options).remote(blueprint, name, dedicated_to)
+def start_host(blueprint: Blueprint, name: str, namespace: str) -> Any:
+    options = actor_options(name, namespace, blueprint.settings.hosts.cpus, blueprint.runtime_env)
+    return _Host.options(**options).remote(blueprint, name)

@@ -43,6 +43,7 @@ class PlanHost(HostServices):
         clock: The machine's by default.
         reasoner: Forwards model requests; None calls models in this process.
         tracing: Makes spans of turns; None makes none.
+        resident: Whether it stays, for all plans; one that is made for a plan neither registers the app nor passivates.
     """
 
     def __init__(
@@ -55,8 +56,12 @@ class PlanHost(HostServices):
         clock: Clock | None = None,
         reasoner: ReasonerPort | None = None,
         tracing: Tracing | None = None,
+        resident: bool = True,
     ) -> None:
         super().__init__(app, bus, settings, name, clock, reasoner)
+        self._resident = resident
+        self.at_rest: Callable[[], object] | None = None
+        """Called when the mailbox of an actor is empty."""
         self._subjects = bus.subjects
         self._actors: OrderedDict[str, PlanActor] = OrderedDict()
         self._reports: defaultdict[str, Reports] = defaultdict(Reports)
@@ -71,7 +76,7 @@ class PlanHost(HostServices):
 
     def start(self) -> None:
         """Register the app, and begin to passivate idle plans; the first event does it too."""
-        if self._passivation is None and not self._stopping:
+        if self._passivation is None and self._resident and not self._stopping:
             self._passivation = asyncio.get_running_loop().create_task(self._passivate_idle())
             self._registration = Registration.of_app(self.app, self.registry, self.clock)
 
@@ -115,11 +120,23 @@ class PlanHost(HostServices):
     def live(self) -> int:
         return len(self._actors)
 
+    @property
+    def quiet(self) -> bool:
+        """True if no event is in flight."""
+        return self.undecodable.idle and all(actor.idle for actor in self._actors.values())
+
+    @property
+    def untaken(self) -> bool:
+        """True if dispatchers have not taken all outcomes."""
+        return any(reports.untaken for reports in self._reports.values())
+
     def _rested(self, actor: PlanActor) -> None:
         """Drop an idle actor whose plan is finished."""
         key = actor.state.correlation_id
         if actor.idle and actor.finished and self._actors.get(key) is actor:
             del self._actors[key]
+        if self.at_rest is not None:
+            self.at_rest()
 
     # Passivation.
 
@@ -184,7 +201,7 @@ class PlanHost(HostServices):
         """Wait until no event is in flight; True if reached within ``timeout`` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while not self.undecodable.idle or any(not actor.idle for actor in self._actors.values()):
+        while not self.quiet:
             if loop.time() > deadline:
                 return False
             await asyncio.sleep(0.02)

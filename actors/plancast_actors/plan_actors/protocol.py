@@ -69,6 +69,10 @@ class HostLost(Exception):
     """Raised when a plan host cannot be reached: its process has ended, or is starting."""
 
 
+class HostReleased(HostLost):
+    """Raised when a plan's host has been given to another plan; events without an outcome were not delivered."""
+
+
 class HostPort(Protocol):
     """A plan host, as dispatchers use it."""
 

@@ -28,6 +28,11 @@ class Reports:
         """Delivered events without an outcome."""
         self._parked: set[int] = set()
 
+    @property
+    def untaken(self) -> bool:
+        """True if there are outcomes."""
+        return bool(self._outcomes)
+
     def add(self, outcome: Outcome) -> None:
         if outcome.token in self._parked:
             self._parked.discard(outcome.token)

@@ -37,6 +37,11 @@ MAX_MACHINES = 1_024
 MAX_EMITTED = 20_000
 """Passivated plans per host whose last effects are known to be acknowledged."""
 
+_COUNTERS = (
+    "turns", "activations", "dead_lettered", "passivations", "plans_begun", "commits_refused", "events_unwanted",
+    "plans_ended", "decisions", "reasons",
+)  # fmt: skip
+
 
 class Emitted(NamedTuple):
     """A checkpoint whose effects are all acknowledged.
@@ -102,6 +107,11 @@ class HostServices:
         self._stored_at: LRUCache[str, float] = LRUCache(MAX_MACHINES)
         """When this host last stored a state machine, by the machine's hash."""
         self._emitted: LRUCache[str, Emitted] = LRUCache(MAX_EMITTED)
+
+    def continue_counts(self, before: HostServices) -> None:
+        """Take over the counters of a host that this one replaces in its process."""
+        for counter in _COUNTERS:
+            setattr(self, counter, getattr(before, counter))
 
     def next_epoch(self) -> str:
         """A unique id for a commit, across all hosts."""

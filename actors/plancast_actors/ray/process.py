@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 MAX_CONCURRENCY = 10_000
 RESTART_PAUSE = 0.2
 """Seconds between two attempts to reach an actor that Ray restarts."""
-DEDICATED_PREFIX = "plan-"
+DEDICATED_PREFIX = "plan-host-"
 """Prefix of the names of dedicated hosts."""
 GC_THRESHOLD = (50_000, 50, 100)
 """Python's default thresholds would scan all live plans many times a second."""

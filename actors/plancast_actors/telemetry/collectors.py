@@ -13,6 +13,7 @@ from plancast_actors.telemetry.metrics import OTHERS, Metric
 if TYPE_CHECKING:
     from plancast_actors.dispatch.dispatcher import Dispatcher
     from plancast_actors.hosting.plan_host import PlanHost
+    from plancast_actors.hosting.plan_pool import PlanPool
     from plancast_actors.maintenance.stalled_plans import Sweeper
     from plancast_actors.reasoning.pool import ReasonerPool
     from plancast_actors.workers.runner import TaskRunner
@@ -111,11 +112,38 @@ def of_pool(pool: ReasonerPool) -> Iterator[Reading]:
         yield Reading(metrics.MODEL_COST, tally["cost"], (model,))
 
 
+def of_plan_pool(pool: PlanPool) -> Iterator[Reading]:
+    """Read a pool of dedicated hosts."""
+    for state, count in pool.states().items():
+        yield Reading(metrics.DEDICATED_HOSTS, count, (state,))
+    yield Reading(metrics.DEDICATED_WAITING, pool.waiting)
+    yield Reading(metrics.DEDICATED_GRANTED, pool.granted)
+    yield Reading(metrics.DEDICATED_DELAYED, pool.delayed)
+    yield Reading(metrics.DEDICATED_REPLACED, pool.replaced)
+    yield Reading(metrics.DEDICATED_LOST, pool.lost)
+    yield Reading(metrics.DEDICATED_FAILED, pool.failed)
+
+
 def of_process() -> Iterator[Reading]:
     yield Reading(metrics.PROCESS_CPU, time.process_time())
+    if resident := resident_bytes():
+        yield Reading(metrics.PROCESS_MEMORY, resident)
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process; 0 where it is not known."""
     try:
         with open("/proc/self/statm", "rb") as file:
             pages = int(file.read().split()[1])
     except (OSError, ValueError, IndexError):  # no Linux
-        return
-    yield Reading(metrics.PROCESS_MEMORY, pages * os.sysconf("SC_PAGE_SIZE"))
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def own_megabytes() -> float:
+    """Memory of this process, with its share of pages that several processes have (PSS); 0 where it is not known."""
+    try:
+        with open("/proc/self/smaps_rollup", "rb") as file:
+            return next(int(line.split()[1]) / 1024 for line in file if line.startswith(b"Pss:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return 0.0

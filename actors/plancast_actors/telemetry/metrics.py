@@ -11,8 +11,7 @@ from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
 COMMON = ("deployment", "role", "actor")
-"""Labels of every metric: the Ray namespace, the actor's role, and its name (``dedicated`` for all dedicated hosts,
-whose names contain plan ids)."""
+"""Labels of every metric: the Ray namespace, the actor's role, and its name (``dedicated`` for all dedicated hosts)."""
 SECONDS = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 )  # fmt: skip
@@ -114,6 +113,16 @@ STREAM_LIMIT = _gauge(
 DEAD_LETTERS = _gauge("dead_letters", "Stored dead letters.")
 PLANS_STALLED = _gauge("plans_stalled", "Stalled plans, which make no progress and wait for nothing.")
 STALLS = _counter("stalls", "Stalls that were found, by cause.", "kind")
+
+# Dedicated hosts, as their pool sees them.
+
+DEDICATED_HOSTS = _gauge("dedicated_hosts", "Dedicated hosts, by state: free, held, starting, leaving.", "state")
+DEDICATED_WAITING = _gauge("dedicated_waiting", "Plans that wait for a dedicated host.")
+DEDICATED_GRANTED = _counter("dedicated_granted", "Dedicated hosts that were granted to plans.")
+DEDICATED_DELAYED = _counter("dedicated_delayed", "Plans that were refused a dedicated host at first, and waited.")
+DEDICATED_REPLACED = _counter("dedicated_replaced", "Processes of dedicated hosts that were replaced after a plan.")
+DEDICATED_LOST = _counter("dedicated_lost", "Processes of dedicated hosts that have died.")
+DEDICATED_FAILED = _counter("dedicated_failed_starts", "Starts of dedicated hosts that have failed.")
 
 # Tasks, as workers see them.
 

@@ -204,7 +204,7 @@ class PlancastTest:
     def shared(self) -> list[HostPort]:
         return list(self.hosts)
 
-    def dedicated(self, plan: str) -> HostPort:
+    def dedicated(self, plan: str, tenant: str = "", begun: bool = False) -> HostPort:
         return self._dedicated.setdefault(plan, LocalHost(self, f"plan-{plan}"))
 
     def new_host(self, name: str) -> PlanHost:

@@ -106,7 +106,7 @@ class Bench:
         self.dispatchers: list[Dispatcher] = []
         self._reports = reports
 
-    def dedicated(self, plan: str) -> Host:
+    def dedicated(self, plan: str, tenant: str = "", begun: bool = False) -> Host:
         return self.own.setdefault(plan, Host(reports=self._reports))
 
     @property

@@ -73,7 +73,7 @@ class _OneHost:
     def __init__(self, host: PlanHost) -> None:
         self.shared: list[HostPort] = [host]
 
-    def dedicated(self, plan: str) -> HostPort:
+    def dedicated(self, plan: str, tenant: str = "", begun: bool = False) -> HostPort:
         raise AssertionError("no goal of this app has a host of its own")
 
 

@@ -59,7 +59,7 @@ class Desk:
     def shared(self) -> list[HostPort]:
         return [self.host]
 
-    def dedicated(self, plan: str) -> HostPort:
+    def dedicated(self, plan: str, tenant: str = "", begun: bool = False) -> HostPort:
         return self.host
 
     def new_host(self, name: str) -> PlanHost:

@@ -139,7 +139,7 @@ class Here:
     def __init__(self, host: PlanHost) -> None:
         self.shared = [host]
 
-    def dedicated(self, plan: str) -> PlanHost:
+    def dedicated(self, plan: str, tenant: str = "", begun: bool = False) -> PlanHost:
         return self.shared[0]
 
 

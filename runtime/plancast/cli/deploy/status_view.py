@@ -11,8 +11,8 @@ from plancast.terminal.output import cell, duration, fields, out, status_text, t
 
 _NOT_COLUMNS = frozenset({"name", "alive", "error"})
 _MOSTLY_ZERO = frozenset({
-    "activations", "crashed", "dead_letters", "dedicated_hosts", "hosts_lost", "passivations", "put_aside", "retried",
-    "restarts", "stalled", "stalls_found",
+    "activations", "crashed", "dead_letters", "dedicated_hosts", "failed_starts", "hosts_lost", "passivations",
+    "put_aside", "retried", "restarts", "stalled", "stalls_found",
 })  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def show_status(document: dict[str, Any], now: float) -> None:
     if document["plans"] is not None:
         about.add_row("plans", _counts(document["plans"]))
     console.print(about)
-    for kind in ("dispatchers", "hosts", "dedicated", "workers", "reasoners"):
+    for kind in ("dispatchers", "hosts", "pools", "dedicated", "workers", "reasoners"):
         actors = (document["actors"] or {}).get(kind)
         if actors:
             console.print()

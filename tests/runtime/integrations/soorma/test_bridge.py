@@ -152,7 +152,7 @@ class Deployed:
         self.stack.push_async_callback(dispatcher.stop)
         return self
 
-    def dedicated(self, plan: str) -> HostPort:
+    def dedicated(self, plan: str, tenant: str = "", begun: bool = False) -> HostPort:
         raise AssertionError("no goal of this app has a host of its own")
 
     async def bridge(self) -> SoormaBridge:

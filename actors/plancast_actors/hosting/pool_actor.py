@@ -1,0 +1,191 @@
+"""The Ray actor of the pool of dedicated hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from plancast.settings import HostSettings
+from plancast_actors.hosting.leased_actor import start_leased_host
+from plancast_actors.hosting.plan_pool import HostGone, PlanPool
+from plancast_actors.ray.process import (
+    DEDICATED_PREFIX,
+    Blueprint,
+    Process,
+    actor_options,
+    names_of,
+    open_bus,
+    start_ready,
+)
+from plancast_actors.ray.remote_actor import ActorLost, CallableMethods, RemoteActor
+from plancast_actors.rpc.client import Endpoint
+from plancast_actors.telemetry import collectors
+from plancast_actors.telemetry.collectors import Reading
+
+POOL = "dedicated-0"
+"""Name of the pool's Ray actor."""
+MAX_CALLS = 200_000
+"""Concurrent calls to the pool: a plan that waits for a host is one."""
+END_SECONDS = 0.05
+"""Seconds between two looks whether Ray has ended a process."""
+
+
+class PlanPoolProcess(Process):
+    """The pool of dedicated hosts in a Ray actor."""
+
+    role = "dedicated_pool"
+    pool: PlanPool
+    methods: CallableMethods
+
+    async def _start(self) -> None:
+        settings = self.blueprint.settings
+        self.bus = await open_bus(settings)  # for its heartbeat
+        self.pool = PlanPool(RayStarter(self.blueprint), settings.hosts)
+        await self.pool.start()
+        self.methods = CallableMethods({"acquire": self._acquire})
+        await self.methods.open(settings, self.name, "requests for hosts")
+
+    async def _acquire(self, plan: str, tenant: str, begun: bool, refused: str) -> list[Any]:
+        grant = await self.pool.acquire(plan, tenant, begun, refused)
+        where = grant.endpoint
+        return [grant.host, grant.lease, where and [where.incarnation, where.address, where.port, where.secret]]
+
+    async def _readings(self) -> AsyncIterator[Reading]:
+        async for reading in super()._readings():
+            yield reading
+        for reading in collectors.of_plan_pool(self.pool):
+            yield reading
+
+    async def invoke(self, method: str, packed: bytes) -> bytes:
+        """Execute a call of a dispatcher that comes through Ray."""
+        await self.ready()
+        return await self.methods.invoke(method, packed)
+
+    async def endpoint(self) -> Endpoint | None:
+        """Return where dispatchers connect; None when they are to call through Ray."""
+        await self.ready()
+        return self.methods.endpoint
+
+    async def host_of(self, plan: str) -> str | None:
+        """The name of the host that a plan has; None if it has none now."""
+        await self.ready()
+        return self.pool.host_of(plan)
+
+    async def layout(self) -> HostSettings:
+        """Return the settings that the pool was started with."""
+        return self.blueprint.settings.hosts
+
+    async def status(self) -> dict[str, Any]:
+        """Report the state for ``plancast status``."""
+        await self.ready()
+        return {**self._about(), **self.pool.status()}
+
+    async def drain(self, timeout: float) -> bool:
+        """Return at once: plans that wait for a host are in flight in dispatchers."""
+        await self.ready()
+        await self._report_now()
+        return True
+
+
+class RayLeased:
+    """A dedicated host in another process; implements :class:`plancast_actors.hosting.plan_pool.LeasedPort`."""
+
+    def __init__(self, host: RemoteActor) -> None:
+        self._host = host
+        self.endpoint = host.endpoint if host.connection is not None else None
+
+    async def adopt(self) -> tuple[str, str]:
+        """Report the lease and the plan to a new pool."""
+        lease, plan = await self._call("adopt")
+        return lease, plan
+
+    async def grant(self, lease: str, plan: str, contended: bool) -> bool:
+        """Give the host to a plan."""
+        return bool(await self._call("grant", lease, plan, contended))
+
+    async def contend(self, contended: bool) -> None:
+        """Note whether plans wait for a host."""
+        await self._call("contend", contended)
+
+    async def released(self, lease: str) -> tuple[str, bool]:
+        """Wait until a lease has ended."""
+        following, worn = await self._call("released", lease)
+        return following, worn
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        try:
+            return await self._host.call(method, *arguments)
+        except ActorLost as error:
+            raise HostGone(str(error)) from None
+
+
+class RayStarter:
+    """Starts dedicated hosts as Ray actors; implements :class:`plancast_actors.hosting.plan_pool.HostStarter`."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self._blueprint = blueprint
+        self._namespace = blueprint.settings.ray.namespace
+
+    async def found(self) -> list[int]:
+        """Numbers of the running hosts."""
+        names = await asyncio.to_thread(names_of, self._namespace, [DEDICATED_PREFIX])
+        return sorted(int(number) for name in names if (number := name.removeprefix(DEDICATED_PREFIX)).isdigit())
+
+    async def start(self, number: int) -> RayLeased:
+        """Start a host or find it; waits while Ray starts its process."""
+        name = f"{DEDICATED_PREFIX}{number}"
+        actor = await start_ready(start_leased_host, self._blueprint, name, self._namespace)
+        try:
+            return RayLeased(await RemoteActor(name, actor, await actor.endpoint.remote()).connect())
+        except RayError as error:
+            raise HostGone(f"{name}: {type(error).__name__}") from None
+
+    async def replace(self, number: int) -> None:
+        """End a host's process, and wait until it has ended; Ray starts the next one."""
+        with contextlib.suppress(RayError, ValueError):
+            actor = await asyncio.to_thread(ray.get_actor, f"{DEDICATED_PREFIX}{number}", self._namespace)
+            pid = await actor.pid.remote()
+            await asyncio.to_thread(ray.kill, actor, no_restart=False)
+            while await actor.pid.remote() == pid:  # noqa: ASYNC110 - Ray has no event for it
+                await asyncio.sleep(END_SECONDS)
+
+    async def stop(self, number: int) -> None:
+        """End a host for good."""
+        with contextlib.suppress(RayError, ValueError):
+            actor = await asyncio.to_thread(ray.get_actor, f"{DEDICATED_PREFIX}{number}", self._namespace)
+            await asyncio.to_thread(ray.kill, actor, no_restart=True)
+
+
+_Pool = ray.remote(PlanPoolProcess)
+
+
+def start_plan_pool(blueprint: Blueprint, name: str, namespace: str) -> Any:
+    """Start the pool, or find it."""
+    options = actor_options(name, namespace, runtime_env=blueprint.runtime_env)
+    return _Pool.options(**{**options, "max_concurrency": MAX_CALLS}).remote(blueprint, name)
+
+
+def find_plan_host(plan: str, namespace: str) -> Any:
+    """Return the Ray actor that a plan has now, or None. Blocks; for people and tests, not for hot paths."""
+    try:
+        name: Any = ray.get(ray.get_actor(POOL, namespace=namespace).host_of.remote(plan))
+        return ray.get_actor(name, namespace=namespace) if name else None
+    except (RayError, ValueError):
+        return None
+
+
+async def outdated_pool(namespace: str, wanted: HostSettings | None) -> list[str]:
+    """Names of the pool and its hosts when they run with other settings, or are not wanted at all."""
+    names = await asyncio.to_thread(names_of, namespace, [POOL, DEDICATED_PREFIX])
+    if not names or wanted is None:
+        return names
+    try:
+        same = bool(await ray.get_actor(POOL, namespace=namespace).layout.remote() == wanted)
+    except (RayError, ValueError):
+        same = False
+    return [] if same else names
