@@ -35,8 +35,9 @@ class HostSettings(SettingsSection):
 
     count: int = Field(0, ge=0)
     """Shared hosts; 0 takes one for each core but one, at least one."""
-    cpus: float = Field(0.0, ge=0)
-    """Share of a core that each host requests from Ray; 0 lets Ray place them anywhere."""
+    cpus: float = Field(0.1, ge=0)
+    """Share of a core that each host requests from Ray, which spreads them over the nodes that have cores; 0 lets Ray
+    place them anywhere, also on a head that takes no actors (``--num-cpus 0``)."""
     placement: Literal["shared", "dedicated"] = "shared"
     """Placement of plans whose planner has none."""
     max_live_plans: int = Field(50_000, ge=1)
@@ -51,8 +52,8 @@ class HostSettings(SettingsSection):
     dedicated_idle_seconds: float = Field(30.0, gt=0)
     """Seconds without an event after which a plan gives back its dedicated host, and after which hosts that are more
     than ``dedicated_warm`` exit. While plans wait for a host, a tenth of a second."""
-    dedicated_cpus: float = Field(0.0, ge=0)
-    """Share of a core that each dedicated host requests from Ray; 0 lets Ray place them anywhere."""
+    dedicated_cpus: float = Field(0.02, ge=0)
+    """The same for each dedicated host, and for their pool."""
     dedicated_plans: int = Field(1000, ge=1)
     """Plans that a dedicated host takes, one after the other, before its process is replaced. Your modules are imported
     anew for each plan; with 1 all of the process is new, which costs a second or two of a core for each plan."""
@@ -79,6 +80,8 @@ class DispatcherSettings(SettingsSection):
     """Dispatchers: the Ray actors that read the streams."""
 
     count: int = Field(1, ge=1)
+    cpus: float = Field(0.1, ge=0)
+    """Share of a core that each dispatcher requests from Ray; see ``hosts.cpus``."""
     max_outstanding: int = Field(4096, ge=1)
     """In-flight events of a dispatcher, those that wait for a model aside; more wait in the stream. A quarter is
     reserved for responses, signals and timers, so that running plans go on under a flood of goals."""
@@ -104,6 +107,8 @@ class WorkerSettings(SettingsSection):
 
     processes: int = Field(1, ge=0)
     """Worker actors that ``run`` and ``deploy`` start."""
+    cpus: float = Field(0.1, ge=0)
+    """Share of a core that each of them requests from Ray; see ``hosts.cpus``."""
     tasks: tuple[Annotated[str, AfterValidator(check_event_type)], ...] = ()
     """Tasks that are not in the app, whose consumers ``run`` and ``deploy`` create for workers that may not; see
     ``plancast nats-config``."""
@@ -133,6 +138,8 @@ class ReasonerSettings(SettingsSection):
     """Minimum number of reasoners; 0 starts the first one when it is needed, which takes seconds."""
     max: int = Field(4, ge=0)
     """Maximum number of reasoners; 0: none, plan hosts call models themselves."""
+    cpus: float = Field(0.05, ge=0)
+    """Share of a core that each reasoner, and their pool, requests from Ray; see ``hosts.cpus``."""
     concurrency: int = Field(50, ge=1)
     """In-flight requests of a reasoner; more wait, or start another reasoner."""
     idle_seconds: float = Field(60.0, gt=0)

@@ -61,6 +61,7 @@ async def test_a_deployment_without_room_says_so_and_goes_on_when_there_is_some(
 ) -> None:
     monkeypatch.setattr("plancast_actors.deployment.deployment.START_SECONDS", 15.0)
     settings.hosts.cpus = 1.0
+    settings.dispatchers.cpus = settings.workers.cpus = settings.reasoners.cpus = 0.0
     ray_nodes.start(nodes=1, num_cpus=1)
     with pytest.raises(Exception, match=r"host-[01].* CPU"):
         await deploy()

@@ -24,6 +24,7 @@ from plancast_actors.hosting.actor import start_host
 from plancast_actors.hosting.pool_actor import POOL as PLAN_POOL
 from plancast_actors.hosting.pool_actor import find_plan_host, outdated_pool, start_plan_pool
 from plancast_actors.liveness.registration import deregister_app, register_app
+from plancast_actors.ray import placement
 from plancast_actors.ray.process import Blueprint, names_of, restarts_of, start_ready
 from plancast_actors.reasoning import actors
 from plancast_actors.reasoning.client import POOL, wants_reasoners
@@ -164,7 +165,8 @@ class Deployment:
         free, there = resources.available_resources().get("CPU", 0.0), resources.cluster_resources().get("CPU", 0.0)
         return (
             f"Ray has not started {', '.join(names)} within {START_SECONDS:g} s. Each plan host asks for "
-            f"{self.settings.hosts.cpus:g} CPU (PLANCAST_HOSTS__CPUS), and {free:g} of {there:g} CPU are free: add a "
+            f"{self.settings.hosts.cpus:g} CPU (PLANCAST_HOSTS__CPUS), other actors for less, and {free:g} of "
+            f"{there:g} CPU are free: add a "
             "node, or ask for less or for fewer hosts (PLANCAST_HOSTS__COUNT). What has started works already, "
             "the rest starts when there is room; deploy again then"
         )
@@ -249,6 +251,7 @@ class Deployment:
         names = await self.names()
         app = self.app_name or await self._app_of(names)
         await asyncio.to_thread(self.end, names)
+        await asyncio.to_thread(placement.release, self.namespace)
         if app and self.settings.nats.url:
             await self._deregister(app)
 

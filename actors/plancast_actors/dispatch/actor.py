@@ -63,4 +63,4 @@ class DispatcherProcess(Process):
         return drained
 
 
-start_dispatcher = starter(DispatcherProcess)
+start_dispatcher = starter(DispatcherProcess, lambda of: (of.settings.dispatchers.cpus, of.options.count))

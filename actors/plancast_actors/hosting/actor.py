@@ -6,15 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import ray
-
 from plancast.settings import Settings
 from plancast.telemetry import trace_export
 from plancast_actors.hosting.connection import host_server
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.plan_actors.protocol import Inbound
 from plancast_actors.ray.endpoint import open_endpoint
-from plancast_actors.ray.process import Blueprint, Process, actor_options, open_bus
+from plancast_actors.ray.process import Blueprint, Process, open_bus, starter
 from plancast_actors.reasoning.client import RayReasoner, wants_reasoners
 from plancast_actors.release import Abilities
 from plancast_actors.rpc.client import Endpoint
@@ -96,9 +94,4 @@ class HostProcess(Process):
         self.server.close()
 
 
-_Host = ray.remote(HostProcess)
-
-
-def start_host(blueprint: Blueprint, name: str, namespace: str) -> Any:
-    options = actor_options(name, namespace, blueprint.settings.hosts.cpus, blueprint.runtime_env)
-    return _Host.options(**options).remote(blueprint, name)
+start_host = starter(HostProcess, lambda of: (of.settings.hosts.cpus, len(of.shared_hosts)))

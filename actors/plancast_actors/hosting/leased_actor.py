@@ -124,5 +124,6 @@ _Host = ray.remote(LeasedHostProcess)
 
 def start_leased_host(blueprint: Blueprint, name: str, namespace: str) -> Any:
     """Start a dedicated host, or find it."""
-    options = actor_options(name, namespace, blueprint.settings.hosts.dedicated_cpus, blueprint.runtime_env)
+    hosts = blueprint.settings.hosts
+    options = actor_options(name, namespace, hosts.dedicated_cpus, blueprint.runtime_env, count=hosts.dedicated_max)
     return _Host.options(**options).remote(blueprint, name)

@@ -166,7 +166,7 @@ _Pool = ray.remote(PlanPoolProcess)
 
 def start_plan_pool(blueprint: Blueprint, name: str, namespace: str) -> Any:
     """Start the pool, or find it."""
-    options = actor_options(name, namespace, runtime_env=blueprint.runtime_env)
+    options = actor_options(name, namespace, blueprint.settings.hosts.dedicated_cpus, blueprint.runtime_env)
     return _Pool.options(**{**options, "max_concurrency": MAX_CALLS}).remote(blueprint, name)
 
 

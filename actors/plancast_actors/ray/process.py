@@ -23,6 +23,7 @@ from plancast.telemetry import trace_export
 from plancast_actors.dispatcher_options import DispatcherOptions
 from plancast_actors.liveness.heartbeat import Heartbeat
 from plancast_actors.liveness.watchdog import Watchdog, end_process
+from plancast_actors.ray import placement
 from plancast_actors.release import Release, plancast_version
 from plancast_actors.telemetry import collectors
 from plancast_actors.telemetry import logging as actor_logs
@@ -166,9 +167,12 @@ class Process(abc.ABC):
 
 
 def actor_options(
-    name: str, namespace: str, cpus: float = 0.0, runtime_env: dict[str, Any] | None = None
+    name: str, namespace: str, cpus: float = 0.0, runtime_env: dict[str, Any] | None = None, *, count: int = 1
 ) -> dict[str, Any]:
-    """Ray's options of every actor: detached, restarted, with a name."""
+    """Ray's options of every actor: detached, restarted, with a name, and apart from others of its role. Blocks.
+
+    ``count``: actors of the role; see :func:`plancast_actors.ray.placement.spread`.
+    """
     return {
         **({"runtime_env": runtime_env} if runtime_env else {}),
         "name": name,
@@ -176,17 +180,23 @@ def actor_options(
         "lifetime": "detached",
         "max_restarts": -1,
         "max_concurrency": MAX_CONCURRENCY,
-        "num_cpus": cpus,
+        **placement.spread(namespace, name, count, cpus),
         "get_if_exists": True,
     }
 
 
-def starter(process: type[Process], **options: Any) -> Callable[[Blueprint, str, str], Any]:
-    """Return a function that starts an actor of this class by blueprint, name and namespace, or finds it."""
+def starter(
+    process: type[Process], share: Callable[[Any], tuple[float, int]], **options: Any
+) -> Callable[[Blueprint, str, str], Any]:
+    """Return a function that starts an actor of this class by blueprint, name and namespace, or finds it.
+
+    ``share``: CPUs of the actor, and actors of its role, by the blueprint.
+    """
     remote = ray.remote(process)
 
     def start(blueprint: Blueprint, name: str, namespace: str) -> Any:
-        common = actor_options(name, namespace, runtime_env=blueprint.runtime_env)
+        cpus, count = share(blueprint)
+        common = actor_options(name, namespace, cpus, blueprint.runtime_env, count=count)
         return remote.options(**{**common, **options}).remote(blueprint, name)
 
     return start

@@ -231,8 +231,8 @@ class RayStarter:
             ray.kill(ray.get_actor(name, namespace=self._namespace), no_restart=True)
 
 
-start_reasoner = starter(ReasonerProcess)
-start_pool = starter(ReasonerPoolProcess, max_concurrency=MAX_CALLS)
+start_reasoner = starter(ReasonerProcess, lambda of: (of.settings.reasoners.cpus, of.settings.reasoners.max))
+start_pool = starter(ReasonerPoolProcess, lambda of: (of.settings.reasoners.cpus, 1), max_concurrency=MAX_CALLS)
 
 
 async def outdated(namespace: str, wanted: ReasonerSettings | None) -> list[str]:
