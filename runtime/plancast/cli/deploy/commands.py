@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,6 +45,9 @@ def deploy(
     requirements: Requirements = None,
     no_ship: NoShip = False,
     code_name: CodeName = "",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Stay, and deploy again when the whole Ray cluster was lost.")
+    ] = False,
     as_json: AsJson = False,
     verbose: Verbose = 0,
     log_format: LogFormat = None,
@@ -54,15 +58,30 @@ def deploy(
     """
     loaded, settings = _load(app, working_dir, address, nats_url, no_ship)
     with shipped_code(app, working_dir, exclude, pip, requirements, no_ship, code_name) as code:
-        if is_dashboard(settings.ray.address):
-            document = run_in_cluster(["deploy", app, *_flags(no_workers, no_ship, code)], settings, code)
+
+        async def once() -> dict[str, Any]:
+            if is_dashboard(settings.ray.address):
+                command = ["deploy", app, *_flags(no_workers, no_ship, code)]
+                return await asyncio.to_thread(run_in_cluster, command, settings, code)
+            return await _deploy(loaded, app, settings, code, not no_workers)
+
+        document = asyncio.run(once())
+        if as_json:
+            print_json(document)
         else:
-            document = asyncio.run(_deploy(loaded, app, settings, code, not no_workers))
-    if as_json:
-        print_json(document)
-    else:
-        print_line(f"deployed {document['app']}: {_counted(document)}; namespace={document['namespace']}")
+            print_line(f"deployed {document['app']}: {_counted(document)}; namespace={document['namespace']}")
+        if watch:
+            asyncio.run(_watch(settings, document["code"], once))
     return DONE
+
+
+async def _watch(settings: Settings, code: str, deploy_again: Callable[[], Awaitable[object]]) -> None:
+    from plancast_actors.deployment.watch import DeploymentWatch
+
+    note("watching: deploys again when no process reports any more; ends with `plancast stop`")
+    async with open_bus(settings) as bus:
+        await DeploymentWatch(bus, settings.ray.namespace, code, deploy_again, note).run()
+    note("the deployment was stopped")
 
 
 async def _deploy(app: App, address: str, settings: Settings, code: Code, workers: bool) -> dict[str, Any]:
