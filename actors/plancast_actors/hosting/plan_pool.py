@@ -19,9 +19,9 @@ from plancast_actors.rpc.client import Endpoint
 logger = logging.getLogger(__name__)
 STARTS = 2
 """Hosts that are started at once: each start takes a core for a second or two."""
-GROW_SECONDS = 0.5
-"""Seconds for which hosts have to be too few before one more is started: a start costs the plans that wait more than a
-turn of another plan does."""
+GROW_SECONDS = 1.0
+"""Seconds that a plan has to wait, or that too few hosts are free, before one more is started. Where cores are the
+limit plans wait for less, and one more process would only slow them down."""
 RETRY_SECONDS = 1.0
 """First seconds between two attempts to start a host; doubles up to MAX_RETRY_SECONDS."""
 MAX_RETRY_SECONDS = 30.0
@@ -106,6 +106,7 @@ class Waiter:
     lane: str
     granted: asyncio.Future[Grant] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     callers: int = 0
+    since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
 
 class PlanPool:
@@ -130,7 +131,7 @@ class PlanPool:
         self._queue: FairQueue[Waiter] = FairQueue()
         self._contended = False
         self._short_since: float | None = None
-        """Since when hosts are too few."""
+        """Since when too few hosts are free, though no plan waits."""
         self._starting = asyncio.Semaphore(STARTS)
         self._background: set[asyncio.Task[Any]] = set()
         self.granted = self.delayed = self.released = self.replaced = self.lost = self.failed = 0
@@ -290,18 +291,25 @@ class PlanPool:
         tick = min(GROW_SECONDS, self._settings.dedicated_idle_seconds) / 2
         while True:
             await asyncio.sleep(tick)
-            states = self.states()
-            needed = len(self._waiters) + self._settings.dedicated_warm - states["free"] - states["starting"]
-            if needed <= 0 or states["starting"] >= STARTS:
-                self._short_since = None
-            elif self._short_since is None:
-                self._short_since = loop.time()
-            elif loop.time() - self._short_since >= GROW_SECONDS:
+            if self._is_short(loop.time()):
                 self._add_one()
             if len(self._free) > self._settings.dedicated_warm:
                 oldest = min(self._free, key=lambda slot: slot.since)
                 if loop.time() - oldest.since > self._settings.dedicated_idle_seconds:
                     await self._stop(oldest)
+
+    def _is_short(self, now: float) -> bool:
+        states = self.states()
+        if states["starting"] >= STARTS:
+            return False
+        if self._waiters:
+            self._short_since = None
+            return now - next(iter(self._waiters.values())).since >= GROW_SECONDS
+        if states["free"] + states["starting"] >= self._settings.dedicated_warm:
+            self._short_since = None
+            return False
+        self._short_since = now if self._short_since is None else self._short_since
+        return now - self._short_since >= GROW_SECONDS
 
     def _add_one(self) -> None:
         number = next(number for number in itertools.count() if number not in self._slots)
