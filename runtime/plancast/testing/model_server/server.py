@@ -41,6 +41,7 @@ class ModelServer:
         api_keys: Accepted keys; others get 401. None accepts any key, and requests without one.
         response_formats: Supported types of ``response_format``; others get 400. None supports all.
         latency: Seconds before every answer, added to the answer's own delay.
+        port: Of this machine; 0 chooses a free one. Entering fails with ``OSError`` if it is taken.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class ModelServer:
         api_keys: Collection[str] | None = None,
         response_formats: Collection[str] | None = None,
         latency: float = 0.0,
+        port: int = 0,
     ) -> None:
         self._answers = deque(as_answer(answer) for answer in answers or ())
         self._default = Answer("ok") if answers is None and rule is None else None
@@ -64,6 +66,7 @@ class ModelServer:
         self._responding: set[asyncio.Task[Any]] = set()
         self._thread: threading.Thread | None = None
         self._thread_loop: asyncio.AbstractEventLoop | None = None
+        self._wanted_port = port
         self._port = 0
         self.requests: list[ModelRequest] = []
         """Completion requests in the order of arrival."""
@@ -148,7 +151,11 @@ class ModelServer:
             shutdown_timeout=_END_SECONDS,
         )
         await server.setup()
-        await web.TCPSite(server, "127.0.0.1", 0, backlog=_BACKLOG).start()
+        try:
+            await web.TCPSite(server, "127.0.0.1", self._wanted_port, backlog=_BACKLOG).start()
+        except OSError:
+            await server.cleanup()
+            raise
         self._port = server.addresses[0][1]
         self._server = server
 

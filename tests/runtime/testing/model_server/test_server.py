@@ -210,3 +210,13 @@ def test_its_url_is_known_only_while_it_runs() -> None:
         _ = server.url
     with server:
         assert server.url.startswith("http://127.0.0.1:")
+
+
+async def test_it_listens_on_the_port_that_is_wanted_or_says_that_it_is_taken() -> None:
+    async with ModelServer() as free:
+        port = int(free.url.split(":")[2].partition("/")[0])
+        taken = ModelServer(port=port)
+        with pytest.raises(OSError, match=str(port)):
+            await taken.__aenter__()
+    async with ModelServer(port=port) as server:
+        assert server.url == f"http://127.0.0.1:{port}/v1"
