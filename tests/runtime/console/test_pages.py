@@ -139,7 +139,7 @@ class Here:
     def __init__(self, host: PlanHost) -> None:
         self.shared = [host]
 
-    def dedicated(self, plan: str, tenant: str = "", begun: bool = False) -> PlanHost:
+    def dedicated(self, plan: str) -> PlanHost:
         return self.shared[0]
 
 
@@ -471,7 +471,7 @@ async def test_a_plan_is_held_signalled_and_tried_again(page: Page, deployed: De
     await expect(page.locator(".plan-title .badge")).to_have_text("paused")
     await can.get_by_role("button", name="Resume").click()
     await dialog.get_by_role("button", name="Resume").click()
-    await expect(page.locator(".plan-title .badge")).to_have_text("waiting")  # for a person, as before
+    await expect(page.locator(".plan-title .badge")).to_have_text("waiting")
 
     await can.get_by_role("button", name="Signal").click()
     await expect(dialog.get_by_label("Event")).to_have_value("refund.decided")
