@@ -99,7 +99,8 @@ class Approval:
         base = base_of(self.expected_event)
         return (
             f"plan {self.plan_id} would take a no for a yes: {self.expected_event} moves it whatever its data say. "
-            f"Give its state a transition on {base}.rejected, or a condition on event.data.approved; cancel ends it"
+            f"Give its state a transition on {base}.rejected or a condition on event.data.approved, or declare "
+            "approved in the schema of the event, where a handler reads it; cancel ends the plan"
         )
 
 
