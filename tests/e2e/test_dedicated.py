@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,12 @@ import pytest_asyncio
 import ray
 
 from plancast import Client, Settings
+from plancast.app import load_app
+from plancast_actors.deployment.deployment import blueprint_of
 from plancast_actors.deployment.local import LocalRuntime
+from plancast_actors.deployment.upgrade import Upgrade, UpgradeFailed
+from plancast_actors.release import Release
+from plancast_bus.jetstream import connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 APPS = Path(__file__).parent.parent / "apps"
@@ -121,3 +128,40 @@ async def test_more_plans_than_hosts_wait_and_all_end_while_hosts_are_killed(
         revisions = [each["revision"] for each in await handle.history()]
         assert revisions == list(range(1, len(revisions) + 1))
     assert (await pool_of(runtime))["hosts"] <= 3
+
+
+async def test_upgrades_and_rollbacks_replace_the_pool_and_its_hosts(
+    client: Client, runtime: LocalRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handles = [await client.submit("ask.goal", {}, correlation_id=f"upgraded-{number}") for number in range(2)]
+    app = load_app("chain_app:app", [str(APPS)])
+    bus = await connect(runtime.settings.nats, runtime.settings.bus)
+
+    async def upgrade(code: str) -> None:
+        blueprint = dataclasses.replace(
+            blueprint_of(app, "chain_app:app", runtime.settings, [str(APPS)]),
+            release=Release(code=code, deployed_at=time.time()),
+        )
+        await Upgrade(runtime.deployment, app, blueprint, bus, timeout=5.0).run()
+
+    async def codes() -> set[str]:
+        status = await runtime.deployment.status()
+        return {each.get("code", "gone") for kind in ("pools", "dedicated") for each in status[kind]}
+
+    async def runs(code: str) -> bool:
+        return await codes() == {code} and (await pool_of(runtime)).get("free", 0) >= 1
+
+    await upgrade("two")
+    await until(lambda: runs("two"))
+
+    async def broken(self: Upgrade) -> None:
+        raise UpgradeFailed("it does not start")
+
+    monkeypatch.setattr(Upgrade, "_verify", broken)
+    with pytest.raises(UpgradeFailed, match="The old one runs again"):
+        await upgrade("three")
+    await until(lambda: runs("two"))
+    await bus.close()
+    for handle in handles:
+        await handle.signal("person.answered", {"yes": True})
+        await handle.result(timeout=PATIENCE)

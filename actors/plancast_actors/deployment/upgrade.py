@@ -17,6 +17,8 @@ from plancast_actors.deployment.deployment import UNREACHABLE, Deployment, delet
 from plancast_actors.deployment.plan_requirements import plans_underway, waiting_goals
 from plancast_actors.dispatch.actor import start_dispatcher
 from plancast_actors.hosting.actor import start_host
+from plancast_actors.hosting.pool_actor import POOL as PLAN_POOL
+from plancast_actors.hosting.pool_actor import start_plan_pool
 from plancast_actors.ray.process import Blueprint
 from plancast_actors.reasoning import actors
 from plancast_actors.reasoning.client import POOL
@@ -185,7 +187,8 @@ class Upgrade:
                 self.say(f"replacing {mine.options.name}")
                 drained &= await self._end([mine.options.name], self.timeout)
                 await deployment.start([(start_dispatcher, mine, mine.options.name)])
-        await self._end(await deployment.names("pools", "dedicated"), ROLLING_DRAIN_SECONDS)  # then a new pool starts
+        await self._end(await deployment.names("pools"), 0.0)  # it would start hosts anew
+        await self._end(await deployment.names("dedicated"), ROLLING_DRAIN_SECONDS)
         return drained
 
     async def _all_together(self, old: Abilities | None, new: Abilities) -> bool:
@@ -246,6 +249,8 @@ class Upgrade:
         await delete_stale_consumers(self.bus, dispatchers)
         if POOL in self._old:
             await deployment.start([(actors.start_pool, self._old[POOL], POOL)])
+        if dispatchers and dispatchers[0].options.dedicated_goals:
+            await deployment.start([(start_plan_pool, dispatchers[0], PLAN_POOL)])
         await deployment.start(
             [(start_host, self._old[name], name) for name in self._names("host-")]
             + [(start_worker, self._old[name], name) for name in self._names("worker-")]

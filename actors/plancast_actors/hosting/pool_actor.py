@@ -137,10 +137,14 @@ class RayStarter:
         return sorted(int(number) for name in names if (number := name.removeprefix(DEDICATED_PREFIX)).isdigit())
 
     async def start(self, number: int) -> RayLeased:
-        """Start a host or find it; waits while Ray starts its process."""
+        """Start a host or find it; waits while Ray starts its process. One of another release is replaced."""
         name = f"{DEDICATED_PREFIX}{number}"
         actor = await start_ready(start_leased_host, self._blueprint, name, self._namespace)
         try:
+            while (await actor.made_from.remote()).release != self._blueprint.release:
+                await self.stop(number)
+                await asyncio.sleep(END_SECONDS)
+                actor = await start_ready(start_leased_host, self._blueprint, name, self._namespace)
             return RayLeased(await RemoteActor(name, actor, await actor.endpoint.remote()).connect())
         except RayError as error:
             raise HostGone(f"{name}: {type(error).__name__}") from None
