@@ -166,7 +166,7 @@ async def test_what_was_done_is_what_is_scraped_and_logged(run: Run) -> None:
     consumers = {labels["consumer"] for labels, _ in scrape["ray_plancast_consumer_pending"]}
     assert {"plans-results", f"task-{name_of_type('chain.add.requested')}"} <= consumers
     roles = {labels["role"] for labels, _ in scrape["ray_plancast_process_resident_bytes"]}
-    assert roles == {"host", "dispatcher", "worker"}
+    assert roles == {"host", "dedicated_pool", "dispatcher", "worker"}
     for name, series in scrape.items():
         metric = METRICS[re.sub(r"_(bucket|sum|count)$", "", name.removeprefix("ray_"))]
         for labels, _ in series:
