@@ -25,7 +25,9 @@ SPENT: Final = "tree_spent"
 """Key in the metadata of a child plan's final response: what it has spent with all plans below it, by name."""
 SEAL: Final = "tree_seal"
 """Key beside it: proves that the runtime has written it for this child and its parent."""
-METADATA: Final = frozenset({ROOT, DEPTH, DEADLINE, SHARE, SPENT, SEAL})
+CAUSE: Final = "tree_cause"
+"""Key in the metadata of a request, and of what its worker sends: the place of the plan that has caused them."""
+METADATA: Final = frozenset({ROOT, DEPTH, DEADLINE, SHARE, SPENT, SEAL, CAUSE})
 KEPT_SECONDS: Final = 30 * 86_400.0
 """Seconds, beyond the retention of plans, after which the count of a tree that no plan joins is dropped."""
 _LONGEST: Final = 400
@@ -87,9 +89,25 @@ def place_of(plan: PlanRecord) -> Place:
 
 def read_cause(event: EventEnvelope) -> Place | None:
     """Read the place of the plan that has caused an event; None when no plan has."""
-    if (place := _named_place(event.metadata)) is not None:
+    if (place := _place_of_cause(event.metadata)) is not None:
         return place
     return Place(event.plan_id) if event.plan_id else None
+
+
+def passed_on(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata of what a worker sends because of a request with this metadata: the place of the plan behind both.
+
+    It is for those who hear of it: a goal with it is a top-level goal nevertheless.
+    """
+    place = _place_of_cause(metadata) if metadata else None
+    return {} if place is None else {CAUSE: place.metadata()}
+
+
+def _place_of_cause(metadata: Mapping[str, Any]) -> Place | None:
+    if (place := _named_place(metadata)) is not None:
+        return place
+    cause = metadata.get(CAUSE)
+    return _named_place(cause) if isinstance(cause, Mapping) else None
 
 
 def _named_place(metadata: Mapping[str, Any]) -> Place | None:

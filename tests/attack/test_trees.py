@@ -24,6 +24,7 @@ from plancast import (
     StateAction,
     StateConfig,
     StateTransition,
+    Worker,
 )  # fmt: skip
 from plancast.testing import ModelServer
 from plancast_bus import fault_injection
@@ -33,7 +34,7 @@ from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.ports.checkpoints import PlanSummary
 
 PATIENCE = 90.0
-GOAL = "x.goal"
+GOAL, RESULTS = "x.goal", "action-results"
 
 
 def child(answer: str = "x.done") -> PublishAction:
@@ -309,6 +310,43 @@ def heard(event_type: str, topic: str, *, correlated: bool, via_fact: bool = Fal
     return App("app", planners=[planner])
 
 
+def heard_of_a_worker(how: str) -> App:
+    """A listener that begins a plan for each fact, or each answer, of a worker that plans have caused."""
+    planner, worker = Planner("p"), Worker("w")
+    asking = StateConfig(
+        state_name="start",
+        action=StateAction(event_type="work.requested", response_event="work.completed"),
+        transitions=[StateTransition(on_event="work.completed", to_state="done")],
+    )
+    at_once = {"start": StateConfig(state_name="start", is_terminal=True)}
+    with_a_task = {"start": asking, "done": StateConfig(state_name="done", is_terminal=True)}
+    planner.add_goal(GOAL, with_a_task if how == "fact" else at_once)
+    sent = 0
+
+    def another(prefix: str) -> str:
+        nonlocal sent
+        sent += 1
+        return f"{prefix}-{sent}"
+
+    @worker.on_task("work.requested", "work.completed")
+    async def work(task: Any, context: Any) -> dict[str, Any]:
+        if how == "fact":
+            await context.bus.announce("work.noted", {}, correlation_id=another("fact"))
+        return {}
+
+    @planner.on_event("work.noted" if how == "fact" else "work.completed", topic=None if how == "fact" else RESULTS)
+    async def begin(event: Any, context: Any) -> None:
+        if event.correlation_id.startswith(("fact", "request")):
+            await context.bus.publish(GOAL, {}, topic="action-requests", correlation_id=another("plan"))
+
+    @planner.on_event("plan.completed")
+    async def ask(event: Any, context: Any) -> None:
+        if how == "answer":
+            await context.bus.request("work.requested", {}, "work.completed", correlation_id=another("request"))
+
+    return App("app", planners=[planner], workers=[worker])
+
+
 @pytest.mark.attack(
     who="app", what="begin a plan for each plan that ends, in a listener", expected="max_depth plans, a dead letter"
 )
@@ -319,8 +357,10 @@ def heard(event_type: str, topic: str, *, correlated: bool, via_fact: bool = Fal
         heard("plan.completed", "system-events", correlated=True),
         heard("plan.completed", "system-events", correlated=True, via_fact=True),
         heard(f"{GOAL}.completed", "action-results", correlated=True),
+        heard_of_a_worker("answer"),
+        heard_of_a_worker("fact"),
     ],
-    ids=["own id", "id of its own", "by way of a fact", "final response"],
+    ids=["own id", "id of its own", "by way of a fact", "final response", "a worker's answer", "a worker's fact"],
 )
 async def test_a_listener_that_begins_a_plan_for_each_plan_that_ends_stops_at_the_depth(
     nats_server: NatsServer, app: App

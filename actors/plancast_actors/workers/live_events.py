@@ -6,6 +6,7 @@ from typing import Any
 
 from plancast.context import EventPort
 from plancast.json_values.normalize import plain
+from plancast.plan_tree import passed_on
 from plancast.telemetry.trace_scope import current_trace
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, derived_id
 from plancast_bus.events.trace_context import trace_id_of
@@ -63,6 +64,7 @@ class LiveEvents(EventPort):
                 "data": {} if data is None else plain(data),
             }
         )
+        event.metadata |= passed_on(cause.metadata)
         trace = current_trace()
         if trace:
             event.trace_id = trace_id_of(trace)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from plancast.errors import TerminalError
 from plancast.plan.event_fields import error_text
+from plancast.plan_tree import passed_on
 from plancast.state_machine.machine import failed_event
 from plancast.worker import TaskDefinition
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject
@@ -36,7 +37,7 @@ class Response(WireEvent):
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self.data = fields["data"]
-        self.metadata = {}
+        self.metadata = fields.get("metadata") or {}
         self._fields = fields
 
     def to_envelope(self) -> EventEnvelope:
@@ -128,6 +129,8 @@ def make_response(request: EventEnvelope, definition: TaskDefinition, event_type
         if value is not None:
             valid = valid and type(value) is str
             fields[name] = value
+    if place := passed_on(inherited["metadata"]):
+        fields["metadata"] = place
     fields["data"] = data
     return Response(fields if valid else EventEnvelope.model_validate(fields).to_wire())
 

@@ -108,9 +108,10 @@ class Outbox:
         if is_child:
             event["metadata"] = self._placed(event_type, event.get("metadata"))
         elif (self.plan.depth > 1 if self.plan is not None else not self.begun) and (
-            place := self._place_beside(correlation_id)
+            place := self._place_beside(correlation_id, topic)
         ) is not None:
-            event["metadata"] = {**(event.get("metadata") or {}), **place.metadata()}
+            said = {plan_tree.CAUSE: place.metadata()} if topic == REQUESTS else place.metadata()
+            event["metadata"] = {**(event.get("metadata") or {}), **said}
         event["topic"], event["id"], event["time"] = topic, event_id, self._time
         payload, content_type = self._encoded(event)
         message_id = message_id_of(message_id or event_id)
@@ -269,12 +270,16 @@ class Outbox:
             )
         return payload, content_type
 
-    def _place_beside(self, correlation_id: str) -> plan_tree.Place | None:
-        """The place that an event names to who hears it apart from its plan; None where that plan is known to them."""
+    def _place_beside(self, correlation_id: str, topic: str = "") -> plan_tree.Place | None:
+        """The place that an event names to who hears it apart from its plan; None where that plan is known to them.
+
+        Workers are told too, for what they send because of a request.
+        """
         plan = self.plan
         if plan is None:
             return None if self.begun else self._cause or plan_tree.read_cause(self._event)
-        return plan_tree.place_of(plan) if plan.depth > 1 and correlation_id != plan.correlation_id else None
+        beside = topic == REQUESTS or correlation_id != plan.correlation_id
+        return plan_tree.place_of(plan) if plan.depth > 1 and beside else None
 
     def _placed(self, event_type: str, metadata: Any) -> dict[str, Any]:
         """Metadata of a goal with the place of its plan in the sender's tree."""
