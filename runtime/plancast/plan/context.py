@@ -170,6 +170,9 @@ class PlanContext(PlanRecord):
             PlanFinished: the plan is finished already.
             InterpolationError: an action's data names a path that does not exist.
         """
+        self._require_unfinished()
+        if self._turn is not None and self._turn.plan is not self:
+            self._claim()  # apart from the move: what was sent before the plan existed stays its own
         with Rollback(self, self._turn):
             await self._advance(trigger_event)
 

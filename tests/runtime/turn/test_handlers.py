@@ -693,6 +693,33 @@ async def test_a_move_that_fails_leaves_nothing_behind(handled: str) -> None:
     assert "made no move on search.completed" in " ".join(story.entries[-1]["notes"])
 
 
+async def test_a_first_move_that_fails_leaves_a_new_plan_its_id_and_its_requests() -> None:
+    needs = state("pay", asks="pay", to="done", data={"n": "{{goal_data.amount}}"})
+    states, planner = machine(state("start", default_next="pay"), needs, DONE), Planner("p")
+
+    @planner.on_goal("order.received")
+    async def on_goal(goal: Any, context: Any) -> None:
+        await context.bus.request("rate.requested", {}, "rate.completed")
+        plan = PlanContext(
+            plan_id="order-7",
+            correlation_id=goal.correlation_id,
+            goal_event=goal.event_type,
+            goal_data=goal.data,
+            state_machine=states,
+            _context=context,
+        )
+        with pytest.raises(InterpolationError):
+            await plan.execute_next()
+        plan.goal_data["amount"] = 1
+        await plan.execute_next()
+
+    async with PlancastTest(App("shop", planners=[planner])) as env:
+        plan = await env.submit("order.received")
+        await reached(plan, "running")
+        state_of = await env.client.plan("order-7").state()
+        assert sorted(each[0] for each in state_of["requests"].values()) == ["pay.requested", "rate.requested"]
+
+
 async def test_a_resume_that_fails_leaves_the_plan_paused() -> None:
     needs = state("pay", asks="pay", to="done", data={"n": "{{results.user_input.amount}}"})
     planner = a_planner(machine(START, state("search", to={"approved": "pay"}), needs, DONE))
