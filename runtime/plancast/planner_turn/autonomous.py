@@ -11,13 +11,12 @@ from typing import Any, Final
 
 from plancast.decisions.actions import AwaitAction, CompleteAction, DelegateAction, WaitAction
 from plancast.decisions.decision import PlannerDecision
-from plancast.decisions.executor import execute_decision, send_pending
 from plancast.errors import InvalidDecision, TaskError, TerminalError
 from plancast.models.port import CURRENT_REASONER, ReasonerPort
 from plancast.plan import early_events
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import RESUME
-from plancast.plan.record import WAITING_FOR, tasks_of
+from plancast.plan.record import WAITING_FOR
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.state_moves import end_wait
 from plancast.plan.status import PAUSED, RUNNING
@@ -200,17 +199,11 @@ class AutonomousTurn:
 
     async def _execute(self, decision: PlannerDecision, run: RunContext) -> Exception | None:
         """Execute a decision; a refused one is rolled back and its error returned, for the planner to see."""
-        plan, record = self._plan, self._record
-        mark, requests, tasks = record.outbox.mark(), dict(plan.requests), tasks_of(plan).to_state()
         try:
-            await execute_decision(decision, record.context, plan=plan, definitions=run.events)
-            await send_pending(record.context, plan, run.events)
+            await self._deliberation.carry_out(decision, run, pending=True)
         except _REFUSALS as error:
             if isinstance(decision.next_action, (CompleteAction, WaitAction)):
                 raise
-            record.outbox.rewind(mark)
-            plan.requests = requests
-            plan.tasks = type(tasks_of(plan)).from_state(tasks)
             return error
         return None
 

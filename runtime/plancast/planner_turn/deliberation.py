@@ -13,16 +13,18 @@ from typing import Any, Final
 
 from plancast.decisions.actions import CompleteAction
 from plancast.decisions.decision import PlannerDecision, check_decision
-from plancast.decisions.executor import execute_decision
+from plancast.decisions.executor import execute_decision, send_pending
 from plancast.errors import BudgetExhausted, RetryableError
 from plancast.models.decorators import MeteredReasoner
 from plancast.models.port import ReasonerPort, ReasonRequest
 from plancast.models.reservation import Reservation, estimate, reserve
 from plancast.plan.context import PlanContext
 from plancast.plan.record import tasks_of
+from plancast.plan.rollback import Rollback
 from plancast.planner_turn.trajectory import add_decision, add_event, read_entry
 from plancast.planners.contract import RunBudget, RunContext, RunControl, TrajectoryEntry
 from plancast.planners.run_context import build_run, trigger_of
+from plancast.tasks.registry import TaskRegistry
 from plancast.turn_record.account import bind, call_rate, limits_of, read_share, spent_by, sum_of
 from plancast.turn_record.record import TurnRecord
 from plancast_bus.errors import BusUnavailable
@@ -70,15 +72,33 @@ class Deliberation:
 
         Raises:
             BudgetExhausted: the plan's budget is exhausted, and the decision does not complete it.
-            InvalidDecision, TaskError: it cannot be executed.
+            InvalidDecision, TaskError: it cannot be executed; nothing was done.
+        """
+        self._require_budget(decision, run)
+        self._record.adopt(self._plan)
+        if not any(each is decision for each in self._record.decided):
+            self._note(decision, [], 0.0)
+        await self.carry_out(decision, run)
+        self.executed(decision)
+
+    async def carry_out(self, decision: PlannerDecision, run: RunContext, *, pending: bool = False) -> None:
+        """Do what a decision says, as a whole or not at all.
+
+        Args:
+            decision: It is validated.
+            run: Its events are known.
+            pending: Send the tasks, too, that the planner has registered by itself.
         """
         record, plan = self._record, self._plan
-        self._require_budget(decision, run)
-        record.adopt(plan)
-        if not any(each is decision for each in record.decided):
-            self._note(decision, [], 0.0)
-        await execute_decision(decision, record.context, plan=plan, definitions=run.events)
-        self.executed(decision)
+        tasks = tasks_of(plan).to_state()
+        try:
+            with Rollback(plan, record):
+                await execute_decision(decision, record.context, plan=plan, definitions=run.events)
+                if pending:
+                    await send_pending(record.context, plan, run.events)
+        except BaseException:
+            plan.tasks = TaskRegistry.from_state(tasks)
+            raise
 
     def remember(self, fields: Mapping[str, Any]) -> None:
         """Append an event to the plan's trajectory."""

@@ -12,6 +12,8 @@ import pytest
 from plancast import (
     App,
     ChoreographyPlanner,
+    DelegateAction,
+    ParallelAction,
     PlanCancelled,
     PlanContext,
     PlanFailed,
@@ -19,13 +21,17 @@ from plancast import (
     PlannerDecision,
     PublishAction,
     RetryableError,
+    SpawnSpec,
     StateAction,
     StateConfig,
     StateTransition,
     Worker,
 )  # fmt: skip
 from plancast.models.port import ReasonReply, ReasonRequest, Usage
+from plancast.plan.record import tasks_of
+from plancast.settings import Settings
 from plancast.testing import PlancastTest
+from plancast_bus.errors import PayloadTooLarge
 
 ADD = {"action": "publish", "event_type": "add.requested", "data": {"n": 1}, "response_event": "add.completed"}
 DONE = {"action": "complete", "result": {"n": 2}}
@@ -212,6 +218,30 @@ async def test_decisions_that_are_executed_at_the_same_time_keep_the_limit(scrip
         handle = await env.submit("x.goal", {})
         assert await handle.result(timeout=20) == {"refused": 17}
         assert (await handle.state())["spent"] == {"actions": 3}
+
+
+async def test_a_decision_that_fails_leaves_nothing_behind_when_the_handler_goes_on() -> None:
+    planner = ChoreographyPlanner("advisor", "scripted", max_actions=3)
+    large = ADD | {"data": {"n": 1, "lines": ["x" * 4_000] * 8}}
+    halves = ParallelAction.model_validate({"branches": [ADD, large]})
+    delegated = DelegateAction(spec=SpawnSpec(event_type="add.requested", data=large["data"]), group_id="g")
+    left = list[Any]()
+
+    @planner.on_goal("x.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        plan = await PlanContext.create_from_goal(goal, {})
+        for action in (halves, delegated, halves, delegated):
+            with pytest.raises(PayloadTooLarge):
+                await planner.execute_decision(PlannerDecision(next_action=action, reasoning="r"), context)
+        left.extend((plan.requests, tasks_of(plan).tasks, tasks_of(plan).groups, plan.awaiting))
+        await plan.finalize({})
+
+    settings = Settings.model_validate({"bus": {"max_event_bytes": 16_384}})
+    async with PlancastTest(App("app", planners=[planner], workers=[a_worker()]), settings=settings) as env:
+        handle = await env.submit("x.goal", {})
+        await handle.result(timeout=20)
+        assert left == [{}, (), (), ""]
+        assert [kind for entry in await handle.history() for kind, _ in entry["sent"]] == ["x.goal.completed"]
 
 
 async def test_a_decision_that_no_model_has_made_counts_too(scripted: Callable[..., Model]) -> None:
