@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing, suppress
 from difflib import get_close_matches
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -20,6 +19,8 @@ from plancast.client.connect import RUN_FILE, ClientConnector, connect_bus
 from plancast.client.handle import PlanHandle
 from plancast.client.results import ResultWaiter
 from plancast.errors import ForeignPlan, InvalidApp, InvalidGoal, UnknownGoal
+from plancast.json_values.limits import shown
+from plancast.json_values.model import MAX_SECONDS, is_duration
 from plancast.json_values.normalize import plain
 from plancast.plan.control_events import BEGIN_AFTER
 from plancast.plan.status import WAITING, ListedStatus, PlanStatus
@@ -229,8 +230,9 @@ class Client:
         return PlanHandle(self.results, self._publish, pending, submitted=True)
 
     def _end_of(self, deadline: Any) -> float:
-        if not (isinstance(deadline, (int, float)) and 0 < deadline < inf):
-            raise ValueError(f"a deadline is a number of seconds, more than 0, not {deadline!r:.60}")
+        if not is_duration(deadline):
+            most = f"at most {MAX_SECONDS} (ten years)"
+            raise ValueError(f"a deadline is a number of seconds, more than 0, {most}, not {shown(deadline)}")
         return round(self._clock.time() + deadline, 3)
 
     async def _predecessors(self, after: Iterable[str], plan_id: str, tenant: str) -> list[str]:

@@ -10,17 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from math import inf, isfinite
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from plancast.errors import IdentityRequired, InvalidPlannerConfig
-from plancast.json_values.limits import FrozenDict, freeze
+from plancast.json_values.limits import FrozenDict, freeze, shown
+from plancast.json_values.model import MAX_SECONDS, is_duration
 
 if TYPE_CHECKING:
     from plancast.agents.definitions import AgentDefinition, EventDefinition
     from plancast.decisions.decision import PlannerDecision
     from plancast.tasks.registry import TaskRegistry
 
+MAX_BUDGET: Final = 1e15
+"""Limits of a budget, and what is spent of it, are less than this many actions, tokens or dollars."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -86,11 +89,12 @@ def checked_deadline(name: str, seconds: Any) -> float | None:
     """Check a planner's deadline.
 
     Raises:
-        InvalidPlannerConfig: it is no positive number of seconds.
+        InvalidPlannerConfig: it is no positive number of seconds, or is more than ten years.
     """
-    if seconds is None or (isinstance(seconds, (int, float)) and 0 < seconds < inf):
+    if seconds is None or is_duration(seconds):
         return seconds
-    raise InvalidPlannerConfig(f"planner {name!r}: deadline is {seconds!r:.60}, allowed: seconds, more than 0")
+    allowed = f"seconds, more than 0, at most {MAX_SECONDS} (ten years)"
+    raise InvalidPlannerConfig(f"planner {name!r}: deadline is {shown(seconds)}, allowed: {allowed}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from plancast.json_values.model import MAX_SECONDS
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import CANCEL, DEADLINE
 from plancast.plan.event_fields import answered_request
@@ -45,11 +46,11 @@ def reconcile_requests(turn: TurnRecord, plan: PlanContext) -> None:
     resumed = turn.was_paused and (plan.status is RUNNING or (turn.was_held and not is_held(plan)))
     for request_id, request in plan.requests.items():
         if request.due is None and request.timeout is not None:
-            request.due = turn.now + request.timeout
+            request.due = turn.now + min(request.timeout, MAX_SECONDS)
         if request.due is None and request.state is not None:
             action = plan.state_machine[request.state].action
             if action is not None and action.timeout_seconds is not None:
-                request.due = turn.now + action.timeout_seconds
+                request.due = turn.now + min(action.timeout_seconds, MAX_SECONDS)
         if request.due is None:
             continue
         due_before = turn.requests_before.get(request_id, (None,))[0]

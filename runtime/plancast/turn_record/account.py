@@ -18,6 +18,7 @@ from plancast.plan.record import PlanRecord
 from plancast.plan.requests import WAIT
 from plancast.plan.status import PAUSED
 from plancast.plan_tree import SEAL, SHARE, SPENT
+from plancast.planners.contract import MAX_BUDGET
 from plancast.turn_record.environment import TurnEnvironment
 from plancast.turn_record.outbox import Outbox
 
@@ -30,7 +31,6 @@ BESIDE: Final = 1 / 2
 """Part of what is left that a plan lends when it goes on meanwhile."""
 RATE: Final = "rate"
 """Name in a share: how far calls in the parent went beyond their estimates."""
-_MOST: Final = 1e15
 
 
 def limits_of(plan: PlanRecord, *planners: Any) -> dict[str, float]:
@@ -182,4 +182,4 @@ def read_share(metadata: Mapping[str, Any] | None) -> dict[str, float]:
 
 
 def _is_amount(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _MOST
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < MAX_BUDGET

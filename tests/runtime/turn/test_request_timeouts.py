@@ -157,3 +157,24 @@ async def test_a_handler_gets_the_timeout_of_a_decision() -> None:
 
     app = App("a", planners=[planner], workers=[worker])
     assert await result_after(app, 30) == {"trigger": "work.timeout"}
+
+
+@pytest.mark.parametrize("seconds", [1e12, 1e300])
+async def test_a_timeout_beyond_the_calendar_fails_no_plan(seconds: float) -> None:
+    asks = StateAction(event_type="work.requested", response_event="work.completed", timeout_seconds=seconds)
+    then = StateTransition(on_event="work.completed", to_state="done")
+    planner = Planner("p")
+    planner.add_goal(
+        "x.goal",
+        {
+            "start": StateConfig(state_name="start", action=asks, transitions=[then]),
+            "done": StateConfig(state_name="done", is_terminal=True),
+        },
+    )
+    async with PlancastTest(App("a", planners=[planner])) as env:
+        handle = await env.submit("x.goal", {})
+        async with asyncio.timeout(20):
+            while await handle.status() == "pending":
+                await asyncio.sleep(0.001)
+        await handle.signal("work.completed", {"n": 1})
+        assert await handle.result(timeout=20) == {"start": {"n": 1}}

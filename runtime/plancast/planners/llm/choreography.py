@@ -15,13 +15,14 @@ from plancast.context import PlatformContext
 from plancast.decisions.actions import CompleteAction, FinishReason
 from plancast.decisions.decision import PlannerDecision, check_decision, decision_response_format, parse_decision
 from plancast.errors import BudgetExhausted, InvalidDecision, InvalidPlannerConfig
+from plancast.json_values.limits import shown
 from plancast.models.decorators import MeteredReasoner
 from plancast.models.in_process import reasoner_of
 from plancast.models.options import AnswerFormat, ModelOptions
 from plancast.models.port import ReasonerPort
 from plancast.models.repair_loop import RepairLoop
 from plancast.models.throttle import throttle
-from plancast.planners.contract import RunBudget, RunContext, WakeMode
+from plancast.planners.contract import MAX_BUDGET, RunBudget, RunContext, WakeMode
 from plancast.planners.llm.decision_validation import decision_faults, settle_decision
 from plancast.planners.llm.prompt import DEFAULT_LIMIT, Prompt, check_prompt_options
 from plancast.planners.llm.prompt_template import PromptTemplate
@@ -103,8 +104,9 @@ class ChoreographyPlanner(Planner):
         check_prompt_options(planning_strategy, prompt_limit)
         for limit, what in ((max_actions, "max_actions"), (token_budget, "token_budget"), (cost_budget, "cost_budget")):
             is_number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
-            if limit is not None and not (is_number and limit >= 0):
-                raise InvalidPlannerConfig(f"planner {name!r}: {what} is {limit!r}, allowed: a number from 0")
+            if limit is not None and not (is_number and 0 <= limit < MAX_BUDGET):
+                allowed = f"a number from 0, less than {MAX_BUDGET:.0e}; None is no limit"
+                raise InvalidPlannerConfig(f"planner {name!r}: {what} is {shown(limit)}, allowed: {allowed}")
         if isinstance(goals, str):
             raise InvalidPlannerConfig(f"planner {name!r}: goals is a list of event types, not the text {goals:.80}")
         assert self.model_options is not None
