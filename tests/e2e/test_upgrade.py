@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from tests.cluster.plancast_cli import Shop, codes_of
+from tests.e2e.conftest import APPS
+from tests.e2e.test_deployment import until, waiting_in
 
 from plancast import Client, Settings
+from plancast.app import load_app
+from plancast_actors.deployment import upgrade_check
 from plancast_actors.deployment.local import LocalRuntime
+from plancast_actors.deployment.upgrade_check import Verdict, check_upgrade
+from plancast_bus.jetstream import connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 
@@ -32,6 +39,19 @@ async def test_a_plan_that_waits_finishes_under_new_code(runtime: LocalRuntime, 
         settings.nats.url, settings.bus.prefix = runtime.nats_url, name
         async with Client.connect(settings=settings) as client:
             plan = await client.submit("shop.goal", {})
+            await until(partial(waiting_in, plan, "hold"), "the plan waits")
+            nats = ("--nats-url", runtime.nats_url)
+            same = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--check", "--json", *nats)
+            assert (same.code, same.json["counts"]["same"]) == (0, 1), (same.out, same.err)
+            shop.write("two")
+            check = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--check", "--json", *nats)
+            assert (check.code, check.json["counts"]["unknown"]) == (1, 1), (check.out, check.err)
+            assert check.json["findings"][0]["examples"] == [plan.plan_id]
+            shop.write("two", planner="2")
+            check = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--check", *nats)
+            assert check.code == 1
+            assert "needs the old planner" in check.out
+            assert "planner 'shop' version '1'" in check.out.replace("\n", " ")
             shop.write("two")
             upgraded = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--json")
             assert upgraded.code == 0, upgraded.err
@@ -43,3 +63,32 @@ async def test_a_plan_that_waits_finishes_under_new_code(runtime: LocalRuntime, 
     finally:
         stopped = await asyncio.to_thread(shop.run, "stop", "--timeout", "5")
     assert stopped.code == 0, stopped.err
+
+
+async def test_many_plans_are_replayed_in_processes_of_their_own(
+    runtime: LocalRuntime, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = [await client.submit("ask.goal", {"n": n}) for n in range(3)]
+    mine = {plan.plan_id for plan in plans}
+    for plan in plans:
+        await until(plan.state, "the plan is there")
+    app, settings = load_app("chain_app:app", [str(APPS)]), runtime.settings
+    bus = await connect(settings.nats, settings.bus)
+    try:
+        report = await check_upgrade(bus, app, settings, address="chain_app:app", import_paths=[str(APPS)])
+        assert {each.verdict for each in report.plans if each.plan_id in mine} == {Verdict.SAME}
+
+        async def unknown(*_: object) -> None:
+            return None
+
+        monkeypatch.setattr(upgrade_check, "running_fingerprints", unknown)
+        monkeypatch.setattr(upgrade_check, "AT_ONCE", 1)
+        report = await check_upgrade(bus, app, settings, address="chain_app:app", import_paths=[str(APPS)])
+        found = [each for each in report.plans if each.plan_id in mine]
+        assert len(found) == 3
+        assert {each.verdict for each in found} == {Verdict.UNKNOWN}
+        assert all(each.what.endswith("its turns so far are the same") for each in found), found
+    finally:
+        await bus.close()
+        for plan in plans:
+            await plan.cancel("enough")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from plancast.replay.fingerprint import Fingerprint
 from plancast.settings import Settings
 from plancast.telemetry import trace_export
 from plancast_actors.hosting.connection import host_server
@@ -50,6 +51,11 @@ class HostProcess(Process):
             yield reading
         for reading in collectors.of_host(self.host):
             yield reading
+
+    def _details(self) -> dict[str, Any] | None:
+        if self.dedicated_to is not None:
+            return None
+        return Fingerprint.of(self.host.app, self.blueprint.settings.plans).to_record()
 
     async def exchange(self, dispatcher: str, packed: bytes, wait: bool) -> bytes:
         """Implement :class:`~plancast_actors.plan_actors.protocol.HostPort` on bytes: pickling tuples costs more."""

@@ -11,6 +11,7 @@ import stat
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from plancast_bus import private_files
 from plancast_bus.errors import BusError
@@ -19,6 +20,8 @@ from plancast_bus.ports.registry import Registry
 logger = logging.getLogger(__name__)
 KIND = "process"
 """Kind of the registrations, one per process under ``<namespace>/<actor>``."""
+DETAILS = "process-details"
+"""Kind of what a process registers once under the same key: a host the fingerprint of its app."""
 SECONDS = 5.0
 """Seconds between two heartbeats."""
 FRESH_SECONDS = 20.0
@@ -63,14 +66,22 @@ def clear(folder: Path) -> None:
 class Heartbeat:
     """Writes heartbeats as long as the event loop runs: a file on this machine, and a registration in NATS, if any.
 
-    They name the hash of the code that the process runs.
+    They name the hash of the code that the process runs. ``details`` are registered once, under :data:`DETAILS`.
     """
 
-    def __init__(self, namespace: str, name: str, registry: Registry | None, code: str = "") -> None:
+    def __init__(
+        self,
+        namespace: str,
+        name: str,
+        registry: Registry | None,
+        code: str = "",
+        details: dict[str, Any] | None = None,
+    ) -> None:
         self._key = f"{namespace}/{name}"
         self._file = folder_of(namespace) / f"{name}.{os.getpid()}"
         self._registry = registry
         self._code = code
+        self._details = details
         self._refused = ""
         """The last logged reason why the file cannot be written."""
         self._registering: asyncio.Task[None] | None = None
@@ -117,6 +128,9 @@ class Heartbeat:
         beat = {"at": time.time(), "pid": os.getpid(), "lag": lag, "code": self._code}
         with contextlib.suppress(BusError, TimeoutError):
             async with asyncio.timeout(FRESH_SECONDS):
+                if self._details is not None:
+                    await registry.put(DETAILS, self._key, {**self._details, "pid": os.getpid()})
+                    self._details = None
                 await registry.put(KIND, self._key, beat, ttl=2 * FRESH_SECONDS)
 
 

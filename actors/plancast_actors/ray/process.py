@@ -105,7 +105,7 @@ class Process(abc.ABC):
             Watchdog(self.name, self._stall_seconds).start()
         registry = self.bus.registry if self.bus is not None and not self.name.startswith(DEDICATED_PREFIX) else None
         namespace, code = self.blueprint.settings.ray.namespace, self.blueprint.release.code
-        self.heartbeat = Heartbeat(namespace, self.name, registry, code)
+        self.heartbeat = Heartbeat(namespace, self.name, registry, code, self._details())
 
     def _report(self) -> None:
         settings = self.blueprint.settings
@@ -122,6 +122,10 @@ class Process(abc.ABC):
     async def _readings(self) -> AsyncIterator[Reading]:
         for reading in chain(collectors.of_process(), self._own_readings()):
             yield reading
+
+    def _details(self) -> dict[str, Any] | None:
+        """What the process registers once beside its heartbeats."""
+        return None
 
     def _own_readings(self) -> Iterable[Reading]:
         """Readings of what this kind of process does."""

@@ -16,6 +16,7 @@ from plancast.cli.apps.validate import load_valid
 from plancast.cli.connection import joined, load_settings, open_bus
 from plancast.cli.deploy.code import Code, Exclude, NoShip, Pip, Requirements, WorkingDir, shipped_code
 from plancast.cli.deploy.ray_job import is_dashboard, run_in_cluster
+from plancast.cli.deploy.upgrade_check import check_upgrade
 from plancast.cli.errors import DONE, FAILED, CommandFailed, usage_error
 from plancast.cli.options import AppAddress, AsJson, LogFormat, NatsUrl, RayAddress, Verbose
 from plancast.terminal.output import duration, note, plural, print_json, print_line
@@ -56,7 +57,7 @@ def deploy(
 
     The code is shipped to all nodes. With an address such as http://head:8265, a job in the cluster deploys it.
     """
-    loaded, settings = _load(app, working_dir, address, nats_url, no_ship)
+    loaded, settings = _load(app, working_dir, address, nats_url)
     with shipped_code(app, working_dir, exclude, pip, requirements, no_ship, code_name) as code:
 
         async def once() -> dict[str, Any]:
@@ -134,6 +135,10 @@ def upgrade(
     requirements: Requirements = None,
     no_ship: NoShip = False,
     code_name: CodeName = "",
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Change nothing: judge all live plans against the new code. Exits 1 unless same."),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Upgrade even if running plans will fail.")] = False,
     timeout: Timeout = 60.0,
     as_json: AsJson = False,
@@ -144,8 +149,10 @@ def upgrade(
 
     Refused when the new app lacks a planner or goal that running plans need.
     """
-    loaded, settings = _load(app, working_dir, address, nats_url, no_ship)
+    loaded, settings = _load(app, working_dir, address, nats_url, needs_ray=not check)
     with shipped_code(app, working_dir, exclude, pip, requirements, no_ship, code_name) as code:
+        if check:
+            return check_upgrade(loaded, app, settings, code, _flags(no_workers, no_ship, code), as_json)
         if is_dashboard(settings.ray.address):
             flags = [*_flags(no_workers, no_ship, code), *(["--force"] if force else []), "--timeout", f"{timeout:g}"]
             document = run_in_cluster(["upgrade", app, *flags], settings, code)
@@ -233,7 +240,7 @@ async def _blueprint(app: App, address: str, settings: Settings, code: Code) -> 
 
 
 def _load(
-    app: str, working_dir: Path | None, address: str | None, nats_url: str | None, no_ship: bool
+    app: str, working_dir: Path | None, address: str | None, nats_url: str | None, *, needs_ray: bool = True
 ) -> tuple[App, Settings]:
     if working_dir is not None:
         sys.path.insert(0, str(working_dir.resolve()))
@@ -243,7 +250,7 @@ def _load(
         raise usage_error(
             "a deployment requires a nats-server", "Give its URL, as seen from all nodes, with --nats-url or NATS_URL."
         )
-    if not settings.ray.address:
+    if needs_ray and not settings.ray.address:
         raise usage_error(
             "a deployment requires a Ray cluster",
             "Give it with --address or RAY_ADDRESS; `auto` is the one that `ray start --head` started here.",
