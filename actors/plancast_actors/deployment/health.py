@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from plancast_actors.liveness.heartbeat import FRESH_SECONDS, KIND, clear, folder_of, foreign_part
-from plancast_actors.release import RECORD
+from plancast_actors.liveness.heartbeat_files import FRESH_SECONDS, KIND, SECONDS, folder_of, foreign_part, signs
 from plancast_bus.errors import BusError
-from plancast_bus.ports.bus import Bus
+
+if TYPE_CHECKING:
+    from plancast_bus.ports.bus import Bus
 
 Role = Literal["all", "nats", "dispatchers", "hosts", "pools", "workers"]
 """Subject of a probe. ``nats`` checks only that NATS answers, before anything is deployed."""
@@ -59,12 +57,26 @@ def liveness(namespace: str, now: float | None = None) -> Health:
         return Health(
             (Check("processes", False, f"{foreign} can be written by other users: its content is not trusted"),)
         )
-    signs = list(_signs(folder))
     checks = [
-        Check(name, now - at < FRESH_SECONDS, f"its event loop turned {max(0.0, now - at):.0f} s ago")
-        for name, at in signs
+        Check(sign.name, now - sign.at < FRESH_SECONDS, f"its event loop turned {max(0.0, now - sign.at):.0f} s ago")
+        for sign in signs(folder)
     ]
     return Health(tuple(checks) or (Check("processes", True, "none is on this machine"),))
+
+
+def connected(namespace: str, now: float | None = None) -> Health | None:
+    """Check that NATS answers, by the heartbeats of a namespace's processes on this machine.
+
+    None unless it has just answered one of them: then only a connection of one's own can tell.
+    """
+    now = time.time() if now is None else now
+    folder = folder_of(namespace)
+    if foreign_part(folder) is not None:
+        return None
+    newest = max(signs(folder), key=lambda sign: sign.nats_at, default=None)
+    if newest is None or now - newest.nats_at > 2 * SECONDS:
+        return None
+    return Health((Check("nats", True, f"answered {newest.name} {max(0.0, now - newest.nats_at):.0f} s ago"),))
 
 
 async def readiness(bus: Bus, namespace: str, role: Role = "all", now: float | None = None) -> Health:
@@ -82,13 +94,15 @@ async def readiness(bus: Bus, namespace: str, role: Role = "all", now: float | N
         if missing:
             return Health((nats, Check("streams", False, f"missing: {', '.join(missing)}; nothing was deployed yet")))
         streams = Check("streams", True, f"all {len(health['streams'])} are there")
+        from plancast_actors.release import RECORD  # loads what apps consist of
+
         record = await bus.registry.get(RECORD, namespace)
-        signs = await bus.registry.list(KIND)
+        registered = await bus.registry.list(KIND)
     except (BusError, TimeoutError) as error:
         return Health((Check("nats", False, str(error) or type(error).__name__),))
     if record is None:
         return Health((nats, streams, Check("deployment", False, f"nothing is deployed in {namespace!r}")))
-    reported = {key.partition("/")[2]: sign for key, sign in signs.items() if key.partition("/")[0] == namespace}
+    reported = {key.partition("/")[2]: sign for key, sign in registered.items() if key.partition("/")[0] == namespace}
     roles = [kind for kind in _PREFIXES if kind != "pools" or record.get(kind)] if role == "all" else [role]
     return Health((nats, streams, *(_of_kind(kind, record, reported, now) for kind in roles)))
 
@@ -105,16 +119,3 @@ def _of_kind(kind: str, record: dict[str, Any], reported: dict[str, dict[str, An
 
 def _is_fresh(sign: dict[str, Any] | None, now: float) -> bool:
     return sign is not None and now - float(sign.get("at", 0.0)) < FRESH_SECONDS
-
-
-def _signs(folder: Path) -> Iterable[tuple[str, float]]:
-    """Yield names and times of live processes; files of dead ones are deleted."""
-    clear(folder)
-    for file in sorted(folder.glob("*.*")):
-        name = file.name.rpartition(".")[0]
-        try:
-            yield name, float(json.loads(file.read_text())["at"])
-        except FileNotFoundError:
-            continue  # it has just stopped
-        except (OSError, ValueError, KeyError):
-            yield name, time.time()  # being written

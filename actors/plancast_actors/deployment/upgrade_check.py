@@ -24,7 +24,8 @@ from plancast.replay.report import Outcome, Replay
 from plancast.replay.stored import options_of, recorded_plan
 from plancast.settings import Settings
 from plancast.state_machine.machine import Machine
-from plancast_actors.liveness.heartbeat import DETAILS, FRESH_SECONDS, KIND
+from plancast_actors.liveness.heartbeat import DETAILS
+from plancast_actors.liveness.heartbeat_files import FRESH_SECONDS, KIND
 from plancast_bus.errors import BusUnavailable, PlancastError
 from plancast_bus.events.codec import unpack
 from plancast_bus.jetstream import connect

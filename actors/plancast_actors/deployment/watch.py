@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from plancast_actors.liveness.heartbeat import FRESH_SECONDS, KIND, SECONDS
+from plancast_actors.liveness.heartbeat_files import FRESH_SECONDS, KIND, SECONDS
 from plancast_actors.release import RECORD
 from plancast_bus.errors import BusError, PlancastError
 from plancast_bus.ports.bus import Bus

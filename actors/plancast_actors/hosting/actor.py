@@ -52,9 +52,7 @@ class HostProcess(Process):
         for reading in collectors.of_host(self.host):
             yield reading
 
-    def _details(self) -> dict[str, Any] | None:
-        if self.dedicated_to is not None:
-            return None
+    def _details(self) -> dict[str, Any]:
         return Fingerprint.of(self.host.app, self.blueprint.settings.plans).to_record()
 
     async def exchange(self, dispatcher: str, packed: bytes, wait: bool) -> bytes:

@@ -7,60 +7,20 @@ import contextlib
 import json
 import logging
 import os
-import stat
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from plancast_actors.liveness.heartbeat_files import FRESH_SECONDS, KIND, SECONDS, clear, folder_of, foreign_part
 from plancast_bus import private_files
 from plancast_bus.errors import BusError
 from plancast_bus.ports.registry import Registry
 
 logger = logging.getLogger(__name__)
-KIND = "process"
-"""Kind of the registrations, one per process under ``<namespace>/<actor>``."""
 DETAILS = "process-details"
 """Kind of what a process registers once under the same key: a host the fingerprint of its app."""
-SECONDS = 5.0
-"""Seconds between two heartbeats."""
-FRESH_SECONDS = 20.0
-"""Seconds for which a heartbeat counts."""
 LEAVE_SECONDS = 2.0
 """Seconds for which an ending process tries to delete its heartbeat; it expires anyway."""
-
-
-def folder_of(namespace: str) -> Path:
-    """The folder of a namespace's heartbeat files on this machine (in a pod: in this container)."""
-    return Path(tempfile.gettempdir()) / f"plancast-{os.getuid()}" / namespace.replace("/", "_")
-
-
-def foreign_part(folder: Path) -> Path | None:
-    """The part of a heartbeat folder that another user owns or could replace; None if there is none.
-
-    The folder's name is predictable and its parent is writable by all users, so a folder of another user may contain
-    symlinks to any file of this user.
-    """
-    for part in (folder.parent, folder):
-        try:
-            found = part.lstat()
-        except OSError:
-            return None  # does not exist
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            return part
-    return None
-
-
-def clear(folder: Path) -> None:
-    """Remove the files of killed processes, and the folder if it is empty then."""
-    if foreign_part(folder) is not None:
-        return
-    with contextlib.suppress(OSError):
-        for file in folder.glob("*.*"):
-            pid = file.name.rpartition(".")[2]
-            if pid.isdigit() and not _is_running(int(pid)):
-                file.unlink(missing_ok=True)
-        folder.rmdir()  # fails unless it is empty
 
 
 class Heartbeat:
@@ -82,6 +42,8 @@ class Heartbeat:
         self._registry = registry
         self._code = code
         self._details = details
+        self._nats_at = 0.0
+        """Seconds since the epoch at which NATS last answered; 0: never."""
         self._refused = ""
         """The last logged reason why the file cannot be written."""
         self._registering: asyncio.Task[None] | None = None
@@ -118,7 +80,7 @@ class Heartbeat:
         try:
             for folder in (self._file.parent.parent, self._file.parent):
                 private_files.make_folder(folder)
-            self._file.write_text(json.dumps({"pid": os.getpid(), "at": time.time()}))
+            self._file.write_text(json.dumps({"pid": os.getpid(), "at": time.time(), "nats_at": self._nats_at}))
         except OSError as error:
             if str(error) != self._refused:
                 self._refused = str(error)
@@ -132,21 +94,11 @@ class Heartbeat:
                     await registry.put(DETAILS, self._key, {**self._details, "pid": os.getpid()})
                     self._details = None
                 await registry.put(KIND, self._key, beat, ttl=2 * FRESH_SECONDS)
+            self._nats_at = time.time()
+            self._write_file()
 
 
 def _clear_all(folder: Path) -> None:
     with contextlib.suppress(OSError):
         for each in list(folder.iterdir()):
             clear(each)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
@@ -110,6 +109,8 @@ def _modules() -> Iterator[tuple[str, Path]]:
 
 def _read_from_bus(ctx: typer.Context, read: Read) -> list[Completion]:
     """The completions that a deployed bus has given within a second."""
+    import asyncio
+
     found: list[Completion] = []
 
     async def ask() -> None:

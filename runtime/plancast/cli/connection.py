@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -96,6 +95,8 @@ async def joined(settings: Settings, runtime_env: dict[str, Any] | None = None) 
     Raises:
         BusUnavailable: it cannot be joined.
     """
+    import asyncio
+
     from plancast_actors.ray import connection
 
     # In a thread: Ray's client and its uploads set up signal handlers and loops of their own.

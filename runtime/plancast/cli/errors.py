@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
 import traceback
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
-from pydantic import ValidationError
-from rich.text import Text
 
 from plancast.errors import (
     GoalConflict,
@@ -21,7 +20,6 @@ from plancast.errors import (
     PlanNotFound,
 )
 from plancast.terminal import logging as logs
-from plancast.terminal.output import err, plain
 from plancast_bus.errors import (
     BusUnavailable,
     DeadLetterNotFound,
@@ -31,6 +29,9 @@ from plancast_bus.errors import (
     PayloadTooLarge,
     UnsupportedServer,
 )
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 _T = TypeVar("_T")
 
@@ -78,6 +79,10 @@ def report(error: BaseException) -> int:
     message, hint, code = describe(error)
     if not message:  # a group without a command: typer has printed its help
         return code
+    from rich.text import Text
+
+    from plancast.terminal.output import err, plain
+
     if logs.in_json():
         logs.tell(logging.ERROR, plain(message), hint=hint, exit_code=code)
         return code
@@ -97,7 +102,8 @@ def describe(error: BaseException) -> tuple[str, str, int]:
     if isinstance(error, typer.TyperException):
         text = " ".join(error.format_message().replace("Value error, ", "").split())
         return text, _usage_hint(error), error.exit_code
-    if isinstance(error, ValidationError):
+    pydantic = sys.modules.get("pydantic")  # loaded where it has raised something
+    if pydantic is not None and isinstance(error, pydantic.ValidationError):
         return _settings_fault(error), "Settings are environment variables; see `plancast --help`.", USAGE
     if not isinstance(error, (PlancastError, ConnectionError)):
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

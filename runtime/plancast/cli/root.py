@@ -1,23 +1,17 @@
-"""The root command. Commands import heavy packages when they run, so that the others start fast."""
+"""The root command. A command's module is imported when it is called, so that the others start fast."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
-from plancast.cli.apps import new, validate
-from plancast.cli.deploy import commands as deployment
-from plancast.cli.deploy import nats_config, status
-from plancast.cli.diagnose import dead_letters, doctor, probe
+from plancast.cli.command_table import MARKUP, CommandTable
 from plancast.cli.errors import DONE, INTERRUPTED, report
 from plancast.cli.options import LogFormat, Verbose
-from plancast.cli.plans import approvals, submit
-from plancast.cli.plans import commands as plans
-from plancast.cli.run import bridge, console, demo, run
 from plancast.terminal import logging
 from plancast.terminal.output import print_line
 
@@ -26,13 +20,42 @@ EPILOG = (
     "Exit codes: 0 done, 1 the plan failed or a check found faults, 2 invalid usage, 3 connection failed."
 )
 
+
+class RootCommands(CommandTable):
+    """The commands, in the order of the help."""
+
+    places: ClassVar = {
+        "new": ("Apps", "plancast.cli.apps.new:new"),
+        "validate": ("Apps", "plancast.cli.apps.validate:validate"),
+        "run": ("Apps", "plancast.cli.run.run:run"),
+        "worker": ("Apps", "plancast.cli.run.run:worker"),
+        "status": ("Apps", "plancast.cli.deploy.status:status"),
+        "stop": ("Apps", "plancast.cli.deploy.status:stop"),
+        "nats-config": ("Cluster", "plancast.cli.deploy.nats_config:nats_config"),
+        "deploy": ("Cluster", "plancast.cli.deploy.commands:deploy"),
+        "upgrade": ("Cluster", "plancast.cli.deploy.commands:upgrade"),
+        "drain": ("Cluster", "plancast.cli.deploy.commands:drain"),
+        "probe": ("Cluster", "plancast.cli.diagnose.probe:probe"),
+        "submit": ("Plans", "plancast.cli.plans.submit:submit"),
+        "console": ("Operations", "plancast.cli.run.console:console"),
+        "doctor": ("Operations", "plancast.cli.diagnose.doctor:doctor"),
+        "demo": ("Operations", "plancast.cli.run.demo:demo"),
+        "help": ("Operations", "plancast.cli.root:help_on"),
+        "plans": ("Plans", "plancast.cli.plans.commands:plans"),
+        "approvals": ("Plans", "plancast.cli.plans.approvals:approvals"),
+        "bridge": ("Apps", "plancast.cli.run.bridge:bridge"),
+        "deadletters": ("Operations", "plancast.cli.diagnose.dead_letters:deadletters"),
+    }
+
+
 app = typer.Typer(
     name="plancast",
+    cls=RootCommands,
     no_args_is_help=True,
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",  # without it, paragraphs would keep the line breaks of the source
+    rich_markup_mode=MARKUP,
     epilog=EPILOG,
 )
 
@@ -56,21 +79,6 @@ def plancast(
     """Durable plans as actors: events over NATS JetStream, turns on Ray."""
 
 
-for _panel, _commands in (
-    ("Apps", (new.new, validate.validate, run.run, run.worker, status.status, status.stop)),
-    ("Cluster", (nats_config.nats_config, deployment.deploy, deployment.upgrade, deployment.drain, probe.probe)),
-    ("Plans", (submit.submit,)),
-    ("Operations", (console.console, doctor.doctor, demo.demo)),
-):
-    for _command in _commands:
-        app.command(rich_help_panel=_panel)(_command)
-app.add_typer(plans.plans, name="plans", rich_help_panel="Plans")
-app.add_typer(approvals.approvals, name="approvals", rich_help_panel="Plans")
-app.add_typer(bridge.bridge, name="bridge", rich_help_panel="Apps")
-app.add_typer(dead_letters.deadletters, name="deadletters", rich_help_panel="Operations")
-
-
-@app.command("help", rich_help_panel="Operations")
 def help_on(
     command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="Such as: plans show.")] = None,
 ) -> int:

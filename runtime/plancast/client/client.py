@@ -14,7 +14,6 @@ from uuid import uuid4
 from pydantic import BaseModel
 
 from plancast import plan_tree
-from plancast.agents.registry import AgentRegistry
 from plancast.client.connect import RUN_FILE, ClientConnector, connect_bus
 from plancast.client.handle import PlanHandle
 from plancast.client.results import ResultWaiter
@@ -22,12 +21,10 @@ from plancast.errors import ForeignPlan, InvalidApp, InvalidGoal, UnknownGoal
 from plancast.json_values.limits import shown
 from plancast.json_values.model import MAX_SECONDS, is_duration
 from plancast.json_values.normalize import plain
-from plancast.plan.control_events import BEGIN_AFTER
+from plancast.plan.control_events import BEGIN_AFTER, MAX_AFTER
 from plancast.plan.status import WAITING, ListedStatus, PlanStatus
-from plancast.plan_store.listed_status import BATCH, ListedStatuses
 from plancast.plan_store.store import check_repetition
 from plancast.settings import Settings
-from plancast.turn.dependencies import MAX_AFTER
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
 from plancast_bus.events.codec import validated
@@ -38,6 +35,7 @@ from plancast_bus.subjects import check_event_type, encode_token
 
 if TYPE_CHECKING:
     from plancast.app import App
+    from plancast.plan_store.listed_status import ListedStatuses
     from plancast.telemetry.tracing import Tracing
 
 __all__ = ["RUN_FILE", "Client", "ClientConnector"]
@@ -83,7 +81,7 @@ class Client:
         self._clock: Clock = clock or SystemClock()
         self.tenant_id = tenant_id
         self.results: ResultWaiter = ResultWaiter(bus, first_look=first_look, longest_look=longest_look)
-        self._statuses = ListedStatuses(bus.checkpoints, AgentRegistry(bus.registry).human_events)
+        self._statuses: ListedStatuses | None = None
         self.tracing: Tracing | None = None
         """Creates spans for published events; None: no spans."""
         self.closed: bool = False
@@ -352,6 +350,8 @@ class Client:
             ValueError: the status or the cursor is invalid.
             BusUnavailable: the store cannot be reached.
         """
+        from plancast.plan_store.listed_status import BATCH
+
         only = None if status is None else str(ListedStatus(status))
         stored = None if only == WAITING else only
         having = tuple((name, attribute_text(value)) for name, value in (attributes or {}).items())
@@ -361,10 +361,11 @@ class Client:
         unfiltered = wanted == PlanFilter() and only is None
         enough = limit + 1 if limit is not None and unfiltered else limit
         found: dict[str, Committed] = {}
-        await self._statuses.refresh()
+        statuses = self._listed_statuses()
+        await statuses.refresh()
         stopped = enough == 0
         plans = self.bus.checkpoints.newest(wanted, before=before)
-        async with aclosing(self._statuses.read_all(plans, min(enough or BATCH, BATCH))) as newest:
+        async with aclosing(statuses.read_all(plans, min(enough or BATCH, BATCH))) as newest:
             while not stopped and (committed := await anext(newest, None)) is not None:
                 if only not in (None, committed.summary.status):
                     continue
@@ -372,6 +373,15 @@ class Client:
                 stopped = len(found) == enough
         page = sorted(found.values(), reverse=True, key=lambda each: each.version)[:limit]
         return PlanPage((each.summary for each in page), str(page[-1].version) if stopped and page else None)
+
+    def _listed_statuses(self) -> ListedStatuses:
+        """What reads the status of plans for lists; loaded for the first list, as programs that submit need none."""
+        if self._statuses is None:
+            from plancast.agents.registry import AgentRegistry
+            from plancast.plan_store.listed_status import ListedStatuses
+
+            self._statuses = ListedStatuses(self.bus.checkpoints, AgentRegistry(self.bus.registry).human_events)
+        return self._statuses
 
     def _tenant_of(self, tenant_id: str | None) -> str | None:
         """The given tenant, or else the client's; None for all."""

@@ -13,7 +13,6 @@ from plancast.client.results import PendingResult, ResultWaiter
 from plancast.client.signals import SignalOutcome, outcome_of
 from plancast.errors import NotAwaited, PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
 from plancast.json_values.normalize import plain
-from plancast.plan.context import PlanContext
 from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, RESUME
 from plancast.plan.status import PlanStatus
 from plancast.plan_store.store import find_checkpoint, plan_fields, unbegun_plan
@@ -25,6 +24,7 @@ from plancast_bus.subjects import check_event_type
 
 if TYPE_CHECKING:
     from plancast.app import App
+    from plancast.plan.context import PlanContext
     from plancast.plan_store.approvals import Approval
     from plancast.replay.report import PlanAt, Replay, Which
 
@@ -135,7 +135,7 @@ class PlanHandle:
             BusUnavailable: the store cannot be reached.
         """
         found = await self._found()
-        return found.to_dict() if isinstance(found, PlanContext) else await plan_fields(self._bus.checkpoints, found)
+        return await plan_fields(self._bus.checkpoints, found) if isinstance(found, Checkpoint) else found.to_dict()
 
     async def history(self) -> list[dict[str, Any]]:
         """The plan's timeline, oldest first: for each turn a JSON-able dict with its ``revision``, ``time``, ``event``.
@@ -143,7 +143,7 @@ class PlanHandle:
         Empty before the first turn is committed. Waits and raises as :meth:`state` does.
         """
         found = await self._found()
-        if isinstance(found, PlanContext):
+        if not isinstance(found, Checkpoint):
             return []
         entries = await self._bus.checkpoints.history(found.correlation_id)
         return [unpack(entry) for entry in entries]
@@ -305,7 +305,7 @@ class PlanHandle:
         self, approved: bool, data: Any, reason: str, user_id: str, event_id: str | None
     ) -> SignalOutcome:
         found = await self._found()
-        if not isinstance(found, PlanContext) and PlanStatus(found.summary.status).finished:
+        if isinstance(found, Checkpoint) and PlanStatus(found.summary.status).finished:
             raise PlanFinished(f"plan {self.plan_id} is {found.summary.status} and waits for no answer")
         approval = await self.approval()
         if approval is None:
@@ -396,7 +396,7 @@ class PlanHandle:
             BusUnavailable: the store cannot be reached.
         """
         found = await self._found()
-        if isinstance(found, PlanContext):
+        if not isinstance(found, Checkpoint):
             raise PlanNotFound(f"plan {self.plan_id} has not begun: its goal is queued, or its first turn still runs")
         return found
 

@@ -26,6 +26,8 @@ DEADLINE = "plan.deadline"
 
 BEGIN_AFTER = "begin_after"
 """Key of a goal's metadata that holds the ids of the plans that have to end before its own begins."""
+MAX_AFTER = 100
+"""Plans that one plan may wait for."""
 BY = "by"
 """Key of a goal's metadata that holds the submitting user."""
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from plancast.context import GoalContext
 from plancast.errors import ForeignPlan, GoalConflict
-from plancast.plan.context import PlanContext
-from plancast.state_machine.machine import Machine
 from plancast_bus.errors import AccessDenied, InvalidEnvelope
 from plancast_bus.events.codec import decode, unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -15,6 +12,9 @@ from plancast_bus.ports.bus import Bus, Delivery
 from plancast_bus.ports.checkpoints import Checkpoint, CheckpointStore
 from plancast_bus.ports.sessions import Sessions, session_name
 from plancast_bus.subjects import Subjects
+
+if TYPE_CHECKING:
+    from plancast.plan.context import PlanContext
 
 
 async def find_checkpoint(checkpoints: CheckpointStore, name: str) -> Checkpoint | None:
@@ -32,6 +32,8 @@ async def find_checkpoint(checkpoints: CheckpointStore, name: str) -> Checkpoint
 
 async def plan_fields(checkpoints: CheckpointStore, checkpoint: Checkpoint) -> dict[str, Any]:
     """The plan in a checkpoint as the dict that ``PlanContext.to_dict()`` returns."""
+    from plancast.state_machine.machine import Machine
+
     fields: dict[str, Any] = unpack(checkpoint.state)
     digest = fields.pop("machine", None)
     encoded = await checkpoints.get_machine(digest) if digest else None
@@ -55,6 +57,9 @@ async def unbegun_plan(bus: Bus, correlation_id: str) -> PlanContext | None:
         return None
     for delivery in stored:
         goal = _decode_goal(delivery, bus.subjects)
+        from plancast.context import GoalContext
+        from plancast.plan.context import PlanContext
+
         apps = await bus.registry.list("app")
         if not apps or any(goal.type in app.get("goals", ()) for app in apps.values()):  # else it is a task
             return await PlanContext.create_from_goal(GoalContext.from_event(goal, None), {})

@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from plancast.telemetry.redaction import redact
-from plancast_bus.events.envelope import EventEnvelope
+
+if TYPE_CHECKING:
+    from plancast_bus.events.envelope import EventEnvelope
 
 LogFormat = Literal["text", "json"]
 MAX_CHARS = 16_384

@@ -1,4 +1,7 @@
-"""Output of commands: tables, times and JSON. Only the JSON is a stable format."""
+"""Output of commands: tables, times and JSON. Only the JSON is a stable format.
+
+rich is loaded where something is formatted: probes and `submit` in scripts print plain lines.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,15 @@ import os
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urldefrag, urlsplit
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from plancast.terminal import logging as logs
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 PIPED_WIDTH = 200
 """Width of tables in pipes and files."""
@@ -43,6 +47,8 @@ def err() -> Console:
 
 
 def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
     return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
@@ -53,7 +59,7 @@ def note(text: str) -> None:
     if logs.in_json():
         logs.tell(logging.INFO, plain(text))
         return
-    err().print(Text(plain(text), style="dim"), soft_wrap=True)
+    err().print(cell(text, "dim"), soft_wrap=True)
 
 
 def note_link(text: str, link: str) -> None:
@@ -63,8 +69,11 @@ def note_link(text: str, link: str) -> None:
 
 def report_line(text: str, *, good: bool) -> None:
     """Print a line with a tick or a cross on stdout."""
-    sign = cell("✓", "bold green") if good else cell("✗", "bold red")
-    out().print(sign, cell(text), soft_wrap=True)
+    sign = "✓" if good else "✗"
+    if sys.stdout.isatty():
+        out().print(cell(sign, "bold green" if good else "bold red"), cell(text), soft_wrap=True)
+    else:
+        print_line(f"{sign} {plain(text)}")
 
 
 def print_line(text: str) -> None:
@@ -80,6 +89,8 @@ def print_json(value: Any, *, compact: bool = False) -> None:
 
 def table(*columns: str, right: Iterable[str] = ()) -> Table:
     """Create a table without borders; the columns in ``right`` are right-aligned."""
+    from rich.table import Table
+
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     numbers = set(right)
     for column in columns:
@@ -89,6 +100,8 @@ def table(*columns: str, right: Iterable[str] = ()) -> Table:
 
 def fields() -> Table:
     """Create a table of names and values."""
+    from rich.table import Table
+
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
@@ -97,6 +110,8 @@ def fields() -> Table:
 
 def cell(value: Any, style: str = "") -> Text:
     """A value as text without terminal control characters."""
+    from rich.text import Text
+
     return Text(plain(str(value)), style=style)
 
 

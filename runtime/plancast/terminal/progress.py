@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from plancast.terminal import logging
-from plancast.terminal.output import err, plain
+from plancast.terminal.output import cell, err
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -20,10 +19,9 @@ Tell = Callable[[str], None]
 @contextmanager
 def working(text: str) -> Iterator[Tell | None]:
     """Show a spinner while the context is open; yields a function that changes its text, or None without a terminal."""
-    console = err()
-    if not console.is_terminal or logging.in_json():
+    if not sys.stderr.isatty() or logging.in_json() or not (console := err()).is_terminal:
         yield None
         return
     status: Status
-    with console.status(Text(plain(text))) as status:
-        yield lambda text: status.update(Text(plain(text)))
+    with console.status(cell(text)) as status:
+        yield lambda text: status.update(cell(text))

@@ -15,7 +15,7 @@ from typing import Any, Final
 from plancast.context import GoalContext
 from plancast.errors import InvalidGoal
 from plancast.plan.context import PlanContext
-from plancast.plan.control_events import BEGIN_AFTER, ENDED, FOLLOW, INJECT, PAUSE, REDIRECT, RESUME
+from plancast.plan.control_events import BEGIN_AFTER, ENDED, FOLLOW, INJECT, MAX_AFTER, PAUSE, REDIRECT, RESUME
 from plancast.plan.record import AFTER, FOLLOWERS, GOAL
 from plancast.plan.status import PAUSED, PENDING
 from plancast.turn_record.environment import TurnOutcome
@@ -24,8 +24,6 @@ from plancast_bus.errors import InvalidSubject
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.subjects import encode_token
 
-MAX_AFTER: Final = 100
-"""Plans that one plan may wait for."""
 MAX_FOLLOWERS: Final = 1_000
 """Plans that may wait for one plan; a further one fails."""
 UNKNOWN, CROWDED, CYCLE = "unknown", "crowded", "cycle"

@@ -13,7 +13,8 @@ from uuid import uuid4
 import pytest
 
 from plancast_actors.deployment.health import liveness, readiness
-from plancast_actors.liveness.heartbeat import FRESH_SECONDS, KIND, Heartbeat, folder_of
+from plancast_actors.liveness.heartbeat import Heartbeat
+from plancast_actors.liveness.heartbeat_files import FRESH_SECONDS, KIND, folder_of
 from plancast_actors.release import RECORD
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.nats_server.process import NatsServer

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from nats import errors as nats_errors
 
 from plancast_bus.errors import BusUnavailable, UnsupportedServer
+from plancast_bus.jetstream.client import websockets
 from plancast_bus.jetstream.client.nats_client import GuardedClient, OtherOwner
 from plancast_bus.settings import NatsSettings
 
@@ -136,6 +137,7 @@ class Connection:
     async def _connect(self) -> None:
         settings = self._settings
         tls = _tls_context(settings, self.servers)
+        websockets.load_for(self.servers)
         self.client.require_tls = tls is not None
         self.client.server_uid = settings.server_uid
         await self.client.connect(

@@ -1,21 +1,23 @@
-"""`plancast probe`: liveness and readiness for Kubernetes. Starts fast, since it loads neither Ray nor an app."""
+"""`plancast probe`: liveness and readiness for Kubernetes.
+
+It runs every few seconds in each pod, so it loads what its answer needs: for `live`, and for `ready --role nats` where
+processes of the deployment run, neither settings nor NATS.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import os
 import time
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from plancast.cli.connection import load_settings, open_bus, reachable_settings
 from plancast.cli.errors import DONE, FAILED
 from plancast.cli.options import AsJson, NatsUrl, Verbose
-from plancast.terminal.output import cell, out, print_json
+from plancast.terminal.output import print_json, report_line
 from plancast_bus.errors import BusError
 
 if TYPE_CHECKING:
-    from plancast.settings import Settings
     from plancast_actors.deployment.health import Health, Role
 
 Asked = Literal["live", "ready"]
@@ -40,29 +42,42 @@ def probe(
     verbose: Verbose = 0,
 ) -> int:
     """Check that plancast is live, or ready for work, as a Kubernetes probe. Exits 1 when it is not."""
-    settings = load_settings(nats_url=nats_url) if asked == "live" else reachable_settings(nats_url)
     give_up = time.monotonic() + wait
     while True:
-        found = _live(settings) if asked == "live" else asyncio.run(_ready(settings, role))
+        found = _live() if asked == "live" else _ready(nats_url, role)
         if found.ok or time.monotonic() >= give_up:
             break
         time.sleep(1.0)
     if as_json:
         print_json(found.to_dict())
     else:
-        _show(found)
+        for check in found.checks:
+            report_line(f"{check.name}: {check.detail}", good=check.ok)
     return DONE if found.ok else FAILED
 
 
-def _live(settings: Settings) -> Health:
+def _live() -> Health:
     from plancast_actors.deployment.health import liveness
 
-    return liveness(settings.ray.namespace)
+    return liveness(_namespace())
 
 
-async def _ready(settings: Settings, role: Role) -> Health:
+def _ready(nats_url: str | None, role: Role) -> Health:
+    if role == "nats" and nats_url is None:
+        from plancast_actors.deployment.health import connected
+
+        if (found := connected(_namespace())) is not None:
+            return found
+    import asyncio
+
+    return asyncio.run(_ask_nats(nats_url, role))
+
+
+async def _ask_nats(nats_url: str | None, role: Role) -> Health:
+    from plancast.cli.connection import open_bus, reachable_settings
     from plancast_actors.deployment.health import Check, Health, readiness
 
+    settings = reachable_settings(nats_url)
     try:
         async with open_bus(settings) as bus:
             return await readiness(bus, settings.ray.namespace, role)
@@ -70,7 +85,11 @@ async def _ready(settings: Settings, role: Role) -> Health:
         return Health((Check("nats", False, str(error)),))
 
 
-def _show(found: Health) -> None:
-    for check in found.checks:
-        sign = cell("✓", "bold green") if check.ok else cell("✗", "bold red")
-        out().print(sign, cell(f"{check.name}: {check.detail}"), soft_wrap=True)
+def _namespace() -> str:
+    """The setting `ray.namespace`, read without the others: loading those would take longer than the probe."""
+    variables = {name.upper(): value for name, value in os.environ.items()}
+    if "PLANCAST_RAY" in variables:  # the whole section, as JSON
+        from plancast.cli.connection import load_settings
+
+        return load_settings().ray.namespace
+    return variables.get("PLANCAST_RAY__NAMESPACE", "plancast")

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from plancast.console.schemas.base import EventType, Moment, Name, RequestModel, ResponseModel
+from plancast.plan.control_events import MAX_AFTER
 from plancast.plan.status import ListedStatus, PlanStatus
-from plancast.turn.dependencies import MAX_AFTER
 
 
 class Summary(ResponseModel):
