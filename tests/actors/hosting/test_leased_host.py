@@ -139,11 +139,9 @@ class Leasing(PlancastTest):
         await self.processes.pop(number).kill()
 
     async def kill_one_with_a_plan(self) -> None:
-        for process in self.processes.values():
-            if process.leased.plan and not process.dead.is_set():
-                self.killed += 1
-                await process.kill()
-                return
+        process = next(filter(holds_a_plan, self.processes.values()))
+        self.killed += 1
+        await process.kill()
 
     async def restart_pool(self) -> None:
         await self.pool.stop()
@@ -151,6 +149,11 @@ class Leasing(PlancastTest):
         self._pool_ended = asyncio.Event()
         self.pool = PlanPool(self, self.settings.hosts)  # type: ignore[arg-type]
         await self.pool.start()
+
+
+def holds_a_plan(process: Any) -> bool:
+    """Whether a host is alive and serves a plan."""
+    return bool(process.leased.plan) and not process.dead.is_set()
 
 
 def an_app() -> App:
@@ -239,7 +242,7 @@ async def test_no_plan_is_lost_or_doubled_while_hosts_pool_and_dispatchers_die()
     async with Leasing(an_app(), dedicated_max=3, dedicated_warm=2) as env:
         handles = [await env.submit("x.goal", {"n": number}) for number in range(30)]
         for turn in range(6):
-            await until(lambda: any(process.leased.plan for process in env.processes.values()))
+            await until(lambda: any(map(holds_a_plan, env.processes.values())))
             await env.kill_one_with_a_plan()
             if turn % 2:
                 await env.restart_pool()
