@@ -58,7 +58,8 @@ class MemoryBus:
         self.checkpoints: CheckpointStore = self._plans
         self.dead_letters: DeadLetters = MemoryDeadLetters(self)
         self.registry: Registry = MemoryRegistry(self)
-        self.trees, self.sessions = Trees(self.registry), Sessions(self.registry)
+        self.trees: Trees = Trees(self.registry)
+        self.sessions: Sessions = Sessions(self.registry)
         self.seals: Seals = MemorySeals()
         self.faults = faults
         self.closed: bool = False
