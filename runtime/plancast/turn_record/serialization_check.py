@@ -54,6 +54,7 @@ def packed_and_checked(turn: TurnRecord, machine: str) -> tuple[bytes, bytes]:
     assert plan is not None
     try:
         _check_types(plan)
+        _check_identity(turn, plan)
         state, entry = pack_state(plan, machine), pack(timeline_entry(turn, plan))
         event_as_it_came = bool(turn.packed_event)  # else code may have written into it
         if not (is_json(state) and (event_as_it_came or is_json(entry))):
@@ -76,6 +77,20 @@ def _check_types(plan: PlanRecord) -> None:
     for alias in plan.aliases:
         if not isinstance(alias, str):
             raise TypeError(f"aliases: {alias!r:.40} is of type {type(alias).__name__}; all must be strings")
+
+
+def _check_identity(turn: TurnRecord, plan: PlanRecord) -> None:
+    """Check that a plan is still the one that its events belong to, of the same tenant."""
+    stays = {"correlation_id": turn.correlation_id}
+    if turn.owner_before is not None:
+        plan_id, stays["tenant_id"] = turn.owner_before
+        if turn.begins is None:
+            stays["plan_id"] = plan_id
+    elif turn.goal is not None:
+        stays["tenant_id"] = turn.goal.tenant_id
+    for name, value in stays.items():
+        if getattr(plan, name) != value:
+            raise ValueError(f"{name} was changed to {getattr(plan, name)!r:.80}; it stays {value!r:.80}")
 
 
 def _fault(turn: TurnRecord) -> str:

@@ -90,6 +90,18 @@ async def test_a_value_that_is_no_json_fails_the_plan_and_is_named(where: str, f
     assert f"{field}.found[0]" in await failure_of(an_app(where, fault))
 
 
+@pytest.mark.parametrize("where", ["goal", "transition", "listener"])
+@pytest.mark.parametrize("field", ["tenant_id", "correlation_id"])
+async def test_a_plan_that_would_become_anothers_fails_and_says_so(where: str, field: str) -> None:
+    error = await failure_of(an_app(where, lambda plan: setattr(plan, field, "another")))
+    assert f"{field} was changed to 'another'; it stays '" in error
+
+
+async def test_a_plan_keeps_its_id() -> None:
+    error = await failure_of(an_app("transition", lambda plan: setattr(plan, "plan_id", "another")))
+    assert "plan_id was changed to 'another'" in error
+
+
 async def test_what_an_interrupted_handler_wrote_into_its_goal_is_gone() -> None:
     planner, entered = Planner("p"), asyncio.Event()
 
