@@ -7,6 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from plancast.replaced_names import instead_of
+
 
 def lazy_exports(package: str, path: str) -> tuple[dict[str, str], Callable[[str], Any]]:
     """The exports of a package, each with the module that has it, and the package's `__getattr__`, which loads them.
@@ -34,6 +36,8 @@ def lazy_exports(package: str, path: str) -> tuple[dict[str, str], Callable[[str
             value = getattr(import_module(modules[name]), name)
         elif name in submodules:  # type checkers take what the stub imports from for loaded
             value = import_module(f"{package}.{name}")
+        elif instead := instead_of(name):  # `from ... import` shows no text of an AttributeError
+            raise ImportError(f"{package} has no {name!r}{instead}")
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         setattr(sys.modules[package], name, value)

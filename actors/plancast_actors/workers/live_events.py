@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from plancast.context import EventPort
 from plancast.json_values.normalize import plain
 from plancast.plan_tree import passed_on
+from plancast.replaced_names import missing
 from plancast.telemetry.trace_scope import current_trace
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, derived_id
 from plancast_bus.events.trace_context import trace_id_of
@@ -27,6 +28,9 @@ class LiveEvents(EventPort):
         self._cause = cause
         self._source = source
         self._count = 0
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise missing("context.bus", name)
 
     async def publish(
         self,

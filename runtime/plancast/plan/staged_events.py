@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
+from plancast.replaced_names import missing
 from plancast_bus.events.envelope import EventTopic
 
 REQUESTS = EventTopic.ACTION_REQUESTS
@@ -29,6 +30,9 @@ class StagedEvents:
 
     def __init__(self, outbox: Stage) -> None:
         self._outbox = outbox
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise missing("context.bus", name)
 
     @property
     def sent(self) -> list[list[str]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from plancast.errors import ForeignPlan, GoalConflict
+from plancast.replaced_names import missing
 from plancast_bus.errors import AccessDenied, InvalidEnvelope
 from plancast_bus.events.codec import decode, unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -131,6 +132,9 @@ class StoredPlans:
         self._checkpoints = checkpoints
         self._sessions = sessions
         self._tenant_id = tenant_id
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise missing("context.memory", name)
 
     def of_tenant(self, tenant_id: str) -> StoredPlans:
         """A view of one tenant's plans and sessions."""

@@ -28,6 +28,7 @@ from plancast.planners.llm.prompt import DEFAULT_LIMIT, Prompt, check_prompt_opt
 from plancast.planners.llm.prompt_template import PromptTemplate
 from plancast.planners.planner import Planner
 from plancast.planners.run_context import publishable_events, run_of_handler, trigger_of
+from plancast.replaced_names import instead_of
 
 CustomContext = Mapping[str, Any] | Callable[[RunContext], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 """Additional context of every prompt: a dict, or a function of the run that returns one, plain or async."""
@@ -129,6 +130,11 @@ class ChoreographyPlanner(Planner):
         for goal in dict.fromkeys(goals):
             self.add_goal(goal, decided_by=self)
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "_build_prompt" in vars(cls):
+            raise TypeError(f"{cls.__name__}._build_prompt would never be called{instead_of('_build_prompt')}")
+
     @property
     def llm_kwargs(self) -> Mapping[str, Any]:
         """Further parameters of the model. They may hold secrets, so no attribute holds them."""
@@ -160,6 +166,7 @@ class ChoreographyPlanner(Planner):
         plan_id: str | None = None,
         custom_context: Mapping[str, Any] | None = None,
         plan: Any = None,
+        **unknown: Any,
     ) -> PlannerDecision:
         """Have the model decide the next step from within a handler (seed 004).
 
@@ -169,12 +176,15 @@ class ChoreographyPlanner(Planner):
             plan_id: The plan's id, where there is no `plan`.
             custom_context: For this decision only, in addition to the planner's.
             plan: The plan, with its goal, its results and what it has spent; None: that of the handler's turn.
+            unknown: Refused.
 
         Raises:
             InvalidDecision: no answer was valid (``Event 'x' not in Registry``, for example).
             BudgetExhausted: the plan's budget is exhausted, and the model does not complete.
             ModelUnavailable: the model has failed for good; a missing key or package is named.
         """
+        for name in unknown:
+            raise TypeError(f"reason_next_action() takes no {name!r}{instead_of(name)}")
         deliberation = await self._deliberation(context, plan)
         if deliberation is not None:
             decided: PlannerDecision = await deliberation.decide(trigger, custom_context or {}, self._next)
