@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -83,6 +83,30 @@ class Abilities:
         )
 
 
+def mixture(codes: Mapping[str, str], recorded: str | None) -> str:
+    """Describe which actors run which code, if not all run the recorded release; empty if they do.
+
+    Args:
+        codes: Hashes of code by name of the actor.
+        recorded: Hash of the code of the deployment's record; None: unknown.
+    """
+    found: dict[str, list[str]] = {}
+    for name, code in sorted(codes.items()):
+        found.setdefault(code, []).append(name)
+    if len(found) < 2 and (recorded is None or set(found) <= {recorded}):
+        return ""
+    texts = [f"{code or 'unknown'} in {_some(names, '')}" for code, names in sorted(found.items())]
+    last = "" if recorded is None else f"; the last complete release is {recorded or 'unknown'}"
+    return f"code {', '.join(texts)}{last}: run `plancast upgrade` again, or back to the old code"
+
+
+def reported_mixture(report: Mapping[str, Any] | None, recorded: str | None = None) -> str:
+    """Describe the :func:`mixture` in a status report of a deployment."""
+    kinds = ("dispatchers", "hosts", "dedicated", "workers")
+    alive = [each for kind in kinds for each in (report or {}).get(kind, ()) if each.get("alive")]
+    return mixture({each["name"]: each.get("code", "") for each in alive}, recorded)
+
+
 @dataclass(frozen=True)
 class Need:
     """What a running plan needs of the code."""
@@ -120,6 +144,7 @@ def _named(kind: str, who: tuple[str, str]) -> str:
     return f"{kind} {who[0]!r} version {who[1]!r}"
 
 
-def _some(plans: list[str]) -> str:
+def _some(plans: list[str], noun: str = "plan") -> str:
     names, more = ", ".join(sorted(plans)[:3]), len(plans) - 3
-    return f"{'plan' if len(plans) == 1 else 'plans'} {names}" + (f" and {more:,} more" if more > 0 else "")
+    kind = f"{noun}{'' if len(plans) == 1 else 's'} " if noun else ""
+    return f"{kind}{names}" + (f" and {more:,} more" if more > 0 else "")

@@ -95,6 +95,16 @@ class Shop:
         )
         return Done(done.returncode, done.stdout, done.stderr)
 
+    def run_until(self, text: str, *arguments: str) -> None:
+        """Run a command on the cluster, and kill it as soon as it prints a text."""
+        command = [BIN / "plancast", *arguments, "--address", self.address]
+        environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **self.environment}
+        with subprocess.Popen(command, cwd=self.folder, env=environment, stderr=subprocess.PIPE, text=True) as running:
+            assert running.stderr is not None
+            seen = next((line for line in running.stderr if text in line), None)
+            running.kill()
+        assert seen is not None, f"{arguments} has not printed {text!r}"
+
     def status(self) -> dict[str, Any]:
         """What runs, as the command says."""
         return dict(self.run("status", "--json").json)

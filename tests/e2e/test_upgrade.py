@@ -65,6 +65,41 @@ async def test_a_plan_that_waits_finishes_under_new_code(runtime: LocalRuntime, 
     assert stopped.code == 0, stopped.err
 
 
+@pytest.mark.timeout(300)
+async def test_an_upgrade_whose_process_was_killed_is_shown_as_mixed_and_healed(
+    runtime: LocalRuntime, tmp_path: Path
+) -> None:
+    name = f"shop-{uuid4().hex[:8]}"
+    environment = {
+        "NATS_URL": runtime.nats_url,
+        "PLANCAST_BUS__PREFIX": name,
+        "PLANCAST_RAY__NAMESPACE": name,
+        "PLANCAST_HOSTS__COUNT": "2",
+        "PLANCAST_HOSTS__CPUS": "0",
+    }
+    shop = Shop(tmp_path / "project", runtime.ray_address, environment)
+    shop.write("one")
+    try:
+        deployed = await asyncio.to_thread(shop.run, "deploy", "shop:app", "--json")
+        assert deployed.code == 0, deployed.err
+        shop.write("two")
+        await asyncio.to_thread(shop.run_until, "replacing host-1", "upgrade", "shop:app")
+        status = await asyncio.to_thread(shop.status)
+        assert status["mixed"].startswith("code "), status
+        assert "host-0" in status["mixed"]
+        probed = await asyncio.to_thread(shop.run, "probe", "ready", "--json")
+        assert (probed.code, '"mixed: ' in probed.out) == (1, True), probed.out
+        doctor = await asyncio.to_thread(shop.run, "doctor")
+        assert "the release is mixed" in doctor.out + doctor.err
+        healed = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--json")
+        assert healed.code == 0, healed.err
+        status = await asyncio.to_thread(shop.status)
+        assert (status["mixed"], codes_of(status)) == (None, {healed.json["after"]["code"]})
+    finally:
+        stopped = await asyncio.to_thread(shop.run, "stop", "--timeout", "5")
+    assert stopped.code == 0, stopped.err
+
+
 async def test_many_plans_are_replayed_in_processes_of_their_own(
     runtime: LocalRuntime, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from plancast_actors.liveness.heartbeat_files import FRESH_SECONDS, KIND, SECONDS, folder_of, foreign_part, signs
+from plancast_actors.release import mixture
 from plancast_bus.errors import BusError
 
 if TYPE_CHECKING:
@@ -104,7 +105,18 @@ async def readiness(bus: Bus, namespace: str, role: Role = "all", now: float | N
         return Health((nats, streams, Check("deployment", False, f"nothing is deployed in {namespace!r}")))
     reported = {key.partition("/")[2]: sign for key, sign in registered.items() if key.partition("/")[0] == namespace}
     roles = [kind for kind in _PREFIXES if kind != "pools" or record.get(kind)] if role == "all" else [role]
-    return Health((nats, streams, *(_of_kind(kind, record, reported, now) for kind in roles)))
+    checks = [_of_kind(kind, record, reported, now) for kind in roles]
+    if role == "all":
+        checks.append(_of_release(record, reported, now))
+    return Health((nats, streams, *checks))
+
+
+def _of_release(record: dict[str, Any], reported: dict[str, dict[str, Any]], now: float) -> Check:
+    """Check that all processes of the deployment run the code of the last complete release."""
+    ours = {name: sign for name, sign in reported.items() if name.startswith(tuple(_PREFIXES.values()))}
+    codes = {name: str(sign.get("code", "")) for name, sign in ours.items() if _is_fresh(sign, now)}
+    mixed = mixture(codes, record.get("code"))
+    return Check("release", not mixed, f"mixed: {mixed}" if mixed else "all processes run the same code")
 
 
 def _of_kind(kind: str, record: dict[str, Any], reported: dict[str, dict[str, Any]], now: float) -> Check:

@@ -98,9 +98,12 @@ class Upgrade:
         began = time.monotonic()
         self.say("loading the new code in the cluster")
         new = await preflight.check(self.blueprint)
-        old = await self._inspect()
-        await self._refuse_gaps(old, new)
-        mode: Mode = "one by one" if old is not None and new.can_run_beside(old) else "all together"
+        found = await self._inspect()
+        everyone: list[Abilities | None] = [*found] or [None]
+        for each in everyone:
+            await self._refuse_gaps(each, new)
+        old = everyone[0]
+        mode: Mode = "one by one" if found and all(map(new.can_run_beside, found)) else "all together"
         holders = await self._hold_old_code()
         try:
             drained = await (self._one_by_one() if mode == "one by one" else self._all_together(old, new))
@@ -125,15 +128,15 @@ class Upgrade:
     def _names(self, prefix: str) -> list[str]:
         return [name for name in self._old if name.startswith(prefix)]
 
-    async def _inspect(self) -> Abilities | None:
-        """Read the old blueprints; returns the old abilities, or None when no host answers."""
+    async def _inspect(self) -> list[Abilities]:
+        """Read the old blueprints; returns the abilities of all hosts, which differ after a killed upgrade."""
         names = await self.deployment.names("dispatchers", "hosts", "workers", "reasoners")
         names = [name for name in names if not name.startswith(actors.REASONER_PREFIX)]
         found = await asyncio.gather(*(self._ask(name, "made_from") for name in names))
         self._old = {name: each for name, each in zip(names, found, strict=True) if each is not None}
         self._record = await self.bus.registry.get(RECORD, self.deployment.namespace)
         abilities = await asyncio.gather(*(self._ask(name, "abilities") for name in self._names("host-")))
-        return next((each for each in abilities if each is not None), None)
+        return list(dict.fromkeys(each for each in abilities if each is not None))
 
     async def _ask(self, name: str, method: str) -> Any:
         try:
@@ -168,12 +171,12 @@ class Upgrade:
     async def _one_by_one(self) -> bool:
         deployment, new = self.deployment, self.blueprint
         drained = True
-        for name in self._names("host-"):
+        for name in await deployment.names("hosts"):  # also those that do not answer, which a killed upgrade has left
             if name in new.shared_hosts:
                 self.say(f"replacing {name}")
                 await self._end([name], ROLLING_DRAIN_SECONDS)  # its events in flight are sent again
                 await deployment.start([(start_host, new, name)])
-        for name in self._names("worker-") if self.workers else ():
+        for name in await deployment.names("workers") if self.workers else ():
             self.say(f"replacing {name}")
             drained &= await self._end([name], self.timeout)
             await deployment.start([(start_worker, new, name)])
@@ -183,7 +186,8 @@ class Upgrade:
             await deployment.start([(actors.start_pool, new, POOL)])
         for index in range(new.options.count):
             mine = dataclasses.replace(new, options=dataclasses.replace(new.options, index=index))
-            if mine.options.name in self._old and len(self._names("dispatcher-")) == new.options.count:
+            replaced = self._old.get(mine.options.name)
+            if replaced is not None and replaced.options.count == new.options.count:
                 self.say(f"replacing {mine.options.name}")
                 drained &= await self._end([mine.options.name], self.timeout)
                 await deployment.start([(start_dispatcher, mine, mine.options.name)])

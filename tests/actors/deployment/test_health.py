@@ -89,6 +89,24 @@ async def test_a_deployment_is_ready_when_all_its_processes_report(bus: JetStrea
     assert failing(await readiness(bus, namespace)) == {"dispatchers", "hosts"}
 
 
+async def test_a_deployment_whose_processes_run_two_releases_is_not_ready(bus: JetStreamBus, namespace: str) -> None:
+    await bus.ensure_streams()
+    await bus.registry.put(RECORD, namespace, {"hosts": 2, "code": "one"})
+    beating = [Heartbeat(namespace, f"host-{index}", bus.registry, code) for index, code in enumerate(("one", "two"))]
+    await reports(bus, 2)
+    found = await readiness(bus, namespace)
+    assert failing(found) == {"release"}
+    mixed = next(each.detail for each in found.checks if each.name == "release")
+    assert mixed.startswith("mixed: code one in host-0, two in host-1;")
+    assert (await readiness(bus, namespace, "hosts")).ok
+    await bus.registry.put(RECORD, namespace, {"hosts": 2, "code": "two"})
+    await beating[0].leave()
+    beating[0] = Heartbeat(namespace, "host-0", bus.registry, "two")
+    await reports(bus, 2)
+    assert (await readiness(bus, namespace)).ok
+    await asyncio.gather(*(each.leave() for each in beating))
+
+
 async def test_processes_of_another_namespace_do_not_count(bus: JetStreamBus, namespace: str) -> None:
     await bus.ensure_streams()
     await bus.registry.put(RECORD, namespace, {"dispatchers": 1})

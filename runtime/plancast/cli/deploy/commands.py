@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from plancast.settings import Settings
     from plancast_actors.deployment.deployment import Deployment
     from plancast_actors.ray.process import Blueprint
+    from plancast_bus.ports.bus import Bus
 
 KINDS = ("dispatchers", "hosts", "workers", "reasoners")
 NoWorkers = Annotated[
@@ -175,7 +176,7 @@ async def _upgrade(
     from plancast_actors.deployment.upgrade import Upgrade
 
     async with open_bus(settings) as bus, joined(settings, code.runtime_env):
-        deployment = await found_deployment(settings)
+        deployment = await _upgradable(bus, settings)
         blueprint = await _blueprint(app, address, settings, code)
         options: dict[str, Any] = {"workers": workers, "force": force, "timeout": timeout, "say": note}
         done = await Upgrade(deployment, app, blueprint, bus, **options).run()
@@ -186,6 +187,16 @@ async def _upgrade(
     stamps = {key: {"code": each.code, "plancast": each.plancast} for key, each in releases.items()}
     about = {"app": app.name, "namespace": settings.ray.namespace, "mode": done.mode, "drained": done.drained}
     return {"upgraded": True, **about, "seconds": round(done.seconds, 3), **stamps, **counts}
+
+
+async def _upgradable(bus: Bus, settings: Settings) -> Deployment:
+    """Find the deployment; one whose actors an upgrade has ended before it was killed has only its record."""
+    from plancast_actors.deployment.deployment import Deployment
+    from plancast_actors.release import RECORD
+
+    if await Deployment.find(settings) is None and await bus.registry.get(RECORD, settings.ray.namespace) is not None:
+        return Deployment("", settings)
+    return await found_deployment(settings)
 
 
 def drain(address: RayAddress = None, timeout: Timeout = 60.0, as_json: AsJson = False, verbose: Verbose = 0) -> int:

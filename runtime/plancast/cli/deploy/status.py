@@ -54,6 +54,8 @@ def status(
 
 
 async def _status(settings: Settings, running: Running | None) -> dict[str, Any]:
+    from plancast_actors.release import reported_mixture
+
     actors = await _actors(settings) if settings.ray.address else None
     plans, release = await _stored(settings) if settings.nats.url else (None, None)
     return {
@@ -66,6 +68,7 @@ async def _status(settings: Settings, running: Running | None) -> dict[str, Any]
         "console": (running.console_url or None) if running is not None else None,
         "ray": settings.ray.address or None,
         "release": release,
+        "mixed": reported_mixture(actors, (release or {}).get("code")) or None,
         "actors": actors,
         "plans": plans,
     }

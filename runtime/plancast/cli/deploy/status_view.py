@@ -32,6 +32,8 @@ def show_status(document: dict[str, Any], now: float) -> None:
     if release is not None and release.get("code"):
         age = duration(now - release["deployed_at"])
         about.add_row("release", cell(f"{release['code']}, deployed {age} ago by plancast {release['plancast']}"))
+    if document.get("mixed"):
+        about.add_row("mixed", cell(document["mixed"], "red"))
     if document["actors"] is not None and not document["actors"].get("dispatchers"):
         about.add_row("drained", cell("accepts no work until it is deployed again", "yellow"))
     about.add_row("nats", cell(document["nats"] or "–"))

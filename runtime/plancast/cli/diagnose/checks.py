@@ -313,6 +313,12 @@ def _actors(evidence: Evidence) -> Iterator[Finding]:
     else:
         counts = ", ".join(plural(len(reports), kind.removesuffix("s")) for kind, reports in found.items())
         yield _ok(f"all actors respond: {counts}")
+    if evidence.ray.mixed:
+        yield _fault(
+            f"the release is mixed: {evidence.ray.mixed.partition(': run')[0]}",
+            "An upgrade was killed, or runs now. Run `plancast upgrade` again, or back to the old code.",
+            "Plans continue, under the one code or the other.",
+        )
 
 
 def _apps(evidence: Evidence) -> Iterator[Finding]:

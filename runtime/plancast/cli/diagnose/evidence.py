@@ -53,6 +53,8 @@ class RayEvidence:
     """Version, nodes and resources; see :func:`plancast_actors.ray.connection.look`."""
     actors: dict[str, Any] | None = None
     """Reports of the deployment's actors; None when nothing is deployed."""
+    mixed: str = ""
+    """Which actors run which code, when a killed upgrade has left several; else empty."""
 
 
 @dataclass(frozen=True)
@@ -177,10 +179,13 @@ async def _ray(settings: Settings) -> RayEvidence:
     if unreachable := await asyncio.to_thread(_unreachable, address):
         return RayEvidence(address, f"nothing answers at {address}: {unreachable}")
     from plancast_actors.ray import connection
+    from plancast_actors.release import reported_mixture
 
     try:
         async with joined(settings):
-            return RayEvidence(address, "", await asyncio.to_thread(connection.look), await actors_report(settings))
+            actors = await actors_report(settings)
+            cluster = await asyncio.to_thread(connection.look)
+            return RayEvidence(address, "", cluster, actors, reported_mixture(actors))
     except BusError as error:
         return RayEvidence(address, str(error))
 

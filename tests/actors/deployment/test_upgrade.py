@@ -1,0 +1,172 @@
+"""Upgrades that are killed at any step are seen, and healed by running them again or back, on actors in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from plancast import App, Planner, Settings, Worker
+from plancast.testing import MemoryWorld
+from plancast_actors.deployment import deployment, preflight, upgrade
+from plancast_actors.deployment.deployment import Deployment, blueprint_of
+from plancast_actors.deployment.upgrade import Upgrade
+from plancast_actors.ray.process import Blueprint
+from plancast_actors.reasoning import actors
+from plancast_actors.release import RECORD, Abilities, Release, mixture, reported_mixture
+from plancast_bus.clock import SystemClock
+from plancast_bus.memory.bus import MemoryBus
+from plancast_bus.settings import BusSettings
+
+
+class Killed(BaseException):
+    """The process of the upgrade is killed."""
+
+
+def make_app(version: str = "1") -> App:
+    planner = Planner("machines", version=version)
+    planner.add_goal("m.goal", {"start": {"state_name": "start", "is_terminal": True}})
+    worker = Worker("worker")
+
+    @worker.on_task("task.asked", "task.done")
+    async def work(task: Any, context: Any) -> dict[str, Any]:
+        return {}
+
+    return App("shop", planners=[planner], workers=[worker])
+
+
+class Actors(Deployment):
+    """A deployment whose actors are entries of a dict; each change of them is a step, at which it can be killed."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__("shop", settings)
+        self.running: dict[str, Blueprint] = {}
+        self.log: list[tuple[str, str]] = []
+        self.kill_at = -1
+        self.broken: Callable[[str, Blueprint], bool] = lambda name, blueprint: False
+
+    def _step(self, what: str, name: str) -> None:
+        if len(self.log) == self.kill_at:
+            raise Killed
+        self.log.append((what, name))
+
+    async def start(self, wanted: list[tuple[Callable[..., Any], Blueprint, str]], *_: Any) -> None:
+        for _, blueprint, name in wanted:
+            if name not in self.running:
+                self._step("start", name)
+                if self.broken(name, blueprint):
+                    raise OSError("no such disk")
+                self.running[name] = blueprint
+
+    async def retire(self, names: Sequence[str], drain_seconds: float = 0.0) -> bool:
+        for name in list(names):
+            self._step("end", name)
+            del self.running[name]
+        return True
+
+    async def names(self, *kinds: str) -> list[str]:
+        prefixes = {"dispatchers": "dispatcher-", "hosts": "host-", "workers": "worker-", "dedicated": "plan-"}
+        wanted = tuple(prefixes.get(kind, "reasoner") for kind in kinds or (*prefixes, "reasoners"))
+        return sorted(name for name in self.running if name.startswith(wanted))
+
+    async def call(self, name: str, method: str, *arguments: Any, seconds: float) -> Any:
+        return self.running[name] if method == "made_from" else Abilities.of(make_app(self._version(name)))
+
+    def _version(self, name: str) -> str:
+        return self.running[name].app_address
+
+    async def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = {kind: [] for kind in ("dispatchers", "hosts", "workers", "dedicated", "reasoners")}
+        for name, each in self.running.items():
+            found[f"{name.partition('-')[0]}s"].append({"name": name, "alive": True, "code": each.release.code})
+        return found
+
+    async def _outdated(self, wanted: Sequence[Blueprint]) -> list[str]:
+        layouts = {each.options.name: (each.options, each.shared_hosts) for each in wanted}
+        mine = {name: self.running[name] for name in await self.names("dispatchers")}
+        return [name for name, each in mine.items() if layouts.get(name) != (each.options, each.shared_hosts)]
+
+
+class Site:
+    """A namespace, with two dispatchers, three hosts and two workers of the code ``one``."""
+
+    def __init__(self) -> None:
+        self.settings = Settings()
+        self.settings.dispatchers.count, self.settings.hosts.count, self.settings.workers.processes = 2, 3, 2
+        self.bus = MemoryBus(MemoryWorld(BusSettings(), clock=SystemClock()))
+        self.actors = Actors(self.settings)
+
+    def blueprint(self, code: str, version: str) -> Blueprint:
+        made = blueprint_of(make_app(version), version, self.settings, ())
+        return dataclasses.replace(made, release=Release(code))
+
+    async def deploy(self) -> None:
+        await self.actors.converge(self.bus, make_app(), self.blueprint("one", "1"), workers=True)
+        assert len(self.actors.running) == 7
+        self.actors.log.clear()
+
+    async def upgrade(self, code: str, version: str = "1") -> None:
+        await Upgrade(self.actors, make_app(version), self.blueprint(code, version), self.bus, force=True).run()
+
+    @property
+    def codes(self) -> set[str]:
+        return {each.release.code for each in self.actors.running.values()}
+
+    async def mixed(self) -> str:
+        record = await self.bus.registry.get(RECORD, self.settings.ray.namespace)
+        return reported_mixture(await self.actors.status(), (record or {}).get("code"))
+
+
+@pytest.fixture(autouse=True)
+def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def abilities(blueprint: Blueprint) -> Abilities:
+        return Abilities.of(make_app(blueprint.app_address))
+
+    async def none(*_: Any) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(preflight, "check", abilities)
+    monkeypatch.setattr(Upgrade, "_hold_old_code", none)
+    monkeypatch.setattr(actors, "outdated", none)
+    for module in (deployment, upgrade):
+        monkeypatch.setattr(module, "delete_stale_consumers", none)
+
+
+async def steps_of(version: str) -> int:
+    site = Site()
+    await site.deploy()
+    await site.upgrade("two", version)
+    assert site.codes == {"two"}
+    assert await site.mixed() == ""
+    return len(site.actors.log)
+
+
+@pytest.mark.parametrize("version", ["1", "2"], ids=["one by one", "all together"])
+@pytest.mark.parametrize("then", ["two", "one"], ids=["again", "back"])
+async def test_an_upgrade_that_was_killed_at_any_step_is_seen_and_healed(version: str, then: str) -> None:
+    steps = await steps_of(version)
+    assert steps == 14
+    for step in range(steps):
+        site = Site()
+        await site.deploy()
+        site.actors.kill_at = step
+        with pytest.raises(Killed):
+            await site.upgrade("two", version)
+        if "two" in site.codes:
+            assert "run `plancast upgrade` again" in await site.mixed(), step
+        site.actors.kill_at = -1
+        await site.upgrade(then, version if then == "two" else "1")
+        assert (site.codes, len(site.actors.running)) == ({then}, 7), step
+        assert await site.mixed() == ""
+
+
+def test_a_mixture_names_codes_and_actors() -> None:
+    codes = {"host-0": "b", "host-1": "a", "host-2": "a", "worker-0": "a", "dispatcher-0": "a"}
+    assert mixture(codes, "a") == (
+        "code a in dispatcher-0, host-1, host-2 and 1 more, b in host-0; the last complete release is a: "
+        "run `plancast upgrade` again, or back to the old code"
+    )
+    assert mixture(dict.fromkeys(codes, "b"), "a").startswith("code b in dispatcher-0")
+    assert mixture(dict.fromkeys(codes, "a"), "a") == mixture(dict.fromkeys(codes, "a"), None) == mixture({}, "a") == ""
