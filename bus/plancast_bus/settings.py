@@ -103,8 +103,12 @@ class BusSettings(SettingsSection):
     replicas: int = Field(1, ge=1, le=5)
     max_event_bytes: int = Field(1_048_576, ge=1024)
     """Larger events become dead letters."""
+    volume_bytes: int = -1
+    """Size of the volume that holds the streams (each server's ``max_file_store``). New goals from outside are refused
+    while three quarters of it are used, so that plans that have begun can end. -1: unknown."""
     max_stream_bytes: int = -1
-    """Size bound of each work queue; a full one refuses publishers. -1: the server's limit."""
+    """Size bound of each work queue; a full one refuses publishers. -1: a 32nd of ``volume_bytes`` where that is
+    given, else the server's limit. The plans of all goals in a full queue then fit into the volume's last quarter."""
     facts_max_age: float = Field(7 * 86400, ge=0)
     """Retention of facts and system events, in seconds."""
     responses_max_age: float = Field(86400, ge=0)
@@ -125,3 +129,10 @@ class BusSettings(SettingsSection):
     """Keys for the MACs of checkpoints, at least 32 characters each, the same in all processes of the runtime: the
     first one signs, all verify. When empty, the deployment creates a key and stores it in NATS. To rotate, give every
     process the new key after the old one, then before it; a process without a key rejects its checkpoints as forged."""
+
+    @property
+    def queue_bytes(self) -> int:
+        """Size bound of each work queue; -1: the server's limit."""
+        if self.max_stream_bytes > 0 or self.volume_bytes <= 0:
+            return self.max_stream_bytes
+        return self.volume_bytes // 32

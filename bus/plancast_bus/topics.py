@@ -34,6 +34,15 @@ def admitted_bytes(max_bytes: int) -> int:
     return max_bytes - max_bytes // 4 if max_bytes > 0 else -1
 
 
+def volume_full_message(held: int, bound: int) -> str:
+    """The error text for a publisher of a goal who is refused since the volume is nearly full."""
+    return (
+        f"the streams take no new goals: they use {held:,} of the {bound:,} bytes of their volume (volume_bytes), and "
+        "the last quarter is for plans that have begun. Wait until finished plans expire, shorten "
+        "plans.retention_seconds, or enlarge the volume."
+    )
+
+
 def stream_full_message(stream: str, limit: str) -> str:
     """The error text for a publisher refused by a full stream."""
     return (

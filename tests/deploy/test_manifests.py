@@ -221,6 +221,16 @@ def test_three_servers_keep_three_replicas() -> None:
     assert (cluster["replicas"], settings["PLANCAST_BUS__REPLICAS"]) == (3, "3")
 
 
+def test_servers_refuse_a_write_before_the_disk_does_and_the_runtime_knows_their_limit() -> None:
+    store = yaml.safe_load(VALUES.read_text())["config"]["jetstream"]["fileStore"]
+    settings = next(found for _, found in DOCUMENTS if found["kind"] == "ConfigMap")["data"]
+    limit, disk = (int(each.removesuffix("Gi")) << 30 for each in (store["maxSize"], store["pvc"]["size"]))
+    assert limit == int(settings["PLANCAST_BUS__VOLUME_BYTES"]) <= 0.95 * disk
+    config = (DEPLOY / "compose" / "nats-server.conf").read_text()
+    service = Compose.model_validate(compose()).services["ray"]
+    assert f"max_file_store: {service.environment['PLANCAST_BUS__VOLUME_BYTES']}\n" in config
+
+
 def is_setting(name: str) -> bool:
     """Whether a variable is one that the settings read."""
     model: Any = Settings

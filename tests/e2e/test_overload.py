@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from plancast.models.port import ReasonerPort, ReasonReply, ReasonRequest
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.plan_actors.protocol import HostPort, Inbound, Outcome
+from plancast_actors.telemetry import collectors, metrics
 from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.errors import PublishRefused
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -113,6 +115,13 @@ class Running:
                 return number
         raise AssertionError
 
+    async def publish_facts_of(self, size: int) -> None:
+        """Publish facts of this size in all."""
+        for _ in range(size // 20_000):
+            topic = EventTopic.BUSINESS_FACTS
+            fact = EventEnvelope(source="t", type="noise", topic=topic, correlation_id="n", data="x" * 20_000)
+            await self.bus.publish(fact)
+
     async def stored(self, stream: str) -> int:
         """Messages in a stream."""
         count: int = (await self.bus.health())["streams"][stream]["messages"]
@@ -186,6 +195,42 @@ async def test_a_stream_full_of_goals_refuses_more_and_all_that_were_accepted_en
                 assert await handle.result() == result_of(number)
         assert sorted(done) == sorted([*accepted, *accepted]), "each task once"
         assert await running.stored("OVERLOAD_REQUESTS") == 0
+
+
+async def test_new_goals_are_refused_before_the_volume_is_full_and_all_that_were_accepted_end(
+    small_nats: NatsServer,
+) -> None:
+    settings = settings_for(small_nats, volume_bytes=4_000_000)
+    async with Running(chain(), settings) as running:
+        await running.publish_facts_of(2_900_000)
+        accepted: dict[int, PlanHandle] = {}
+        refused = ""
+        while not refused:
+            try:
+                accepted[len(accepted)] = await running.submit(len(accepted), pad=1000)
+            except PublishRefused as error:
+                refused = str(error)
+        assert re.search(r"take no new goals: they use [\d,]+ of the 4,000,000 bytes", refused)
+        assert 10 < len(accepted) < 100
+        streams = (await running.bus.health())["streams"]
+        assert streams["OVERLOAD_REQUESTS"]["max_bytes"] == streams["OVERLOAD_RESULTS"]["max_bytes"] == 125_000
+        readings = {each.metric: each.value for each in collectors.of_streams(streams, settings.bus.volume_bytes)}
+        used, limit = readings[metrics.VOLUME_BYTES], readings[metrics.VOLUME_LIMIT]
+        assert 0.7 < used / limit < 0.76, "alerts come before"
+        await running.start()
+        async with asyncio.timeout(PATIENCE):
+            for number, handle in accepted.items():
+                assert await handle.result() == result_of(number)
+        assert await running.bus.dead_letters.count() == 0
+        await running.bus._api.purge("OVERLOAD_FACTS", "overload.>")  # type: ignore[attr-defined]
+
+        async def accepts() -> bool:
+            try:
+                return await (await running.submit(7)).result() == result_of(7)
+            except PublishRefused:
+                return False
+
+        await eventually(accepts)
 
 
 class Model:

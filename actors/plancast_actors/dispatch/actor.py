@@ -41,7 +41,8 @@ class DispatcherProcess(Process):
         if self.blueprint.options.index == 0 and self.bus is not None:  # shared by all dispatchers, so reported by one
             for reading in collectors.of_sweeper(self.sweeper):
                 yield reading
-            for reading in collectors.of_streams((await self.bus.health())["streams"]):
+            volume_bytes = self.blueprint.settings.bus.volume_bytes
+            for reading in collectors.of_streams((await self.bus.health())["streams"], volume_bytes):
                 yield reading
 
     async def status(self) -> dict[str, Any]:

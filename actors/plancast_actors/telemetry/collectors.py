@@ -67,8 +67,11 @@ def of_sweeper(sweeper: Sweeper) -> Iterator[Reading]:
         yield Reading(metrics.STALLS, count, (kind,))
 
 
-def of_streams(streams: Mapping[str, Mapping[str, Any]]) -> Iterator[Reading]:
-    """Read the streams in a report of :meth:`plancast_bus.ports.bus.Bus.health`."""
+def of_streams(streams: Mapping[str, Mapping[str, Any]], volume_bytes: int = -1) -> Iterator[Reading]:
+    """Read the streams in a report of :meth:`plancast_bus.ports.bus.Bus.health`, and their volume of this size."""
+    yield Reading(metrics.VOLUME_BYTES, sum(stream.get("bytes", 0) for stream in streams.values()))
+    if volume_bytes > 0:
+        yield Reading(metrics.VOLUME_LIMIT, volume_bytes)
     for name, stream in streams.items():
         if "bytes" not in stream:
             continue

@@ -110,6 +110,8 @@ STREAM_BYTES = _gauge("stream_bytes", "Size of a stream.", "stream")
 STREAM_LIMIT = _gauge(
     "stream_limit_bytes", "Size at which a stream refuses messages; absent without a limit.", "stream"
 )
+VOLUME_BYTES = _gauge("volume_bytes", "Size of all streams, without their other replicas.")
+VOLUME_LIMIT = _gauge("volume_limit_bytes", "Size of the streams' volume (bus.volume_bytes); absent if unknown.")
 DEAD_LETTERS = _gauge("dead_letters", "Stored dead letters.")
 PLANS_STALLED = _gauge("plans_stalled", "Stalled plans, which make no progress and wait for nothing.")
 STALLS = _counter("stalls", "Stalls that were found, by cause.", "kind")

@@ -109,7 +109,7 @@ class JetStreamBus:
         self._publisher = Publisher(requester, self.subjects, settings.group_commit)
         self._placeholders = Placeholders(self._api, self._publisher, self._names, self.subjects)
         # The size of a stream of another account is not visible; the stream itself enforces its bound.
-        self._admission = None if restricted else Admission(self._api, self._names.requests)
+        self._admission = None if restricted else Admission(self._api, self._names, settings.volume_bytes)
         reader = (DirectReader if restricted else StreamReader)(connection, self._api)
         self._emitter = Emitter(
             connection.client, self._api, self._publisher, self.subjects, cloudevents=settings.cloudevents

@@ -51,7 +51,7 @@ class MemoryWorld:
         self.max_payload = max_payload
         self.subjects: Subjects = Subjects(self.settings.prefix)
         self.notices: Notices = Notices()
-        prefix, window, bound = self.settings.prefix, self.settings.duplicate_window, self.settings.max_stream_bytes
+        prefix, window, bound = self.settings.prefix, self.settings.duplicate_window, self.settings.queue_bytes
         self.timers: TimerStream = TimerStream(f"{prefix}-timers", self.clock, window)
         self.streams: dict[Source, MemoryStream] = {
             "results": MemoryStream(f"{prefix}-results", self.clock, window, max_bytes=bound),

@@ -87,7 +87,7 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
     must_process = {
         **common,
         "discard": "new",
-        "max_bytes": settings.max_stream_bytes,
+        "max_bytes": settings.queue_bytes,
         "subject_transform": by_shard,
         "allow_atomic": True,
     }
