@@ -32,7 +32,7 @@ LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3
 	--generate-hashes --no-header --no-annotate $(LOCK_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser test test-all test-loaded check audit format bench bench-peers docs docs-serve profile ways growth chaos cluster attack simulate scale lock clean
+.PHONY: help setup demo tools browser promtool test test-all test-loaded check audit format bench bench-peers docs docs-serve profile ways growth chaos cluster attack simulate scale lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,17 +64,25 @@ $(DOCS_INSTALLED): $(INSTALLED) requirements/docs.txt
 demo: setup ## Run the demo: embedded NATS and local Ray, no key needed
 	$(BIN)/plancast demo
 
-# Only where it can be had without asking anybody; without it the tests of the console's pages are skipped, and say so.
+# What some tests need beside Python packages. Installed only where that takes no question; without a tool the tests that
+# need it are skipped, and say so. Prometheus' server is not started: promtool is part of its package.
+tools: browser promtool
+
+APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends
+
 browser:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
-		{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-		apt-get install -y -qq --no-install-recommends chromium >/dev/null; }; } || \
-		echo "There is no Chromium here: install it to have the console's pages tested."
+		{ $(APT) chromium >/dev/null; } || echo "There is no Chromium here: install it to have the console's pages tested."
+
+promtool:
+	@command -v promtool >/dev/null || { $(APT) prometheus >/dev/null; } || \
+		echo "There is no promtool here: install Prometheus to have the alerts tested."
 
 test: setup $(BENCH_INSTALLED) ## Run the tests that take minutes together, JOBS (2) at a time (TESTS="tests/bus -k kill" narrows it)
 	$(PARALLEL) -m "not slow and not chaos and not growth" $(TESTS)
 
-test-all: setup $(BENCH_INSTALLED) $(DOCS_INSTALLED) browser ## Run the tests that `make test` leaves out: deployments, crashes, many seeds, the docs
+test-all: setup $(BENCH_INSTALLED) $(DOCS_INSTALLED) tools ## Run the tests that `make test` leaves out: deployments, crashes, many seeds, the docs
 	$(PARALLEL) -m "slow and not chaos and not growth" $(TESTS)
 
 # A busy loop for each processor, all of which end with this command.
