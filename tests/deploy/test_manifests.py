@@ -231,6 +231,47 @@ def test_servers_refuse_a_write_before_the_disk_does_and_the_runtime_knows_their
     assert f"max_file_store: {service.environment['PLANCAST_BUS__VOLUME_BYTES']}\n" in config
 
 
+def test_each_pod_uses_the_key_and_the_inbox_of_its_own_login() -> None:
+    settings = next(found for _, found in DOCUMENTS if found["kind"] == "ConfigMap")["data"]
+    seen = set()
+    for _, found in DOCUMENTS:
+        for spec in pod_specs(found):
+            secrets = {each["name"]: each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each}
+            for container in spec["containers"]:
+                environment = settings | {each["name"]: each.get("value") for each in container.get("env", ())}
+                folder, _, _ = environment["PLANCAST_NATS__NKEY"].rpartition("/")
+                (mount,) = (each for each in container["volumeMounts"] if each["mountPath"] == folder)
+                login = environment["PLANCAST_NATS__INBOX_PREFIX"].removeprefix("_INBOX.")
+                assert secrets[mount["name"]] == f"plancast-{login}-nkey"
+                seen.add((container["name"], login))
+    assert {("console", "console"), ("ray-head", "runtime"), ("ray-worker", "runtime")} <= seen
+
+
+def test_prometheus_may_reach_what_has_metrics_and_nothing_else() -> None:
+    policies = [found for _, found in DOCUMENTS if found["kind"] == "NetworkPolicy"]
+    exporter = yaml.safe_load(VALUES.read_text())["promExporter"]
+    monitoring = {"kubernetes.io/metadata.name": "monitoring"}
+    admitted = {
+        policy["metadata"]["name"]: [each["port"] for each in rule["ports"]]
+        for policy in policies
+        for rule in policy["spec"].get("ingress", ())
+        if any(each.get("namespaceSelector", {}).get("matchLabels") == monitoring for each in rule["from"])
+    }
+    assert admitted == {"ray": [8080], "nats": [exporter["port"]]}
+    assert exporter["enabled"]
+    ray = next(found for _, found in DOCUMENTS if found["kind"] == "RayCluster")["spec"]
+    for group in (ray["headGroupSpec"], *ray["workerGroupSpecs"]):
+        assert group["rayStartParams"]["metrics-export-port"] == "8080"
+
+
+def pod_specs(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pods' specifications in an object."""
+    spec = document.get("spec", {})
+    templates = [spec.get("template"), spec.get("headGroupSpec", {}).get("template")]
+    templates += [each["template"] for each in spec.get("workerGroupSpecs", ())]
+    return [each["spec"] for each in templates if each]
+
+
 def is_setting(name: str) -> bool:
     """Whether a variable is one that the settings read."""
     model: Any = Settings
