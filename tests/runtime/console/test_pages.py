@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,6 +24,7 @@ from pydantic import SecretStr
 from plancast import App, Client, PlanContext, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
 from plancast.agents.registry import TTL_SECONDS
 from plancast.console.server import ConsoleServer
+from plancast.console.service.nats_probe import PROBE_SECONDS
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.liveness.registration import register_app
@@ -708,6 +710,37 @@ async def test_a_page_outlives_its_server_and_shows_what_it_missed(context: Brow
         await expect(row(page, plan_id)).to_be_visible()
         await expect(page.locator("#liveness")).to_have_text("Live")
         await page.close()
+
+
+async def test_loss_and_return_of_nats_are_said_within_three_seconds(context: BrowserContext, tmp_path: Path) -> None:
+    settings = Settings()
+    settings.console.port = 0
+    page = await context.new_page()
+    said, pill = page.locator("#outage"), page.locator("#liveness")
+    with NatsServer(tmp_path) as server:
+        settings.nats.url = server.url
+        bus = await connect(settings.nats, settings.bus)
+        await bus.ensure_streams()
+        async with ConsoleServer(bus, settings) as console:
+            await page.goto(console.link)
+            await expect(pill).to_have_text("Live")
+            await expect(said).to_be_hidden()
+            await asyncio.to_thread(server.kill)
+            await expect(pill).to_have_text("NATS is gone")
+            await expect(said).to_contain_text("NATS does not answer. This page shows what was known at")
+            await expect(said).to_contain_text("plancast doctor")
+            await asyncio.to_thread(server.start)
+            await expect(pill).to_have_text("Live")
+            await expect(said).to_be_hidden()
+        await expect(said).to_contain_text("The console's server does not answer")
+        await bus.close()
+    pause, patience, limit = await page.evaluate("""async () => {
+      const { PAUSE, PATIENCE, LIMIT } = await import("./js/connection.js");
+      return [PAUSE, PATIENCE, LIMIT];
+    }""")
+    assert patience > PROBE_SECONDS * 1000
+    assert pause + patience < limit <= 3000
+    await page.close()
 
 
 async def test_a_plan_that_is_unknown_is_said_to_be(page: Page) -> None:

@@ -23,6 +23,13 @@ class Health(ResponseModel):
     status: Literal["alive"] = "alive"
 
 
+class Connection(ResponseModel):
+    nats: bool
+    """True if NATS answers the console's server."""
+    detail: str = ""
+    """Why it does not."""
+
+
 class Check(ResponseModel):
     name: str
     ok: bool

@@ -27,6 +27,7 @@ from plancast.errors import (
 from plancast_bus.errors import (
     AccessDenied,
     BusError,
+    BusUnavailable,
     DeadLetterNotFound,
     InvalidEnvelope,
     InvalidSubject,
@@ -109,11 +110,14 @@ def install(app: FastAPI) -> None:
         faults = [Fault(where=".".join(map(str, each["loc"])), what=str(each["msg"])) for each in error.errors()]
         return problem(422, "; ".join(f"{each.where}: {each.what}" for each in faults)[:1000], faults)
 
-    async def known(_request: Request, error: Exception) -> JSONResponse:
+    async def known(request: Request, error: Exception) -> JSONResponse:
         status = next(status for kind, status in _STATUS if isinstance(error, kind))
         headers = {"Retry-After": "1"} if status == 503 else None
         faults = [_fault(each) for each in error.faults] if isinstance(error, InvalidAnswer) else None
-        return problem(status, str(error) or type(error).__name__, faults, headers)
+        detail = str(error) or type(error).__name__
+        if status == 503 and isinstance(error, BusUnavailable):
+            detail = _unavailable(request, detail)
+        return problem(status, detail, faults, headers)
 
     async def unknown(request: Request, error: Exception) -> JSONResponse:
         logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
@@ -125,6 +129,13 @@ def install(app: FastAPI) -> None:
     for kind, _ in _STATUS:
         app.add_exception_handler(kind, known)
     app.add_exception_handler(Exception, unknown)
+
+
+def _unavailable(request: Request, reason: str) -> str:
+    """What was being done when NATS did not answer, and what to do."""
+    work = str(getattr(request.scope.get("route"), "summary", "") or f"{request.method} {request.url.path}")
+    unknown = "" if request.method == "GET" else " It may have taken effect: look before it is sent again."
+    return f"{work}: NATS does not answer ({reason}).{unknown} Check nats-server with `plancast doctor`, then try again"
 
 
 def _fault(text: str) -> Fault:

@@ -14,8 +14,9 @@ export class Problem extends Error {
 
 /** No response: the server or the network is down. */
 export class Offline extends Error {
-  constructor() {
-    super("The server cannot be reached.");
+  constructor(method) {
+    const unknown = method === "GET" ? "" : " It may have taken effect: look before you repeat it.";
+    super(`The console's server does not answer.${unknown} Check that plancast console is running, then try again.`);
   }
 }
 
@@ -55,7 +56,7 @@ async function call(method, url, { body, key, signal }) {
   } catch (error) {
     if (error.name === "AbortError") throw error;
     calls.dispatchEvent(new Event("unreached"));
-    throw new Offline();
+    throw new Offline(method);
   }
   calls.dispatchEvent(new Event("reached"));
   const text = await response.text();

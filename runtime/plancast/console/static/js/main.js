@@ -4,6 +4,7 @@ import * as api from "./api.js";
 import { showApprovals } from "./approvals.js";
 import { showDeadLetters } from "./deadletters.js";
 import { showDeployment } from "./deployment.js";
+import { told, watchConnection } from "./connection.js";
 import { h, put } from "./dom.js";
 import { icon } from "./icons.js";
 import { listenForKeys, onKey } from "./keys.js";
@@ -148,21 +149,32 @@ function count(page, n, andMore) {
 
 function heard() {
   const place = document.getElementById("liveness");
-  const states = { live: ["Live", "This page is updated live"], waiting: ["Reconnecting", "The connection to the server is lost; reconnecting"] };
+  const outage = document.getElementById("outage");
+  const states = {
+    live: ["Live", "This page is updated live"],
+    waiting: ["Reconnecting", "The connection to the server is lost; reconnecting"],
+    lost: ["NATS is gone", "The server has no connection to NATS; reconnecting"],
+  };
   let stream = "";
   let reached = true;
+  let connection = { state: "", since: "" };
   const draw = () => {
-    const state = !reached || !navigator.onLine ? "waiting" : stream;
+    const away = !reached || !navigator.onLine;
+    const state = away ? "waiting" : connection.state === "nats" ? "lost" : connection.state === "server" ? "waiting" : stream;
     const [text, title] = states[state] ?? ["", ""];
     place.className = `liveness ${state}`;
     place.title = title;
     if (place.textContent !== text) place.textContent = text;
+    const words = app.hidden ? null : told(connection);
+    outage.hidden = words === null;
+    if (words && outage.textContent !== words.join(" ")) put(outage, h("strong", {}, words[0]), " ", words[1]);
   };
   api.calls.addEventListener("live", (event) => ((stream = event.detail), draw()));
   api.calls.addEventListener("reached", () => ((reached = true), draw()));
   api.calls.addEventListener("unreached", () => ((reached = false), draw()));
   addEventListener("online", draw);
   addEventListener("offline", draw);
+  watchConnection((found) => ((connection = found), draw()), { asks: () => !app.hidden });
 }
 
 addEventListener("plancast:page", ({ detail }) => {

@@ -23,7 +23,7 @@ export function failed(error, again) {
     "div",
     { class: "empty error-state", role: "alert" },
     h("p", { class: "empty-title" }, away ? "The server cannot be reached" : error.title || "This page cannot be shown"),
-    h("p", {}, away ? "It may be restarting. This page reconnects automatically." : error.message),
+    h("p", {}, away ? "This page could not be loaded. It reconnects by itself; check that plancast console is running." : error.message),
     again && h("button", { class: "button", type: "button", onclick: again }, "Try again"),
   );
 }
