@@ -29,6 +29,31 @@ async def test_what_is_submitted_is_listed_shown_and_ends(api: Api) -> None:
     assert (await api.get(f"/plans/{plan}"))["waiting_for"] == []
 
 
+async def test_a_list_has_details_and_is_bounded_by_dates_when_asked(api: Api) -> None:
+    session = uuid4().hex
+    waiting, failed = (
+        await api.waiting(session_id=session),
+        await api.submit("order.goal", {"item": "none"}, session_id=session),
+    )
+    await api.until(failed, lambda found: found["status"] == "failed")
+    error = (await api.get(f"/plans/{failed}"))["error"]
+    asked = {"session_id": session, "details": "true"}
+    items = {each["plan_id"]: each for each in (await api.get("/plans", params=asked))["items"]}
+    assert items[waiting]["details"] == {"waiting_for": ["notification.approval"], "outcome": ""}
+    assert items[failed]["details"] == {"waiting_for": [], "outcome": error[:200]}
+    assert all(each["details"] is None for each in (await api.get("/plans", params={"session_id": session}))["items"])
+    async with api.events("/plans/stream", params=asked) as events:
+        await api.post(f"/plans/{waiting}/signal", {"event_type": "order.approved", "data": {"by": "boss"}})
+        async for name, plan in events:
+            if name == "plan" and plan["status"] == "completed":
+                assert '"by":"boss"' in plan["details"]["outcome"]
+                break
+    begun = items[failed]["created_at"]
+    assert await api.listed(session_id=session, created_after=begun) == [failed]
+    assert await api.listed(session_id=session, created_before=begun) == [waiting]
+    await api.get("/plans", 422, params={"created_after": "yesterday"})
+
+
 async def test_a_goal_is_submitted_once_for_a_correlation_id_or_an_idempotency_key(api: Api) -> None:
     name, body = f"order {uuid4().hex}/é", {"event_type": "order.goal", "data": {"item": "lamp"}}
     first = await api.post("/plans", {**body, "correlation_id": name}, 201)

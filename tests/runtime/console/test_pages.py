@@ -325,6 +325,35 @@ async def test_search_attributes_have_columns_and_filter_the_list(page: Page, de
     await expect(page.locator(".c-attribute")).to_have_count(0)
 
 
+async def test_the_list_shows_what_plans_wait_for_and_how_they_ended(page: Page, deployed: Deployed) -> None:
+    waiting = await deployed.plan(501, session_id="rows")
+    await page.evaluate("location.hash = '#/plans?session_id=rows'")
+    await expect(row(page, waiting).locator(".c-outcome")).to_have_text("notification.human_input")
+    await expect(row(page, waiting).locator(".c-took")).to_have_attribute("data-since", re.compile(r"^\d+$"))
+    await deployed.client.plan(waiting).signal("refund.decided", {"approved": True})
+    await expect(row(page, waiting).locator(".c-outcome")).to_contain_text('"known":true')
+    await expect(row(page, waiting).locator(".c-took")).not_to_have_attribute("data-since", re.compile("."))
+    failed = await deployed.plan(502, session_id="rows")
+    await deployed.client.plan(failed).cancel("no longer wanted")
+    await expect(row(page, failed).locator(".c-outcome")).to_contain_text("no longer wanted")
+
+
+async def test_plans_are_found_by_the_time_of_their_creation(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(9, session_id="dates")
+    await page.evaluate("location.hash = '#/plans?session_id=dates'")
+    await expect(row(page, plan_id)).to_be_visible()
+    await page.get_by_label("Created from").fill("2099-01-01T00:00")
+    await expect(page.get_by_text("No matching plans")).to_be_visible()
+    await page.get_by_label("Created from").fill("2020-01-01T00:00")
+    await expect(row(page, plan_id)).to_be_visible()
+    await page.get_by_label("Created before").fill("2020-01-02T00:00")
+    await expect(row(page, plan_id)).to_have_count(0)
+    await page.reload()
+    await expect(page.get_by_label("Created before")).to_have_value("2020-01-02T00:00")
+    await page.get_by_role("button", name="Clear", exact=True).click()
+    await expect(page.get_by_label("Created before")).to_have_value("")
+
+
 async def test_pages_of_the_list_follow_each_other(page: Page, deployed: Deployed) -> None:
     for n in range(27):
         await deployed.client.submit("refund.goal", {"amount": n, "customer": "Ada"}, session_id="pages")

@@ -7,7 +7,7 @@ import hashlib
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
-from pydantic import AfterValidator
+from pydantic import AfterValidator, AwareDatetime
 
 from plancast.client.results import response_of
 from plancast.console.schemas.plans import (
@@ -62,6 +62,8 @@ IdempotencyKey = Annotated[
     ),
 ]
 Statuses = Annotated[list[ListedStatus | Literal[""]] | None, Query(description="Only plans with these statuses.")]
+Detailed = Annotated[bool, Query(description="With what each plan waits for, or its result or error.")]
+Moment = Annotated[AwareDatetime | Literal[""], Query(description="A time with its zone: 2026-01-31T08:00:00Z.")]
 routes = APIRouter(prefix="/plans", tags=["plans"])
 
 
@@ -77,6 +79,8 @@ def plan_query(
     attribute: Annotated[
         list[str] | None, Query(max_length=MOST_ATTRIBUTES, description="Search attributes, as `name=value`.")
     ] = None,
+    created_after: Moment = "",
+    created_before: Moment = "",
 ) -> PlanQuery:
     """Read the filters of a list from its query."""
     if len(text.split()) > MOST_WORDS:
@@ -86,7 +90,8 @@ def plan_query(
     except ValueError as error:
         raise Refused(422, f"query.attribute: {error}") from error
     statuses = frozenset(str(each) for each in status or () if each)
-    return PlanQuery(statuses, session_id, tenant_id, goal, parent, text, having)
+    after, before = (each.timestamp() if each else None for each in (created_after, created_before))
+    return PlanQuery(statuses, session_id, tenant_id, goal, parent, text, having, after, before)
 
 
 def stable_id(*parts: str) -> str:
@@ -113,6 +118,7 @@ async def list_plans(
     sort: Sort = "updated",
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     cursor: Annotated[str | None, Query(max_length=1000, description="`next` of the previous page.")] = None,
+    details: Detailed = False,
 ) -> PlanPage:
     """Stored plans, newest first, with their counts by status."""
     index = await backend.plans()
@@ -121,8 +127,9 @@ async def list_plans(
         page = index.page(asked, sort=sort, limit=limit, cursor=cursor, found=found)
     except ValueError as error:
         raise Refused(422, str(error)) from error
+    known = await backend.details.of(page.rows) if details else {}
     return PlanPage(
-        items=[summary_of(row.summary) for row in page.rows],
+        items=[summary_of(row.summary, known.get(row.key)) for row in page.rows],
         next=page.next,
         total=page.total,
         counts=page.counts,

@@ -11,6 +11,15 @@ from plancast.plan.control_events import MAX_AFTER
 from plancast.plan.status import ListedStatus, PlanStatus
 
 
+class Details(ResponseModel):
+    """What a plan waits for, or how it ended."""
+
+    waiting_for: list[str] = Field(default_factory=list)
+    """Event types: of open requests, else of awaited events."""
+    outcome: str = ""
+    """The result or error, at most 200 characters; empty until the end."""
+
+
 class Summary(ResponseModel):
     """A plan in a list."""
 
@@ -31,6 +40,8 @@ class Summary(ResponseModel):
         default_factory=dict
     )
     """Search attributes that the plan's handlers have set."""
+    details: Details | None = None
+    """In lists, with ``details=true``; null when it could not be read in time."""
 
 
 class PlanPage(ResponseModel):

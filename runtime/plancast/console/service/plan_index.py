@@ -58,6 +58,10 @@ class PlanQuery:
     text: str = ""
     attributes: tuple[tuple[str, str], ...] = ()
     """Names and texts of search attributes."""
+    created_after: float | None = None
+    """Seconds since the epoch, inclusive."""
+    created_before: float | None = None
+    """Seconds since the epoch, exclusive."""
 
     @property
     def words(self) -> list[str]:
@@ -66,7 +70,8 @@ class PlanQuery:
     @property
     def matches_all(self) -> bool:
         """True if every plan matches, apart from its status."""
-        return not (self.session_id or self.tenant_id or self.goal or self.parent or self.words or self.attributes)
+        asked = self.session_id or self.tenant_id or self.goal or self.parent or self.words or self.attributes
+        return not asked and self.created_after is None and self.created_before is None
 
     def select(self, rows: Collection[Row]) -> Collection[Row]:
         """Matching rows in their order, whatever their status."""
@@ -79,6 +84,10 @@ class PlanQuery:
             rows = [row for row in rows if row.summary.tenant_id == self.tenant_id]
         if self.goal:
             rows = [row for row in rows if row.summary.goal_event == self.goal]
+        if self.created_after is not None:
+            rows = [row for row in rows if row.summary.created_at >= self.created_after]
+        if self.created_before is not None:
+            rows = [row for row in rows if row.summary.created_at < self.created_before]
         for name, text in self.attributes:
             rows = [row for row in rows if _has_attribute(row.summary, name, text)]
         for word in self.words:

@@ -8,6 +8,7 @@ from typing import Any
 from plancast.console.schemas.plans import (
     Approval,
     DecisionOf,
+    Details,
     EffectOf,
     Entry,
     EventOf,
@@ -33,8 +34,10 @@ from plancast_bus.ports.checkpoints import PlanSummary
 Fields = Mapping[str, Any]
 
 
-def summary_of(plan: PlanSummary) -> Summary:
-    return Summary.model_validate(plan, from_attributes=True)
+def summary_of(plan: PlanSummary, details: Details | None = None) -> Summary:
+    found = Summary.model_validate(plan, from_attributes=True)
+    found.details = details
+    return found
 
 
 def entry_of(entry: Fields) -> Entry:

@@ -12,6 +12,14 @@ const FIELDS = [
   ["attribute", "Attribute"],
 ];
 
+const DATES = [["created_after", "Created from"], ["created_before", "Created before"]];
+
+/** A time as inputs take it: in the browser's zone, without seconds. */
+function local(iso) {
+  const at = new Date(iso);
+  return Number.isNaN(at.getTime()) ? "" : new Date(at - at.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
+}
+
 const ATTRIBUTE = /^[A-Za-z_][\w.-]*=/;
 
 /** The filters beside status and text. `set(change)` is called on input, `clear()` to remove all, `arrange(text)` with the columns. */
@@ -26,11 +34,16 @@ export function filterPanel(filter, { set, clear, columns, arrange }) {
     });
     made.append(h("div", { class: "field" }, h("label", { for: input.id }, label), input));
   }
+  for (const [name, label] of DATES) {
+    const input = h("input", { type: "datetime-local", id: `filter-${name}`, value: local(filter[name]) });
+    input.addEventListener("change", () => set({ [name]: input.value ? new Date(input.value).toISOString() : "" }));
+    made.append(h("div", { class: "field" }, h("label", { for: input.id }, label), input));
+  }
   const own = h("input", { type: "text", id: "own-columns", value: columns, autocomplete: "off", spellcheck: "false", placeholder: "attributes, up to 4", onchange: () => arrange(own.value) });
   made.append(h("div", { class: "field" }, h("label", { for: own.id }, "Columns"), own));
   made.append(h("button", { class: "button quiet", type: "button", onclick: clear }, "Clear"));
   made.addEventListener("keydown", (event) => event.key === "Enter" && event.target.dispatchEvent(new Event("change")));
-  made.hidden = !FIELDS.some(([name]) => filter[name]);
+  made.hidden = ![...FIELDS, ...DATES].some(([name]) => filter[name]);
   return made;
 }
 

@@ -75,9 +75,20 @@ export function setWhen(element, iso) {
   element.replaceChildren(when(iso));
 }
 
+/** The time from `from` to `to`, or to now, which goes on. */
+export function elapsed(element, from, to) {
+  if (to) delete element.dataset.since;
+  else element.dataset.since = String(Date.parse(from));
+  element.textContent = duration(((to ? Date.parse(to) : Date.now()) - Date.parse(from)) / 1000);
+}
+
 setInterval(() => {
   if (document.hidden) return;
   const now = Date.now();
+  for (const each of document.querySelectorAll("[data-since]")) {
+    const text = duration((now - Number(each.dataset.since)) / 1000);
+    if (each.textContent !== text) each.textContent = text;
+  }
   for (const each of document.querySelectorAll("time[data-at]")) {
     const text = each.dataset.words + ago(Number(each.dataset.at), now);
     if (each.textContent !== text) each.textContent = text;

@@ -14,7 +14,7 @@ import { empty, failed, loading, stale } from "./states.js";
 import { keep, kept } from "./store.js";
 import { newPlan } from "./submit.js";
 
-const FILTERS = ["status", "text", "session_id", "tenant_id", "goal", "parent", "attribute"];
+const FILTERS = ["status", "text", "session_id", "tenant_id", "goal", "parent", "attribute", "created_after", "created_before"];
 const MOST_COLUMNS = 4;
 const TYPING = 250;
 const PAGE_SIZES = ["25", "50", "100", "200"];
@@ -112,7 +112,7 @@ export function showPlans({ main, query, signal }) {
 
   function asked() {
     const own = Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
-    return { ...own, sort: view.sort, limit: view.limit, cursor: view.cursors.at(-1) };
+    return { ...own, details: true, sort: view.sort, limit: view.limit, cursor: view.cursors.at(-1) };
   }
 
   async function load({ top = false }) {
@@ -230,7 +230,7 @@ export function showPlans({ main, query, signal }) {
     const on = { plan: (plan) => (heard.set(plan.plan_id, plan), arrive(plan)), counts: count, more: reload };
     const following = new AbortController();
     signal.addEventListener("abort", () => following.abort(), { once: true });
-    const close = listen(api.address("plans/stream", rest), on, { signal: following.signal, opened: () => load({}) });
+    const close = listen(api.address("plans/stream", { ...rest, details: true }), on, { signal: following.signal, opened: () => load({}) });
     view.stop = () => (following.abort(), close());
   }
 

@@ -1,8 +1,8 @@
 // A plan's row in the list.
 
-import { badge } from "./badges.js";
+import { FINISHED, badge } from "./badges.js";
 import { h, put } from "./dom.js";
-import { number, setWhen, when } from "./format.js";
+import { elapsed, number, setWhen, when } from "./format.js";
 import * as router from "./router.js";
 
 const COLUMNS = [
@@ -13,7 +13,9 @@ const COLUMNS = [
   ["tenant", "Tenant"],
   ["session", "Session"],
   ["user", "User"],
+  ["outcome", "Waits for, or result"],
   ["turns num", "Turns"],
+  ["took num", "Duration"],
   ["created", "Created"],
   ["updated", "Updated"],
 ];
@@ -39,7 +41,9 @@ export function rowOf(plan, own) {
     own.length
       ? own.map((name) => h("td", { role: "cell", class: "c-attribute", dataset: { attribute: name } }))
       : h("td", { role: "cell", class: "c-attributes" }),
+    h("td", { role: "cell", class: "c-outcome" }),
     h("td", { role: "cell", class: "c-turns num" }),
+    h("td", { role: "cell", class: "c-took num" }),
     h("td", { role: "cell", class: "c-created" }, when(plan.created_at)),
     h("td", { role: "cell", class: "c-updated" }, when(plan.updated_at)),
   );
@@ -57,6 +61,10 @@ export function write(element, plan, before) {
   for (const place of element.querySelectorAll(".c-attribute")) say(place, String(values[place.dataset.attribute] ?? ""));
   const all = cell("attributes");
   if (all) say(all, Object.entries(values).map(([name, value]) => `${name}=${value}`).join(", "));
+  const { outcome = "", waiting_for: waits = [] } = plan.details ?? before?.details ?? {};
+  say(cell("outcome"), outcome || waits.join(", "));
+  cell("outcome").classList.toggle("bad", plan.status === "failed");
+  elapsed(cell("took"), plan.created_at, FINISHED.has(plan.status) ? plan.updated_at : null);
   cell("turns").title = `${number(plan.revision)} turns`;
   setWhen(cell("updated"), plan.updated_at);
 }
