@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from plancast_actors.liveness.heartbeat_files import FRESH_SECONDS, KIND, SECONDS, folder_of, foreign_part, signs
-from plancast_actors.release import mixture
 from plancast_bus.errors import BusError
 
 if TYPE_CHECKING:
@@ -113,6 +112,8 @@ async def readiness(bus: Bus, namespace: str, role: Role = "all", now: float | N
 
 def _of_release(record: dict[str, Any], reported: dict[str, dict[str, Any]], now: float) -> Check:
     """Check that all processes of the deployment run the code of the last complete release."""
+    from plancast_actors.release import mixture  # loads what apps consist of
+
     ours = {name: sign for name, sign in reported.items() if name.startswith(tuple(_PREFIXES.values()))}
     codes = {name: str(sign.get("code", "")) for name, sign in ours.items() if _is_fresh(sign, now)}
     mixed = mixture(codes, record.get("code"))
