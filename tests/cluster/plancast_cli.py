@@ -52,6 +52,12 @@ import ray
 if ray.is_initialized() and ray.get_runtime_context().get_actor_name():  # and not where it is only looked at
     raise OSError("no such disk")
 """
+HANGS = """
+import time
+import ray
+if ray.is_initialized() and bool(ray.get_runtime_context().get_actor_name()) is IN_ACTORS:
+    time.sleep(3600)
+"""
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,11 @@ class Shop:
         self.folder.mkdir(exist_ok=True)
         (self.folder / "shop.py").write_text(APP + (BROKEN if broken else ""))
         (self.folder / "shop_code.py").write_text(f"CODE, PLANNER = {code!r}, {planner!r}\n")
+
+    def hang(self, code: str, *, in_actors: bool) -> None:
+        """Change the code to one whose import never ends: in its actors, or where it is looked at in the cluster."""
+        self.write(code)
+        (self.folder / "shop.py").write_text(APP + HANGS.replace("IN_ACTORS", str(in_actors)))
 
     def run(self, *arguments: str, address: str = "") -> Done:
         """Run a command on the cluster."""

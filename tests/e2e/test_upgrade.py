@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.cluster.plancast_cli import Shop, codes_of
+from tests.cluster.plancast_cli import Shop, codes_of, pids_of
 from tests.e2e.conftest import APPS
 from tests.e2e.test_deployment import until, waiting_in
 
@@ -95,6 +95,39 @@ async def test_an_upgrade_whose_process_was_killed_is_shown_as_mixed_and_healed(
         assert healed.code == 0, healed.err
         status = await asyncio.to_thread(shop.status)
         assert (status["mixed"], codes_of(status)) == (None, {healed.json["after"]["code"]})
+    finally:
+        stopped = await asyncio.to_thread(shop.run, "stop", "--timeout", "5")
+    assert stopped.code == 0, stopped.err
+
+
+@pytest.mark.timeout(300)
+async def test_a_release_that_hangs_is_found_and_only_what_was_replaced_is_rolled_back(
+    runtime: LocalRuntime, tmp_path: Path
+) -> None:
+    name = f"shop-{uuid4().hex[:8]}"
+    environment = {
+        "NATS_URL": runtime.nats_url,
+        "PLANCAST_BUS__PREFIX": name,
+        "PLANCAST_RAY__NAMESPACE": name,
+        "PLANCAST_HOSTS__COUNT": "2",
+        "PLANCAST_HOSTS__CPUS": "0",
+    }
+    shop = Shop(tmp_path / "project", runtime.ray_address, environment)
+    shop.write("one")
+    try:
+        deployed = await asyncio.to_thread(shop.run, "deploy", "shop:app", "--json")
+        assert deployed.code == 0, deployed.err
+        before = await asyncio.to_thread(shop.status)
+        shop.hang("two", in_actors=False)
+        looked_at = await asyncio.to_thread(shop.run, "upgrade", "shop:app")
+        assert (looked_at.code, "its import takes more than 20 s" in looked_at.err) == (1, True), looked_at.err
+        shop.hang("two", in_actors=True)
+        hung = await asyncio.to_thread(shop.run, "upgrade", "shop:app")
+        assert (hung.code, "host-0 runs, and is not ready after 20 s" in hung.err) == (1, True), hung.err
+        assert "The old one runs again" in hung.err
+        after = await asyncio.to_thread(shop.status)
+        assert (codes_of(after), after["mixed"]) == ({deployed.json["code"]}, None)
+        assert len(pids_of(after) & pids_of(before)) == len(pids_of(before)) - 1
     finally:
         stopped = await asyncio.to_thread(shop.run, "stop", "--timeout", "5")
     assert stopped.code == 0, stopped.err

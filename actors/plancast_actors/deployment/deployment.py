@@ -25,13 +25,13 @@ from plancast_actors.hosting.pool_actor import POOL as PLAN_POOL
 from plancast_actors.hosting.pool_actor import find_plan_host, outdated_pool, start_plan_pool
 from plancast_actors.liveness.registration import deregister_app, register_app
 from plancast_actors.ray import placement
-from plancast_actors.ray.process import Blueprint, names_of, restarts_of, start_ready
+from plancast_actors.ray.process import Blueprint, is_created, names_of, restarts_of, start_ready
 from plancast_actors.reasoning import actors
 from plancast_actors.reasoning.client import POOL, wants_reasoners
 from plancast_actors.release import RECORD, Release
 from plancast_actors.workers.actor import start_worker
 from plancast_actors.workers.runner import task_consumer
-from plancast_bus.errors import BusError, BusUnavailable
+from plancast_bus.errors import BusError, BusUnavailable, PlancastError
 from plancast_bus.jetstream import connect
 from plancast_bus.ports.bus import Bus
 from plancast_bus.topics import Source
@@ -45,10 +45,18 @@ KINDS = {
     "reasoners": "reasoner",
 }
 START_SECONDS = 120.0
+READY_SECONDS = 20.0
+"""Timeout for an actor to import the app and start, from when its process runs with the code that it needs."""
 CALL_SECONDS = 5.0
 RETIRE_SECONDS = 10.0
+POLL_SECONDS = 0.2
+"""Pause between two looks at the state of an actor, of which Ray sends no event."""
 UNREACHABLE = (RayError, ValueError, TimeoutError)
 """Errors of calls to an actor that is gone, unknown or too slow."""
+
+
+class StartHangs(PlancastError):
+    """Raised when an actor's process runs, but neither becomes ready nor fails."""
 
 
 class Deployment:
@@ -107,8 +115,10 @@ class Deployment:
         deployment = cls("", settings)
         return deployment if await deployment.names() else None
 
-    async def converge(self, bus: Bus, app: App, blueprint: Blueprint, *, workers: bool) -> None:
-        """Start, replace and stop actors to match a blueprint, and register its release."""
+    async def converge(
+        self, bus: Bus, app: App, blueprint: Blueprint, *, workers: bool, ready_seconds: float = 0
+    ) -> None:
+        """Start, replace and stop actors to match a blueprint, and register its release. Raises what `start` raises."""
         settings = self.settings
         await bus.ensure_streams()
         for task in sorted({*app.tasks, *settings.workers.tasks}):  # logins of external workers may create no consumer
@@ -116,20 +126,22 @@ class Deployment:
         pooled = wants_reasoners(app, settings)
         await self.retire(await actors.outdated(self.namespace, settings.reasoners if pooled else None))
         if pooled:
-            await self.start([(actors.start_pool, blueprint, POOL)])  # it starts its reasoners itself
+            pool = [(actors.start_pool, blueprint, POOL)]  # it starts its reasoners itself
+            await self.start(pool, ready_seconds=ready_seconds)
         dedicated = bool(blueprint.options.dedicated_goals)
         await self.retire(await outdated_pool(self.namespace, settings.hosts if dedicated else None))
         if dedicated:
-            await self.start([(start_plan_pool, blueprint, PLAN_POOL)])  # it starts its hosts itself
+            plan_pool = [(start_plan_pool, blueprint, PLAN_POOL)]  # it starts its hosts itself
+            await self.start(plan_pool, ready_seconds=ready_seconds)
         processes = settings.workers.processes if workers and app.workers else 0
-        await self._converge(bus, blueprint, processes)
+        await self._converge(bus, blueprint, processes, ready_seconds)
         await register_app(bus.registry, app, TTL_SECONDS)  # its hosts renew it
         counts = {"dispatchers": blueprint.options.count, "hosts": len(blueprint.shared_hosts), "workers": processes}
         counts["pools"] = int(dedicated)
         record = blueprint.release.to_record(app.name, blueprint.app_address)
         await bus.registry.put(RECORD, self.namespace, {**record, **counts})
 
-    async def _converge(self, bus: Bus, blueprint: Blueprint, workers: int) -> None:
+    async def _converge(self, bus: Bus, blueprint: Blueprint, workers: int, ready_seconds: float) -> None:
         """Start missing actors, replace dispatchers with other settings, and stop surplus ones."""
         dispatchers = [
             dataclasses.replace(blueprint, options=dataclasses.replace(blueprint.options, index=index))
@@ -138,20 +150,36 @@ class Deployment:
         worker_names = [f"worker-{index}" for index in range(workers)]
         await self.start(
             [(start_host, blueprint, name) for name in blueprint.shared_hosts]
-            + [(start_worker, blueprint, name) for name in worker_names]
+            + [(start_worker, blueprint, name) for name in worker_names],
+            ready_seconds=ready_seconds,
         )
         await self.retire(await self._outdated(dispatchers))
         await delete_stale_consumers(bus, dispatchers)
-        await self.start([(start_dispatcher, each, each.options.name) for each in dispatchers])
+        wanted = [(start_dispatcher, each, each.options.name) for each in dispatchers]
+        await self.start(wanted, ready_seconds=ready_seconds)
         await self.retire(await self._surplus("hosts", blueprint.shared_hosts))
         await self.retire(await self._surplus("workers", worker_names))
 
-    async def start(self, wanted: list[tuple[Callable[..., Any], Blueprint, str]]) -> None:
-        """Start actors, or find them, and wait until they are ready."""
+    async def start(self, wanted: list[tuple[Callable[..., Any], Blueprint, str]], *, ready_seconds: float = 0) -> None:
+        """Start actors, or find them, and wait until they are ready; not longer than ``ready_seconds``, unless 0.
+
+        Raises:
+            StartHangs: an actor whose process runs is not ready in that time.
+            BusUnavailable: Ray lacks resources for an actor; names the actors.
+        """
         missing = {name for _, _, name in wanted}
 
         async def bring_up(start: Callable[..., Any], blueprint: Blueprint, name: str) -> None:
-            await start_ready(start, blueprint, name, self.namespace)
+            ready = asyncio.ensure_future(start_ready(start, blueprint, name, self.namespace))
+            try:
+                if ready_seconds:
+                    await self._until_created(name, ready)
+                    await asyncio.wait([ready], timeout=ready_seconds)
+                    if not ready.done():
+                        raise StartHangs(f"{name} runs, and is not ready after {ready_seconds:g} s: its start hangs")
+                await ready
+            finally:
+                ready.cancel()
             missing.discard(name)
 
         try:
@@ -159,6 +187,10 @@ class Deployment:
                 await asyncio.gather(*(bring_up(*each) for each in wanted))
         except TimeoutError as error:
             raise BusUnavailable(await asyncio.to_thread(self._no_room, sorted(missing))) from error
+
+    async def _until_created(self, name: str, ready: asyncio.Future[Any]) -> None:
+        while not ready.done() and not await asyncio.to_thread(is_created, name, self.namespace):
+            await asyncio.wait([ready], timeout=POLL_SECONDS)
 
     def _no_room(self, names: Sequence[str]) -> str:
         resources: Any = ray

@@ -13,13 +13,19 @@ import ray
 
 from plancast.app import App
 from plancast_actors.deployment import preflight
-from plancast_actors.deployment.deployment import UNREACHABLE, Deployment, delete_stale_consumers
+from plancast_actors.deployment.deployment import (
+    CALL_SECONDS,
+    READY_SECONDS,
+    UNREACHABLE,
+    Deployment,
+    delete_stale_consumers,
+)
 from plancast_actors.deployment.plan_requirements import plans_underway, waiting_goals
 from plancast_actors.dispatch.actor import start_dispatcher
 from plancast_actors.hosting.actor import start_host
 from plancast_actors.hosting.pool_actor import POOL as PLAN_POOL
 from plancast_actors.hosting.pool_actor import start_plan_pool
-from plancast_actors.ray.process import Blueprint
+from plancast_actors.ray.process import DEDICATED_PREFIX, Blueprint
 from plancast_actors.reasoning import actors
 from plancast_actors.reasoning.client import POOL
 from plancast_actors.release import RECORD, Abilities, Release, gaps
@@ -108,7 +114,9 @@ class Upgrade:
         try:
             drained = await (self._one_by_one() if mode == "one by one" else self._all_together(old, new))
             self.say("starting what is missing")
-            await self.deployment.converge(self.bus, self.app, self.blueprint, workers=self.workers)
+            await self.deployment.converge(
+                self.bus, self.app, self.blueprint, workers=self.workers, ready_seconds=READY_SECONDS
+            )
             await self._verify()
         except UpgradeRefused:
             await self._roll_back()
@@ -138,9 +146,9 @@ class Upgrade:
         abilities = await asyncio.gather(*(self._ask(name, "abilities") for name in self._names("host-")))
         return list(dict.fromkeys(each for each in abilities if each is not None))
 
-    async def _ask(self, name: str, method: str) -> Any:
+    async def _ask(self, name: str, method: str, seconds: float = 10.0) -> Any:
         try:
-            return await self.deployment.call(name, method, seconds=10.0)
+            return await self.deployment.call(name, method, seconds=seconds)
         except (*UNREACHABLE, AttributeError):
             return None
 
@@ -175,22 +183,22 @@ class Upgrade:
             if name in new.shared_hosts:
                 self.say(f"replacing {name}")
                 await self._end([name], ROLLING_DRAIN_SECONDS)  # its events in flight are sent again
-                await deployment.start([(start_host, new, name)])
+                await self._start(start_host, new, name)
         for name in await deployment.names("workers") if self.workers else ():
             self.say(f"replacing {name}")
             drained &= await self._end([name], self.timeout)
-            await deployment.start([(start_worker, new, name)])
+            await self._start(start_worker, new, name)
         await self._end(await deployment.names("reasoners"), ROLLING_DRAIN_SECONDS)
         if POOL in self._old:
             self.say("replacing the reasoners")
-            await deployment.start([(actors.start_pool, new, POOL)])
+            await self._start(actors.start_pool, new, POOL)
         for index in range(new.options.count):
             mine = dataclasses.replace(new, options=dataclasses.replace(new.options, index=index))
             replaced = self._old.get(mine.options.name)
             if replaced is not None and replaced.options.count == new.options.count:
                 self.say(f"replacing {mine.options.name}")
                 drained &= await self._end([mine.options.name], self.timeout)
-                await deployment.start([(start_dispatcher, mine, mine.options.name)])
+                await self._start(start_dispatcher, mine, mine.options.name)
         await self._end(await deployment.names("pools"), 0.0)  # it would start hosts anew
         await self._end(await deployment.names("dedicated"), ROLLING_DRAIN_SECONDS)
         return drained
@@ -202,6 +210,9 @@ class Upgrade:
         self.say("replacing all actors")
         await self._end(await self.deployment.names(), 0.0)
         return drained
+
+    async def _start(self, start: Callable[..., Any], blueprint: Blueprint, name: str) -> None:
+        await self.deployment.start([(start, blueprint, name)], ready_seconds=READY_SECONDS)
 
     async def _end(self, names: Iterable[str], drain_seconds: float) -> bool:
         """Stop actors, and wait until their names are free."""
@@ -248,20 +259,35 @@ class Upgrade:
     async def _roll_back(self) -> None:
         self.say(f"rolling back to {self._before}")
         deployment = self.deployment
-        await self._end(await deployment.names(), 0.0)
+        kept = await self._not_replaced()
+        await self._end([name for name in await deployment.names() if name not in kept], 0.0)
         dispatchers = [self._old[name] for name in self._names("dispatcher-")]
         await delete_stale_consumers(self.bus, dispatchers)
-        if POOL in self._old:
-            await deployment.start([(actors.start_pool, self._old[POOL], POOL)])
         if dispatchers and dispatchers[0].options.dedicated_goals:
             await deployment.start([(start_plan_pool, dispatchers[0], PLAN_POOL)])
-        await deployment.start(
-            [(start_host, self._old[name], name) for name in self._names("host-")]
-            + [(start_worker, self._old[name], name) for name in self._names("worker-")]
-        )
-        await deployment.start([(start_dispatcher, each, each.options.name) for each in dispatchers])
+        missing = {name: each for name, each in self._old.items() if name not in kept}
+        starts = {
+            POOL: actors.start_pool,
+            "host-": start_host,
+            "worker-": start_worker,
+            "dispatcher-": start_dispatcher,
+        }
+        for prefixes in ((POOL,), ("host-", "worker-"), ("dispatcher-",)):
+            found = [(starts[each], name) for each in prefixes for name in missing if name.startswith(each)]
+            await deployment.start([(start, missing[name], name) for start, name in found])
         if self._record is not None:
             await self.bus.registry.put(RECORD, deployment.namespace, self._record)
+
+    async def _not_replaced(self) -> set[str]:
+        """Names of the actors that still are those of the old release."""
+        names = await self.deployment.names()
+        found = await asyncio.gather(*(self._ask(name, "made_from", CALL_SECONDS) for name in names))
+        made = dict(zip(names, found, strict=True))
+        releases = {each.release for each in self._old.values()}
+        kept = {name for name, each in made.items() if each is not None and self._old.get(name) == each}
+        kept |= {name for name in names if name.startswith(actors.REASONER_PREFIX) and POOL in kept}
+        dedicated = {name for name in names if name.startswith(DEDICATED_PREFIX)}
+        return kept | {name for name in dedicated if made[name] is not None and made[name].release in releases}
 
 
 class EnvHolder:

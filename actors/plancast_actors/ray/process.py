@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 MAX_CONCURRENCY = 10_000
 RESTART_PAUSE = 0.2
 """Seconds between two attempts to reach an actor that Ray restarts."""
+REPORT_LOOKS, REPORT_PAUSE = 50, 0.02
+"""Looks of a starting process at whether Ray has reported it, and seconds between them."""
 DEDICATED_PREFIX = "plan-host-"
 """Prefix of the names of dedicated hosts."""
 GC_THRESHOLD = (50_000, 50, 100)
@@ -95,6 +97,8 @@ class Process(abc.ABC):
         self._ready: asyncio.Future[None] = asyncio.ensure_future(self._begin())
 
     async def _begin(self) -> None:
+        if not self.name.startswith(DEDICATED_PREFIX):
+            await self._until_reported()
         await self._start()
         self._report()
         # What is loaded now stays, and a turn leaves almost nothing to the garbage collector.
@@ -106,6 +110,14 @@ class Process(abc.ABC):
         registry = self.bus.registry if self.bus is not None and not self.name.startswith(DEDICATED_PREFIX) else None
         namespace, code = self.blueprint.settings.ray.namespace, self.blueprint.release.code
         self.heartbeat = Heartbeat(namespace, self.name, registry, code, self._details())
+
+    async def _until_reported(self) -> None:
+        """Let Ray report that the process runs, before an import that hangs can block the event loop."""
+        namespace = self.blueprint.settings.ray.namespace
+        for _ in range(REPORT_LOOKS if ray.is_initialized() else 0):
+            if await asyncio.to_thread(is_created, self.name, namespace):
+                return
+            await asyncio.sleep(REPORT_PAUSE)
 
     def _report(self) -> None:
         settings = self.blueprint.settings
@@ -221,6 +233,16 @@ async def start_ready(start: Callable[..., Any], *arguments: Any) -> Any:
             raise
         except RayError:
             await asyncio.sleep(RESTART_PAUSE)
+
+
+def is_created(name: str, namespace: str) -> bool:
+    """True if an actor's process runs, with its code set up; False also if Ray does not tell (to a Ray client)."""
+    try:
+        actor = ray.get_actor(name, namespace=namespace)
+        return bool(ray_state.actors(actor._actor_id.hex())["State"] == "ALIVE")
+    except Exception as error:  # then only the longer timeout holds
+        logger.debug("the state of %s cannot be read from Ray: %s", name, error)
+        return False
 
 
 def names_of(namespace: str, prefixes: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 from plancast import App, Planner, Settings, Worker
 from plancast.testing import MemoryWorld
 from plancast_actors.deployment import deployment, preflight, upgrade
-from plancast_actors.deployment.deployment import Deployment, blueprint_of
-from plancast_actors.deployment.upgrade import Upgrade
+from plancast_actors.deployment.deployment import Deployment, StartHangs, blueprint_of
+from plancast_actors.deployment.upgrade import Upgrade, UpgradeFailed
 from plancast_actors.ray.process import Blueprint
 from plancast_actors.reasoning import actors
 from plancast_actors.release import RECORD, Abilities, Release, mixture, reported_mixture
@@ -52,7 +53,7 @@ class Actors(Deployment):
             raise Killed
         self.log.append((what, name))
 
-    async def start(self, wanted: list[tuple[Callable[..., Any], Blueprint, str]], *_: Any) -> None:
+    async def start(self, wanted: list[tuple[Callable[..., Any], Blueprint, str]], *, ready_seconds: float = 0) -> None:
         for _, blueprint, name in wanted:
             if name not in self.running:
                 self._step("start", name)
@@ -67,8 +68,7 @@ class Actors(Deployment):
         return True
 
     async def names(self, *kinds: str) -> list[str]:
-        prefixes = {"dispatchers": "dispatcher-", "hosts": "host-", "workers": "worker-", "dedicated": "plan-"}
-        wanted = tuple(prefixes.get(kind, "reasoner") for kind in kinds or (*prefixes, "reasoners"))
+        wanted = tuple(deployment.KINDS[kind] for kind in kinds or deployment.KINDS)
         return sorted(name for name in self.running if name.startswith(wanted))
 
     async def call(self, name: str, method: str, *arguments: Any, seconds: float) -> Any:
@@ -130,6 +130,7 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "check", abilities)
     monkeypatch.setattr(Upgrade, "_hold_old_code", none)
     monkeypatch.setattr(actors, "outdated", none)
+    monkeypatch.setattr(deployment, "outdated_pool", none)
     for module in (deployment, upgrade):
         monkeypatch.setattr(module, "delete_stale_consumers", none)
 
@@ -160,6 +161,44 @@ async def test_an_upgrade_that_was_killed_at_any_step_is_seen_and_healed(version
         await site.upgrade(then, version if then == "two" else "1")
         assert (site.codes, len(site.actors.running)) == ({then}, 7), step
         assert await site.mixed() == ""
+
+
+@pytest.mark.parametrize("name", ["host-0", "host-1", "host-2", "worker-1", "dispatcher-0", "dispatcher-1"])
+async def test_a_rollback_replaces_only_what_was_replaced(name: str) -> None:
+    site = Site()
+    await site.deploy()
+    before = dict(site.actors.running)
+    site.actors.broken = lambda started, blueprint: started == name and blueprint.release.code == "two"
+    with pytest.raises(UpgradeFailed, match=r"no such disk.*The old one runs again"):
+        await site.upgrade("two")
+    assert site.actors.running == before
+    assert await site.mixed() == ""
+    upgraded = site.actors.log[: site.actors.log.index(("start", name)) + 1]
+    replaced = {each for what, each in upgraded if what == "start"}
+    restored = site.actors.log[len(upgraded) :]
+    assert {each for what, each in restored if what == "end"} == replaced - {name}
+    assert {each for what, each in restored if what == "start"} == replaced
+
+
+async def test_an_actor_that_runs_but_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    async def hangs(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    def is_created(name: str, namespace: str) -> bool:
+        nonlocal looks
+        looks += 1
+        return looks > 3
+
+    monkeypatch.setattr(deployment, "start_ready", hangs)
+    monkeypatch.setattr(deployment, "is_created", is_created)
+    monkeypatch.setattr(deployment, "POLL_SECONDS", 0.0)
+    site = Site()
+    host = (hangs, site.blueprint("two", "1"), "host-0")
+    with pytest.raises(StartHangs, match=r"host-0 runs, and is not ready after 0.01 s"):
+        await Deployment("shop", site.settings).start([host], ready_seconds=0.01)
+    assert looks == 4
 
 
 def test_a_mixture_names_codes_and_actors() -> None:
