@@ -167,6 +167,17 @@ class UsageRow(ResponseModel):
     """Those of the tokens that a provider served from its cache."""
 
 
+class UsageSlot(ResponseModel):
+    """The decisions of a span of time."""
+
+    at: Moment
+    """Its beginning."""
+    decisions: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+    cached_tokens: int = 0
+
+
 class UsageReport(ResponseModel):
     items: list[UsageRow]
     total: UsageRow
@@ -174,6 +185,10 @@ class UsageReport(ResponseModel):
     """Number of counted plans."""
     left_out: int
     """Number of plans in the period that exceed the limit and were not counted."""
+    slots: list[UsageSlot]
+    """Usage by the time of the decisions, oldest first, without gaps."""
+    slot_seconds: int
+    """Length of a slot: 5 minutes up to 2 hours, an hour up to 48, else a day (UTC)."""
 
 
 class Write(ResponseModel):

@@ -117,6 +117,22 @@ def usage_of(state: Fields, history: Iterable[Fields]) -> Usage:
     )
 
 
+def usage_by_slot(history: Iterable[Fields], seconds: int) -> dict[int, ModelUsage]:
+    """Usage by the slot of time, counted from the epoch, in which it was decided."""
+    slots: dict[int, ModelUsage] = {}
+    for entry in history:
+        for taken in entry.get("decisions") or ():
+            slot = slots.setdefault(
+                int(entry["time"] // seconds), ModelUsage(model="", decisions=0, tokens=0, cost=0.0)
+            )
+            decision = _decision(taken)
+            slot.decisions += 1
+            slot.tokens += decision.tokens
+            slot.cached_tokens += decision.cached_tokens
+            slot.cost += decision.cost
+    return slots
+
+
 def groups_of(state: Fields) -> list[Group]:
     if not state.get("tasks"):
         return []

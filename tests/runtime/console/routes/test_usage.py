@@ -75,3 +75,26 @@ async def test_usage_is_summed_by_model_tenant_and_planner(api: Api) -> None:
         "action": "publish", "reasoning": "it must be", "model": small, "tokens": 10, "cached_tokens": 5, "cost": 0.5,
         "confidence": 0.5, "event_type": "a.requested", "seconds": 1.5, "repairs": 0,
     }  # fmt: skip
+
+
+async def test_usage_is_shown_over_time_by_when_it_was_decided(api: Api) -> None:
+    async def slots(hours: float) -> tuple[int, dict[str, int]]:
+        found = await api.get("/usage", params={"hours": hours})
+        times = [each["at"] for each in found["slots"]]
+        assert times == sorted(set(times))
+        return found["slot_seconds"], {each["at"]: each["tokens"] for each in found["slots"]}
+
+    before = await slots(24)
+    now, earlier = decided("m", 10, 0.5, 2), decided("m", 1000, 2.0, 1)
+    earlier["time"] = time.time() - 5 * 3600
+    made = plan("", "over-time", [earlier, now])
+    await api.desk.bus.checkpoints.commit(made)
+    async with asyncio.timeout(PATIENCE):
+        while not await api.listed(text=made.correlation_id):
+            await asyncio.sleep(0.01)
+    seconds, after = await slots(24)
+    came = [tokens - before[1].get(at, 0) for at, tokens in after.items() if tokens != before[1].get(at, 0)]
+    assert (seconds, came) == (3600, [1000, 10])
+    assert len(after) in (25, 26)  # both ends are parts of an hour
+    assert ((await slots(1))[0], (await slots(168))[0]) == (300, 86_400)
+    assert sum((await slots(1))[1].values()) < sum(after.values())  # without what was decided before

@@ -52,7 +52,7 @@ function choice(label, options, current, changed) {
   return made;
 }
 
-function draw({ items, total, plans }, by) {
+function draw({ items, total, plans, slots, slot_seconds: seconds }, by) {
   const most = Math.max(...items.map((each) => each.cost), 0) || 0;
   const tokens = Math.max(...items.map((each) => each.tokens), 1);
   const label = GROUPS.find(([name]) => name === by)[1];
@@ -66,6 +66,7 @@ function draw({ items, total, plans }, by) {
       figure("Decisions", compact(total.decisions)),
       plans !== undefined && figure("Plans", compact(plans)),
     ),
+    overTime(slots, seconds),
     h(
       "div",
       { class: "panel table-scroll" },
@@ -97,6 +98,29 @@ function draw({ items, total, plans }, by) {
     ),
     h("p", { class: "dim page-text" }, `Based on ${plural(plans ?? 0, "stored plan")}. Plans that were deleted after their retention are not counted.`),
   ];
+}
+
+const UNITS = { 300: "5 minutes", 3600: "hour", 86400: "day" };
+
+/** A bar for each slot of time; its height is the cost, or the tokens where nothing has a price. */
+function overTime(slots, seconds) {
+  const priced = slots.some((each) => each.cost > 0);
+  const size = (each) => (priced ? each.cost : each.tokens);
+  const most = Math.max(...slots.map(size));
+  const at = (slot) => new Date(slot.at).toLocaleString(undefined, seconds < 86400 ? { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" } : { month: "short", day: "numeric", timeZone: "UTC" });
+  const bars = slots.map((each) => {
+    const said = `${at(each)}: ${cost(each.cost)}, ${number(each.tokens)} tokens, ${plural(each.decisions, "decision")}`;
+    const bar = h("li", { class: each.decisions ? "used" : "", title: said, "aria-label": said });
+    bar.style.setProperty("--share", String(most ? size(each) / most : 0));
+    return bar;
+  });
+  return h(
+    "figure",
+    { class: "panel over-time" },
+    h("figcaption", {}, `${priced ? "Cost" : "Tokens"} by ${UNITS[seconds] ?? `${seconds} s`}`, h("span", { class: "dim" }, ` · at most ${priced ? cost(most) : compact(most)}`)),
+    h("ol", { class: "bars" }, bars),
+    h("p", { class: "bars-ends dim" }, h("span", {}, at(slots[0])), h("span", {}, at(slots.at(-1)))),
+  );
 }
 
 function figure(name, value) {
