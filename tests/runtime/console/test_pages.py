@@ -522,6 +522,17 @@ async def test_a_plan_is_held_signalled_and_tried_again(page: Page, deployed: De
     await expect(page.locator(".turn").first).to_contain_text("refund.goal")
 
 
+async def test_the_result_stands_at_the_top_of_a_plan(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(6)
+    await show(page, plan_id)
+    result = page.get_by_role("region", name="Result")
+    await expect(result).to_contain_text('"known": true')
+    facts, shown = await page.locator(".facts").bounding_box(), await result.bounding_box()
+    assert facts is not None
+    assert shown is not None
+    assert shown["y"] < facts["y"]
+
+
 async def test_data_stands_side_by_side_between_turns(page: Page, deployed: Deployed) -> None:
     plan_id = await deployed.plan(3)
     await show(page, plan_id)

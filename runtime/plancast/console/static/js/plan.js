@@ -67,9 +67,9 @@ export async function showPlan({ main, parts: [id], query, signal }) {
   if (!FINISHED.has(plan.status)) follow();
 
   function draw() {
-    const { status, approval, error, pause_reason: held, waiting_for: waits } = plan;
+    const { status, approval, error, result, pause_reason: held, waiting_for: waits } = plan;
     redraw(head, [status, approval !== null], () => heading(plan, press));
-    redraw(banners, [status, approval, error, held, waits], () => bannersOf(plan, press));
+    redraw(banners, [status, approval, error, result, held, waits], () => bannersOf(plan, press));
     redraw(facts, plan, () => factsOf(plan));
     redraw(given, [plan.goal, plan.results, plan.result], () => dataOf(plan));
     diff.reach(plan.revision);

@@ -89,6 +89,8 @@ export function bannersOf(plan, press) {
   } else if (plan.status === "paused") {
     made.push(h("section", { class: "banner" }, h("h2", {}, "Paused"), h("p", {}, plan.pause_reason || "No reason was given.")));
   }
+  if (plan.status === "completed" && plan.result !== null && plan.result !== undefined)
+    made.push(h("section", { class: "banner good", "aria-label": "Result" }, h("h2", {}, "Result"), h("pre", { class: "code" }, pretty(plan.result))));
   if (plan.error) made.push(h("section", { class: "banner bad" }, h("h2", {}, plan.status === "cancelled" ? "Cancelled" : "Failed"), h("p", { class: "said" }, plan.error)));
   if (plan.waiting_for.length && !plan.approval && !FINISHED.has(plan.status)) made.push(waits(plan.waiting_for));
   return made;
