@@ -338,6 +338,20 @@ async def test_the_list_shows_what_plans_wait_for_and_how_they_ended(page: Page,
     await expect(row(page, failed).locator(".c-outcome")).to_contain_text("no longer wanted")
 
 
+@pytest.mark.parametrize("width", [1440, 1024])
+async def test_no_column_of_the_list_is_too_narrow_to_read(page: Page, deployed: Deployed, width: int) -> None:
+    plan_id = await deployed.plan(10, session_id="narrow", tenant_id="acme", user_id="ada")
+    tags = {"customer": "Initech"}
+    tagged = await deployed.client.submit("tagged.goal", tags, session_id="narrow", tenant_id="acme")
+    await page.set_viewport_size({"width": width, "height": 800})
+    await page.evaluate("location.hash = '#/plans?session_id=narrow'")
+    await expect(row(page, plan_id)).to_be_visible()
+    await expect(row(page, tagged.plan_id)).to_be_visible()
+    wide = "cells => cells.filter((cell) => cell.offsetParent).map((cell) => [cell.textContent, cell.clientWidth])"
+    for name, size in await page.locator(".plans th").evaluate_all(wide):
+        assert size >= 60, name
+
+
 async def test_plans_are_found_by_the_time_of_their_creation(page: Page, deployed: Deployed) -> None:
     plan_id = await deployed.plan(9, session_id="dates")
     await page.evaluate("location.hash = '#/plans?session_id=dates'")
