@@ -27,6 +27,7 @@ from plancast.console.routes import (
     replay,
     usage,
 )
+from plancast.console.routes.plan_details import PlanDetails
 from plancast.console.service import auth, errors
 from plancast.console.service.auth import Guard, Keyring
 from plancast.console.service.backend import Actors, Backend
@@ -90,6 +91,7 @@ def create_api(
         separate_input_output_schemas=False,
     )
     app.state.backend, app.state.keyring = backend, keyring
+    app.state.details = PlanDetails(bus.checkpoints)
     errors.install(app)
     v1 = APIRouter(prefix="/api/v1")
     # Streams come first: in `/plans/stream`, `stream` is not a plan id.

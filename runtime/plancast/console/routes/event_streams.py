@@ -16,6 +16,7 @@ from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
 from plancast.client.results import response_of
+from plancast.console.routes.plan_details import Known, PlanDetails
 from plancast.console.routes.plans import Detailed, PlanId, plan_query
 from plancast.console.schemas.plans import PlanStanding, Result
 from plancast.console.service.auth import By
@@ -84,13 +85,13 @@ class _Stream(EventSourceResponse):
     responses=_stream_of("plan", "counts", "more"),
 )
 async def stream_plans(
-    backend: Here, by: By, asked: Annotated[PlanQuery, Depends(plan_query)], details: Detailed = False
+    backend: Here, by: By, known: Known, asked: Annotated[PlanQuery, Depends(plan_query)], details: Detailed = False
 ) -> EventSourceResponse:
     """Events: `plan` with a summary per change, `counts` at most once a second, `more` for skipped changes."""
-    return _Stream(_changes(backend, asked, details), backend.streams.held_by(by))
+    return _Stream(_changes(backend, asked, known if details else None), backend.streams.held_by(by))
 
 
-async def _changes(backend: Backend, asked: PlanQuery, details: bool) -> AsyncIterator[ServerSentEvent]:
+async def _changes(backend: Backend, asked: PlanQuery, details: PlanDetails | None) -> AsyncIterator[ServerSentEvent]:
     # The status is not filtered: a plan that leaves the plan_query status is a change of the list as well.
     index, loop = backend.index, asyncio.get_running_loop()
     sent: dict[str, int] | None = None
@@ -102,9 +103,9 @@ async def _changes(backend: Backend, asked: PlanQuery, details: bool) -> AsyncIt
         rows = list(asked.select(moved))
         if len(rows) > MOST_A_TICK:
             yield _event("more", {"skipped": len(rows) - MOST_A_TICK})
-        known = await backend.details.of(rows[:MOST_A_TICK]) if details else {}
+        shown = await details.of(rows[:MOST_A_TICK]) if details is not None else {}
         for row in reversed(rows[:MOST_A_TICK]):
-            yield _event("plan", summary_of(row.summary, known.get(row.key)))
+            yield _event("plan", summary_of(row.summary, shown.get(row.key)))
         if loop.time() >= due:
             began = loop.time()
             counts = await backend.counts(asked)

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Response
 from pydantic import AfterValidator, AwareDatetime
 
 from plancast.client.results import response_of
+from plancast.console.routes.plan_details import Known
 from plancast.console.schemas.plans import (
     GoalOf,
     Graph,
@@ -114,6 +115,7 @@ def sendable(data: Any) -> Any:
 @routes.get("", summary="List plans", dependencies=[Looking])
 async def list_plans(
     backend: Here,
+    known: Known,
     asked: Annotated[PlanQuery, Depends(plan_query)],
     sort: Sort = "updated",
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
@@ -127,9 +129,9 @@ async def list_plans(
         page = index.page(asked, sort=sort, limit=limit, cursor=cursor, found=found)
     except ValueError as error:
         raise Refused(422, str(error)) from error
-    known = await backend.details.of(page.rows) if details else {}
+    shown = await known.of(page.rows) if details else {}
     return PlanPage(
-        items=[summary_of(row.summary, known.get(row.key)) for row in page.rows],
+        items=[summary_of(row.summary, shown.get(row.key)) for row in page.rows],
         next=page.next,
         total=page.total,
         counts=page.counts,

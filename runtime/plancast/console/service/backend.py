@@ -18,7 +18,6 @@ from plancast.console.service.approvals import ApprovalBoard
 from plancast.console.service.errors import Refused
 from plancast.console.service.limits import Slots
 from plancast.console.service.nats_probe import NatsProbe
-from plancast.console.service.plan_details import PlanDetails
 from plancast.console.service.plan_index import PlanIndex, PlanQuery, Row
 from plancast.errors import PlanNotFound
 from plancast.plan_store.listed_status import ListedStatuses
@@ -60,7 +59,6 @@ class Backend:
         self.registry = AgentRegistry(bus.registry)
         self.index = PlanIndex(bus.checkpoints, ListedStatuses(bus.checkpoints, self.registry.human_events))
         self.approvals = ApprovalBoard(bus, self.index)
-        self.details = PlanDetails(bus.checkpoints)
         self.nats_probe = NatsProbe(bus.registry)
         self.actors = actors
         self.closing = asyncio.Event()

@@ -84,10 +84,11 @@ class PlanQuery:
             rows = [row for row in rows if row.summary.tenant_id == self.tenant_id]
         if self.goal:
             rows = [row for row in rows if row.summary.goal_event == self.goal]
+        # Times in requests have microseconds, as those in responses.
         if self.created_after is not None:
-            rows = [row for row in rows if row.summary.created_at >= self.created_after]
+            rows = [row for row in rows if round(row.summary.created_at, 6) >= self.created_after]
         if self.created_before is not None:
-            rows = [row for row in rows if row.summary.created_at < self.created_before]
+            rows = [row for row in rows if round(row.summary.created_at, 6) < self.created_before]
         for name, text in self.attributes:
             rows = [row for row in rows if _has_attribute(row.summary, name, text)]
         for word in self.words:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Annotated
 
 from cachetools import LRUCache
+from fastapi import Depends, Request
 from pydantic_core import to_json
 
 from plancast.client.results import response_of
@@ -63,6 +65,15 @@ class PlanDetails:
         waits = waits_of(await plan_fields(self._store, checkpoint), (), ())
         names = dict.fromkeys(each.request or each.event_type for each in waits)
         return checkpoint.version, Details(waiting_for=[name for name in names if name])
+
+
+async def _known(request: Request) -> PlanDetails:
+    found: PlanDetails = request.app.state.details
+    return found
+
+
+Known = Annotated[PlanDetails, Depends(_known)]
+"""The details, as a route's argument."""
 
 
 def _short(value: object) -> str:
