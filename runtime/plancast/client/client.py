@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing, suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -15,9 +12,10 @@ from pydantic import BaseModel
 
 from plancast import plan_tree
 from plancast.client.connect import RUN_FILE, ClientConnector, connect_bus
+from plancast.client.deployed_goals import DeployedGoals
 from plancast.client.handle import PlanHandle
 from plancast.client.results import ResultWaiter
-from plancast.errors import ForeignPlan, InvalidApp, InvalidGoal, UnknownGoal
+from plancast.errors import ForeignPlan
 from plancast.json_values.limits import shown
 from plancast.json_values.model import MAX_SECONDS, is_duration
 from plancast.json_values.normalize import plain
@@ -26,7 +24,7 @@ from plancast.plan.status import WAITING, ListedStatus, PlanStatus
 from plancast.plan_store.store import check_repetition
 from plancast.settings import Settings
 from plancast_bus.clock import Clock, SystemClock
-from plancast_bus.errors import AccessDenied, BusError, BusUnavailable
+from plancast_bus.errors import AccessDenied
 from plancast_bus.events.codec import validated
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.ports.bus import Bus
@@ -42,8 +40,6 @@ __all__ = ["RUN_FILE", "Client", "ClientConnector"]
 
 RESERVED_METADATA = frozenset({BEGIN_AFTER, "notify", "parent_plan_id", "reply_to", "tenant_id", *plan_tree.METADATA})
 """Keys of a goal's metadata that only plancast may set: order, parent, tenant, and addresses of the response."""
-GOALS_SECONDS = 3.0
-"""Seconds for which the list of known goals is cached."""
 
 
 class PlanPage(list[PlanSummary]):
@@ -86,12 +82,7 @@ class Client:
         """Creates spans for published events; None: no spans."""
         self.closed: bool = False
         self._owns_bus = False
-        self._goals: frozenset[str] | None = None
-        """Goals of the deployed apps; None while no app is deployed."""
-        self._schemas: dict[str, Any] = {}
-        """JSON Schemas of the goals that have one, by goal, as the registry has them."""
-        self._goals_read = float("-inf")
-        self._reading_goals = asyncio.Lock()
+        self._goals = DeployedGoals(bus.registry)
 
     @classmethod
     def connect(
@@ -200,8 +191,7 @@ class Client:
         plan_id = goal_id if correlation_id is None else correlation_id
         topic = None if response_topic is None else str(EventTopic(response_topic))
         sent = {} if data is None else plain(data)
-        await self._require_goal(event_type)
-        self._check_goal(event_type, sent)
+        await self._goals.require(event_type, sent)
         if correlation_id is not None and not reuse:
             await check_repetition(self.bus, correlation_id, tenant, event_type, sent)
         ends = {} if deadline is None else {plan_tree.DEADLINE: self._end_of(deadline)}
@@ -391,43 +381,6 @@ class Client:
             )
         return self.tenant_id if tenant_id is None else tenant_id
 
-    async def _require_goal(self, goal: str) -> None:
-        if self._surely_taken(goal):
-            return
-        async with self._reading_goals:
-            if self._surely_taken(goal):
-                return
-            try:
-                apps = await self.bus.registry.list("app")
-            except AccessDenied:  # a user that may only publish gets no error for an unknown goal
-                self._goals, self._goals_read = None, time.monotonic()
-                return
-            except BusUnavailable:
-                raise
-            except BusError:  # nothing was ever deployed on this server; publishing raises a better error
-                return
-            self._goals = frozenset(each for app in apps.values() for each in app.get("goals", ())) if apps else None
-            self._schemas = {goal: each for app in apps.values() for goal, each in app.get("schemas", {}).items()}
-            self._goals_read = time.monotonic()
-        if self._goals is not None and goal not in self._goals:
-            raise UnknownGoal(f"no planner takes the goal {goal!r}; {_known(goal, self._goals)}")
-
-    def _check_goal(self, goal: str, data: Any) -> None:
-        if goal not in self._schemas:
-            return
-        from plancast.json_values.schemas import checked_schema, faults_at  # needs the libraries for schemas
-
-        try:
-            schema = checked_schema(self._schemas[goal], f"goal {goal}")  # what the registry holds is not trusted
-        except InvalidApp:
-            return  # the plan's host decides
-        if faults := faults_at("goal_data", schema, data):
-            raise InvalidGoal(goal, faults)
-
-    def _surely_taken(self, goal: str) -> bool:
-        fresh = time.monotonic() - self._goals_read < GOALS_SECONDS
-        return fresh and (self._goals is None or goal in self._goals)
-
 
 def _version(after: str) -> int:
     if not (after.isascii() and after.isdigit() and int(after)):
@@ -443,15 +396,3 @@ def _goal_id(tenant: str, correlation_id: str) -> str:
 
 def _without_reserved(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     return {key: value for key, value in (metadata or {}).items() if key not in RESERVED_METADATA}
-
-
-def _known(goal: str, goals: frozenset[str]) -> str:
-    """List the known goals, those with similar spelling first."""
-    if not goals:
-        return "the deployed apps take no goals"
-    close = get_close_matches(goal, goals, n=3, cutoff=0.5)
-    others = sorted(goals.difference(close))
-    shown = [*close, *others][:20]
-    more = f" and {len(goals) - len(shown)} more" if len(goals) > len(shown) else ""
-    guess = f"did you mean {close[0]!r}? " if close else ""
-    return f"{guess}known goals: {', '.join(shown)}{more}"
