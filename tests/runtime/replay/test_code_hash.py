@@ -125,7 +125,9 @@ def reads() -> Any:
 
 
 @pytest.mark.parametrize(
-    "value", [Holds(threading.Lock()), reads, partial(reads), {"f": [reads]}, Holds({reads})], ids=str
+    "value",
+    [Holds(threading.Lock()), reads, partial(reads), {"f": [reads]}, Holds({reads})],
+    ids=["a lock", "a function", "a partial", "a list in a dict", "a set in an object"],
 )
 def test_what_cannot_be_told_from_code_has_no_hash_but_a_reason(value: Any) -> None:
     assert code_hash(value).startswith(OPAQUE)
@@ -157,7 +159,11 @@ def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-@pytest.mark.parametrize("value", [Kind.A, cached, Model, decorated(lambda: 1), partial(cached, 1), Holds], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [Kind.A, cached, Model, decorated(lambda: 1), partial(cached, 1), Holds],
+    ids=["a member", "a cached function", "a model", "a decorated function", "a partial", "a dataclass"],
+)
 def test_common_objects_have_a_hash(value: Any) -> None:
     assert not code_hash(value).startswith(OPAQUE), code_hash(value)
 
