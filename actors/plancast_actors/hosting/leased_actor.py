@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import logging
-import re
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -41,7 +38,6 @@ class LeasedHostProcess(Process):
         blueprint, settings = self.blueprint, self.blueprint.settings
         self._modules = AppModules(blueprint.app_address, blueprint.import_paths)
         self._app: App = self._modules.load()
-        import_lean_client(settings.nats.url)
         self.bus = await open_bus(settings)
         namespace, patience = settings.ray.namespace, settings.reasoners.timeout
         self._reasoner = RayReasoner(namespace, patience=patience) if wants_reasoners(self._app, settings) else None
@@ -121,22 +117,6 @@ class LeasedHostProcess(Process):
         drained = await self.leased.host.drain(timeout)
         await self._report_now()
         return drained
-
-
-def import_lean_client(url: str) -> None:
-    """Import NATS' client without aiohttp, which it needs for websockets only: that saves 6 MB in each host.
-
-    No effect on an app that imports aiohttp, before or after.
-    """
-    websockets = re.search(r"\bwss?://", url) is not None
-    if websockets or "aiohttp" in sys.modules:
-        importlib.import_module("plancast_bus.jetstream")
-        return
-    sys.modules["aiohttp"] = None  # type: ignore[assignment]
-    try:
-        importlib.import_module("plancast_bus.jetstream")
-    finally:
-        del sys.modules["aiohttp"]
 
 
 _Host = ray.remote(LeasedHostProcess)

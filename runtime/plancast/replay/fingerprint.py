@@ -15,7 +15,7 @@ from plancast.settings import PlanSettings
 from plancast.state_machine.machine import Machine
 
 _FOR_NEW_PLANS: Final = (
-    "_machines", "_schemas", "_deciders", "_expected", "_expected_schemas", "config", "description",
+    "_machines", "_schemas", "_deciders", "_expected", "_expected_schemas", "_places", "config", "description",
 )  # fmt: skip
 """Fields of a planner that a running plan does not use; a plan keeps the machine that it began with."""
 _OF_GOALS: Final = ("_goal_handlers", "_event_handlers")

@@ -212,8 +212,10 @@ async def test_a_plan_that_was_just_submitted_is_pending_and_its_result_is_waite
 
 
 async def test_apps_deployment_and_readiness_tell_what_runs(api: Api) -> None:
-    (app,) = (await api.get("/apps"))["items"]
-    goals = {goal["event_type"]: (goal["planner"], goal["kind"]) for goal in app["goals"]}
+    goals: dict[str, tuple[str, str]] = {}
+    while not all(planner for planner, _ in goals.values()) or not goals:  # agents register after their app
+        (app,) = (await api.get("/apps"))["items"]
+        goals = {goal["event_type"]: (goal["planner"], goal["kind"]) for goal in app["goals"]}
     machines = dict.fromkeys(("order.goal", "sized.goal"), ("orders", "machine"))
     assert goals == {**machines, "tagged.goal": ("tagged", "machine"), "ticket.goal": ("tickets", "autonomous")}
     assert app["tasks"] == ["stock.check.requested"]
