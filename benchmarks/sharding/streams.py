@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 from tests.cluster.nats_cluster import NatsCluster
 
 from benchmarks.apps import w1
@@ -24,6 +25,7 @@ from benchmarks.systems.scratch import scratch
 from benchmarks.systems.script import Script, record
 from plancast.settings import Settings
 from plancast_actors.deployment.deployment import host_count
+from plancast_bus.errors import BusError
 from plancast_bus.jetstream import connect
 from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.jetstream.client.request_reply import Requester
@@ -73,7 +75,11 @@ async def _run(script: Script, replicas: int, plans: int) -> Row:
         processes = Processes(settings.nats, settings.bus, script, settings.dispatchers.count + host_count(settings))
         pids = {"nats-server": _pids(servers)}
         try:
-            await bus.ensure_streams()
+            async for attempt in AsyncRetrying(
+                retry=retry_if_exception_type(BusError), stop=stop_after_delay(60), wait=wait_fixed(0.2), reraise=True
+            ):
+                with attempt:  # the leader of a cluster that has just started may not have heard of all servers
+                    await bus.ensure_streams()
             await asyncio.to_thread(processes.start)
             outcome, used = await _drive(bus, plans, pids)
             memory = memory_mb(pids["nats-server"])

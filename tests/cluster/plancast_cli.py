@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -84,6 +85,8 @@ class Shop:
     def write(self, code: str, *, planner: str = "1", broken: bool = False) -> None:
         """Change the code."""
         self.folder.mkdir(exist_ok=True)
+        # Bytecode is taken for that of a source which was written within the same second and has the same length.
+        shutil.rmtree(self.folder / "__pycache__", ignore_errors=True)
         (self.folder / "shop.py").write_text(APP + (BROKEN if broken else ""))
         (self.folder / "shop_code.py").write_text(f"CODE, PLANNER = {code!r}, {planner!r}\n")
 
