@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from uuid import uuid4
 
 from benchmarks.apps import w1
-from benchmarks.load.outcome import BenchmarkFailed, Outcome
+from benchmarks.load.final_responses import FinalResponses
+from benchmarks.load.outcome import Outcome
 from benchmarks.load.submitting import publication, submit
 from benchmarks.systems.script import W1, Words, goal
 from plancast import Client
-from plancast_bus.events.codec import load
-from plancast_bus.ports.bus import Bus, Subscription
+from plancast_bus.ports.bus import Bus
 from plancast_bus.ports.effects import Publish
 
 CLIENT_SUBMITS = 500
@@ -39,35 +39,27 @@ class Driver:
         self._bus = bus
         self._words = words
         self._timeout = timeout
-        self._subscription: Subscription | None = None
         self._started: dict[str, float] = {}
-        self._latencies: dict[str, float] = {}
-        self._responses: list[tuple[bytes, str | None]] = []
-        self._repeated = 0
-        self._last = 0.0
-        self._awaited = 0
-        self._complete = asyncio.Event()
+        self._responses = FinalResponses(bus, words.response)
 
     async def open(self) -> None:
         """Subscribe to final responses."""
-        subject = f"{self._bus.subjects.prefix}.action-results.*.{self._words.response}"
-        self._subscription = await self._bus.subscribe(subject, self._responded)
+        await self._responses.open()
 
     async def close(self) -> None:
         """Unsubscribe."""
-        if self._subscription is not None:
-            await self._subscription.close()
+        await self._responses.close()
 
     async def together(self, count: int) -> Outcome:
         """Submit ``count`` plans as fast as possible, and wait for all."""
         goals = [self._goal(number) for number in range(count)]
-        self._begin(count)
+        self._begin(goals)
         first = time.perf_counter()
         async with asyncio.timeout(self._timeout):
             await submit(self._bus, goals, self._note)
-            await self._complete.wait()
-        self._check(count)
-        return Outcome(self._last - first, list(self._latencies.values()))
+            await self._responses.wait()
+        self._responses.check()
+        return Outcome(max(self._responses.ends.values()) - first, self._latencies())
 
     async def alone(self, count: int, sent: Callable[[Sequence[Publish]], None] = lambda goals: None) -> Outcome:
         """Submit ``count`` plans one after the other, each when the previous one has ended.
@@ -77,13 +69,13 @@ class Driver:
         goals = [self._goal(number) for number in range(count)]
         outcome = Outcome(0.0)
         for each in goals:
-            self._begin(1)
+            self._begin([each])
             async with asyncio.timeout(self._timeout):
                 sent([each])
                 await submit(self._bus, [each], self._note)
-                await self._complete.wait()
-            self._check(1)
-            outcome.latencies.extend(self._latencies.values())
+                await self._responses.wait()
+            self._responses.check()
+            outcome.latencies.extend(self._latencies())
         outcome.seconds = sum(outcome.latencies)
         return outcome
 
@@ -94,35 +86,12 @@ class Driver:
         now = time.perf_counter()
         self._started.update((each.message_id, now) for each in goals)
 
-    def _begin(self, count: int) -> None:
+    def _begin(self, goals: Iterable[Publish]) -> None:
         self._started.clear()
-        self._latencies.clear()
-        self._responses.clear()
-        self._awaited, self._repeated = count, 0
-        self._complete.clear()
+        self._responses.begin(frozenset(each.message_id for each in goals))
 
-    async def _responded(self, subject: str, payload: bytes, content_type: str | None) -> None:
-        now = time.perf_counter()
-        plan = subject.split(".", 3)[2]
-        started = self._started.get(plan)
-        if started is None:
-            return
-        if plan in self._latencies:
-            self._repeated += 1
-            return
-        self._latencies[plan] = now - started
-        self._responses.append((payload, content_type))
-        if len(self._latencies) == self._awaited:
-            self._last = now
-            self._complete.set()
-
-    def _check(self, count: int) -> None:
-        statuses = [load(payload, content_type)["data"]["status"] for payload, content_type in self._responses]
-        completed = statuses.count("completed")
-        if completed != count or self._repeated:
-            raise BenchmarkFailed(
-                f"{completed} of {count} plans completed, {self._repeated} final responses were duplicates"
-            )
+    def _latencies(self) -> list[float]:
+        return [end - self._started[plan] for plan, end in self._responses.ends.items()]
 
 
 class ClientDriver:

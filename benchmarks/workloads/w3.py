@@ -15,6 +15,7 @@ from itertools import pairwise
 from uuid import uuid4
 
 from benchmarks.apps import parked
+from benchmarks.load.final_responses import FinalResponses
 from benchmarks.load.measuring import TIMEOUT
 from benchmarks.load.outcome import BenchmarkFailed, Outcome
 from benchmarks.load.submitting import publication, submit
@@ -23,10 +24,9 @@ from benchmarks.systems.launcher import Running, durability, plancast
 from benchmarks.systems.processes import memory, memory_mb
 from benchmarks.systems.script import goal
 from plancast.settings import Settings
-from plancast_bus.events.codec import load
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
-from plancast_bus.ports.bus import Bus, Subscription
+from plancast_bus.ports.bus import Bus
 from plancast_bus.ports.effects import Publish
 
 COUNTS: dict[Scale, int] = {"quick": 200, "short": 5_000, "full": 100_000}
@@ -77,23 +77,16 @@ class Signaller:
         self._running = running
         self._bus = bus
         self._goal_type = goal_type
-        self._subscription: Subscription | None = None
         self._signalled: dict[str, float] = {}
-        self._ended: dict[str, float] = {}
-        self._responses: list[tuple[bytes, str | None]] = []
-        self._repeated = 0
-        self._awaited = 0
-        self._complete = asyncio.Event()
+        self._responses = FinalResponses(bus, f"{goal_type}.completed")
 
     async def open(self) -> None:
         """Subscribe to final responses."""
-        subject = f"{self._bus.subjects.prefix}.action-results.*.{self._goal_type}.completed"
-        self._subscription = await self._bus.subscribe(subject, self._responded)
+        await self._responses.open()
 
     async def close(self) -> None:
         """Unsubscribe."""
-        if self._subscription is not None:
-            await self._subscription.close()
+        await self._responses.close()
 
     async def park(self, count: int) -> tuple[list[str], float]:
         """Submit ``count`` plans, and wait until all of them wait; return their ids, and the seconds it took.
@@ -121,9 +114,8 @@ class Signaller:
         Raises:
             BenchmarkFailed: a plan did not complete, or completed twice.
         """
-        self._signalled, self._ended, self._responses = {}, {}, []
-        self._awaited, self._repeated = len(plans), 0
-        self._complete.clear()
+        self._signalled.clear()
+        self._responses.begin(frozenset(plans))
         effects = [publication(self._bus, signal_of(plan)) for plan in plans]
         owners = dict(zip((effect.message_id for effect in effects), plans, strict=True))
 
@@ -134,13 +126,14 @@ class Signaller:
         begin = time.perf_counter()
         async with asyncio.timeout(TIMEOUT):
             await submit(self._bus, effects, note)
-            await self._complete.wait()
+            await self._responses.wait()
         await asyncio.sleep(LOOK_SECONDS)  # a duplicate response would arrive now
-        self._check(len(plans))
-        ends = sorted(self._ended.values())
+        self._responses.check()
+        ended = self._responses.ends
+        ends = sorted(ended.values())
         marks = [begin, *(ends[len(ends) * part // PARTS - 1] for part in range(1, PARTS + 1))]
         rates = [len(ends) / PARTS / (end - start) for start, end in pairwise(marks)]
-        latencies = [self._ended[plan] - self._signalled[plan] for plan in plans]
+        latencies = [ended[plan] - self._signalled[plan] for plan in plans]
         return Outcome(ends[-1] - begin, latencies), rates
 
     async def _look(self) -> tuple[int, int, int]:
@@ -149,24 +142,6 @@ class Signaller:
         hosts = (await self._running.deployment.status())["hosts"]
         turns, live, busy = (sum(host[name] for host in hosts) for name in ("turns", "live_plans", "busy_plans"))
         return turns, live, busy
-
-    async def _responded(self, subject: str, payload: bytes, content_type: str | None) -> None:
-        plan = subject.split(".", 3)[2]
-        if plan in self._ended:
-            self._repeated += 1
-            return
-        self._ended[plan] = time.perf_counter()
-        self._responses.append((payload, content_type))
-        if len(self._ended) == self._awaited:
-            self._complete.set()
-
-    def _check(self, count: int) -> None:
-        statuses = [load(payload, content_type)["data"]["status"] for payload, content_type in self._responses]
-        completed = statuses.count("completed")
-        if completed != count or self._repeated:
-            raise BenchmarkFailed(
-                f"{completed} of {count} plans completed, {self._repeated} final responses were duplicates"
-            )
 
 
 async def measure(
