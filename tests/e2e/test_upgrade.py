@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+import pytest_asyncio
 from tests.cluster.plancast_cli import Shop, codes_of, pids_of
 from tests.e2e.conftest import APPS
 from tests.e2e.test_deployment import until, waiting_in
@@ -22,53 +24,9 @@ from plancast_bus.jetstream import connect
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 
 
-async def test_a_plan_that_waits_finishes_under_new_code(runtime: LocalRuntime, tmp_path: Path) -> None:
-    name = f"shop-{uuid4().hex[:8]}"
-    environment = {
-        "NATS_URL": runtime.nats_url,
-        "PLANCAST_BUS__PREFIX": name,
-        "PLANCAST_RAY__NAMESPACE": name,
-        "PLANCAST_HOSTS__COUNT": "1",
-    }
-    shop = Shop(tmp_path / "project", runtime.ray_address, environment)
-    shop.write("one")
-    try:
-        deployed = await asyncio.to_thread(shop.run, "deploy", "shop:app", "--json")
-        assert deployed.code == 0, deployed.err
-        settings = Settings()
-        settings.nats.url, settings.bus.prefix = runtime.nats_url, name
-        async with Client.connect(settings=settings) as client:
-            plan = await client.submit("shop.goal", {})
-            await until(partial(waiting_in, plan, "hold"), "the plan waits")
-            nats = ("--nats-url", runtime.nats_url)
-            same = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--check", "--json", *nats)
-            assert (same.code, same.json["counts"]["same"]) == (0, 1), (same.out, same.err)
-            shop.write("two")
-            check = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--check", "--json", *nats)
-            assert (check.code, check.json["counts"]["unknown"]) == (1, 1), (check.out, check.err)
-            assert check.json["findings"][0]["examples"] == [plan.plan_id]
-            shop.write("two", planner="2")
-            check = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--check", *nats)
-            assert check.code == 1
-            assert "needs the old planner" in check.out
-            assert "planner 'shop' version '1'" in check.out.replace("\n", " ")
-            shop.write("two")
-            upgraded = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--json")
-            assert upgraded.code == 0, upgraded.err
-            assert upgraded.json["before"]["code"] == deployed.json["code"] != upgraded.json["after"]["code"]
-            status = await asyncio.to_thread(shop.status)
-            assert codes_of(status) == {upgraded.json["after"]["code"]} == {status["release"]["code"]}
-            await plan.signal("go", {})
-            assert await plan.result(timeout=60) == {"worker": "two", "planner": "two"}
-    finally:
-        stopped = await asyncio.to_thread(shop.run, "stop", "--timeout", "5")
-    assert stopped.code == 0, stopped.err
-
-
-@pytest.mark.timeout(300)
-async def test_an_upgrade_whose_process_was_killed_is_shown_as_mixed_and_healed(
-    runtime: LocalRuntime, tmp_path: Path
-) -> None:
+@pytest_asyncio.fixture(loop_scope="session")
+async def shop(runtime: LocalRuntime, tmp_path: Path) -> AsyncIterator[Shop]:
+    """A deployed app in a folder of its own, whose actors are in a namespace of their own; stopped at the end."""
     name = f"shop-{uuid4().hex[:8]}"
     environment = {
         "NATS_URL": runtime.nats_url,
@@ -82,55 +40,71 @@ async def test_an_upgrade_whose_process_was_killed_is_shown_as_mixed_and_healed(
     try:
         deployed = await asyncio.to_thread(shop.run, "deploy", "shop:app", "--json")
         assert deployed.code == 0, deployed.err
+        yield shop
+    finally:
+        stopped = await asyncio.to_thread(shop.run, "stop", "--timeout", "5")
+    assert stopped.code == 0, stopped.err
+
+
+async def test_a_plan_that_waits_finishes_under_new_code(runtime: LocalRuntime, shop: Shop) -> None:
+    settings = Settings()
+    settings.nats.url, settings.bus.prefix = runtime.nats_url, shop.environment["PLANCAST_BUS__PREFIX"]
+    deployed = (await asyncio.to_thread(shop.status))["release"]
+    async with Client.connect(settings=settings) as client:
+        plan = await client.submit("shop.goal", {})
+        await until(partial(waiting_in, plan, "hold"), "the plan waits")
+        nats = ("--nats-url", runtime.nats_url)
+        same = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--check", "--json", *nats)
+        assert (same.code, same.json["counts"]["same"]) == (0, 1), (same.out, same.err)
         shop.write("two")
-        await asyncio.to_thread(shop.run_until, "replacing host-1", "upgrade", "shop:app")
+        check = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--check", "--json", *nats)
+        assert (check.code, check.json["counts"]["unknown"]) == (1, 1), (check.out, check.err)
+        assert check.json["findings"][0]["examples"] == [plan.plan_id]
+        shop.write("two", planner="2")
+        check = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--check", *nats)
+        assert check.code == 1
+        assert "needs the old planner" in check.out
+        assert "planner 'shop' version '1'" in check.out.replace("\n", " ")
+        shop.write("two")
+        upgraded = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--json")
+        assert upgraded.code == 0, upgraded.err
+        assert upgraded.json["before"]["code"] == deployed["code"] != upgraded.json["after"]["code"]
         status = await asyncio.to_thread(shop.status)
-        assert status["mixed"].startswith("code "), status
-        assert "host-0" in status["mixed"]
-        probed = await asyncio.to_thread(shop.run, "probe", "ready", "--json")
-        assert (probed.code, '"mixed: ' in probed.out) == (1, True), probed.out
-        doctor = await asyncio.to_thread(shop.run, "doctor")
-        assert "the release is mixed" in doctor.out + doctor.err
-        healed = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--json")
-        assert healed.code == 0, healed.err
-        status = await asyncio.to_thread(shop.status)
-        assert (status["mixed"], codes_of(status)) == (None, {healed.json["after"]["code"]})
-    finally:
-        stopped = await asyncio.to_thread(shop.run, "stop", "--timeout", "5")
-    assert stopped.code == 0, stopped.err
+        assert codes_of(status) == {upgraded.json["after"]["code"]} == {status["release"]["code"]}
+        await plan.signal("go", {})
+        assert await plan.result(timeout=60) == {"worker": "two", "planner": "two"}
 
 
 @pytest.mark.timeout(300)
-async def test_a_release_that_hangs_is_found_and_only_what_was_replaced_is_rolled_back(
-    runtime: LocalRuntime, tmp_path: Path
-) -> None:
-    name = f"shop-{uuid4().hex[:8]}"
-    environment = {
-        "NATS_URL": runtime.nats_url,
-        "PLANCAST_BUS__PREFIX": name,
-        "PLANCAST_RAY__NAMESPACE": name,
-        "PLANCAST_HOSTS__COUNT": "2",
-        "PLANCAST_HOSTS__CPUS": "0",
-    }
-    shop = Shop(tmp_path / "project", runtime.ray_address, environment)
-    shop.write("one")
-    try:
-        deployed = await asyncio.to_thread(shop.run, "deploy", "shop:app", "--json")
-        assert deployed.code == 0, deployed.err
-        before = await asyncio.to_thread(shop.status)
-        shop.hang("two", in_actors=False)
-        looked_at = await asyncio.to_thread(shop.run, "upgrade", "shop:app")
-        assert (looked_at.code, "its import takes more than 20 s" in looked_at.err) == (1, True), looked_at.err
-        shop.hang("two", in_actors=True)
-        hung = await asyncio.to_thread(shop.run, "upgrade", "shop:app")
-        assert (hung.code, "host-0 runs, and is not ready after 20 s" in hung.err) == (1, True), hung.err
-        assert "The old one runs again" in hung.err
-        after = await asyncio.to_thread(shop.status)
-        assert (codes_of(after), after["mixed"]) == ({deployed.json["code"]}, None)
-        assert len(pids_of(after) & pids_of(before)) == len(pids_of(before)) - 1
-    finally:
-        stopped = await asyncio.to_thread(shop.run, "stop", "--timeout", "5")
-    assert stopped.code == 0, stopped.err
+async def test_an_upgrade_whose_process_was_killed_is_shown_as_mixed_and_healed(shop: Shop) -> None:
+    shop.write("two")
+    await asyncio.to_thread(shop.run_until, "replacing host-1", "upgrade", "shop:app")
+    status = await asyncio.to_thread(shop.status)
+    assert status["mixed"].startswith("code "), status
+    assert "host-0" in status["mixed"]
+    probed = await asyncio.to_thread(shop.run, "probe", "ready", "--json")
+    assert (probed.code, '"mixed: ' in probed.out) == (1, True), probed.out
+    doctor = await asyncio.to_thread(shop.run, "doctor")
+    assert "the release is mixed" in doctor.out + doctor.err
+    healed = await asyncio.to_thread(shop.run, "upgrade", "shop:app", "--json")
+    assert healed.code == 0, healed.err
+    status = await asyncio.to_thread(shop.status)
+    assert (status["mixed"], codes_of(status)) == (None, {healed.json["after"]["code"]})
+
+
+@pytest.mark.timeout(300)
+async def test_a_release_that_hangs_is_found_and_only_what_was_replaced_is_rolled_back(shop: Shop) -> None:
+    before = await asyncio.to_thread(shop.status)
+    shop.hang("two", in_actors=False)
+    looked_at = await asyncio.to_thread(shop.run, "upgrade", "shop:app")
+    assert (looked_at.code, "its import takes more than 20 s" in looked_at.err) == (1, True), looked_at.err
+    shop.hang("two", in_actors=True)
+    hung = await asyncio.to_thread(shop.run, "upgrade", "shop:app")
+    assert (hung.code, "host-0 runs, and is not ready after 20 s" in hung.err) == (1, True), hung.err
+    assert "The old one runs again" in hung.err
+    after = await asyncio.to_thread(shop.status)
+    assert (codes_of(after), after["mixed"]) == ({before["release"]["code"]}, None)
+    assert len(pids_of(after) & pids_of(before)) == len(pids_of(before)) - 1
 
 
 async def test_many_plans_are_replayed_in_processes_of_their_own(
