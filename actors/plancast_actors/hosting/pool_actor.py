@@ -16,6 +16,7 @@ from plancast_actors.hosting.plan_pool import HostGone, PlanPool
 from plancast_actors.ray.process import (
     DEDICATED_PREFIX,
     Blueprint,
+    NumberedActors,
     Process,
     actor_options,
     names_of,
@@ -124,17 +125,11 @@ class RayLeased:
             raise HostGone(str(error)) from None
 
 
-class RayStarter:
+class RayStarter(NumberedActors):
     """Starts dedicated hosts as Ray actors; implements :class:`plancast_actors.hosting.plan_pool.HostStarter`."""
 
     def __init__(self, blueprint: Blueprint) -> None:
-        self._blueprint = blueprint
-        self._namespace = blueprint.settings.ray.namespace
-
-    async def found(self) -> list[int]:
-        """Numbers of the running hosts."""
-        names = await asyncio.to_thread(names_of, self._namespace, [DEDICATED_PREFIX])
-        return sorted(int(number) for name in names if (number := name.removeprefix(DEDICATED_PREFIX)).isdigit())
+        super().__init__(DEDICATED_PREFIX, blueprint)
 
     async def start(self, number: int) -> RayLeased:
         """Start a host or find it; waits while Ray starts its process. One of another release is replaced."""
@@ -157,12 +152,6 @@ class RayStarter:
             await asyncio.to_thread(ray.kill, actor, no_restart=False)
             while await actor.pid.remote() == pid:  # noqa: ASYNC110 - Ray has no event for it
                 await asyncio.sleep(END_SECONDS)
-
-    async def stop(self, number: int) -> None:
-        """End a host for good."""
-        with contextlib.suppress(RayError, ValueError):
-            actor = await asyncio.to_thread(ray.get_actor, f"{DEDICATED_PREFIX}{number}", self._namespace)
-            await asyncio.to_thread(ray.kill, actor, no_restart=True)
 
 
 _Pool = ray.remote(PlanPoolProcess)

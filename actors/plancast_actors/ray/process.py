@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -250,6 +251,26 @@ def names_of(namespace: str, prefixes: Sequence[str]) -> list[str]:
     everywhere = ray.util.list_named_actors(all_namespaces=True)
     names = [actor["name"] for actor in everywhere if actor["namespace"] == namespace]
     return sorted(name for name in names if name.startswith(tuple(prefixes)))
+
+
+class NumberedActors:
+    """The Ray actors of a role: a prefix and a number are their names."""
+
+    def __init__(self, prefix: str, blueprint: Blueprint) -> None:
+        self._prefix = prefix
+        self._blueprint = blueprint
+        self._namespace = blueprint.settings.ray.namespace
+
+    async def found(self) -> list[int]:
+        """Numbers of the running actors."""
+        names = await asyncio.to_thread(names_of, self._namespace, [self._prefix])
+        return sorted(int(number) for name in names if (number := name.removeprefix(self._prefix)).isdigit())
+
+    async def stop(self, number: int) -> None:
+        """End an actor for good."""
+        with contextlib.suppress(RayError, ValueError):
+            actor = await asyncio.to_thread(ray.get_actor, f"{self._prefix}{number}", self._namespace)
+            await asyncio.to_thread(ray.kill, actor, no_restart=True)
 
 
 def restarts_of(namespace: str, names: Iterable[str]) -> dict[str, int]:

@@ -21,7 +21,7 @@ from plancast.settings import ReasonerSettings
 from plancast.telemetry import trace_export
 from plancast.telemetry.logging import LOG_CONTEXT
 from plancast_actors.ray.endpoint import open_endpoint
-from plancast_actors.ray.process import Blueprint, Process, names_of, open_bus, start_ready, starter
+from plancast_actors.ray.process import Blueprint, NumberedActors, Process, names_of, open_bus, start_ready, starter
 from plancast_actors.reasoning.client import POOL, ActorClient
 from plancast_actors.reasoning.pool import ReasonerPool
 from plancast_actors.reasoning.response_store import ResponseStore
@@ -201,16 +201,11 @@ class ReasonerPoolProcess(RequestProcess):
         return drained
 
 
-class RayStarter:
+class RayStarter(NumberedActors):
     """Starts reasoners as Ray actors; implements :class:`plancast_actors.reasoning.autoscaler.ReasonerStarter`."""
 
     def __init__(self, blueprint: Blueprint) -> None:
-        self._blueprint = blueprint
-        self._namespace = blueprint.settings.ray.namespace
-
-    async def found(self) -> list[int]:
-        names = await asyncio.to_thread(names_of, self._namespace, [REASONER_PREFIX])
-        return sorted(int(number) for name in names if (number := name.removeprefix(REASONER_PREFIX)).isdigit())
+        super().__init__(REASONER_PREFIX, blueprint)
 
     async def start(self, number: int) -> ActorClient:
         """Start an actor or find it; waits while Ray restarts it."""
@@ -222,13 +217,6 @@ class RayStarter:
         except RayTaskError:  # its own start has failed; another attempt needs another process
             await self.stop(number)
             raise
-
-    async def stop(self, number: int) -> None:
-        await asyncio.to_thread(self._kill, f"{REASONER_PREFIX}{number}")
-
-    def _kill(self, name: str) -> None:
-        with contextlib.suppress(RayError, ValueError):
-            ray.kill(ray.get_actor(name, namespace=self._namespace), no_restart=True)
 
 
 start_reasoner = starter(ReasonerProcess, lambda of: (of.settings.reasoners.cpus, of.settings.reasoners.max))
