@@ -43,7 +43,7 @@ class Violation:
     plan: str
     """Correlation id of the plan, or empty."""
     said: str
-    """What happened, with ids."""
+    """Description of the violation, with ids."""
 
     def __str__(self) -> str:
         return f"[{self.promise}] plan {self.plan or '-'}: {self.said}"

@@ -123,7 +123,7 @@ async def _hear(
 
 
 async def _drained(world: ObservedWorld) -> list[str]:
-    """What is left undelivered after all plans have ended or the time is over."""
+    """Messages left undelivered after all plans have ended or the time is over."""
     loop = asyncio.get_running_loop()
     until = loop.time() + DRAIN_SECONDS
     while left := _left(world):

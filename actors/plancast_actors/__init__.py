@@ -1,1 +1,1 @@
-"""Where turns happen: Ray."""
+"""Runs turns on Ray."""

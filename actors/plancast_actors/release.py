@@ -109,7 +109,7 @@ def reported_mixture(report: Mapping[str, Any] | None, recorded: str | None = No
 
 @dataclass(frozen=True)
 class Need:
-    """What a running plan needs of the code."""
+    """The planners and goals that a running plan needs of the code."""
 
     plan_id: str
     planner: tuple[str, str] | None = None

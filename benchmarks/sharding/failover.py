@@ -62,7 +62,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Fault:
-    """What fails, and for how long."""
+    """The fault, and its duration."""
 
     name: str
     seconds: float

@@ -1,1 +1,1 @@
-"""What is measured: deployments and the baseline, their processes and folders."""
+"""Systems under measurement: deployments and the baseline, their processes and folders."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 TRANSITION_ARGUMENTS = (("transition", "context"), ("event", "context", "plan", "next_state"))
-"""What a transition handler may take; the second is the form of seed 003."""
+"""Accepted parameters of a transition handler: the short form, and the one with the plan and the next state."""
 
 
 class App:

@@ -13,7 +13,7 @@ REPLACED: Final = {
     "discovered_events": "nothing: a planner reads the registry; custom_context adds to the prompt",
     "_build_prompt": "system_instructions=, custom_context= or template=PromptTemplate(...)",
 }
-"""What replaces a name."""
+"""Replacements, by the replaced name."""
 
 
 def missing(owner: str, name: str) -> AttributeError:

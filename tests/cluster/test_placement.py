@@ -1,4 +1,4 @@
-"""Where actors run on several Ray nodes: apart from others of their role, and never on a head without CPUs."""
+"""Places actors on several Ray nodes: apart from others of their role, and never on a head without CPUs."""
 
 from __future__ import annotations
 

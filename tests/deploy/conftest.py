@@ -13,7 +13,7 @@ from tests.deploy.manifests import DEPLOY
 
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Image]:
-    """What deploy/Dockerfile makes of this working tree: one for all test processes, removed by the last of them."""
+    """Build deploy/Dockerfile from this working tree: one image for all test processes, removed by the last one."""
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "image"
     users, built = folder / "users", folder / "image.json"

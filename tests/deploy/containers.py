@@ -40,7 +40,7 @@ INSTRUCTION = re.compile(r"^(RUN|COPY|ENV|USER|WORKDIR) +((?:.*\\\n)*.*)$", re.M
 
 @cache
 def unavailable() -> str:
-    """What keeps this machine from running containers; empty if nothing does."""
+    """Return the reason why this machine cannot run containers; empty if it can."""
     if missing := [tool for tool in ("unshare", "nsenter", "setpriv", "ip", "wget") if not shutil.which(tool)]:
         return f"{', '.join(missing)} not found"
     tried = run(
@@ -55,7 +55,7 @@ def run(command: Sequence[str], **options: object) -> subprocess.CompletedProces
 
 
 class Image(BaseModel):
-    """What the steps of a Dockerfile leave behind: a layer of files over this machine's root, and its settings."""
+    """The result of a Dockerfile's steps: a layer of files over this machine's root, and settings."""
 
     folder: Path
     environment: dict[str, str] = {"PATH": PATH, "HOME": "/home/plancast"}
@@ -142,7 +142,7 @@ class Container:
         return self.process.wait(seconds)
 
     def said(self) -> str:
-        """What the container has logged."""
+        """Return the container's log."""
         return f"--- {self.name} ---\n{self.log.read_text(errors='replace')[-6000:]}"
 
     def kill(self) -> None:

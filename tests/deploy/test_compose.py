@@ -46,7 +46,7 @@ def project(image: Image, tmp_path: Path) -> Iterator[Project]:
 
 
 class Project:
-    """What ``docker compose up --wait`` makes of the compose file."""
+    """Starts the compose file as ``docker compose up --wait`` does."""
 
     def __init__(self, network: Network, environment: dict[str, str], folder: Path) -> None:
         self.network, self.environment, self.folder = network, environment, folder

@@ -1,4 +1,4 @@
-"""What deploy/kubernetes describes, started: pods with their commands, users, settings, secrets, and probes.
+"""Starts deploy/kubernetes: pods with their commands, users, settings, secrets, and probes.
 
 This module plays the parts of KubeRay (commands of Ray's nodes) and of the NATS chart (the servers' configuration).
 """

@@ -42,7 +42,7 @@ _NO_FINGERPRINT: Final = "the running release has registered no fingerprint of i
 
 
 class Verdict(StrEnum):
-    """What new code means for a live plan."""
+    """Effects of new code on a live plan."""
 
     SAME = "same"
     """It continues as under the running code: all code and settings that it can use are the same."""
@@ -62,7 +62,7 @@ class Judged:
     planner: str
     verdict: Verdict
     what: str = ""
-    """What differs, is needed, or is unknown; without what is the plan's own, so that findings can be grouped."""
+    """The difference, need or unknown code; without ids and values of the plan, so that findings can be grouped."""
     example: str = ""
     """The values of a difference, in this plan."""
 

@@ -44,7 +44,7 @@ class DeploymentWatch:
         self._redeploy = redeploy
         self._say = say
         self.redeployed = 0
-        """How often it was deployed again."""
+        """Number of deployments by this watch."""
 
     async def run(self) -> None:
         """Watch until the deployment is stopped.

@@ -41,7 +41,7 @@ class Grant(NamedTuple):
     """The name of its Ray actor."""
     lease: str
     endpoint: Endpoint | None
-    """Where it accepts direct connections; None if events go through Ray."""
+    """Address of its direct connections; None if events go through Ray."""
 
 
 class LeasedPort(Protocol):

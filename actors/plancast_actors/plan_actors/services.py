@@ -55,7 +55,7 @@ class Emitted(NamedTuple):
 
 
 class HostServices:
-    """What the plan actors of one host share; the base of :class:`~plancast_actors.hosting.plan_host.PlanHost`."""
+    """Services of the plan actors of one host; the base of :class:`~plancast_actors.hosting.plan_host.PlanHost`."""
 
     def __init__(
         self, app: App, bus: Bus, settings: Settings, name: str, clock: Clock | None, reasoner: ReasonerPort | None

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 AUTH_MODE, AUTH_TOKEN, AUTH_TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 _session = contextlib.ExitStack()
-"""What :func:`disconnect` undoes."""
+"""Cleanups that :func:`disconnect` runs."""
 _own_folder: Path | None = None
 """The folder of the cluster that this process has started."""
 

@@ -137,7 +137,7 @@ class Process(abc.ABC):
             yield reading
 
     def _details(self) -> dict[str, Any] | None:
-        """What the process registers once beside its heartbeats."""
+        """Return the fields that the process registers once, beside its heartbeats; None: no fields."""
         return None
 
     def _own_readings(self) -> Iterable[Reading]:

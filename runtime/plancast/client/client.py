@@ -365,7 +365,7 @@ class Client:
         return PlanPage((each.summary for each in page), str(page[-1].version) if stopped and page else None)
 
     def _listed_statuses(self) -> ListedStatuses:
-        """What reads the status of plans for lists; loaded for the first list, as programs that submit need none."""
+        """Return the reader of listed statuses; imported with the first list, since programs that submit need none."""
         if self._statuses is None:
             from plancast.agents.registry import AgentRegistry
             from plancast.plan_store.listed_status import ListedStatuses

@@ -267,7 +267,7 @@ class PlanHandle:
         await self.control(PAUSE, {"reason": reason}, user_id=user_id, event_id=event_id)
 
     async def approval(self) -> Approval | None:
-        """What the plan waits for people to decide; None when for nothing. Raises as :meth:`state` does."""
+        """Return the open request for a person's decision; None if there is none. Raises as :meth:`state` does."""
         from plancast.agents.registry import AgentRegistry
         from plancast.plan_store.approvals import approval_of
 

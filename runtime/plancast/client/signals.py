@@ -19,7 +19,7 @@ FIRST_LOOK, LONGEST_LOOK = 0.005, 0.25
 
 
 class SignalOutcome(StrEnum):
-    """What became of a signal; returned by :meth:`plancast.PlanHandle.signal`."""
+    """Outcome of a signal; returned by :meth:`plancast.PlanHandle.signal`."""
 
     MOVED = "moved"
     """The plan has taken it."""

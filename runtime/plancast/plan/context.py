@@ -259,7 +259,7 @@ class PlanContext(PlanRecord):
     _in_handler = False
     """A transition handler is running."""
     _resumed_at: tuple[int, set[str]] | None = None
-    """Where the plan was when a transition handler resumed it from the WAIT of a decision."""
+    """State from which a transition handler resumed the plan out of the WAIT of a decision."""
 
     async def _advance(self, trigger_event: Any = None) -> None:
         """Take the transition on an event, or the first step without one; an error leaves the move half made."""

@@ -37,12 +37,12 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """What a plan waits for people to decide."""
+    """An open request for a person's decision."""
 
     plan_id: str
     reason: str
     payload: Any
-    """What the plan shows to who decides."""
+    """Data that the plan shows to the person."""
     expected_event: str | None
     """The event that answers; None: the plan continues when it is resumed."""
     refusal_event: str | None = None
@@ -105,7 +105,7 @@ class Approval:
 
 
 def approval_of(state: Fields, people: People) -> Approval | None:
-    """What a plan waits for people to decide; None when for nothing, or when an operator has paused it.
+    """Read the open request for a person's decision; None if there is none, or if an operator has paused the plan.
 
     Args:
         state: The plan as ``PlanContext.to_dict()`` gives it, with its state machine.

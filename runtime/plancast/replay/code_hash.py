@@ -72,7 +72,7 @@ class _Walk:
         self._sha = hashlib.sha256(f"{sys.implementation.cache_tag}".encode())
         self._seen: dict[int, int] = {}
         self._kept: list[Any] = []
-        """What was visited, so that no id is used again."""
+        """Visited values, kept alive so that no id is reused."""
 
     def digest(self) -> str:
         return self._sha.hexdigest()[:24]

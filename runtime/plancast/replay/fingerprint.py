@@ -71,7 +71,7 @@ class Fingerprint:
         return frozenset(name.removeprefix("goal ") for name in self.events if name.startswith("goal "))
 
     def lacks(self, plan: Mapping[str, Any], machine: Machine | None, before: Iterable[Fingerprint]) -> str:
-        """What a plan needs that this app has not; empty when it has all.
+        """Name the planner or goal that a plan needs and this app lacks; empty if it lacks none.
 
         Args:
             plan: The plan's stored fields.

@@ -18,9 +18,9 @@ class SpawnSpec(PlannerValue):
     data: Data = Field(default_factory=FrozenDict)
     """The event's data."""
     description: Text = ""
-    """What it is for."""
+    """Its purpose."""
     query: Text = ""
-    """What it is to find out, in words."""
+    """The question that it answers, in words."""
     priority: Annotated[int, Field(ge=-1000, le=1000), NullIsDefault] = 0
     """Higher goes first."""
     retain_turn: Annotated[bool, NullIsDefault] = False

@@ -63,13 +63,13 @@ def call_rate(plan: PlanRecord) -> float:
 
 
 class Return(NamedTuple):
-    """What a child plan says in its final response that it has spent."""
+    """Amounts that a child plan has spent, as its final response states them."""
 
     request_id: str
     """Id of the child's goal, which is its correlation id, too."""
     spent: dict[str, float]
     text: str
-    """What the seal is of."""
+    """The sealed text."""
     seal: str
 
 

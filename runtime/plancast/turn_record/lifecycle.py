@@ -62,7 +62,7 @@ def _has_started(turn: TurnRecord, plan: PlanContext) -> bool:
 
 
 def _awaited_input(turn: TurnRecord, plan: PlanContext) -> dict[str, Any] | None:
-    """What a plan has begun in this turn to wait for from outside; None when nothing, or when a WAIT has said it."""
+    """Describe the outside events that a plan began to wait for in this turn; None if none, or if a WAIT did so."""
     paused = plan.status is PAUSED
     if not (plan.moves or (paused and not turn.was_paused)):
         return None

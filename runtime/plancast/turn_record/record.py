@@ -51,13 +51,13 @@ class TurnRecord:
     draft: PlanContext | None = None
     """Collects what decisions have spent in a goal's turn before its handler creates the plan."""
     used: dict[str, dict[str, float]] | None = None
-    """What models were used for in this turn, by the idempotency keys of the requests."""
+    """Usage of models in this turn, by the idempotency keys of the requests."""
     reserved: list[Reservation] | None = None
     """Calls of models that are under way."""
     unsettled: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     """The same of turns that left no trace: they failed, or were interrupted or repeated."""
     carried: dict[str, float] | None = None
-    """What of it was added to the plan's spend."""
+    """The part of it that was added to the plan's spend."""
     planner: Any = None
     """The planner that has decided in this turn, for a plan of its own or for a handler."""
     decided: tuple[PlannerDecision, ...] = ()
@@ -237,7 +237,7 @@ class TurnRecord:
             self.packed_event = pack(self.event.to_wire())
 
     def mark(self) -> tuple[tuple[int, int], int]:
-        """What is staged and saved so far, for :meth:`rewind`."""
+        """Return the counts of staged effects and of saves, for :meth:`rewind`."""
         return self.outbox.mark(), self.saves
 
     def rewind(self, mark: tuple[tuple[int, int], int]) -> None:

@@ -153,7 +153,7 @@ class Live:
         return {goal: found[plan_id] for goal, plan_id in self.ids.items()}
 
     async def continued(self, app: App, goal: str, seconds: float = PATIENCE) -> Any:
-        """What a plan does under an app after ``go``: its end, or that it has none, and each turn's moves."""
+        """Run a plan under an app after ``go``; return its end, if it has one, and the moves of each turn."""
         async with PlancastTest(app, world=self.world) as env:
             plan = env.client.plan(self.ids[goal])
             await plan.signal("go", {})

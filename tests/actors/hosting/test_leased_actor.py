@@ -1,4 +1,4 @@
-"""What a dedicated host imports."""
+"""Limits the imports of a dedicated host."""
 
 from __future__ import annotations
 

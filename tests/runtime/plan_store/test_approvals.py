@@ -1,4 +1,4 @@
-"""What a plan waits for people to decide, from its stored fields; and the events of their answers."""
+"""Reads open requests for decisions from stored plans, and makes the events of the answers."""
 
 from __future__ import annotations
 

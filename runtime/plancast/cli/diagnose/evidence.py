@@ -54,7 +54,7 @@ class RayEvidence:
     actors: dict[str, Any] | None = None
     """Reports of the deployment's actors; None when nothing is deployed."""
     mixed: str = ""
-    """Which actors run which code, when a killed upgrade has left several; else empty."""
+    """The code of each actor, when a killed upgrade has left several versions; else empty."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ Matching = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
-    """Which of the plans that wait for people are meant; None means any."""
+    """Selects among the plans that wait for people; None selects any."""
 
     tenant_id: str | None = None
     session_id: str | None = None

@@ -49,7 +49,7 @@ class Accepted(ResponseModel):
     accepted: Literal[True] = True
     event_id: str
     outcome: SignalOutcome | None = None
-    """What became of a signal; null for control events, and for a request that was repeated."""
+    """Outcome of a signal; null for control events, and for a request that was repeated."""
 
 
 class Retried(ResponseModel):

@@ -12,7 +12,7 @@ from plancast.plan.status import ListedStatus, PlanStatus
 
 
 class Details(ResponseModel):
-    """What a plan waits for, or how it ended."""
+    """Awaited events of a live plan; result or error of an ended one."""
 
     waiting_for: list[str] = Field(default_factory=list)
     """Event types: of open requests, else of awaited events."""

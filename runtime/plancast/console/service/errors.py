@@ -132,7 +132,7 @@ def install(app: FastAPI) -> None:
 
 
 def _unavailable(request: Request, reason: str) -> str:
-    """What was being done when NATS did not answer, and what to do."""
+    """Name the interrupted operation, and the next step."""
     work = str(getattr(request.scope.get("route"), "summary", "") or f"{request.method} {request.url.path}")
     unknown = "" if request.method == "GET" else " It may have taken effect: look before it is sent again."
     return f"{work}: NATS does not answer ({reason}).{unknown} Check nats-server with `plancast doctor`, then try again"
