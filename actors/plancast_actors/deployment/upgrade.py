@@ -23,9 +23,10 @@ from plancast_actors.deployment.deployment import (
 from plancast_actors.deployment.plan_requirements import plans_underway, waiting_goals
 from plancast_actors.dispatch.actor import start_dispatcher
 from plancast_actors.hosting.actor import start_host
+from plancast_actors.hosting.plan_pool import DEDICATED_PREFIX
 from plancast_actors.hosting.pool_actor import POOL as PLAN_POOL
 from plancast_actors.hosting.pool_actor import start_plan_pool
-from plancast_actors.ray.process import DEDICATED_PREFIX, Blueprint
+from plancast_actors.ray.process import Blueprint
 from plancast_actors.reasoning import actors
 from plancast_actors.reasoning.client import POOL
 from plancast_actors.release import RECORD, Abilities, Release, gaps

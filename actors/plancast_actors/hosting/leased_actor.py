@@ -31,6 +31,7 @@ class LeasedHostProcess(Process):
     """A dedicated host in a Ray actor."""
 
     role = "host"
+    is_registered = False
     leased: LeasedHost
     methods: CallableMethods
 

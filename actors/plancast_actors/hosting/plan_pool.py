@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from plancast.settings import HostSettings
-from plancast_actors.ray.process import DEDICATED_PREFIX
 from plancast_actors.reasoning.fair_queue import FairQueue
 from plancast_actors.rpc.client import Endpoint
 
 logger = logging.getLogger(__name__)
+DEDICATED_PREFIX = "plan-host-"
+"""Prefix of the names of dedicated hosts."""
 STARTS = 2
 """Hosts that are started at once: each start takes a core for a second or two."""
 GROW_SECONDS = 1.0

@@ -12,9 +12,8 @@ from ray.exceptions import RayError
 
 from plancast.settings import HostSettings
 from plancast_actors.hosting.leased_actor import start_leased_host
-from plancast_actors.hosting.plan_pool import HostGone, PlanPool
+from plancast_actors.hosting.plan_pool import DEDICATED_PREFIX, HostGone, PlanPool
 from plancast_actors.ray.process import (
-    DEDICATED_PREFIX,
     Blueprint,
     NumberedActors,
     Process,

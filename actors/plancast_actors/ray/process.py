@@ -41,8 +41,6 @@ RESTART_PAUSE = 0.2
 """Seconds between two attempts to reach an actor that Ray restarts."""
 REPORT_LOOKS, REPORT_PAUSE = 50, 0.02
 """Looks of a starting process at whether Ray has reported it, and seconds between them."""
-DEDICATED_PREFIX = "plan-host-"
-"""Prefix of the names of dedicated hosts."""
 GC_THRESHOLD = (50_000, 50, 100)
 """Python's default thresholds would scan all live plans many times a second."""
 
@@ -85,6 +83,8 @@ class Process(abc.ABC):
 
     role: ClassVar[str]
     """The actor's role in metrics."""
+    is_registered: ClassVar[bool] = True
+    """It registers in NATS with its heartbeats. False for processes of which there are many, which a pool watches."""
 
     def __init__(self, blueprint: Blueprint, name: str) -> None:
         settings = blueprint.settings
@@ -98,7 +98,7 @@ class Process(abc.ABC):
         self._ready: asyncio.Future[None] = asyncio.ensure_future(self._begin())
 
     async def _begin(self) -> None:
-        if not self.name.startswith(DEDICATED_PREFIX):
+        if self.is_registered:
             await self._until_reported()
         await self._start()
         self._report()
@@ -108,7 +108,7 @@ class Process(abc.ABC):
         gc.set_threshold(*GC_THRESHOLD)
         if self._stall_seconds:
             Watchdog(self.name, self._stall_seconds).start()
-        registry = self.bus.registry if self.bus is not None and not self.name.startswith(DEDICATED_PREFIX) else None
+        registry = self.bus.registry if self.bus is not None and self.is_registered else None
         namespace, code = self.blueprint.settings.ray.namespace, self.blueprint.release.code
         self.heartbeat = Heartbeat(namespace, self.name, registry, code, self._details())
 
