@@ -7,6 +7,7 @@ user. Requires root, overlayfs, util-linux and iproute2.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -174,6 +175,7 @@ class Network:
         self._ended = ExitStack()
         self._hosts = folder / "hosts"
         self._hosts.write_text("127.0.0.1 localhost\n")
+        self._numbers = itertools.count(2)
         self.containers: dict[str, Container] = {}
 
     def __enter__(self) -> Self:
@@ -199,7 +201,7 @@ class Network:
         files: Mapping[str, Path] = {}, memory: Sequence[str] = ("/tmp", "/dev/shm", "/run"),
         user: str = "", folder: str = "", read_only: bool = False, aliases: Sequence[str] = (),
     ) -> Container:  # fmt: skip
-        """Start ``command`` below an init process.
+        """Start ``command`` below an init process; a container of the same name must have ended.
 
         Args:
             files: Files and folders of this machine by where the container sees them. It can write to folders.
@@ -208,12 +210,13 @@ class Network:
             read_only: Whether the container's root is.
             aliases: Further names of the container for the others.
         """
-        number = len(self.containers) + 2
+        number = next(self._numbers)
         address = f"10.77.0.{number}"
         place, log = self._folder / f"{number}-{name}", self._folder / f"{number}-{name}.log"
         place.mkdir()
-        with self._hosts.open("a") as hosts:  # the same file in all containers: they see names that come later
-            hosts.write(f"{address} {' '.join((name, *aliases))}\n")
+        others = [line for line in self._hosts.read_text().splitlines() if line.split()[1] != name]
+        # Written in place, since it is the same file in all containers: they see names that come later.
+        self._hosts.write_text("\n".join([*others, f"{address} {' '.join((name, *aliases))}", ""]))
         image, root, user = self.image, f"{place}/root", user or self.image.user
         binds = [f"mkdir -p {root}{path} && mount -t tmpfs -o mode=1777 tmpfs {root}{path}" for path in memory]
         for path, source in {"/etc/hosts": self._hosts, **files}.items():

@@ -80,7 +80,7 @@ class Healthcheck(Strict):
 class Condition(Strict):
     """Of a compose dependency."""
 
-    condition: Literal["service_started", "service_healthy", "service_completed_successfully"]
+    condition: Literal["service_started", "service_healthy"]
 
 
 class Service(Strict):

@@ -66,8 +66,6 @@ class Project:
                 assert check is not None
                 kind, *words = check.test
                 container.wait_until(*(words if kind == "CMD" else ["sh", "-c", *words]))
-            elif condition.condition == "service_completed_successfully":
-                assert container.wait() == 0, container.said()
         ours = service.image == "plancast"
         return self.network.start(
             name, [*ENTRYPOINTS.get(name, []), *service.command], environment=service.environment,
@@ -96,6 +94,21 @@ class Project:
 
 def test_what_the_file_describes_runs_a_plan(project: Project) -> None:
     project.up()
+    run_plan(project)
+    upgrade = project.start("upgrade", project.file.services["upgrade"])
+    assert upgrade.wait() == 0, upgrade.said()
+
+
+def test_the_app_is_deployed_again_when_ray_was_lost(project: Project) -> None:
+    project.up()
+    project.network.containers["ray"].kill()
+    project.start("ray", project.file.services["ray"])
+    run_plan(project)
+    assert "deploying again" in project.network.containers["deploy"].said()
+
+
+def run_plan(project: Project) -> None:
+    """Wait until the console says that plans can be run, and run one."""
     console = project.network.containers["console"]
     check = project.file.services["console"].healthcheck
     assert check is not None
@@ -107,9 +120,6 @@ def test_what_the_file_describes_runs_a_plan(project: Project) -> None:
     )  # fmt: skip
     plan = f"http://127.0.0.1:7878/api/v1/plans/{json.loads(submitted)['plan_id']}"
     console.wait_until("sh", "-c", f"wget -qO- '{header}' {plan} | grep -q '\"completed\"'")
-
-    upgrade = project.start("upgrade", project.file.services["upgrade"])
-    assert upgrade.wait() == 0, upgrade.said()
 
 
 def interpolated(text: str, environment: dict[str, str]) -> str:

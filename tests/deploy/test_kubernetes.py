@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.deploy.containers import Container, Image, Network, unavailable
-from tests.deploy.manifests import KUBERNETES, VALUES, documents, rendered_nats_config
+from tests.deploy.manifests import VALUES, documents, rendered_nats_config
 from tests.isolation.nats_with_roles import make_certificates
 
 from plancast.cli import main
@@ -49,8 +49,8 @@ class Cluster:
         found = [each for _, each in documents()]
         self.settings = next(each for each in found if each["kind"] == "ConfigMap")["data"]
         self.ray = next(each for each in found if each["kind"] == "RayCluster")["spec"]
-        self.console = next(each for each in found if each["kind"] == "Deployment")["spec"]
-        self.job = next(yaml.safe_load_all((KUBERNETES / "deploy-job.yaml").read_text()))["spec"]
+        deployments = {each["metadata"]["name"]: each["spec"] for each in found if each["kind"] == "Deployment"}
+        self.deployer, self.console = deployments["plancast-deployer"], deployments["plancast-console"]
         self.secrets = self._secrets()
 
     def _secrets(self) -> dict[str, dict[str, str]]:
@@ -146,15 +146,27 @@ class Cluster:
 def test_what_the_files_describe_runs_a_plan(cluster: Cluster) -> None:
     cluster.start_nats()
     cluster.start_ray()
-    job = cluster.job["template"]["spec"]
-    for container in (*job["initContainers"], *job["containers"]):
-        ran = cluster.start(container["name"], job, container, files={"/app": cluster.folder / "app"})
-        assert ran.wait() == 0, ran.said()
+    spec = cluster.deployer["template"]["spec"]
+    container = spec["containers"][0]
+    deployer = cluster.start("deployer", spec, container, files={"/app": cluster.folder / "app"})
+    deployer.wait_until(*container["readinessProbe"]["exec"]["command"])
 
     spec = cluster.console["template"]["spec"]
     console = cluster.start("console", spec, spec["containers"][0])
     for probe in ("livenessProbe", "readinessProbe"):
         console.wait_until("wget", "-qO-", f"http://127.0.0.1:7878{spec['containers'][0][probe]['httpGet']['path']}")
+    run_plan(console)
+
+    for name in [name for name in cluster.network.containers if name == "head" or name.startswith("worker-")]:
+        cluster.network.containers[name].kill()
+    cluster.start_ray()
+    console.wait_until("wget", "-qO-", "http://127.0.0.1:7878/readyz")
+    run_plan(console)
+    assert "deploying again" in deployer.said()
+
+
+def run_plan(console: Container) -> None:
+    """Run a plan by the HTTP API."""
     header = f"--header=Authorization: Bearer {CONSOLE_TOKEN}"
     submitted = console.wait_until(
         "wget", "-qO-", header, "--header=Content-Type: application/json", f"--post-data={GOAL}",
