@@ -95,7 +95,10 @@ class Project:
 def test_what_the_file_describes_runs_a_plan(project: Project) -> None:
     project.up()
     run_plan(project)
-    upgrade = project.start("upgrade", project.file.services["upgrade"])
+    service = project.file.services["upgrade"]
+    check = project.start("check", service.model_copy(update={"command": [*service.command, "--check"]}))
+    assert check.wait() == 0, check.said()
+    upgrade = project.start("upgrade", service)
     assert upgrade.wait() == 0, upgrade.said()
 
 
