@@ -134,7 +134,7 @@ def check_decision(decision: object) -> PlannerDecision:
     if isinstance(decision, PlannerDecision) and is_checked(decision):
         return decision
     try:
-        fields = decision.model_dump(warnings=False) if isinstance(decision, BaseModel) else decision
+        fields = _fields_of(decision) if isinstance(decision, BaseModel) else decision
         checked = PlannerDecision.model_validate(fields)
     except ValidationError as error:
         raise InvalidDecision(_faults(error, fields)) from None
@@ -146,6 +146,11 @@ def check_decision(decision: object) -> PlannerDecision:
     if faults:
         raise InvalidDecision(faults[:_MAX_FAULTS])
     return _noted(checked) if isinstance(decision, BaseModel) else checked
+
+
+def _fields_of(decision: BaseModel) -> dict[str, Any]:
+    """The fields of a decision, without a confidence that it only has by default."""
+    return decision.model_dump(warnings=False, exclude={"confidence"} - decision.model_fields_set)
 
 
 def stored_decision(fields: Mapping[str, Any]) -> PlannerDecision:

@@ -113,6 +113,17 @@ def listens_for(state: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(transition["on_event"] for transition in current.get("transitions") or ()))
 
 
+def confidence(taken: Mapping[str, Any]) -> tuple[bool | None, float | None]:
+    """Confidence of a recorded decision, 0 to 1, and before it: was it given.
+
+    Earlier versions recorded an omitted confidence as 1, so that of theirs a 1 tells nothing: (None, None).
+    """
+    if "confidence" in taken:
+        return taken["confidence"] is not None, taken["confidence"]
+    earlier = taken["decision"].get("confidence", 1.0)
+    return (None, None) if earlier == 1 else (True, earlier)
+
+
 def event_type(entry: Mapping[str, Any]) -> str:
     """The type of the event of an entry."""
     return str((entry.get("event") or {}).get("type", ""))

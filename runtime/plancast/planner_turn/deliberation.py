@@ -238,6 +238,7 @@ class Deliberation:
             {
                 "planner": self._planner.name,
                 "decision": decision.model_dump(mode="json"),
+                "confidence": decision.confidence if "confidence" in decision.model_fields_set else None,
                 "calls": calls,
                 "repairs": max(0, len(calls) - 1),
                 "seconds": round(seconds, 3),

@@ -596,6 +596,15 @@ def test_what_has_been_checked_is_not_checked_again_but_a_copy_of_it_is() -> Non
         check_decision(wrong)
 
 
+def test_a_check_does_not_make_a_default_confidence_one_that_was_given() -> None:
+    made = PlannerDecision(next_action=CompleteAction(result={}), reasoning="r")
+    given = made.model_copy(update={"confidence": 1.0})
+    for decision, was in ((made, False), (given, True)):
+        assert ("confidence" in check_decision(decision).model_fields_set) is was
+    for text, was in ((answer(), False), (answer(confidence=1), True)):
+        assert ("confidence" in parse_decision(text).model_fields_set) is was
+
+
 def test_a_settled_decision_is_as_checked_and_as_read_only_as_it_was() -> None:
     checked = parse_decision(answer())
     forged = PlannerDecision.model_construct(next_action=checked.next_action, reasoning="r", confidence=7.0)

@@ -92,6 +92,20 @@ async def test_a_plan_goes_decision_by_decision_to_its_answer() -> None:
     assert last.budget.actions == 3
 
 
+@pytest.mark.parametrize(("fields", "recorded"), [({}, None), ({"confidence": 1.0}, 1.0), ({"confidence": 0.4}, 0.4)])
+async def test_an_omitted_confidence_is_recorded_as_such(fields: dict[str, float], recorded: float | None) -> None:
+    class Sure(Scripted):
+        async def next(self, run: RunContext) -> PlannerDecision:
+            return PlannerDecision(next_action=CompleteAction(result={}), reasoning="because", **fields)
+
+    async with PlancastTest(App("a", planners=[Sure("sure", "sure.goal", lambda run: publish(1))])) as env:
+        handle = await env.submit("sure.goal", {})
+        await handle.result(timeout=20)
+        ((taken,),) = [entry["decisions"] for entry in await handle.history()]
+    assert taken["confidence"] == recorded
+    assert taken["decision"]["confidence"] == fields.get("confidence", 1.0)
+
+
 async def test_max_actions_ends_the_plan_and_the_requester_hears_why() -> None:
     planner = Scripted("endless", "endless.goal", lambda run: publish(1))
     planner.max_actions = 3

@@ -118,9 +118,12 @@ def _decision(taken: Mapping[str, Any]) -> str:
     decision = taken["decision"]
     action = decision["next_action"]
     what = action.get("event_type") or action.get("goal_event") or action.get("expected_event") or ""
-    facts = [f"{decision.get('confidence', 1.0):.0%} confidence"]
     calls = taken.get("calls") or ()
+    given, confidence = timeline.confidence(taken)
+    facts = [f"{confidence:.0%} confidence"] if confidence is not None else []
     if calls:
+        if not given:
+            facts.append("confidence unknown" if given is None else "confidence not given")
         tokens = sum(call["prompt_tokens"] + call["completion_tokens"] for call in calls)
         cached = sum(call.get("cached_tokens", 0) for call in calls)
         used = f"{tokens} tokens, {cached} cached" if cached else f"{tokens} tokens"
@@ -128,7 +131,8 @@ def _decision(taken: Mapping[str, Any]) -> str:
     if taken.get("repairs"):
         facts.append(f"{taken['repairs']} repairs")
     why = decision.get("reasoning") or action.get("reasoning") or action.get("reason") or ""
-    return plain(f"decided to {action['action']} {what}".rstrip() + f" ({', '.join(facts)}): {why}")
+    known = f" ({', '.join(facts)})" if facts else ""
+    return plain(f"decided to {action['action']} {what}".rstrip() + f"{known}: {why}")
 
 
 def _steered(entry: Mapping[str, Any]) -> str:

@@ -197,6 +197,9 @@ class DecisionOf(ResponseModel):
     """Those of the tokens that a provider served from its cache."""
     cost: float
     confidence: float | None
+    """Null when it was not given, or is unknown."""
+    confidence_given: bool | None = None
+    """False when the decision came without one; null when an earlier version recorded it, which did not tell."""
     event_type: str | None = None
     seconds: float | None = None
     repairs: int = 0

@@ -79,6 +79,7 @@ def _decision(taken: Fields) -> DecisionOf:
     decision = taken["decision"]
     action = decision["next_action"]
     calls = taken.get("calls") or ()
+    given, confidence = timeline.confidence(taken)
     return DecisionOf(
         action=str(action["action"]),
         reasoning=str(decision.get("reasoning") or action.get("reasoning") or action.get("reason") or ""),
@@ -86,7 +87,8 @@ def _decision(taken: Fields) -> DecisionOf:
         tokens=sum(call["prompt_tokens"] + call["completion_tokens"] for call in calls),
         cached_tokens=sum(call.get("cached_tokens", 0) for call in calls),
         cost=sum(call.get("cost") or 0.0 for call in calls),
-        confidence=decision.get("confidence"),
+        confidence=confidence,
+        confidence_given=given,
         event_type=action.get("event_type") or action.get("goal_event") or action.get("expected_event"),
         seconds=taken.get("seconds"),
         repairs=int(taken.get("repairs") or 0),

@@ -31,6 +31,27 @@ def test_a_turn_names_who_moved_the_plan(
     assert (f"by {by}" in " ".join(out.split())) if by else ("by " not in out)
 
 
+@pytest.mark.parametrize(
+    ("stored", "recorded", "shown"),
+    [
+        (1.0, {"confidence": None}, "confidence not given"),
+        (1.0, {"confidence": 1.0}, "100% confidence"),
+        (0.4, {"confidence": 0.4}, "40% confidence"),
+        (0.4, {}, "40% confidence"),  # recorded by an earlier version
+        (1.0, {}, "confidence unknown"),
+    ],
+)
+def test_a_confidence_is_shown_only_if_it_was_given(
+    stored: float, recorded: dict[str, Any], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = {"model": "m", "prompt_tokens": 90, "completion_tokens": 10}
+    decision = {"next_action": {"action": "complete", "result": {}}, "reasoning": "done", "confidence": stored}
+    show_full([{**entry(type="trip.goal"), "decisions": [{"decision": decision, "calls": [call], **recorded}]}])
+    out = " ".join(capsys.readouterr().out.split())
+    assert shown in out
+    assert out.count("confidence") == 1
+
+
 def test_a_decision_shows_its_tokens_and_those_from_a_cache(capsys: pytest.CaptureFixture[str]) -> None:
     call = {"model": "m", "prompt_tokens": 90, "completion_tokens": 10}
     decision = {"next_action": {"action": "complete", "result": {}}, "reasoning": "done"}

@@ -73,8 +73,21 @@ async def test_usage_is_summed_by_model_tenant_and_planner(api: Api) -> None:
     (turn, _) = (await api.get(f"/plans/{first.correlation_id}/history"))["items"]
     assert turn["decision"] == {
         "action": "publish", "reasoning": "it must be", "model": small, "tokens": 10, "cached_tokens": 5, "cost": 0.5,
-        "confidence": 0.5, "event_type": "a.requested", "seconds": 1.5, "repairs": 0,
+        "confidence": 0.5, "confidence_given": True, "event_type": "a.requested", "seconds": 1.5, "repairs": 0,
     }  # fmt: skip
+
+
+async def test_a_decision_tells_an_omitted_confidence_from_a_given_one(api: Api) -> None:
+    entries = [decided("m", 10, 0.5, revision) for revision in (1, 2, 3)]
+    recorded: list[dict[str, Any]] = [{"confidence": None}, {"confidence": 1.0}, {}]
+    for entry, more in zip(entries, recorded, strict=True):
+        entry["decisions"][0] |= more
+        entry["decisions"][0]["decision"]["confidence"] = 1.0
+    made = plan("", "p", entries)
+    await api.desk.bus.checkpoints.commit(made)
+    turns = (await api.get(f"/plans/{made.correlation_id}/history"))["items"]
+    shown = [(turn["decision"]["confidence_given"], turn["decision"]["confidence"]) for turn in turns]
+    assert shown == [(False, None), (True, 1.0), (None, None)]
 
 
 async def test_usage_is_shown_over_time_by_when_it_was_decided(api: Api) -> None:

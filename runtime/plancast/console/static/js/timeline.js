@@ -165,7 +165,7 @@ function decided(decision) {
     decision.tokens ? `${compact(decision.tokens)} tokens${decision.cached_tokens ? ` (${compact(decision.cached_tokens)} cached)` : ""}` : null,
     decision.cost ? cost(decision.cost) : null,
     decision.seconds ? duration(decision.seconds) : null,
-    decision.model && decision.confidence !== null && decision.confidence !== undefined ? `${Math.round(decision.confidence * 100)} % sure` : null,
+    decision.model ? sureness(decision) : null,
     decision.repairs ? `${plural(decision.repairs, "repair")}` : null,
   ].filter(Boolean);
   return h(
@@ -175,6 +175,11 @@ function decided(decision) {
     decision.reasoning && h("p", { class: "decision-why" }, decision.reasoning),
     facts.length > 0 && h("p", { class: "decision-facts" }, facts.flatMap((each, index) => [index > 0 && " · ", each])),
   );
+}
+
+function sureness({ confidence, confidence_given: given }) {
+  if (given) return `${Math.round(confidence * 100)} % sure`;
+  return given === false ? "confidence not given" : "confidence unknown";
 }
 
 const SIGNS = { set_timer: "◷", cancel_timer: "◷" };
