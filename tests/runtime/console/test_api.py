@@ -182,6 +182,23 @@ async def test_decisions_are_drawn_one_after_the_other_and_children_are_a_tree(a
     assert graph["kind"] == "decisions"
     assert [node["kind"] for node in graph["nodes"]] == ["start", "wait", "tool", "wait", "tool", "end"]
     assert [edge["order"] for edge in graph["edges"]] == [1, 2, 3, 4, 5]
+    spans = await api.get(f"/plans/{plan}/spans")
+    kinds = [(span["kind"], span["label"], span["plan_id"]) for span in spans["items"] if span["kind"] != "turn"]
+    assert kinds == [
+        ("pause", "somebody has to approve", None), ("child", "order.goal", child),
+        ("task", "stock.check.requested", None),
+    ]  # fmt: skip
+    assert all(spans["start"] <= span["start"] <= span["end"] <= spans["end"] for span in spans["items"])
+
+
+async def test_what_goes_on_has_no_end_on_the_time_axis(api: Api) -> None:
+    plan = await api.waiting()
+    spans = await api.get(f"/plans/{plan}/spans")
+    shown = [(span["kind"], span["label"], span["end"] is None) for span in spans["items"] if span["kind"] != "turn"]
+    assert sorted(shown) == [
+        ("state", "approving", True), ("state", "checking", False), ("task", "notification.approval", True),
+        ("task", "stock.check.requested", False),
+    ]  # fmt: skip
 
 
 async def test_a_result_that_is_not_there_yet_is_waited_for_as_long_as_asked(api: Api) -> None:

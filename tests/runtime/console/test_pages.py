@@ -621,6 +621,29 @@ async def test_a_history_is_run_again_and_a_plan_begun_where_one_stood(page: Pag
     await expect(page.locator(".plan-title")).to_contain_text("refund.goal")
 
 
+async def test_a_plan_is_shown_on_a_time_axis(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(911)
+    await show(page, plan_id)
+    await page.keyboard.press("t")
+    spans = page.get_by_role("table", name="Time axis").get_by_role("row")
+    await expect(spans.filter(has_text="2 turns")).to_be_visible()
+    task, approving = spans.filter(has_text="refund.check.requested"), spans.filter(has_text="approving")
+    await expect(task).to_contain_text("task")
+    await expect(approving).to_contain_text("state · goes on")
+    short = await approving.evaluate("""row => {
+      const [track, bar] = [".span-track", ".span-bar"].map((each) => row.querySelector(each).getBoundingClientRect());
+      return track.right - bar.right;
+    }""")
+    assert abs(short) < 4  # the bar ends where the axis does
+
+    await deployed.client.plan(plan_id).signal("refund.decided", {"approved": True})
+    await expect(spans.filter(has_text="3 turns")).to_be_visible()
+    await expect(approving).not_to_contain_text("goes on")
+    await task.get_by_role("button").click()
+    await expect(page.get_by_role("tab", name="Way")).to_have_attribute("aria-selected", "true")
+    await expect(page.locator(".turn.marked .turn-number")).to_have_text("#1")
+
+
 async def test_of_two_texts_side_by_side_each_can_be_read_whole(page: Page) -> None:
     compare = """async () => {
       const { changes, folded } = await import("./js/lines.js");
@@ -703,7 +726,13 @@ async def test_dark_mode_follows_the_system_until_somebody_chooses(page: Page) -
 async def test_a_phone_shows_every_page_without_scrolling_sideways(page: Page, deployed: Deployed) -> None:
     plan_id = await deployed.plan(905, customer="a-name-without-a-single-space-in-it" * 5)
     await page.set_viewport_size(PHONE)
-    places = ["plans", f"plans/{plan_id}", f"plans/{plan_id}?tab=data", f"plans/{plan_id}?tab=family"]
+    places = [
+        "plans",
+        f"plans/{plan_id}",
+        f"plans/{plan_id}?tab=data",
+        f"plans/{plan_id}?tab=family",
+        f"plans/{plan_id}?tab=time",
+    ]
     for where in [*places, "approvals", "deadletters", "runtime", "usage"]:
         await page.evaluate("where => { location.hash = where }", f"#/{where}")
         await expect(page.locator("main h1")).to_be_visible()

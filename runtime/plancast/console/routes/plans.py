@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
@@ -19,6 +20,7 @@ from plancast.console.schemas.plans import (
     PlanPage,
     PlanStanding,
     Result,
+    Spans,
     Submission,
     Submitted,
     Tree,
@@ -30,6 +32,7 @@ from plancast.console.service.limits import Looking
 from plancast.console.service.plan_index import PlanQuery, Sort
 from plancast.console.views.graph import graph_of
 from plancast.console.views.plans import approval_view, entry_of, groups_of, summary_of, usage_of, waits_of
+from plancast.console.views.spans import spans_of
 from plancast.json_values.normalize import plain
 from plancast.plan.attributes import read_attribute
 from plancast.plan.control_events import BY
@@ -238,6 +241,15 @@ async def get_graph(backend: Here, plan_id: PlanId) -> Graph:
     """The state machine or the decisions with a layout, and the path that the plan took."""
     checkpoint = await backend.checkpoint(plan_id)
     return graph_of(await backend.state(checkpoint), await backend.history(checkpoint))
+
+
+@routes.get("/{plan_id}/spans", summary="A plan on a time axis")
+async def get_spans(backend: Here, plan_id: PlanId) -> Spans:
+    """Turns, states, pauses, tasks, child plans and model calls, with their beginning and end, oldest first."""
+    checkpoint = await backend.checkpoint(plan_id)
+    state, history = await backend.state(checkpoint), await backend.history(checkpoint)
+    children = {child.plan_id for child in (await backend.plans()).children(checkpoint.summary.plan_id)}
+    return spans_of(state, history, children, time.time())
 
 
 @routes.get("/{plan_id}/tree", summary="A plan and its children", dependencies=[Looking])

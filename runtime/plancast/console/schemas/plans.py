@@ -265,6 +265,31 @@ class Graph(ResponseModel):
     height: float
 
 
+class Span(ResponseModel):
+    """A part of a plan's time."""
+
+    kind: Literal["turn", "state", "pause", "task", "child", "model"]
+    label: str
+    """Event, state, reason or model."""
+    start: Moment
+    end: Moment | None
+    """Null: it goes on."""
+    revision: int
+    """The turn that began it."""
+    outcome: Literal["", "failed", "timed out"] = ""
+    plan_id: str | None = None
+    """The child plan."""
+
+
+class Spans(ResponseModel):
+    items: list[Span]
+    start: Moment
+    end: Moment
+    """The end of the plan; the time of the response if it has not ended."""
+    more: int = 0
+    """Number of older spans that are left out."""
+
+
 class Tree(ResponseModel):
     plan: Summary
     children: list[Tree]

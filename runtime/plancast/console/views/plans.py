@@ -27,6 +27,7 @@ from plancast.plan.requests import WAIT
 from plancast.plan.status import PlanStatus
 from plancast.plan_store import timeline
 from plancast.plan_store.approvals import ANSWERED_BY_PEOPLE, People, approval_of, requests_of, wait_action
+from plancast.state_machine.machine import START
 from plancast.tasks.model import Task
 from plancast.tasks.registry import TaskRegistry
 from plancast_bus.ports.checkpoints import PlanSummary
@@ -70,9 +71,17 @@ def entry_of(entry: Fields) -> Entry:
 
 
 def _move(entry: Fields) -> Move | None:
-    before, path = str(entry.get("from") or ""), [str(each) for each in entry.get("path") or ()]
-    after = path or ([str(entry["state"])] if entry.get("state") not in (None, "", before) else [])
+    after = moved(entry)
+    before = str(entry.get("from") or "")
     return Move.model_validate({"from": before, "to": after[-1], "path": after}) if after else None
+
+
+def moved(entry: Fields) -> list[str]:
+    """The states that a turn entered; none where a decision began the plan, which is no state machine's."""
+    before, path = str(entry.get("from") or ""), [str(each) for each in entry.get("path") or ()]
+    begins = not before and entry.get("state") == START and bool(entry.get("decisions"))
+    assigned = entry.get("state") not in (None, "", before) and not begins
+    return path or ([str(entry["state"])] if assigned else [])
 
 
 def _decision(taken: Fields) -> DecisionOf:

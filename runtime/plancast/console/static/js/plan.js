@@ -12,6 +12,7 @@ import { listen, soon } from "./live.js";
 import { bannersOf, dataOf, factsOf, heading, possible } from "./plan_parts.js";
 import * as router from "./router.js";
 import { session } from "./session.js";
+import { spansIn } from "./spans.js";
 import { empty, failed, loading, stale } from "./states.js";
 import { tabs } from "./tabs.js";
 import { timelineIn } from "./timeline.js";
@@ -37,18 +38,21 @@ export async function showPlan({ main, parts: [id], query, signal }) {
   const facts = h("div", {});
   const picture = h("section", { class: "panel graph-panel", "aria-label": "Graph" });
   const turns = h("section", { class: "panel turns-panel", "aria-label": "Timeline" });
+  const time = h("section", { class: "panel spans", "aria-label": "Time" });
   const given = h("section", { class: "panel", "aria-label": "Data" });
   const beside = h("section", { class: "panel", "aria-label": "Data side by side" });
   const family = h("section", { class: "panel", "aria-label": "Children and groups" });
 
   const drawGraph = graphIn(picture, { chosen: (node) => findTurn(node) });
   const timeline = timelineIn(turns, { id, signal, compare: (revision) => compareTurn(revision), actions: turnActions });
+  const spans = spansIn(time, { id, signal, chosen: (revision) => (views.open("way"), markTurn(revision)) });
   const diff = diffIn(beside, { id, signal });
   diff.reach(plan.revision);
   const tree = treeIn(family, { id, signal });
   const views = tabs(
     [
       { name: "way", label: "Way", content: h("div", { class: "way" }, picture, turns) },
+      { name: "time", label: "Time", content: time, opened: () => spans.load() },
       { name: "data", label: "Data", content: h("div", { class: "data-view" }, given, h("h2", {}, "Side by side"), beside), opened: openDiff },
       { name: "family", label: "Family", content: family, opened: () => tree.load() },
     ],
@@ -63,7 +67,7 @@ export async function showPlan({ main, parts: [id], query, signal }) {
   await timeline.begin(plan.revision);
   if (signal.aborted) return;
   const turn = Number(query.get("turn"));
-  if (turn) timeline.mark((entry) => entry.revision === turn);
+  if (turn) markTurn(turn);
   if (!FINISHED.has(plan.status)) follow();
 
   function draw() {
@@ -82,6 +86,7 @@ export async function showPlan({ main, parts: [id], query, signal }) {
       put(notice);
       draw();
       if (views.now() === "family") tree.load();
+      if (views.now() === "time") spans.load();
       await loadGraph();
     } catch (error) {
       if (error.name !== "AbortError" && !signal.aborted) put(notice, stale(error));
@@ -126,6 +131,7 @@ export async function showPlan({ main, parts: [id], query, signal }) {
     const can = (name) => possible(plan).includes(name);
     const bind = (key, what, name) => onKey(key, what, () => can(name) && press(name), { signal });
     onKey("w", "Way", () => views.open("way"), { signal });
+    onKey("t", "Time", () => views.open("time"), { signal });
     onKey("d", "Data", () => views.open("data"), { signal });
     onKey("f", "Family", () => views.open("family"), { signal });
     onKey("Escape", "Back to the list", () => router.backToList(id), { signal });
@@ -133,6 +139,10 @@ export async function showPlan({ main, parts: [id], query, signal }) {
     bind("s", "Signal", "signal");
     bind("x", "Cancel the plan", "cancel");
     bind("y", "Approve", "approve");
+  }
+
+  function markTurn(revision) {
+    if (!timeline.mark((entry) => entry.revision === revision)) toast("This turn is not loaded yet: show earlier turns first.");
   }
 
   function findTurn(node) {

@@ -1,7 +1,7 @@
 // Placeholders of views: loading, empty, or an error.
 
 import { Offline } from "./api.js";
-import { h } from "./dom.js";
+import { h, put } from "./dom.js";
 
 /** A skeleton; it appears with a delay, so that fast responses do not flicker. */
 export function loading(lines = 6) {
@@ -35,4 +35,20 @@ export function stale(error) {
     { class: "stale", role: "status" },
     error instanceof Offline ? "The server cannot be reached. This is the last known state." : error.message,
   );
+}
+
+/** Returns a function that draws what `get()` resolves to into `place`, whenever it is called and that has changed. */
+export function drawnFrom(get, place, draw) {
+  let print = "";
+  return async function load() {
+    if (!place.hasChildNodes()) put(place, loading(4));
+    try {
+      const found = await get();
+      const now = JSON.stringify(found);
+      if (now !== print) put(place, draw(found));
+      print = now;
+    } catch (error) {
+      if (error.name !== "AbortError" && !print) put(place, failed(error, load));
+    }
+  };
 }

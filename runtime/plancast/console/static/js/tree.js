@@ -2,25 +2,12 @@
 
 import * as api from "./api.js";
 import { badge } from "./badges.js";
-import { h, put } from "./dom.js";
+import { h } from "./dom.js";
 import { plural, when } from "./format.js";
 import * as router from "./router.js";
-import { empty, failed, loading } from "./states.js";
+import { drawnFrom, empty } from "./states.js";
 
 export function treeIn(place, { id, signal }) {
-  let print = "";
-  async function load() {
-    if (!place.hasChildNodes()) put(place, loading(4));
-    try {
-      const tree = await api.get(`${api.plan(id)}/tree`, { signal });
-      const now = JSON.stringify(tree);
-      if (now !== print) put(place, draw(tree));
-      print = now;
-    } catch (error) {
-      if (error.name !== "AbortError" && !print) put(place, failed(error, load));
-    }
-  }
-
   function draw(tree) {
     if (!tree.children?.length && !tree.groups?.length) {
       return empty("No children", "This plan has started no child plans and no task groups.");
@@ -57,7 +44,7 @@ export function treeIn(place, { id, signal }) {
     return h("li", { class: "tree-task" }, taskBadge(status), kind && h("span", {}, kind), child ? h("a", { href: router.planLink(child), class: "mono" }, child) : h("span", { class: "mono dim" }, task.startsWith(`${id}/`) ? task.slice(id.length + 1) : task), error && h("span", { class: "turn-error" }, error));
   }
 
-  return { load };
+  return { load: drawnFrom(() => api.get(`${api.plan(id)}/tree`, { signal }), place, draw) };
 }
 
 const AS_STATUS = { complete: "completed", completed: "completed", running: "running", waiting: "running", failed: "failed", error: "failed", cancelled: "cancelled" };
