@@ -615,10 +615,46 @@ async def test_a_history_is_run_again_and_a_plan_begun_where_one_stood(page: Pag
 
     await page.locator(".turn").first.get_by_text("Details").click()
     await page.get_by_role("button", name="Fork from here").click()
+    await expect(dialog.get_by_label("After turn")).to_have_value("1")
     await dialog.get_by_label("Changes to the goal's data").fill('{"amount": 910}')
     await dialog.get_by_role("button", name="Fork").click()
     await expect(page.locator(".plan-id")).not_to_contain_text(plan_id)
     await expect(page.locator(".plan-title")).to_contain_text("refund.goal")
+
+
+async def test_a_fork_is_a_button_that_says_what_it_does(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(912)
+    await show(page, plan_id)
+    buttons, dialog = page.get_by_role("group", name="Actions"), page.get_by_role("dialog")
+    await buttons.get_by_role("button", name="Fork").click()
+    await expect(dialog).to_contain_text("Requests that were open then are sent again")
+    await expect(dialog.get_by_label("After turn")).to_have_value("2")
+    await dialog.get_by_label("After turn").fill("9")
+    await dialog.get_by_role("button", name="Fork").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("9")  # there was no such turn
+    await dialog.get_by_label("After turn").fill("1")
+    await dialog.get_by_role("button", name="Fork").click()
+    await expect(page.locator(".plan-id")).not_to_contain_text(plan_id)
+
+    await deployed.client.plan(plan_id).signal("refund.decided", {"approved": True})
+    await deployed.until(plan_id, "done")
+    await show(page, plan_id)
+    await buttons.get_by_role("button", name="Fork").click()
+    await expect(dialog.get_by_label("After turn")).to_have_value("2")  # nothing is left to do after the third
+    await dialog.get_by_role("button", name="Back").click()
+
+
+async def test_who_may_only_read_sees_no_buttons_that_write(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(913)
+    reader = {"user": "eve", "auth": "token", "writable": False}
+    await page.route(re.compile(r"/api/v1/session$"), lambda route: route.fulfill(json=reader))
+    await page.reload()
+    await show(page, plan_id)
+    await expect(page.locator(".banner.ask")).to_contain_text("Your token allows reading only")
+    await page.locator(".turn").first.get_by_text("Details").click()
+    await expect(page.get_by_role("button", name="Show changes")).to_be_visible()
+    for name in ("Fork", "Replay", "Cancel", "Approve"):
+        await expect(page.get_by_role("button", name=name)).to_have_count(0)
 
 
 async def test_a_plan_is_shown_on_a_time_axis(page: Page, deployed: Deployed) -> None:

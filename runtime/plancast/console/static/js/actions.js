@@ -148,13 +148,17 @@ export const retry = ({ plan_id: id }) =>
     act: (values, key) => begun(api.post(`${api.plan(id)}/retry`, {}, { key })),
   });
 
-export const fork = (id, revision) =>
+/** Starts another plan from a turn of this one; `latest` is the turn that is offered. */
+export const fork = ({ plan_id: id, revision: newest }, latest) =>
   ask({
-    title: `Fork after turn ${revision}`,
-    text: "Starts a new plan from this plan's data after that turn. This plan does not change.",
-    fields: [{ name: "data", label: "Changes to the goal's data", kind: "json", rows: 4, hint: "Fields to replace, as a JSON object" }],
+    title: "Fork this plan",
+    text: "Starts a new plan with this plan's state and results as they were after a turn. Requests that were open then are sent again for the new plan: to workers, child plans and people. This plan does not change, and its requester hears nothing of the new one.",
+    fields: [
+      { name: "revision", label: "After turn", kind: "number", required: true, missing: "Name a turn.", whole: true, min: 1, max: newest, value: latest },
+      { name: "data", label: "Changes to the goal's data", kind: "json", rows: 4, hint: "Fields to replace, as a JSON object" },
+    ],
     label: "Fork",
-    act: (values, key) => begun(api.post(`${api.plan(id)}/fork`, { revision, ...values }, { key })),
+    act: (values, key) => begun(api.post(`${api.plan(id)}/fork`, values, { key })),
   });
 
 const OUTCOMES = { same: "the same", differs: "differs", unknown: "not known" };

@@ -81,17 +81,4 @@ export function intent() {
   return Array.from(bytes, (each) => each.toString(16).padStart(2, "0")).join("");
 }
 
-let described = null;
-
-/** True if this server has a route, such as `/plans/{plan_id}/fork`. */
-export async function offers(path) {
-  described ??= get("openapi.json").then(({ paths }) => new Set(Object.keys(paths)));
-  try {
-    return (await described).has(`/${BASE}${path}`);
-  } catch {
-    described = null;
-    return false;
-  }
-}
-
 export const plan = (id) => `plans/${encodeURIComponent(id)}`;

@@ -9,7 +9,7 @@ import { graphIn } from "./graph.js";
 import { icon } from "./icons.js";
 import { onKey } from "./keys.js";
 import { listen, soon } from "./live.js";
-import { bannersOf, dataOf, factsOf, heading, possible } from "./plan_parts.js";
+import { bannersOf, dataOf, factsOf, heading, latestFork, possible } from "./plan_parts.js";
 import * as router from "./router.js";
 import { session } from "./session.js";
 import { spansIn } from "./spans.js";
@@ -124,7 +124,7 @@ export async function showPlan({ main, parts: [id], query, signal }) {
 
   function press(name) {
     if (name === "approve" || name === "reject") return actions[name]({ plan_id: id, ...plan.approval });
-    return actions[name](plan);
+    return name === "fork" ? actions.fork(plan, latestFork(plan)) : actions[name](plan);
   }
 
   function keys() {
@@ -160,9 +160,9 @@ export async function showPlan({ main, parts: [id], query, signal }) {
     if (!diff.shown()) diff.show(Math.max(0, plan.revision - 1), plan.revision);
   }
 
-  async function turnActions(entry) {
-    if (!session.writable || !(await api.offers("/plans/{plan_id}/fork"))) return [];
-    return [h("button", { class: "button small", type: "button", onclick: () => actions.fork(id, entry.revision) }, icon("fork", 14), "Fork from here")];
+  function turnActions({ revision }) {
+    if (!session.writable || revision > latestFork(plan)) return [];
+    return [h("button", { class: "button small", type: "button", onclick: () => actions.fork(plan, revision) }, icon("fork", 14), "Fork from here")];
   }
 }
 

@@ -8,11 +8,15 @@ import * as router from "./router.js";
 import { session } from "./session.js";
 import { toast } from "./toast.js";
 
+/** The last turn from which a plan can be forked: a finished plan has nothing left to do after its last. */
+export const latestFork = ({ status, revision }) => (FINISHED.has(status) ? revision - 1 : revision);
+
 /** Names of the actions that are possible now. */
 export function possible(plan) {
-  if (FINISHED.has(plan.status)) return plan.status === "completed" ? ["replay"] : ["retry", "replay"];
+  const again = latestFork(plan) > 0 ? ["fork", "replay"] : ["replay"];
+  if (FINISHED.has(plan.status)) return plan.status === "completed" ? again : ["retry", ...again];
   const steps = plan.approval ? ["approve", ...(plan.approval.can_refuse ? ["reject"] : [])] : [];
-  return [...steps, "signal", plan.status === "paused" ? "resume" : "pause", "cancel", ...(plan.machine ? [] : ["redirect", "inject"]), "replay"];
+  return [...steps, "signal", plan.status === "paused" ? "resume" : "pause", "cancel", ...(plan.machine ? [] : ["redirect", "inject"]), ...again];
 }
 
 const BUTTONS = {
@@ -21,8 +25,9 @@ const BUTTONS = {
   resume: ["Resume", "resume"],
   cancel: ["Cancel", "cancel"],
   retry: ["Try again", "retry"],
-  redirect: ["Redirect", "fork"],
+  redirect: ["Redirect", "redirect"],
   inject: ["Add context", "add"],
+  fork: ["Fork", "fork"],
   replay: ["Replay", "rerun"],
 };
 

@@ -211,7 +211,7 @@ function more(entry, { compare, actions }) {
       entry.effects?.length > 0 && [h("h4", {}, "Sent events"), h("pre", { class: "code" }, pretty(entry.effects))],
       row,
     );
-    actions(entry).then((more) => row.append(...more));
+    row.append(...actions(entry));
   });
   return details;
 }
