@@ -102,8 +102,8 @@ class Outbox:
         event.update(fields)
         topic, event_type = str(event["topic"]), event["type"]
         is_child = topic == REQUESTS and event_type in self._environment.goals
-        if is_child and self.apart and not self.begun and not fields.get("correlation_id"):
-            event["correlation_id"] = event_id  # the event's plan has had its goal
+        if is_child and (self.apart or self.begun) and event["correlation_id"] in self._own_ids():
+            event["correlation_id"] = event_id  # the plan of these ids has had its goal
         correlation_id = event["correlation_id"]
         if is_child:
             event["metadata"] = self._placed(event_type, event.get("metadata"))
@@ -260,6 +260,9 @@ class Outbox:
         event_id = effect_id(owner, revision, self._index)
         self._index += 1
         return event_id
+
+    def _own_ids(self) -> tuple[str, ...]:
+        return (self._correlation_id,) if self.plan is None else (self._correlation_id, self.plan.plan_id)
 
     def _encoded(self, event: dict[str, Any]) -> tuple[bytes, str]:
         payload, content_type = self._environment.encode(WireEvent(event))

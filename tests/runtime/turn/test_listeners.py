@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from plancast import App, DeterministicPlanner, FinishStep, PauseStep, PlanContext, Planner, TerminalError
+from plancast import (
+    App,
+    DeterministicPlanner,
+    FinishStep,
+    PauseStep,
+    PlanContext,
+    Planner,
+    StateConfig,
+    StateTransition,
+    TerminalError,
+)
 from plancast.settings import Settings
 from plancast.testing import PlancastTest
 from plancast_actors.dispatcher_options import DispatcherOptions, consumer_specs
@@ -210,3 +220,42 @@ async def test_a_goal_that_a_listener_sends_apart_from_a_plan_begins_a_plan_of_i
         await eventually(lambda: shipped)
     assert [data for data, _ in shipped] == [{"order": 7}]
     assert shipped[0][1] != plan.plan_id
+
+
+@pytest.mark.parametrize("sender", ["goal handler", "transition handler", "listener", "under the plan's own id"])
+async def test_a_goal_that_a_plan_sends_without_asking_for_an_answer_begins_a_plan(sender: str) -> None:
+    shop, shipping = Planner("shop"), Planner("shipping")
+    machine = {
+        "start": StateConfig(state_name="start", transitions=[StateTransition(on_event="paid", to_state="done")]),
+        "done": StateConfig(state_name="done", is_terminal=True),
+    }
+    shipping.add_goal("shipping.goal", {"start": StateConfig(state_name="start", is_terminal=True)})
+
+    async def ship(who: str, context: Any, **fields: Any) -> None:
+        if who == sender:
+            await context.bus.publish("shipping.goal", {}, topic="action-requests", **fields)
+
+    @shop.on_goal("order.goal", machine)
+    async def begin(goal: Any, context: Any) -> None:
+        await ship("goal handler", context)
+
+    @shop.on_transition()
+    async def on_transition(transition: Any, context: Any) -> None:
+        await ship("transition handler", context)
+        await ship("under the plan's own id", context, correlation_id=transition.plan.correlation_id)
+        await transition.plan.execute_next(transition.event)
+
+    @shop.on_event("paid")
+    async def heard(event: Any, context: Any) -> None:
+        await ship("listener", context)
+
+    async with PlancastTest(App("app", planners=[shop, shipping])) as env:
+        plan = await env.submit("order.goal", {})
+        await plan.state()
+        assert await plan.signal("paid") == "moved"
+        await plan.result(timeout=PATIENCE)
+        async with asyncio.timeout(PATIENCE):
+            while len(plans := await env.client.plans()) < 2:
+                await asyncio.sleep(0.01)
+    (begun,) = [each for each in plans if each.plan_id != plan.plan_id]
+    assert begun.goal_event == "shipping.goal"
