@@ -122,8 +122,8 @@ class TurnRecord:
         """Due time, child flag and sequence of each request that was open before the turn."""
         self.state_before = plan.current_state if plan is not None else ""
         self.status_before = plan.status if plan is not None else None
-        self.owner_before = (plan.plan_id, plan.tenant_id) if plan is not None else None
-        """Id and tenant of the plan before the turn."""
+        self.owner_before = (plan.plan_id, plan.tenant_id, plan.root, plan.depth) if plan is not None else None
+        """Id, tenant, root and depth of the plan before the turn."""
         self.was_held = plan is not None and plan.status is PAUSED and is_held(plan)
         memory = environment.memory_of(plan.tenant_id if plan is not None else event.tenant_id or "")
         self.context = PlatformContext(

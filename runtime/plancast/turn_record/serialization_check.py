@@ -9,7 +9,7 @@ from plancast.plan.attributes import check_attributes
 from plancast.plan.event_fields import words_of
 from plancast.plan.record import PlanRecord
 from plancast.plan.serialization import pack_state, to_state
-from plancast.turn_record.record import TurnRecord
+from plancast.turn_record.record import TurnRecord, check_response
 from plancast.turn_record.timeline_entry import timeline_entry
 from plancast_bus.events.codec import fault_of, is_json, pack, unpack
 
@@ -27,11 +27,11 @@ _TYPES: Final = (
     ),
     (
         dict, "an object",
-        ("goal_data", "results", "spent", "allowance", "lent", "earlier", "control", "dependencies",
+        ("goal_data", "results", "spent", "limits", "allowance", "lent", "earlier", "control", "dependencies",
          "attributes"),
     ),
     (list, "a list", ("trajectory", "aliases", "kept")),
-    ((int, float), "a number", ("created_at", "depth")),
+    ((int, float), "a number", ("created_at", "depth", "call_rate")),
     ((int, float, type(None)), "a number or None", ("deadline",)),
 )  # fmt: skip
 """Types of the fields that plans are listed, found, rendered and continued by."""
@@ -55,6 +55,7 @@ def packed_and_checked(turn: TurnRecord, machine: str) -> tuple[bytes, bytes]:
     try:
         _check_types(plan)
         _check_identity(turn, plan)
+        check_response(plan.response_event, plan.response_topic)  # else no end of the plan could be sent
         state, entry = pack_state(plan, machine), pack(timeline_entry(turn, plan))
         event_as_it_came = bool(turn.packed_event)  # else code may have written into it
         if not (is_json(state) and (event_as_it_came or is_json(entry))):
@@ -80,14 +81,14 @@ def _check_types(plan: PlanRecord) -> None:
 
 
 def _check_identity(turn: TurnRecord, plan: PlanRecord) -> None:
-    """Check that a plan is still the one that its events belong to, of the same tenant."""
-    stays = {"correlation_id": turn.correlation_id}
+    """Check that a plan is still the one that its events belong to, of the same tenant, at its place in its tree."""
+    stays: dict[str, Any] = {"correlation_id": turn.correlation_id}
     if turn.owner_before is not None:
-        plan_id, stays["tenant_id"] = turn.owner_before
+        plan_id, stays["tenant_id"], stays["root"], stays["depth"] = turn.owner_before
         if turn.begins is None:
             stays["plan_id"] = plan_id
     elif turn.goal is not None:
-        stays["tenant_id"] = turn.goal.tenant_id
+        stays |= {"tenant_id": turn.goal.tenant_id} | turn.goal.place._asdict()
     for name, value in stays.items():
         if getattr(plan, name) != value:
             raise ValueError(f"{name} was changed to {getattr(plan, name)!r:.80}; it stays {value!r:.80}")

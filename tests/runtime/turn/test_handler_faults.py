@@ -102,6 +102,19 @@ async def test_a_plan_keeps_its_id() -> None:
     assert "plan_id was changed to 'another'" in error
 
 
+@pytest.mark.parametrize("where", ["goal", "transition", "listener"])
+@pytest.mark.parametrize(("field", "value"), [("depth", 0), ("root", "another")])
+async def test_a_plan_keeps_its_place_in_its_tree(where: str, field: str, value: Any) -> None:
+    error = await failure_of(an_app(where, lambda plan: setattr(plan, field, value)))
+    assert f"{field} was changed to {value!r}; it stays " in error
+
+
+@pytest.mark.parametrize("where", ["goal", "transition", "listener"])
+@pytest.mark.parametrize(("field", "value"), [("response_event", "no event type"), ("response_topic", "nowhere")])
+async def test_a_plan_whose_response_could_not_be_sent_fails_at_once(where: str, field: str, value: str) -> None:
+    assert repr(value) in await failure_of(an_app(where, lambda plan: setattr(plan, field, value)))
+
+
 async def test_what_an_interrupted_handler_wrote_into_its_goal_is_gone() -> None:
     planner, entered = Planner("p"), asyncio.Event()
 
