@@ -218,6 +218,9 @@ class PlanContext(PlanRecord):
     async def pause(self, reason: str = "user_input_required") -> None:
         """Hold the plan until :meth:`resume`, or until an event from outside that the current state waits for.
 
+        The answer of people (``Planner.expects``) to the request of the state comes from outside; those of workers are
+        kept.
+
         An operator's pause (``plan.pause``, ``PlanHandle.pause``) holds until a resume.
 
         Raises:

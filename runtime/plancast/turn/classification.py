@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
@@ -57,7 +58,14 @@ class Meaning(NamedTuple):
     """Why the event changes nothing."""
 
 
-def classify(plan: PlanRecord, event: Any, *, is_timer: bool = False, free_handler: bool = False) -> Meaning:
+def classify(
+    plan: PlanRecord,
+    event: Any,
+    *,
+    is_timer: bool = False,
+    free_handler: bool = False,
+    people: Collection[str] = (),
+) -> Meaning:
     """Say what an event means for an unfinished plan.
 
     Args:
@@ -65,6 +73,7 @@ def classify(plan: PlanRecord, event: Any, *, is_timer: bool = False, free_handl
         event: The event.
         is_timer: The event is a timer of the plan.
         free_handler: A handler takes answers to requests that no state has sent.
+        people: Events that people send.
 
     Raises:
         ConditionFailed: a transition's condition cannot be evaluated.
@@ -83,7 +92,7 @@ def classify(plan: PlanRecord, event: Any, *, is_timer: bool = False, free_handl
             if is_failure(request, event) and can_retry(plan, request):
                 return Meaning(RETRIES, event, request)
     if plan.status is PAUSED or plan.decider:
-        return _classify_waiting(plan, event, request)
+        return _classify_waiting(plan, event, request, people)
     return _classify_running(plan, event, request, free_handler)
 
 
@@ -122,7 +131,7 @@ def _is_for_handler(plan: PlanRecord, event: Any, request: Request | None) -> bo
     return request.state is None or not plan.state_machine
 
 
-def _classify_waiting(plan: PlanRecord, event: Any, request: Request | None) -> Meaning:
+def _classify_waiting(plan: PlanRecord, event: Any, request: Request | None, people: Collection[str]) -> Meaning:
     """The meaning of an event for a paused plan, or for a plan that a planner decides."""
     if plan.status is not PAUSED:
         return Meaning(KEPT if request is None else ANSWERS, event, request)
@@ -130,7 +139,8 @@ def _classify_waiting(plan: PlanRecord, event: Any, request: Request | None) -> 
         return Meaning(KEPT, event, request)
     awaited = event.type == plan.results.get(WAITING_FOR)
     target = None if plan.decider else target_of(plan, plan.current_state, event)
-    if awaited or (target is not None and request is None):
+    from_outside = request is None or request.response_event in people
+    if awaited or (target is not None and from_outside):
         return Meaning(RESUMES, event, request, target)
     return Meaning(KEPT, event, request)
 

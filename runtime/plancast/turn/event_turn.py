@@ -90,7 +90,8 @@ class EventTurn(TurnRecord):
     def _classify(self, plan: PlanContext, event: Any, handler: Handler | None) -> Meaning:
         # A handler that requires a next state is called where there is one.
         free = handler is not None and not (plan.state_machine and wants_four(handler))
-        return classify(plan, event, is_timer=self.is_timer and event is self.event, free_handler=free)
+        is_timer = self.is_timer and event is self.event
+        return classify(plan, event, is_timer=is_timer, free_handler=free, people=self.environment.expected)
 
     async def _carry_out(self, plan: PlanContext, meaning: Meaning, handler: Handler | None) -> TurnOutcome:
         """Let the plan's planner, handler or machine do what an event means for it."""

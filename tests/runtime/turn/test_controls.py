@@ -15,6 +15,7 @@ from plancast import (
     EventEnvelope,
     InvalidAnswer,
     NotAwaited,
+    PlanContext,
     PlanFinished,
     PlanHandle,
     Planner,
@@ -139,6 +140,43 @@ async def test_a_machine_takes_its_transition_for_a_no(
         assert (await again.state())["current_state"] == "yes"
         with pytest.raises(PlanFinished):
             await again.approve()
+
+
+@pytest.mark.parametrize(
+    "transitions",
+    [
+        [("buy.decided", "yes", YES), ("buy.decided", "no", NO)],
+        [("buy.decided", "yes", None), ("buy.rejected", "no", None)],
+    ],
+    ids=["one event", "an event of its own"],
+)
+@pytest.mark.parametrize("approves", [True, False])
+async def test_an_answer_ends_the_pause_in_a_state_that_has_asked_people(
+    transitions: list[tuple[str, str, str | None]], approves: bool
+) -> None:
+    machine = asking("buy.decided", *transitions, timeout_seconds=60)
+    planner, calls = Planner("m"), list[Any]()
+    planner.expects("buy.decided", "yes or no")
+
+    @planner.on_goal("m.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        plan = await PlanContext.create_from_goal(goal, machine)  # type: ignore[arg-type]
+        await plan.execute_next()
+        await plan.pause("a manager")
+
+    @planner.on_transition()
+    async def on_transition(transition: Any, context: Any) -> None:
+        calls.append((transition.event_type, transition.next_state))
+        await transition.plan.execute_next(transition.event)
+
+    async with PlancastTest(App("a", planners=[planner])) as env:
+        handle = await env.submit("m.goal")
+        await reached(handle, "paused")
+        assert await (handle.approve() if approves else handle.reject("too dear")) == "moved"
+        await handle.result(timeout=20)
+        state = (await handle.state())["current_state"]
+    assert state == ("yes" if approves else "no")
+    assert [to for _, to in calls] == [state]
 
 
 async def test_a_no_that_a_machine_would_take_for_a_yes_is_refused() -> None:
