@@ -244,9 +244,10 @@ class Planner:
         """Register ``handler(transition, context)`` for the events that move this planner's plans.
 
         It is called when the plan's state machine has a transition for the event, also while the plan is paused by its
-        own; when a WAIT ends; and, with None as the next state, for answers to requests that handlers have sent. A
-        handler with four required parameters is called with ``(event, context, plan, next_state)``, over a machine
-        only where there is a next state.
+        own; when a WAIT ends; and, with None as the next state, for answers to requests that handlers have sent, and
+        for the ``plan.resume`` of a plan without a machine that waits for nothing else. A handler with four required
+        parameters is called with ``(event, context, plan, next_state)``, over a machine only where there is a next
+        state.
         """
 
         def register(handler: _H) -> _H:

@@ -10,6 +10,7 @@ from typing import Any
 from plancast.context import TransitionContext
 from plancast.plan import early_events, state_moves
 from plancast.plan.context import PlanContext
+from plancast.plan.control_events import RESUME
 from plancast.plan.event_fields import answered_request
 from plancast.plan.requests import Request
 from plancast.plan.status import PAUSED, PENDING, RUNNING
@@ -197,7 +198,7 @@ class EventTurn(TurnRecord):
         """Let the transition handler move the plan; False when it did nothing."""
         if not plan.state_machine and answered_request(event) in plan.requests:
             take_answer(plan, event.to_wire())
-        elif target is None:
+        elif target is None and event.type != RESUME:
             state_moves.store_result(plan, event.type, event)
         before, pauses, was_paused = self._mark(plan), plan._pauses, plan.status is PAUSED
         self.keep_event()
@@ -217,6 +218,13 @@ class EventTurn(TurnRecord):
         self.notes.append(f"the transition handler made no move on {event.type}")
         self._close_answered(plan, event)
         return False
+
+    async def _hand_over_resume(self, plan: PlanContext) -> None:
+        """Let the transition handler go on with a resumed plan that has no machine and waits for nothing."""
+        handler = self.environment.transition_handler(plan)
+        under_way = plan.requests or plan.state_machine or plan.decider or plan.status is not RUNNING
+        if handler is not None and not under_way:
+            await self._hand_over(plan, self.event, handler)
 
     def _close_answered(self, plan: PlanContext, event: Any) -> None:
         """Close the request that an event has answered although the handler made no move on it."""

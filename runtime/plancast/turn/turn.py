@@ -7,7 +7,7 @@ from typing import Any
 from plancast.context import GoalContext
 from plancast.errors import InvalidApp, InvalidDecision, InvalidStateMachine, TerminalError
 from plancast.plan.context import PlanContext
-from plancast.plan.control_events import BEGIN_AFTER, CANCEL, DEADLINE, FORK, REJECT
+from plancast.plan.control_events import BEGIN_AFTER, CANCEL, DEADLINE, FORK, REJECT, RESUME
 from plancast.plan.event_fields import error_text, words_of
 from plancast.plan.status import PENDING, RUNNING
 from plancast.plan_tree import SHARE, TOP, Place, read_place
@@ -62,6 +62,8 @@ class Turn(EventTurn):
             outcome = await self._take_deferred(self.plan)
         elif self.event.topic == PLAN_EVENTS and self.event.type in CONTROLS:
             outcome = await CONTROLS[self.event.type](self, self.plan)
+            if outcome is COMMIT and self.event.type == RESUME:
+                await self._hand_over_resume(self.plan)
         elif (missing := self.environment.missing_code(self.plan)) is not None:
             await self.plan.fail(missing)
             outcome = COMMIT

@@ -25,6 +25,7 @@ from plancast import (
     WaitAction,
     Worker,
 )
+from plancast.decisions.executor import execute_decision
 from plancast.testing import PlancastTest
 
 HOLDING: dict[str, dict[str, Any]] = {
@@ -380,3 +381,56 @@ async def test_a_handler_has_its_say_on_an_answer_that_came_during_a_pause() -> 
         await handle.resume()
         assert await handle.result(timeout=20) == {"by": "the handler"}
     assert handed == [("go", "done", {"n": 1})]
+
+
+@pytest.mark.parametrize("way", ["pause", "wait"])
+async def test_a_handler_goes_on_with_the_input_that_its_plan_is_resumed_with(way: str) -> None:
+    planner, calls = Planner("h"), list[Any]()
+
+    @planner.on_goal("h.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        plan = await PlanContext.create_from_goal(goal, {})
+        if way == "pause":
+            await plan.pause("which colour?")
+        else:
+            wait = WaitAction(reason="which colour?", expected_event="colour.chosen", reasoning="a person knows")
+            await execute_decision(PlannerDecision(next_action=wait, reasoning="-"), context, plan=plan)
+
+    @planner.on_transition()
+    async def on_transition(transition: Any, context: Any) -> None:
+        calls.append((transition.event_type, transition.data, str(transition.plan.status)))
+        await transition.plan.finalize(transition.plan.results["user_input"])
+
+    async with PlancastTest(App("a", planners=[planner])) as env:
+        handle = await env.submit("h.goal")
+        await reached(handle, "paused")
+        await handle.resume({"colour": "red"})
+        assert await handle.result(timeout=20) == {"colour": "red"}
+        assert set((await handle.state())["results"]) == {"user_input", "final"}
+    assert calls == [("plan.resume", {"input": {"colour": "red"}}, "running")]
+
+
+async def test_an_operators_resume_does_not_call_the_handler_of_a_plan_that_waits_for_an_answer() -> None:
+    planner, calls = Planner("h"), list[str]()
+
+    @planner.on_goal("h.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        await PlanContext.create_from_goal(goal, {}).save()
+        await context.bus.request("work.requested", {}, "work.completed")
+
+    @planner.on_transition()
+    async def on_transition(transition: Any, context: Any) -> None:
+        calls.append(transition.event_type)
+        await transition.plan.finalize({})
+
+    async with PlancastTest(App("a", planners=[planner])) as env:
+        handle = await env.submit("h.goal")
+        await reached(handle, "running")
+        await handle.pause()
+        await reached(handle, "paused")
+        await handle.resume()
+        await reached(handle, "running")
+        (request,) = (await handle.state())["requests"]
+        await handle.signal("work.completed", request_id=request)
+        await handle.result(timeout=20)
+    assert calls == ["work.completed"]
