@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plancast.app import App
 from plancast.settings import Settings
 from plancast_bus.events.envelope import EventTopic
-from plancast_bus.ports.bus import ConsumerSpec
+from plancast_bus.ports.bus import Bus, ConsumerSpec
 from plancast_bus.subjects import Subjects, name_of_type
 from plancast_bus.topics import TOPICS, Source
 
@@ -80,8 +80,13 @@ class DispatcherOptions:
         return f"dispatcher-{self.index}"
 
     @property
+    def stands_by(self) -> bool:
+        """True if it has no shards: its index is beyond the number of dispatchers."""
+        return self.index >= self.count
+
+    @property
     def own_shards(self) -> list[int]:
-        return list(range(self.index, self.shards, self.count))
+        return [] if self.stands_by else list(range(self.index, self.shards, self.count))
 
     @property
     def system_events(self) -> list[str]:
@@ -92,6 +97,18 @@ class DispatcherOptions:
     def hears_response(self, topic: str, event_type: str) -> bool:
         """True if an event handler is registered for final responses of this topic and type."""
         return not self.listened.isdisjoint(((event_type, topic), ("*", topic)))
+
+
+async def delete_other_consumers(bus: Bus, options: DispatcherOptions) -> None:
+    """Delete consumers of another number of dispatchers, or of other goals: those of a work queue may not overlap."""
+    every = [replace(options, index=index) for index in range(options.count)]
+    wanted = {spec.name for each in every for spec in consumer_specs(bus.subjects, each)}
+    streams = (await bus.health())["streams"]
+    sources: tuple[Source, ...] = ("results", "requests")
+    for source in sources:
+        for name in streams[f"{bus.subjects.prefix.upper()}_{source.upper()}"]["consumers"]:
+            if name.startswith(CONSUMER_PREFIX) and name not in wanted:
+                await bus.delete_consumer(source, name)
 
 
 def consumer_specs(subjects: Subjects, options: DispatcherOptions) -> list[ConsumerSpec]:

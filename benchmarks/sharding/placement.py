@@ -7,17 +7,15 @@ choice of a host. The others are compared with them.
 from __future__ import annotations
 
 import random
-import zlib
 from bisect import bisect
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from itertools import accumulate
 
+from plancast_actors.dispatch import slots
 from plancast_bus.subjects import encode_token
 
 FNV_OFFSET, FNV_PRIME = 0x811C9DC5, 0x01000193
-SLOTS = 4096
-"""Slices of ids that rendezvous hashing assigns to hosts; assigning single ids would cost a hash per id and host."""
 Place = Callable[[str, int], int]
 """Maps a correlation id and a number of places to a place."""
 
@@ -31,8 +29,8 @@ def shard_of(correlation_id: str, shards: int) -> int:
 
 
 def host_of(correlation_id: str, hosts: int) -> int:
-    """Return the shared host that dispatchers choose: CRC-32 of the subject's token, modulo the number of hosts."""
-    return zlib.crc32(encode_token(correlation_id).encode()) % hosts
+    """Return the shared host that dispatchers choose: the owner of the slot of the subject's token."""
+    return slots.host_of(encode_token(correlation_id), hosts)
 
 
 def group_of(correlation_id: str, groups: int) -> int:
@@ -52,8 +50,8 @@ def jump_host(correlation_id: str, hosts: int) -> int:
 
 def rendezvous(hosts: int) -> Callable[[str], int]:
     """Return a function from ids to hosts by rendezvous hashing of slots; hashes per slot and host are precomputed."""
-    owners = [max(range(hosts), key=lambda host: _digest(f"{slot}/{host}")) for slot in range(SLOTS)]
-    return lambda correlation_id: owners[host_of(correlation_id, SLOTS)]
+    owners = [max(range(hosts), key=lambda host: _digest(f"{slot}/{host}")) for slot in range(slots.SLOTS)]
+    return lambda correlation_id: owners[slots.slot_of(encode_token(correlation_id))]
 
 
 def _digest(text: str) -> int:

@@ -127,7 +127,7 @@ def groups_table(count: int, groups: int, hosts: int, seed: int) -> Table:
     ids = placement.hex_ids(count, seed)
     ways: list[tuple[str, placement.Place]] = [
         ("`blake2b`", placement.group_of),
-        ("`crc32`, as dispatchers choose hosts", placement.host_of),
+        ("slots, as dispatchers choose hosts", placement.host_of),
         ("FNV-1a, as the server chooses shards", placement.shard_of),
     ]
     rows = []
@@ -164,7 +164,7 @@ def moves_table(
             "1",
         ]
     )
-    columns = ("hosts", "modulo (today)", "rendezvous", "jump", "minimum")
+    columns = ("hosts", "slots (the product)", "rendezvous", "jump", "minimum")
     return Table("moves", "Plans that move when hosts are added", columns, rows)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import zlib
 from collections.abc import Sequence
 from typing import Literal
 from uuid import uuid4
@@ -21,6 +20,7 @@ from benchmarks.reports.rows import Row, Say, Scale, Sync
 from benchmarks.systems.launcher import Running, durability, plancast
 from benchmarks.systems.processes import memory
 from plancast_actors.deployment.deployment import host_count
+from plancast_actors.dispatch import slots
 
 Killed = Literal["host", "dispatcher"]
 
@@ -101,7 +101,7 @@ def _plans(count: int, hosts: int, killed: Killed) -> tuple[list[str], list[str]
     others: list[str] = []
     while len(hit) < count:
         plan = uuid4().hex
-        is_hit = killed == "dispatcher" or zlib.crc32(plan.encode()) % hosts == 0
+        is_hit = killed == "dispatcher" or slots.host_of(plan, hosts) == 0
         (hit if is_hit else others).append(plan)
     return hit, others
 

@@ -177,6 +177,32 @@ async def test_an_app_that_lacks_a_planner_is_refused_unless_it_is_forced(shop: 
         assert await finished(await begun(client, 1)) == [{"worker": "two", "planner": "two"}]
 
 
+async def test_numbers_that_scale_has_set_are_kept_by_upgrades(shop: Shop, cluster: Addresses) -> None:
+    shop = replace(shop, environment={**shop.environment, "PLANCAST_HOSTS__CPUS": "0.1"})
+    assert (await run(shop, "scale", "--hosts", "3")).code == 1, "nothing runs"
+    assert (await run(shop, "deploy", "shop:app")).code == 0
+    async with connected(shop) as client:
+        handles = await begun(client, 12)
+        before = await asyncio.to_thread(shop.status)
+        wrong = [await run(shop, "scale", *given) for given in ((), ("--reasoners", "many"), ("--reasoners", "1..2"))]
+        assert [each.code for each in wrong] == [2, 2, 1]
+        assert "has no reasoners" in wrong[-1].err
+        scaled = await run(shop, "scale", "--hosts", "3", "--dispatchers", "2", "--json", address=cluster.jobs)
+        assert scaled.code == 0, scaled.err
+        assert (scaled.json["hosts"], scaled.json["dispatchers"], scaled.json["drained"]) == (3, 2, True)
+        after = await asyncio.to_thread(shop.status)
+        assert after["scale"] == {kind: {"wanted": n, "actual": n} for kind, n in (("hosts", 3), ("dispatchers", 2))}
+        assert pids_of(before) < pids_of(after), "no actor was replaced"
+        upgraded = await run(replace_code(shop, "two"), "upgrade", "shop:app", "--json")
+        assert upgraded.code == 0, upgraded.err
+        assert upgraded.json["mode"] == "one by one"
+        assert (await asyncio.to_thread(shop.status))["scale"] == after["scale"]
+        assert await finished(handles) == [{"worker": "two", "planner": "two"}] * 12
+        assert (await run(shop, "drain")).code == 0
+        refused = await run(shop, "scale", "--hosts", "1")
+        assert (refused.code, "deploy first" in refused.err) == (1, True)
+
+
 async def test_drained_it_takes_nothing_and_stopped_it_leaves_nothing(shop: Shop, cluster: Addresses) -> None:
     assert (await run(shop, "deploy", "shop:app")).code == 0
     assert (await run(shop, "probe", "ready", "--wait", "30")).code == 0

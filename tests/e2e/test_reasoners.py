@@ -15,13 +15,16 @@ from pydantic import SecretStr
 from plancast import Client
 from plancast.errors import ModelUnavailable
 from plancast.models.port import ReasonReply, ReasonRequest
-from plancast.settings import ModelLimit, Settings
+from plancast.settings import ModelLimit, ReasonerSettings, Settings
 from plancast.testing import Answer, ModelServer
 from plancast_actors.deployment.deployment import Deployment
 from plancast_actors.deployment.local import LocalRuntime
 from plancast_actors.ray.process import Blueprint, names_of
 from plancast_actors.reasoning.actors import outdated, start_pool
 from plancast_actors.reasoning.client import POOL, ActorClient, RayReasoner
+from plancast_actors.release import RECORD
+from plancast_actors.scale import WANTED, Scale
+from plancast_bus.jetstream import connect
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 APPS = Path(__file__).parent.parent / "apps"
@@ -213,6 +216,28 @@ async def test_a_killed_pool_is_found_again_and_nothing_is_paid_for_twice(pool: 
         assert slow.count == 2
     kept = await ask(pool, model, key="before-the-kill")
     assert (kept.text, kept.cached) == ("before", True)
+
+
+async def test_bounds_in_the_deployments_record_hold_also_for_a_restarted_pool(pool: Pool) -> None:
+    bus = await connect(pool.settings.nats, pool.settings.bus)
+
+    async def scale(least: int, most: int) -> ReasonerSettings:
+        wanted = Scale(reasoners=(least, most))
+        await bus.registry.put(RECORD, pool.namespace, {WANTED: wanted.to_record()})
+        await pool.deployment.call(POOL, "follow", seconds=PATIENCE)
+        return wanted.applied(pool.settings).reasoners
+
+    try:
+        settings = await scale(1, 1)
+        await pool.until(lambda status: len(status["members"]) == 1)
+        assert await outdated(pool.namespace, settings) == []
+        killed = await pool.deployment.kill(POOL)
+        await pool.until(lambda status: status["pid"] != killed and len(status["members"]) == 1)
+        assert await outdated(pool.namespace, settings) == []
+    finally:
+        await scale(2, 3)
+        await pool.until(lambda status: len(status["members"]) == 2)
+        await bus.close()
 
 
 async def test_a_pool_that_is_set_up_otherwise_or_not_wanted_has_to_go(pool: Pool) -> None:

@@ -19,22 +19,22 @@ from plancast.app import App, load_app
 from plancast.errors import InvalidApp
 from plancast.settings import Settings
 from plancast_actors.dispatch.actor import start_dispatcher
-from plancast_actors.dispatch.dispatcher import CONSUMER_PREFIX, DispatcherOptions, consumer_specs
+from plancast_actors.dispatcher_options import DispatcherOptions, delete_other_consumers
 from plancast_actors.hosting.actor import start_host
 from plancast_actors.hosting.pool_actor import POOL as PLAN_POOL
 from plancast_actors.hosting.pool_actor import find_plan_host, outdated_pool, start_plan_pool
 from plancast_actors.liveness.registration import deregister_app, register_app
 from plancast_actors.ray import placement
-from plancast_actors.ray.process import Blueprint, is_created, names_of, restarts_of, start_ready
+from plancast_actors.ray.process import Blueprint, host_names, is_created, names_of, restarts_of, start_ready
 from plancast_actors.reasoning import actors
 from plancast_actors.reasoning.client import POOL, wants_reasoners
 from plancast_actors.release import RECORD, Release
+from plancast_actors.scale import Scale, read_record
 from plancast_actors.workers.actor import start_worker
 from plancast_actors.workers.runner import task_consumer
 from plancast_bus.errors import BusError, BusUnavailable, PlancastError
 from plancast_bus.jetstream import connect
 from plancast_bus.ports.bus import Bus
-from plancast_bus.topics import Source
 
 KINDS = {
     "dispatchers": "dispatcher-",
@@ -104,6 +104,8 @@ class Deployment:
         )
         bus = await connect(settings.nats, settings.bus)
         try:
+            await bus.ensure_streams()
+            blueprint = blueprint.scaled(Scale.wanted(await read_record(bus, deployment.namespace)))
             await deployment.converge(bus, app, blueprint, workers=workers)
         finally:
             await bus.close()
@@ -119,7 +121,7 @@ class Deployment:
         self, bus: Bus, app: App, blueprint: Blueprint, *, workers: bool, ready_seconds: float = 0
     ) -> None:
         """Start, replace and stop actors to match a blueprint, and register its release. Raises what `start` raises."""
-        settings = self.settings
+        settings = blueprint.settings
         await bus.ensure_streams()
         for task in sorted({*app.tasks, *settings.workers.tasks}):  # logins of external workers may create no consumer
             await bus.ensure_consumer(task_consumer(task, bus.subjects, settings.workers.ack_wait))
@@ -134,19 +136,30 @@ class Deployment:
             plan_pool = [(start_plan_pool, blueprint, PLAN_POOL)]  # it starts its hosts itself
             await self.start(plan_pool, ready_seconds=ready_seconds)
         processes = settings.workers.processes if workers and app.workers else 0
-        await self._converge(bus, blueprint, processes, ready_seconds)
+        await self.converge_numbers(bus, blueprint, processes, ready_seconds=ready_seconds)
         await register_app(bus.registry, app, TTL_SECONDS)  # its hosts renew it
-        counts = {"dispatchers": blueprint.options.count, "hosts": len(blueprint.shared_hosts), "workers": processes}
-        counts["pools"] = int(dedicated)
         record = blueprint.release.to_record(app.name, blueprint.app_address)
-        await bus.registry.put(RECORD, self.namespace, {**record, **counts})
+        await self.record(bus, blueprint, **record, workers=processes, pools=int(dedicated))
 
-    async def _converge(self, bus: Bus, blueprint: Blueprint, workers: int, ready_seconds: float) -> None:
-        """Start missing actors, replace dispatchers with other settings, and stop surplus ones."""
+    async def converge_numbers(
+        self,
+        bus: Bus,
+        blueprint: Blueprint,
+        workers: int,
+        *,
+        ready_seconds: float = 0,
+        drain_seconds: float = RETIRE_SECONDS,
+    ) -> bool:
+        """Start missing actors, replace dispatchers with other settings, and stop surplus ones.
+
+        New actors are ready before they get events. Hosts that are stopped get no more plans, and may finish their
+        events for ``drain_seconds``; returns False if some were not drained. Raises what `start` raises.
+        """
         dispatchers = [
             dataclasses.replace(blueprint, options=dataclasses.replace(blueprint.options, index=index))
             for index in range(blueprint.options.count)
         ]
+        names = [each.options.name for each in dispatchers]
         worker_names = [f"worker-{index}" for index in range(workers)]
         await self.start(
             [(start_host, blueprint, name) for name in blueprint.shared_hosts]
@@ -154,11 +167,47 @@ class Deployment:
             ready_seconds=ready_seconds,
         )
         await self.retire(await self._outdated(dispatchers))
-        await delete_stale_consumers(bus, dispatchers)
+        if not await self.names("dispatchers"):
+            await delete_stale_consumers(bus, dispatchers)
+            if await bus.registry.get(RECORD, self.namespace) is not None:  # else they have it from the blueprint
+                await self.record(bus, blueprint)
         wanted = [(start_dispatcher, each, each.options.name) for each in dispatchers]
         await self.start(wanted, ready_seconds=ready_seconds)
-        await self.retire(await self._surplus("hosts", blueprint.shared_hosts))
-        await self.retire(await self._surplus("workers", worker_names))
+        moved = await self._divide(bus, dispatchers, drain_seconds)
+        drained = [
+            await self.retire(await self._surplus("dispatchers", names)),
+            await self.retire(await self._surplus("hosts", blueprint.shared_hosts)),
+            await self.retire(await self._surplus("workers", worker_names), drain_seconds),
+        ]
+        return moved and all(drained)
+
+    async def _divide(self, bus: Bus, dispatchers: Sequence[Blueprint], seconds: float) -> bool:
+        """Divide shards among dispatchers, and plans among hosts; False if events were left at surplus hosts."""
+        running = await self.names("dispatchers")
+        found = await asyncio.gather(*(self.made_from(name) for name in running))
+        await self.record(bus, dispatchers[0])
+        hosts = [name for name in await self.names("hosts") if name in dispatchers[0].shared_hosts]
+        if any(each is not None and each.options.count != dispatchers[0].options.count for each in found):
+            # Consumers of a work queue may not overlap: all stop reading before any begins with other shards.
+            await asyncio.gather(*(self.told(name, "pause") for name in running))
+            await delete_stale_consumers(bus, dispatchers)
+        moved = await asyncio.gather(*(self.told(name, "follow", seconds, wait=seconds) for name in running))
+        if any(each is not None and each.shared_hosts != dispatchers[0].shared_hosts for each in found):
+            await asyncio.gather(*(self.told(name, "passivate") for name in hosts))  # plans have moved
+        return all(moved)
+
+    async def told(self, name: str, method: str, *arguments: Any, wait: float = 0.0) -> bool:
+        """Call a dispatcher or host; one that is unreachable does the same by itself when it is back."""
+        try:
+            return await self.call(name, method, *arguments, seconds=wait + READY_SECONDS) is not False
+        except UNREACHABLE:
+            return False
+
+    async def record(self, bus: Bus, blueprint: Blueprint, **fields: Any) -> None:
+        """Change fields of the deployment's record: those given, and the numbers of hosts and dispatchers."""
+        record = await bus.registry.get(RECORD, self.namespace) or {}
+        numbers = {"dispatchers": blueprint.options.count, "hosts": len(blueprint.shared_hosts)}
+        await bus.registry.put(RECORD, self.namespace, {**record, **fields, **numbers})
 
     async def start(self, wanted: list[tuple[Callable[..., Any], Blueprint, str]], *, ready_seconds: float = 0) -> None:
         """Start actors, or find them, and wait until they are ready; not longer than ``ready_seconds``, unless 0.
@@ -200,21 +249,23 @@ class Deployment:
             f"{self.settings.hosts.cpus:g} CPU (PLANCAST_HOSTS__CPUS), other actors for less, and {free:g} of "
             f"{there:g} CPU are free: add a "
             "node, or ask for less or for fewer hosts (PLANCAST_HOSTS__COUNT). What has started works already, "
-            "the rest starts when there is room; deploy again then"
+            "the rest starts when there is room; deploy or scale again then"
         )
 
     async def _outdated(self, wanted: Sequence[Blueprint]) -> list[str]:
-        layouts = {each.options.name: (each.options, each.shared_hosts) for each in wanted}
-        outdated = []
-        layout: Any
-        for name in await self.names("dispatchers"):
-            try:
-                layout = tuple(await ray.get_actor(name, namespace=self.namespace).layout.remote())
-            except (RayError, ValueError):
-                layout = None
-            if layouts.get(name) != layout:
-                outdated.append(name)
-        return outdated
+        """Names of the dispatchers that differ in more than what they take from the deployment's record."""
+        names = await self.names("dispatchers")
+        found = await asyncio.gather(*(self.made_from(name) for name in names))
+        same = _layout(wanted[0])
+        return [name for name, each in zip(names, found, strict=True) if each is None or _layout(each) != same]
+
+    async def made_from(self, name: str) -> Blueprint | None:
+        """The blueprint of an actor; None if it is unreachable."""
+        try:
+            found: Blueprint = await self.call(name, "made_from", seconds=READY_SECONDS)
+        except UNREACHABLE:
+            return None
+        return found
 
     async def _surplus(self, kind: str, wanted: Sequence[str]) -> list[str]:
         return [name for name in await self.names(kind) if name not in wanted]
@@ -334,6 +385,12 @@ class Deployment:
         return name
 
 
+def _layout(blueprint: Blueprint) -> tuple[Any, ...]:
+    """All of a dispatcher's blueprint that a running one does not change by itself."""
+    release = blueprint.release
+    return dataclasses.replace(blueprint.options, index=0, count=1), release.code, release.plancast
+
+
 def host_count(settings: Settings) -> int:
     """Number of shared hosts: as configured, or one per core but one."""
     return settings.hosts.count or max(1, (os.cpu_count() or 1) - 1)
@@ -354,16 +411,11 @@ def blueprint_of(app: App, app_address: str, settings: Settings, import_paths: S
         settings=settings,
         import_paths=tuple(import_paths),
         options=DispatcherOptions.of(app, settings),
-        shared_hosts=tuple(f"host-{index}" for index in range(host_count(settings))),
+        shared_hosts=host_names(host_count(settings)),
     )
 
 
 async def delete_stale_consumers(bus: Bus, dispatchers: Sequence[Blueprint]) -> None:
-    """Delete consumers of another number of dispatchers: those of a work queue may not overlap."""
-    wanted = {spec.name for each in dispatchers for spec in consumer_specs(bus.subjects, each.options)}
-    streams = (await bus.health())["streams"]
-    sources: tuple[Source, ...] = ("results", "requests")
-    for source in sources:
-        for name in streams[f"{bus.subjects.prefix.upper()}_{source.upper()}"]["consumers"]:
-            if name.startswith(CONSUMER_PREFIX) and name not in wanted:
-                await bus.delete_consumer(source, name)
+    """Delete the consumers of other dispatchers than these, which are of one number."""
+    for each in dispatchers[:1]:
+        await delete_other_consumers(bus, each.options)

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from plancast_actors.dispatch.directory import RayDirectory
-from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.dispatch.dispatcher import Dispatcher
+from plancast_actors.dispatcher_options import delete_other_consumers
 from plancast_actors.maintenance.stalled_plans import Sweeper
-from plancast_actors.ray.process import Process, open_bus, starter
+from plancast_actors.ray.process import Blueprint, Process, open_bus, starter
+from plancast_actors.scale import Scale, read_record
 from plancast_actors.telemetry import collectors
 from plancast_actors.telemetry.collectors import Reading
 
+FOLLOW_SECONDS = 10.0
+"""Pause between two looks at the deployment's record. A change is announced; this finds those that were interrupted."""
+SHARE_SECONDS = 2.0
+"""Longest wait for events in flight before shards are divided anew; those that are left are redelivered."""
+
 
 class DispatcherProcess(Process):
-    """A dispatcher in a Ray actor."""
+    """A dispatcher in a Ray actor. The numbers of hosts and dispatchers are those of the deployment's record."""
 
     role = "dispatcher"
     directory: RayDirectory
@@ -24,10 +32,15 @@ class DispatcherProcess(Process):
     async def _start(self) -> None:
         settings = self.blueprint.settings
         self.bus = await open_bus(settings)
+        self._changing = asyncio.Lock()
+        self._paused = False
+        self.blueprint = await self._recorded()
         self.directory = RayDirectory(self.blueprint, settings)
         self.dispatcher = Dispatcher(self.bus, self.directory, self.blueprint.options)
         self.dispatcher.samples = self.samples
-        await self.dispatcher.start()
+        if not self.blueprint.options.stands_by:
+            await self.dispatcher.start()
+        self._following = asyncio.create_task(self._follow_always())
         self.sweeper = Sweeper(self.bus, settings.plans)
         if self.blueprint.options.index == 0:
             self.sweeper.start()
@@ -50,13 +63,49 @@ class DispatcherProcess(Process):
         line = {"line": self.directory.line}
         return {**self._about(), **await self.dispatcher.status(), **self.sweeper.status(), **line}
 
-    async def layout(self) -> tuple[DispatcherOptions, tuple[str, ...]]:
-        """The options, and the names of the shared hosts."""
-        return self.blueprint.options, self.blueprint.shared_hosts
+    async def pause(self) -> None:
+        """Stop reading, since shards are about to be divided anew, and let the events in flight be settled."""
+        await self.ready()
+        async with self._changing:
+            self._paused = True
+            await self.dispatcher.drain(SHARE_SECONDS, parked=False)
+
+    async def follow(self, seconds: float) -> bool:
+        """Take the numbers of hosts and dispatchers from the deployment's record.
+
+        Waits at most ``seconds`` until hosts that get no more plans have no events; returns False if some had.
+        """
+        await self.ready()
+        return await self._follow(seconds)
+
+    async def _follow(self, seconds: float) -> bool:
+        assert self.bus is not None
+        async with self._changing:
+            before, self.blueprint = self.blueprint, await self._recorded()
+            self.directory.names = self.blueprint.shared_hosts
+            if self._paused or before.options != self.blueprint.options:
+                await self.dispatcher.drain(SHARE_SECONDS, parked=False)
+                await delete_other_consumers(self.bus, self.blueprint.options)
+                await self.dispatcher.share(self.blueprint.options)
+                self._paused = False
+            elif before.shared_hosts != self.blueprint.shared_hosts:
+                self.dispatcher.router.reroute()
+            return await self.dispatcher.router.left(seconds)
+
+    async def _follow_always(self) -> None:
+        while True:
+            await asyncio.sleep(FOLLOW_SECONDS)
+            await self._follow(FOLLOW_SECONDS)
+
+    async def _recorded(self) -> Blueprint:
+        assert self.bus is not None
+        record = await read_record(self.bus, self.blueprint.settings.ray.namespace)
+        return self.blueprint.scaled(Scale.in_force(record))
 
     async def drain(self, timeout: float) -> bool:
         """Stop reading, and wait until no event is in flight; True if reached in time."""
         await self.ready()
+        self._following.cancel()
         await self.sweeper.stop()
         drained = await self.dispatcher.drain(timeout)
         await self.heartbeat.leave()

@@ -20,7 +20,8 @@ class RayDirectory:
     """Finds plan hosts by name; see :class:`plancast_actors.dispatch.dispatcher.HostDirectory`."""
 
     def __init__(self, blueprint: Blueprint, settings: Settings) -> None:
-        self._blueprint = blueprint
+        self.names = blueprint.shared_hosts
+        """Names of the shared hosts."""
         self._namespace = settings.ray.namespace
         self._connections = HostConnections() if settings.hosts.direct_lines else None
         self._hosts: WeakSet[RayHost] = WeakSet()
@@ -28,7 +29,7 @@ class RayDirectory:
 
     @property
     def shared(self) -> list[HostPort]:
-        return [self._host(name) for name in self._blueprint.shared_hosts]
+        return [self._host(name) for name in self.names]
 
     def dedicated(self, plan: str, tenant: str, begun: bool) -> HostPort:
         """The host that the pool grants to a plan, when it has an event."""

@@ -67,19 +67,23 @@ class Dispatcher:
         self._readers.append(loop.create_task(self._dispatch_when_possible(router)))
         self._tasks = [loop.create_task(self._keep_alive())]
 
-    async def drain(self, timeout: float = 10.0) -> bool:
-        """Stop reading, and wait until no event is in flight, parked ones included; True if reached in time.
+    async def drain(self, timeout: float = 10.0, *, parked: bool = True) -> bool:
+        """Stop reading, and wait until no event is in flight; True if reached in time.
 
         Events that were not dispatched are redelivered at once, to another dispatcher.
+
+        Args:
+            timeout: Seconds.
+            parked: Whether to wait for parked events, too.
         """
         for task in self._readers:
             task.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while self.in_flight.out or self._background:
+                while (self.in_flight.out if parked else self.in_flight.outstanding) or self._background:
                     self._room.clear()
                     await asyncio.gather(*self._background)
-                    if self.in_flight.out:
+                    if self.in_flight.out if parked else self.in_flight.outstanding:
                         await self._room.wait()
         await self._close_consumers()
         for event in self.in_flight.give_back():
@@ -89,6 +93,17 @@ class Dispatcher:
     async def _close_consumers(self) -> None:
         while self._consumers:
             await self._consumers.pop().close()
+
+    async def share(self, options: DispatcherOptions) -> None:
+        """Stop, and read the shards that it has among another number of dispatchers."""
+        await self.stop()
+        self.options, self.in_flight = options, InFlight(options, secrets.randbits(48))
+        self._dispatched_at.clear()
+        self._acks.clear()
+        self._readers.clear()
+        del self.router
+        if not options.stands_by:
+            await self.start()
 
     async def stop(self) -> None:
         """Stop at once; events in flight are redelivered."""

@@ -93,6 +93,11 @@ class HostLink:
         """Number of events that are tried alone, since they may crash the host."""
         return self._quarantine.suspected
 
+    @property
+    def events(self) -> list[Inbound]:
+        """The events that the host has not reported on, queued ones included."""
+        return [*self._in_flight.values(), *self._parked.values(), *self._quarantine.suspects, *self._queue]
+
     def put(self, inbound: Inbound) -> None:
         """Queue an event for the next batch."""
         self._queue.append(inbound)

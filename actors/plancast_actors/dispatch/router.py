@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol
 
 from cachetools import LRUCache
 
+from plancast_actors.dispatch import slots
 from plancast_actors.dispatch.host_link import HostLink
 from plancast_actors.dispatcher_options import DispatcherOptions
 from plancast_actors.plan_actors.protocol import HostPort, Outcome
@@ -20,6 +20,8 @@ MAX_PLACEMENTS = 100_000
 """Plans whose placement is cached."""
 MIN_DROPPED = 64
 """Links to dedicated hosts before idle ones are dropped; later twice as many as were busy."""
+MOVE_SECONDS, MAX_MOVE_SECONDS = 0.02, 2.0
+"""First and longest pause between two looks at which plans still have events at the host that they leave."""
 
 
 class HostDirectory(Protocol):
@@ -42,7 +44,7 @@ class HostDirectory(Protocol):
 
 
 class Router:
-    """Routes events to hosts: by the plan's hash among shared hosts, or to the plan's dedicated host.
+    """Routes events to hosts: by the plan's slot among shared hosts, or to the plan's dedicated host.
 
     ``settle`` is called with the outcomes that hosts report, ``spawn`` runs a coroutine in the background.
     """
@@ -61,6 +63,12 @@ class Router:
         self._settle = settle
         self._spawn = spawn
         self._shared = [self._link(host) for host in hosts.shared]
+        self._by_slot = self._assigned()
+        self._leaving: list[HostLink] = []
+        """Links to shared hosts that get no more plans."""
+        self._moving: asyncio.Task[None] | None = None
+        self._staying: dict[str, HostLink] = {}
+        """Plans with events at the shared host that they leave, by the token of the correlation id."""
         self._dedicated: dict[str, HostLink] = {}
         """By the token of the plan's correlation id."""
         self._drop_at = MIN_DROPPED
@@ -70,7 +78,7 @@ class Router:
 
     @property
     def links(self) -> list[HostLink]:
-        return [*self._shared, *self._dedicated.values()]
+        return [*self._shared, *self._leaving, *self._dedicated.values()]
 
     @property
     def dedicated(self) -> int:
@@ -103,11 +111,65 @@ class Router:
             link = self._dedicated[correlation] = HostLink(host, self._options, self._settle, granted=True)
         return link
 
+    def reroute(self) -> None:
+        """Route to the shared hosts that the directory has now.
+
+        A plan with events at the host that it leaves stays there until they are settled: two hosts would both run its
+        turns, of which one is refused when it commits.
+        """
+        hosts = self._hosts.shared
+        links = self._shared[: len(hosts)]
+        links += [self._link(host) for host in hosts[len(links) :]]
+        self._leaving += self._shared[len(hosts) :]
+        self._shared = links
+        self._by_slot = self._assigned()
+        self._staying = self._held([*links, *self._leaving])
+        if self._staying and self._moving is None:
+            self._moving = asyncio.get_running_loop().create_task(self._watch_moves())
+
+    async def left(self, seconds: float) -> bool:
+        """Wait until hosts that get no more plans have no events, and release them.
+
+        After ``seconds`` the events that are left are sent to the new hosts of their plans; returns False then.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while any(not link.idle for link in self._leaving) and loop.time() < deadline:  # noqa: ASYNC110 - rare
+            await asyncio.sleep(MOVE_SECONDS)
+        leaving, self._leaving = self._leaving, []
+        self._staying = {token: link for token, link in self._staying.items() if link not in leaving}
+        events = [inbound for link in leaving for inbound in link.events]
+        await asyncio.gather(*(link.close() for link in leaving))
+        for inbound in events:
+            self._shared_link(_correlation_token(inbound.subject)).put(inbound)
+        return not events
+
+    async def _watch_moves(self) -> None:
+        """Let plans move when their events at the host that they leave are settled."""
+        pause = MOVE_SECONDS
+        while self._staying:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_MOVE_SECONDS)
+            self._staying = self._held(dict.fromkeys(self._staying.values()))
+        self._moving = None
+
+    def _held(self, links: Iterable[HostLink]) -> dict[str, HostLink]:
+        """The links by plans that have events there, and whose slot is another host's."""
+        tokens = ((_correlation_token(inbound.subject), link) for link in links for inbound in link.events)
+        return {token: link for token, link in tokens if self._by_slot[slots.slot_of(token)] is not link}
+
+    def _assigned(self) -> list[HostLink]:
+        return [self._shared[owner] for owner in slots.owners(len(self._shared))]
+
     async def close(self) -> None:
+        if self._moving is not None:
+            self._moving.cancel()
         await asyncio.gather(*(link.close() for link in self.links))
 
     def _shared_link(self, correlation: str) -> HostLink:
-        return self._shared[zlib.crc32(correlation.encode()) % len(self._shared)]
+        if self._staying and (link := self._staying.get(correlation)) is not None:
+            return link
+        return self._by_slot[slots.slot_of(correlation)]
 
     async def _look_up_placement(self, delivery: Delivery) -> bool | None:
         """True if the plan is dedicated, by its goal or its checkpoint; None if there is no plan yet."""

@@ -71,6 +71,11 @@ class HostProcess(Process):
         await self.ready()
         return Abilities.of(self.host.app)
 
+    async def passivate(self) -> None:
+        """Drop all idle plans from memory, since the plans were divided anew among hosts."""
+        await self.ready()
+        self.host.passivate(0.0)
+
     async def endpoint(self) -> Endpoint | None:
         """Return where dispatchers connect; None when they are to call through Ray."""
         await self.ready()

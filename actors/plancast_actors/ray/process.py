@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import logging
 import os
@@ -26,6 +27,7 @@ from plancast_actors.liveness.heartbeat import Heartbeat
 from plancast_actors.liveness.watchdog import Watchdog, end_process
 from plancast_actors.ray import placement
 from plancast_actors.release import Release, plancast_version
+from plancast_actors.scale import Scale
 from plancast_actors.telemetry import collectors
 from plancast_actors.telemetry import logging as actor_logs
 from plancast_actors.telemetry.collectors import Reading
@@ -60,8 +62,24 @@ class Blueprint:
     runtime_env: dict[str, Any] | None = None
     """Ray's, with the user's code; None if every node has the code."""
 
+    def scaled(self, scale: Scale) -> Blueprint:
+        """The blueprint with other numbers of actors."""
+        settings = scale.applied(self.settings)
+        count = scale.hosts if scale.hosts is not None else len(self.shared_hosts)
+        return dataclasses.replace(
+            self,
+            settings=settings,
+            options=dataclasses.replace(self.options, count=settings.dispatchers.count),
+            shared_hosts=host_names(count),
+        )
+
     def load_app(self) -> App:
         return load_app(self.app_address, self.import_paths)
+
+
+def host_names(count: int) -> tuple[str, ...]:
+    """Names of the shared hosts."""
+    return tuple(f"host-{index}" for index in range(count))
 
 
 async def open_bus(settings: Settings) -> Bus:

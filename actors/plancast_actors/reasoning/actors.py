@@ -29,6 +29,7 @@ from plancast_actors.reasoning.serialization import PackedRequest, pack_error, p
 from plancast_actors.rpc.cancellation import CancellableCalls
 from plancast_actors.rpc.client import Endpoint
 from plancast_actors.rpc.server import RpcServer
+from plancast_actors.scale import Scale, read_record
 from plancast_actors.telemetry import collectors
 from plancast_actors.telemetry.collectors import Reading
 
@@ -160,8 +161,9 @@ class ReasonerPoolProcess(RequestProcess):
     pool: ReasonerPool
 
     async def _start(self) -> None:
+        self.bus = await open_bus(self.blueprint.settings)
+        self.blueprint = await self._recorded()
         settings = self.blueprint.settings
-        self.bus = await open_bus(settings)
         seconds = settings.reasoners.kept_answers_seconds
         store = ResponseStore(self.bus, seconds) if seconds else None
         self.pool = ReasonerPool(RayStarter(self.blueprint), settings.reasoners, store)
@@ -185,8 +187,20 @@ class ReasonerPoolProcess(RequestProcess):
         await self.ready()
         self.pool.pause(model, seconds)
 
+    async def follow(self) -> None:
+        """Take the bounds of the number of reasoners from the deployment's record."""
+        await self.ready()
+        self.blueprint = await self._recorded()
+        self.pool.resize(self.blueprint.settings.reasoners)
+
+    async def _recorded(self) -> Blueprint:
+        assert self.bus is not None
+        record = await read_record(self.bus, self.blueprint.settings.ray.namespace)
+        return self.blueprint.scaled(Scale(reasoners=Scale.wanted(record).reasoners))
+
     async def layout(self) -> ReasonerSettings:
-        """Return the settings that the pool was started with."""
+        """Return the pool's settings."""
+        await self.ready()
         return self.blueprint.settings.reasoners
 
     async def status(self) -> dict[str, Any]:

@@ -164,6 +164,19 @@ class Autoscaler:
         """Start reasoners for waiting requests, when all members are full."""
         self._fill(len(self._present) + -(-waiting // self._settings.concurrency))
 
+    def resize(self, settings: ReasonerSettings) -> None:
+        """Take other bounds; surplus reasoners end their calls, and stop."""
+        self._settings = settings
+        by_number = sorted(self._present, key=lambda each: each.number)
+        for member in by_number[settings.max :]:
+            self._leave(member)
+        self._fill(settings.min)
+
+    def _leave(self, member: Member) -> None:
+        member.leaving = True
+        if not member.outstanding:
+            self._remove(member)
+
     @property
     def _present(self) -> list[Member]:
         return [member for member in self._members.values() if not member.leaving]
@@ -217,10 +230,8 @@ class Autoscaler:
             if len(present) <= self._settings.min or self._clock.time() - self._busy_at < idle:
                 continue
             member = max(present, key=lambda each: each.number)
-            member.leaving = True
             self._busy_at = self._clock.time()
-            if not member.outstanding:
-                self._remove(member)
+            self._leave(member)
 
     def _remove(self, member: Member) -> None:
         if self._members.get(member.number) is member:

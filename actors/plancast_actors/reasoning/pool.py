@@ -82,6 +82,11 @@ class ReasonerPool:
         self.samples: Samples | None = None
         """Collects reply latencies; None measures none."""
 
+    def resize(self, settings: ReasonerSettings) -> None:
+        """Take other bounds of the number of reasoners."""
+        self._settings = settings
+        self._autoscaler.resize(settings)
+
     async def start(self) -> None:
         """Adopt the running reasoners and begin to serve; does not wait for reasoners to start."""
         await self._autoscaler.open()

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plancast.cli.data_folder import find_running
+from plancast.cli.data_folder import Running, find_running
 from plancast.cli.errors import NO_CONNECTION, CommandFailed, usage_error
 from plancast.settings import Settings
 from plancast.terminal import logging
@@ -52,6 +52,15 @@ def reachable_settings(nats_url: str | None, data_dir: Path | None = None) -> Se
     settings = load_settings(nats_url=nats_url, data_dir=data_dir)
     lead_to_nats(settings)
     return settings
+
+
+def lead_to_running(settings: Settings, address: str | None) -> Running | None:
+    """Fill in nats-server and Ray of the `plancast run` in the data folder, unless a Ray cluster's address is given."""
+    running = None if address else find_running(settings.data_dir)
+    if running is not None:
+        running.lead_to_nats(settings)
+        running.lead_to_ray(settings)
+    return running
 
 
 def lead_to_nats(settings: Settings) -> None:

@@ -34,6 +34,7 @@ class RootCommands(CommandTable):
         "nats-config": ("Cluster", "plancast.cli.deploy.nats_config:nats_config"),
         "deploy": ("Cluster", "plancast.cli.deploy.commands:deploy"),
         "upgrade": ("Cluster", "plancast.cli.deploy.commands:upgrade"),
+        "scale": ("Cluster", "plancast.cli.deploy.scale:scale"),
         "drain": ("Cluster", "plancast.cli.deploy.commands:drain"),
         "probe": ("Cluster", "plancast.cli.diagnose.probe:probe"),
         "submit": ("Plans", "plancast.cli.plans.submit:submit"),

@@ -10,7 +10,9 @@ import pytest
 
 from plancast import App, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
 from plancast.testing import PlancastTest
-from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
+from plancast_actors.dispatch import slots
+from plancast_actors.dispatch.dispatcher import Dispatcher
+from plancast_actors.dispatcher_options import DispatcherOptions, consumer_specs
 from plancast_actors.plan_actors.protocol import HostLost, Inbound, Outcome
 from plancast_bus.clock import ManualClock
 from plancast_bus.errors import BusUnavailable
@@ -481,6 +483,94 @@ async def test_all_events_of_a_plan_go_to_one_host_and_plans_are_spread() -> Non
         plans = [host.plans for host in bench.shared]
         assert all(plans)
         assert sum(map(len, plans)) == len(set.union(*plans)) == 60
+
+
+def moving(before: int, after: int) -> tuple[str, str]:
+    """Plans on the first host: one that stays there when the number of hosts changes, and one that does not."""
+    keys = [key for key in (f"p{number}" for number in range(10_000)) if slots.host_of(key, before) == before - 1]
+    owners = {key: slots.host_of(key, after) for key in keys}
+    return (
+        next((key for key, owner in owners.items() if owner == before - 1), ""),
+        next(key for key, owner in owners.items() if owner != before - 1),
+    )
+
+
+async def test_a_plan_moves_to_a_new_host_when_its_events_at_the_old_one_are_settled() -> None:
+    stays, moves = moving(1, 2)
+    async with Bench() as bench:
+        dispatcher = await bench.start()
+        await bench.goal(moves)
+        await eventually(lambda: bench.host.given)
+        bench.host.report(*bench.host.given, kind="parked")
+        bench.shared.append(Host(reports=True))
+        dispatcher.router.reroute()
+        assert await dispatcher.router.left(PATIENCE), "no host is left"
+        await bench.event("a", moves)
+        await bench.event("a", stays)
+        await eventually(lambda: len(bench.host.given) == 3)
+        assert not bench.shared[1].given, "two hosts would run the plan's turns at once"
+        bench.host.report(*bench.host.given)
+        await eventually(lambda: bench.stored() + bench.stored("results") == 0)
+
+        async def arrives() -> bool:
+            await bench.event("b", moves)
+            await eventually(lambda: bench.stored("results") == 0 or len(bench.host.given) > 3)
+            bench.host.report(*bench.host.given[3:])
+            bench.host.batches[1:] = []
+            return bool(bench.shared[1].given)
+
+        await eventually(arrives)
+
+
+async def test_a_host_that_leaves_finishes_its_events_first_and_late_ones_go_to_the_next() -> None:
+    _, moves = moving(2, 1)
+    async with Bench(hosts=2) as bench:
+        dispatcher = await bench.start()
+        first, second = bench.shared
+        await bench.goal(moves)
+        await eventually(lambda: second.given)
+        bench.shared.pop()
+        dispatcher.router.reroute()
+        leaving = asyncio.ensure_future(dispatcher.router.left(PATIENCE))
+        await a_while()
+        assert not leaving.done()
+        second.report(*second.given)
+        assert await leaving
+        bench.shared.append(second)
+        dispatcher.router.reroute()
+        await bench.goal(moves)
+        await eventually(lambda: len(second.given) == 2)
+        bench.shared.pop()
+        dispatcher.router.reroute()
+        assert not await dispatcher.router.left(0.0), "it had an event"
+        await eventually(lambda: first.given)
+        first.report(*first.given)
+        await eventually(lambda: bench.stored() == 0)
+
+
+async def test_dispatchers_divide_the_shards_anew_and_lose_no_event() -> None:
+    async with Bench() as bench:
+        only = await bench.start()
+        for number in range(40):
+            await bench.goal(f"p{number}")
+            await bench.event("a", f"p{number}")
+        await eventually(lambda: len(bench.host.given) == 80)
+        bench.host.report(*bench.host.given[:30])
+        bench.host.report(*bench.host.given[30:40], kind="parked")
+        bench.host.report(*bench.host.given[60:])
+        assert not await only.drain(0.0)
+        for spec in consumer_specs(bench.bus.subjects, only.options):
+            if spec.source in ("results", "requests"):
+                await bench.bus.delete_consumer(spec.source, spec.name)
+        await only.share(DispatcherOptions(**bench.options, count=2))
+        other = await bench.start(count=2, index=1)
+        given = {each.token: each for each in bench.host.given}
+        bench.host.reports = True
+        bench.host.report(*given.values())
+        await eventually(lambda: bench.stored() + bench.stored("results") == 0)
+        assert sorted([*only.options.own_shards, *other.options.own_shards]) == list(range(16))
+        await only.share(DispatcherOptions(**bench.options, index=2, count=2))
+        assert (await only.status())["shards"] == [], "it stands by"
 
 
 async def checkpoint_of(bench: Bench, key: str, goal: str) -> None:

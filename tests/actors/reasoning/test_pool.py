@@ -253,6 +253,25 @@ async def test_reasoners_come_when_all_are_busy_and_go_when_they_idle() -> None:
         assert list(stage.running) == [0]
 
 
+async def test_other_bounds_start_reasoners_and_let_surplus_ones_finish() -> None:
+    stage = Stage()
+    async with pool_on(stage, clock=ManualClock(), min=1, max=1, concurrency=1) as pool:
+        pool.resize(ReasonerSettings(min=3, max=3, concurrency=1))
+        tasks = [ask(pool) for _ in range(4)]
+        await stage.until_asked(3)
+        assert sorted(stage.running) == [0, 1, 2]
+        assert pool.status()["waiting"] == 1
+        pool.resize(ReasonerSettings(min=0, max=1, concurrency=1))
+        await settle()
+        assert sorted(stage.running) == [0, 1, 2], "their calls are paid for"
+        for each in stage.open:
+            each.answer.set_result("")
+        (await stage.until_asked(4))[-1].answer.set_result("")
+        await asyncio.gather(*tasks)
+        await settle()
+        assert list(stage.running) == [0]
+
+
 async def test_a_reasoner_that_leaves_finishes_what_it_has_and_gets_nothing_new() -> None:
     stage, clock = Stage(), ManualClock()
     async with pool_on(stage, clock=clock, min=1, max=2, concurrency=1, idle_seconds=20.0) as pool:

@@ -174,10 +174,12 @@ async def _upgrade(
     app: App, address: str, settings: Settings, code: Code, workers: bool, force: bool, timeout: float
 ) -> dict[str, Any]:
     from plancast_actors.deployment.upgrade import Upgrade
+    from plancast_actors.scale import Scale, read_record
 
     async with open_bus(settings) as bus, joined(settings, code.runtime_env):
         deployment = await _upgradable(bus, settings)
-        blueprint = await _blueprint(app, address, settings, code)
+        wanted = Scale.wanted(await read_record(bus, settings.ray.namespace))
+        blueprint = (await _blueprint(app, address, settings, code)).scaled(wanted)
         options: dict[str, Any] = {"workers": workers, "force": force, "timeout": timeout, "say": note}
         done = await Upgrade(deployment, app, blueprint, bus, **options).run()
         counts = await _count(deployment)

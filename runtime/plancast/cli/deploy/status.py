@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plancast.cli.connection import actors_report, joined, load_settings, open_bus
+from plancast.cli.connection import actors_report, joined, lead_to_running, load_settings, open_bus
 from plancast.cli.data_folder import Running, find_running, is_held, wait_until_released
 from plancast.cli.deploy.commands import found_deployment
 from plancast.cli.deploy.ray_job import is_dashboard, run_in_cluster
@@ -36,11 +36,8 @@ def status(
 ) -> int:
     """Show the running actors and the plans by status. Exits 1 when nothing runs."""
     settings = load_settings(nats_url=nats_url, address=address, data_dir=data_dir)
-    running = None if address else find_running(settings.data_dir)
-    if running is not None:
-        running.lead_to_nats(settings)
-        running.lead_to_ray(settings)
-    elif not settings.ray.address and not settings.nats.url:
+    running = lead_to_running(settings, address)
+    if running is None and not settings.ray.address and not settings.nats.url:
         raise _nothing_runs(settings.data_dir)
     if is_dashboard(settings.ray.address):
         document = run_in_cluster(["status"], settings) | {"ray": settings.ray.address}
@@ -55,6 +52,7 @@ def status(
 
 async def _status(settings: Settings, running: Running | None) -> dict[str, Any]:
     from plancast_actors.release import reported_mixture
+    from plancast_actors.scale import scale_of
 
     actors = await _actors(settings) if settings.ray.address else None
     plans, release = await _stored(settings) if settings.nats.url else (None, None)
@@ -69,6 +67,7 @@ async def _status(settings: Settings, running: Running | None) -> dict[str, Any]
         "ray": settings.ray.address or None,
         "release": release,
         "mixed": reported_mixture(actors, (release or {}).get("code")) or None,
+        "scale": scale_of(release, actors),
         "actors": actors,
         "plans": plans,
     }

@@ -34,6 +34,10 @@ def show_status(document: dict[str, Any], now: float) -> None:
         about.add_row("release", cell(f"{release['code']}, deployed {age} ago by plancast {release['plancast']}"))
     if document.get("mixed"):
         about.add_row("mixed", cell(document["mixed"], "red"))
+    scale = [(kind, each) for kind, each in (document.get("scale") or {}).items() if each["wanted"] != each["actual"]]
+    if scale:
+        rows = (f"{each['actual']} of {each['wanted']} {kind}" for kind, each in scale)
+        about.add_row("scale", cell(f"{', '.join(rows)}: run `plancast scale` or `plancast deploy` again", "yellow"))
     if document["actors"] is not None and not document["actors"].get("dispatchers"):
         about.add_row("drained", cell("accepts no work until it is deployed again", "yellow"))
     about.add_row("nats", cell(document["nats"] or "–"))
