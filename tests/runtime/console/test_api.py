@@ -39,8 +39,8 @@ async def test_a_list_has_details_and_is_bounded_by_dates_when_asked(api: Api) -
     error = (await api.get(f"/plans/{failed}"))["error"]
     asked = {"session_id": session, "details": "true"}
     items = {each["plan_id"]: each for each in (await api.get("/plans", params=asked))["items"]}
-    assert items[waiting]["details"] == {"waiting_for": ["notification.approval"], "outcome": ""}
-    assert items[failed]["details"] == {"waiting_for": [], "outcome": error[:200]}
+    assert items[waiting]["details"] == {"waiting_for": ["notification.approval"], "outcome": "", "step": ""}
+    assert items[failed]["details"] == {"waiting_for": [], "outcome": error[:200], "step": ""}
     assert all(each["details"] is None for each in (await api.get("/plans", params={"session_id": session}))["items"])
     async with api.events("/plans/stream", params=asked) as events:
         await api.post(f"/plans/{waiting}/signal", {"event_type": "order.approved", "data": {"by": "boss"}})
@@ -167,6 +167,8 @@ async def test_decisions_are_drawn_one_after_the_other_and_children_are_a_tree(a
     plan = await api.submit("ticket.goal", {"id": "42", "order": True})
     paused = await api.until(plan, lambda found: found["status"] == "paused")
     assert (paused["machine"], paused["decider"]) == (False, "ticket-tree")
+    listed = (await api.get("/plans", params={"text": plan, "details": True}))["items"]
+    assert [paused["step"], *(each["details"]["step"] for each in listed)] == ["wait ticket.approved"] * 2
     await api.post(f"/plans/{plan}/approve", {"comment": "go"})
     shown = await api.until(plan, lambda found: bool(found["children"]))
     child = shown["children"][0]["plan_id"]
@@ -182,6 +184,8 @@ async def test_decisions_are_drawn_one_after_the_other_and_children_are_a_tree(a
     assert graph["kind"] == "decisions"
     assert [node["kind"] for node in graph["nodes"]] == ["start", "wait", "tool", "wait", "tool", "end"]
     assert [edge["order"] for edge in graph["edges"]] == [1, 2, 3, 4, 5]
+    assert (await api.get(f"/plans/{plan}"))["step"] == "complete: goal"
+    assert (await api.get(f"/plans/{child}"))["step"] == ""  # a state machine moves it
     spans = await api.get(f"/plans/{plan}/spans")
     kinds = [(span["kind"], span["label"], span["plan_id"]) for span in spans["items"] if span["kind"] != "turn"]
     assert kinds == [

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import re
 import shutil
 from collections.abc import AsyncIterator
@@ -25,6 +26,7 @@ from plancast import App, Client, PlanContext, Planner, Settings, StateAction, S
 from plancast.agents.registry import TTL_SECONDS
 from plancast.console.server import ConsoleServer
 from plancast.console.service.nats_probe import PROBE_SECONDS
+from plancast.console.views.layout import place
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.liveness.registration import register_app
@@ -396,6 +398,34 @@ async def test_the_graph_shows_the_way_that_was_taken(page: Page, deployed: Depl
 
     await page.locator('.node[data-node="approving"]').click()
     await expect(page.locator(".turn.marked .turn-event")).to_have_text("refund.check.completed")
+
+
+async def test_labels_of_a_graph_do_not_cross(page: Page) -> None:
+    states = ["start", "checking", "approving", "paying", "paid", "refused", "shipping", "returned"]
+    graphs = []
+    for seed in range(40):
+        chance = random.Random(seed)
+        edges = [(source, target) for source in states for target in chance.sample(states, 2 + seed % 2) if source != target]
+        edges += [("checking", "approving"), ("checking", "approving"), ("approving", "refused")] * (seed % 2)
+        places, width, height = place(states, edges)
+        nodes = [{"id": name, "label": name, "x": x, "y": y, "visited": 0} for name, (x, y) in places.items()]
+        labels = ["order.checked [event.data.amount > 100]", "payment.failed", "refund.decided"]
+        lines = [{"source": source, "target": target, "label": labels[n % 3], "taken": n % 2}
+                 for n, (source, target) in enumerate(edges)]  # fmt: skip
+        graphs.append({"kind": "machine", "nodes": nodes, "edges": lines, "width": width, "height": height})
+    crossings = """async (graphs) => {
+      const { routed } = await import("./js/graph.js");
+      const clear = (a, b, at, size) => Math.abs(a[at] - b[at]) >= (a[size] + b[size]) / 2;
+      const apart = (a, b) => clear(a, b, "x", "width") || clear(a, b, "y", "height");
+      return graphs.map((graph) => {
+        const { placed, labels } = routed(graph);
+        const spots = [...placed.values(), ...labels.map((each) => each.spot)];
+        return labels.length === graph.edges.length
+          && spots.flatMap((a, n) => spots.slice(n + 1).filter((b) => !apart(a, b))).length === 0;
+      });
+    }"""
+    clean = await page.evaluate(crossings, graphs)
+    assert [seed for seed, each in enumerate(clean) if not each] == []
 
 
 async def test_what_is_approved_here_goes_on_in_the_name_of_who_approved(page: Page, deployed: Deployed) -> None:

@@ -14,6 +14,7 @@ from pydantic_core import to_json
 from plancast.client.results import response_of
 from plancast.console.schemas.plans import Details
 from plancast.console.service.plan_index import Row
+from plancast.console.views.graph import step_of
 from plancast.console.views.plans import waits_of
 from plancast.plan_store.store import plan_fields
 from plancast_bus.errors import BusError
@@ -59,12 +60,14 @@ class PlanDetails:
         checkpoint = await self._store.load(key)
         if checkpoint is None:
             return None
-        ended = response_of(checkpoint)
+        ended, fields = response_of(checkpoint), await plan_fields(self._store, checkpoint)
+        found = Details(step=step_of(fields))
         if ended is not None:
-            return checkpoint.version, Details(outcome=_short(ended.get("error") or ended.get("result")))
-        waits = waits_of(await plan_fields(self._store, checkpoint), (), ())
-        names = dict.fromkeys(each.request or each.event_type for each in waits)
-        return checkpoint.version, Details(waiting_for=[name for name in names if name])
+            found.outcome = _short(ended.get("error") or ended.get("result"))
+        else:
+            names = dict.fromkeys(each.request or each.event_type for each in waits_of(fields, (), ()))
+            found.waiting_for = [name for name in names if name]
+        return checkpoint.version, found
 
 
 async def _known(request: Request) -> PlanDetails:

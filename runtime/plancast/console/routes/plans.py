@@ -30,7 +30,7 @@ from plancast.console.service.backend import Backend, Here
 from plancast.console.service.errors import Refused
 from plancast.console.service.limits import Looking
 from plancast.console.service.plan_index import PlanQuery, Sort
-from plancast.console.views.graph import graph_of
+from plancast.console.views.graph import graph_of, step_of
 from plancast.console.views.plans import approval_view, entry_of, groups_of, summary_of, usage_of, waits_of
 from plancast.console.views.spans import spans_of
 from plancast.json_values.normalize import plain
@@ -191,6 +191,7 @@ async def get_plan(backend: Here, plan_id: PlanId) -> Plan:
     ended = response_of(checkpoint) or {}
     return Plan(
         **summary_of(checkpoint.summary).model_dump(),
+        step=step_of(state),
         correlation_id=checkpoint.correlation_id,
         goal=GoalOf(event_type=state["goal_event"], data=state.get("goal_data") or {}),
         results=state["results"],

@@ -18,6 +18,8 @@ class Details(ResponseModel):
     """Event types: of open requests, else of awaited events."""
     outcome: str = ""
     """The result or error, at most 200 characters; empty until the end."""
+    step: str = ""
+    """The last decision, if decisions and not states move the plan; else empty."""
 
 
 class Summary(ResponseModel):
@@ -147,6 +149,9 @@ class Group(ResponseModel):
 
 class Plan(Summary):
     """A plan without its history."""
+
+    step: str
+    """The last decision, if decisions and not states move the plan; else empty."""
 
     correlation_id: str
     goal: GoalOf

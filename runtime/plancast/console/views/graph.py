@@ -88,6 +88,14 @@ def _of_decisions(state: Mapping[str, Any], history: Sequence[Mapping[str, Any]]
     return Graph(kind="decisions", nodes=nodes, edges=edges, width=width, height=height)
 
 
+def step_of(state: Mapping[str, Any]) -> str:
+    """The last decision of a plan that only decisions move, as its graph names it; empty with states or without one."""
+    taken = [each for each in state.get("trajectory") or () if each.get("decision") and not each.get("refused")]
+    if not taken or state.get("state_machine") or state.get("current_state") not in ("", START):
+        return ""
+    return _label_of(taken[-1]["decision"]["next_action"])[0]
+
+
 def _label_of(action: Mapping[str, Any]) -> tuple[str, Kind]:
     """Label and kind of a decision's node."""
     kind = str(action["action"])

@@ -34,7 +34,7 @@ function shortened(text, room, font) {
   return `${said}…`;
 }
 
-/** Edges as SVG paths, with the positions of their labels. */
+/** Edges as SVG paths, the positions of their labels, and the number of labels that overlap a node or each other. */
 export function route(edges, placed) {
   const known = edges.filter((edge) => placed.has(edge.source) && placed.has(edge.target));
   const down = flowsDown(known, placed);
@@ -48,7 +48,7 @@ export function route(edges, placed) {
     const points = curve(placed.get(edge.source), placed.get(edge.target), { down, nth, all, ports: ports.get(edge) });
     return { edge, points, d: path(points) };
   });
-  return { lines, labels: label(lines, all) };
+  return { lines, ...label(lines, all) };
 }
 
 /** Offsets of each edge's ends from the middle of the border, as `[from, to]`, ordered by their other ends. */
@@ -149,29 +149,41 @@ function path([a, b, c, d]) {
   return `M${say(a)} C${say(b)} ${say(c)} ${say(d)}`;
 }
 
+const ALONG = [0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74, 0.18, 0.82];
+
+/** Places each label beside its edge: apart from nodes and other labels, then across as few other edges as possible. */
 function label(lines, all) {
   const taken = all.map((box) => ({ x: box.x, y: box.y, width: box.width, height: box.height }));
-  const made = [];
+  const drawn = lines.map(({ edge, points }) => ({ edge, spots: Array.from({ length: 25 }, (_, n) => at(points, n / 24)) }));
+  const labels = [];
+  let overlaps = 0;
   for (const { edge, points } of [...lines].sort((a, b) => (b.edge.taken > 0) - (a.edge.taken > 0))) {
     if (!edge.label) continue;
     const full = String(edge.label);
     const texts = said(edge);
     const width = Math.max(...texts.map((text) => widthOf(text, LABEL_FONT))) + 6;
     const height = 2 + 12 * texts.length;
+    const others = drawn.filter((each) => each.edge !== edge);
     let best = null;
-    for (const t of [0.5, 0.4, 0.6, 0.32, 0.68, 0.24, 0.76]) {
+    for (const t of ALONG) {
       const [x, y] = at(points, t);
       for (const off of [0, width / 2 + 8, -width / 2 - 8]) {
         const spot = { x: x + off, y, width, height };
         const hits = taken.filter((each) => overlap(each, spot)).length;
-        if (!best || hits < best.hits) best = { spot, hits };
+        const cost = 100 * hits + (off ? 1.5 : 0) + others.filter((each) => each.spots.some(([px, py]) => within(px, py, spot))).length;
+        if (!best || cost < best.cost) best = { spot, hits, cost };
       }
-      if (!best.hits) break;
+      if (!best.cost) break;
     }
+    overlaps += best.hits;
     taken.push(best.spot);
-    made.push({ edge, texts, full, x: best.spot.x, y: best.spot.y + 10 - height / 2, width });
+    labels.push({ edge, texts, full, x: best.spot.x, y: best.spot.y + 10 - height / 2, width, spot: best.spot });
   }
-  return made;
+  return { labels, overlaps };
+}
+
+function within(x, y, spot) {
+  return Math.abs(x - spot.x) < spot.width / 2 && Math.abs(y - spot.y) < spot.height / 2 + 2;
 }
 
 /** The event and, on a line of its own, the condition. */

@@ -7,6 +7,7 @@ import { icon } from "./icons.js";
 const MARGIN = 14;
 const SMALLEST = 0.5;
 const CHAIN = 0.62;
+const STRETCHES = [1, 1.25, 1.6, 2, 2.6];
 let drawn = 0;
 
 /** Draws into `place` and updates it. `chosen(node)` is called when a node is selected. */
@@ -65,10 +66,7 @@ export function graphIn(place, { chosen }) {
 function picture(graph, chosen) {
   drawn += 1;
   const name = `g${drawn}`;
-  // The edges of a chain have no labels, so its nodes are closer together than states.
-  const closer = graph.kind === "decisions" ? CHAIN : 1;
-  const placed = boxes(graph.nodes.map((node) => ({ ...node, y: node.y * closer })));
-  const { lines, labels } = route(graph.edges, placed);
+  const { placed, lines, labels } = routed(graph);
   const bounds = around([...placed.values()], lines, labels);
   const element = svg(
     "svg",
@@ -80,6 +78,16 @@ function picture(graph, chosen) {
     [...placed.values()].map((box) => drawNode(box, chosen)),
   );
   return { element, width: bounds.width, height: bounds.height };
+}
+
+/** Nodes, edges and labels; the rows are as far apart as the labels between them need. */
+export function routed(graph) {
+  // The edges of a chain have no labels, so its nodes are closer together than states.
+  for (const stretch of graph.kind === "decisions" ? [CHAIN] : STRETCHES) {
+    const placed = boxes(graph.nodes.map((node) => ({ ...node, y: node.y * stretch })));
+    const found = { placed, ...route(graph.edges, placed) };
+    if (!found.overlaps || stretch === STRETCHES.at(-1) || graph.kind === "decisions") return found;
+  }
 }
 
 function arrow(id, kind) {

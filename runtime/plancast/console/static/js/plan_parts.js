@@ -142,7 +142,7 @@ export function factsOf(plan) {
   const by = (usage.by_model ?? []).map((each) => `${each.model}: ${number(each.tokens)} tokens${each.cached_tokens ? ` (${number(each.cached_tokens)} cached)` : ""}, ${cost(each.cost)}`).join("\n");
   const list = (name, value) => value && [name, h("a", { href: router.link(["plans"], { [`${name.toLowerCase()}_id`]: value }), title: `Plans of this ${name.toLowerCase()}` }, value)];
   const rows = [
-    ["State", plan.current_state],
+    plan.step ? ["Step", plan.step] : ["State", plan.current_state],
     ["Turns", number(plan.revision)],
     ["Created", when(plan.created_at)],
     ["Updated", when(plan.updated_at)],

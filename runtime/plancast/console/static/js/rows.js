@@ -55,13 +55,13 @@ export function rowOf(plan, own) {
 export function write(element, plan, before) {
   const cell = (name) => element.querySelector(`.c-${name}`);
   if (plan.status !== before?.status) put(cell("status"), badge(plan.status));
-  const texts = { goal: plan.goal_event, state: plan.current_state, tenant: plan.tenant_id, session: plan.session_id, user: plan.user_id, turns: number(plan.revision) };
+  const { outcome = "", step = "", waiting_for: waits = [] } = plan.details ?? before?.details ?? {};
+  const texts = { goal: plan.goal_event, state: step || plan.current_state, tenant: plan.tenant_id, session: plan.session_id, user: plan.user_id, turns: number(plan.revision) };
   const values = plan.attributes ?? {};
   for (const [name, text] of Object.entries(texts)) say(cell(name), text ?? "");
   for (const place of element.querySelectorAll(".c-attribute")) say(place, String(values[place.dataset.attribute] ?? ""));
   const all = cell("attributes");
   if (all) say(all, Object.entries(values).map(([name, value]) => `${name}=${value}`).join(", "));
-  const { outcome = "", waiting_for: waits = [] } = plan.details ?? before?.details ?? {};
   say(cell("outcome"), outcome || waits.join(", "));
   cell("outcome").classList.toggle("bad", plan.status === "failed");
   elapsed(cell("took"), plan.created_at, FINISHED.has(plan.status) ? plan.updated_at : null);
