@@ -115,6 +115,7 @@ bench-peers: setup $(BENCH_INSTALLED) ## Run ours, Restate, LangGraph and DBOS s
 
 docs: setup $(DOCS_INSTALLED) ## Build the site into site/: pictures, pages, reference
 	$(BIN)/python scripts/pictures.py
+	$(BIN)/python scripts/http_reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 docs-serve: setup $(DOCS_INSTALLED) ## Serve the site on this machine, and build it anew when a page changes

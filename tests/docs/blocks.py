@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SHELLS = frozenset({"console", "sh", "bash"})
 DATA = frozenset({"json", "yaml", "toml"})
 FIGURES = frozenset({"", "text"})
+OWN_TESTS = frozenset({"docs/reference/http.md"})
+"""Pages whose examples are run elsewhere: `tests/runtime/console/test_http_reference.py`."""
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,})(?P<info>[^`]*)$")
 _MARK = re.compile(r"<!--\s*(not run|exits|given):\s*(.*?)\s*-->", re.DOTALL)
@@ -53,8 +55,9 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """The README and every page of docs."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """The README and every page of docs, but those whose examples have tests of their own."""
+    found = sorted((ROOT / "docs").rglob("*.md"))
+    return [ROOT / "README.md", *(path for path in found if path.relative_to(ROOT).as_posix() not in OWN_TESTS)]
 
 
 def blocks_of(path: Path) -> list[Block]:

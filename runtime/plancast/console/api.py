@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -28,7 +29,7 @@ from plancast.console.routes import (
     usage,
 )
 from plancast.console.routes.plan_details import PlanDetails
-from plancast.console.service import auth, errors
+from plancast.console.service import auth, errors, limits
 from plancast.console.service.auth import Guard, Keyring
 from plancast.console.service.backend import Actors, Backend
 from plancast.settings import Settings
@@ -47,6 +48,15 @@ _HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"content-security-policy", POLICY.encode()),
 )
+# Streams come first: in `/plans/stream`, `stream` is not a plan id.
+_MODULES = (auth, event_streams, plans, plan_actions, replay, approvals, dead_letters, deployment, usage, audit)
+_LOOKING = {
+    f"/api/v1{route.path}"
+    for module in _MODULES
+    for route in module.routes.routes
+    if isinstance(route, APIRoute) and limits.Looking in route.dependencies
+}
+"""Routes that search all plans."""
 _PROBLEM: dict[int | str, dict[str, Any]] = {
     "default": {
         "description": "An error.",
@@ -94,8 +104,7 @@ def create_api(
     app.state.details = PlanDetails(bus.checkpoints)
     errors.install(app)
     v1 = APIRouter(prefix="/api/v1")
-    # Streams come first: in `/plans/stream`, `stream` is not a plan id.
-    for module in (auth, event_streams, plans, plan_actions, replay, approvals, dead_letters, deployment, usage, audit):
+    for module in _MODULES:
         v1.include_router(module.routes)
     app.include_router(health.routes)
     app.include_router(v1)
@@ -110,6 +119,26 @@ def create_api(
     return app
 
 
+def _problem(status: int) -> dict[str, Any]:
+    """Return the response of a status of an error."""
+    return {**_PROBLEM["default"], "description": errors.MEANING[status]}
+
+
+def _refusals(path: str, method: str, operation: dict[str, Any]) -> Iterator[int]:
+    """Yield the statuses with which a route refuses a request; each may answer 403, 413, 500 and 503 too."""
+    names = {each["name"] for each in operation.get("parameters", ())}
+    if not auth.is_public(path) or (path.endswith("/session") and method != "delete"):
+        yield 401
+    if "{" in path:
+        yield 404
+    if method == "post" and "/plans" in path:
+        yield 409
+    if names or "requestBody" in operation:
+        yield 422
+    if "streams" in operation["tags"] or "wait" in names or (method == "get" and path in _LOOKING):
+        yield 429
+
+
 def _describe(app: FastAPI) -> None:
     """Add problem details and token authentication to the schema."""
     make = app.openapi
@@ -122,9 +151,10 @@ def _describe(app: FastAPI) -> None:
             components["schemas"] |= {**problem.pop("$defs", {}), "Problem": problem}
             components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
             schema["security"] = [{"token": []}]
-            for operations in schema["paths"].values():
-                for operation in operations.values():
-                    operation["responses"].pop("422", None)  # covered by the default problem
+            for path, operations in schema["paths"].items():
+                for method, operation in operations.items():
+                    refused = _refusals(path, method, operation)
+                    operation["responses"] |= {str(each): _problem(each) for each in refused}
         return app.openapi_schema or {}
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -7,7 +7,9 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
+from uuid import uuid4
 
 import httpx
 from tests.runtime.console.desk_app import app
@@ -21,6 +23,7 @@ from plancast_actors.liveness.registration import register_app
 from plancast_actors.plan_actors.protocol import HostPort
 from plancast_actors.workers.runner import TaskRunner
 from plancast_bus.jetstream import JetStreamBus, connect
+from plancast_bus.ports.bus import Delivery
 
 PATIENCE = 30.0
 
@@ -142,3 +145,12 @@ async def served(desk: Desk, settings: Settings, **options: Any) -> AsyncIterato
         headers = {"Authorization": f"Bearer {server.token}"} if server.token else {}
         async with httpx.AsyncClient(base_url=server.url, headers=headers) as http:
             yield Api(http, server.url, desk, server.end)
+
+
+NUMBERS = count(1)
+
+
+def lost(api: Api, payload: bytes) -> Delivery:
+    """An event that could not be processed."""
+    subject = api.desk.bus.subjects.stored("business-facts", 0, "c1", "it.happened")
+    return Delivery(subject, payload, "application/json", f"m{uuid4().hex}", "facts", next(NUMBERS), 1, "")

@@ -73,10 +73,10 @@ routes = APIRouter(prefix="/plans", tags=["plans"])
 
 def plan_query(
     status: Statuses = None,
-    session_id: Annotated[str, Query(max_length=400)] = "",
-    tenant_id: Annotated[str, Query(max_length=400)] = "",
-    goal: Annotated[str, Query(max_length=400)] = "",
-    parent: Annotated[str, Query(max_length=400)] = "",
+    session_id: Annotated[str, Query(max_length=400, description="Only plans of this session.")] = "",
+    tenant_id: Annotated[str, Query(max_length=400, description="Only plans of this tenant.")] = "",
+    goal: Annotated[str, Query(max_length=400, description="Only plans of this goal, by its event type.")] = "",
+    parent: Annotated[str, Query(max_length=400, description="Only plans of this parent, by its id.")] = "",
     text: Annotated[
         str, Query(max_length=400, description="Words in plan id, goal, state, session, user or tenant.")
     ] = "",

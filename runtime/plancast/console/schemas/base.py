@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
@@ -21,6 +21,9 @@ Moment = Annotated[
 EventType = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")]
 Name = Annotated[str, Field(max_length=400)]
 """Id of a user, tenant or session."""
+Cost = Annotated[float, Field(description="US dollars.")]
+Seconds = Annotated[float, Field(description="Seconds.")]
+Bytes = Annotated[int, Field(description="Bytes.")]
 
 
 class ResponseModel(BaseModel):
@@ -38,3 +41,8 @@ class RequestModel(BaseModel):
     """Base class of requests."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+def example(**fields: Any) -> ConfigDict:
+    """Return the configuration of a request that documents an example of it."""
+    return ConfigDict(json_schema_extra={"examples": [fields]})

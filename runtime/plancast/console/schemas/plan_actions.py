@@ -7,25 +7,33 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, Field
 
 from plancast.client.signals import SignalOutcome
-from plancast.console.schemas.base import EventType, Moment, RequestModel, ResponseModel
+from plancast.console.schemas.base import EventType, Moment, RequestModel, ResponseModel, example
 from plancast.console.schemas.plans import Approval, Summary
 
 
 class Signal(RequestModel):
+    model_config = example(event_type="order.approved", data={"approved": True})
+
     event_type: EventType
     data: dict[str, Any] = Field(default_factory=dict)
 
 
 class Reason(RequestModel):
+    model_config = example(reason="the price is wrong")
+
     reason: Annotated[str, Field(max_length=4000)] = ""
 
 
 class Resumption(RequestModel):
+    model_config = example(data={"budget": 200})
+
     data: Any = None
 
 
 class AnswerOf(RequestModel):
     """An answer to an approval: the same fields for a yes and a no."""
+
+    model_config = example(reason="fine", data={"limit": 200})
 
     data: dict[str, Any] = Field(default_factory=dict)
     """Further fields of the answer, beside ``approved``, ``by`` and ``reason``."""
@@ -33,15 +41,21 @@ class AnswerOf(RequestModel):
 
 
 class Redirection(RequestModel):
+    model_config = example(goal_data={"item": "chair"})
+
     goal_data: dict[str, Any]
 
 
 class Injection(RequestModel):
+    model_config = example(context={"note": "the supplier is closed on Friday"})
+
     context: Any
 
 
 class Nothing(RequestModel):
     """An empty object."""
+
+    model_config = example()
 
 
 class Accepted(ResponseModel):
@@ -58,6 +72,8 @@ class Retried(ResponseModel):
 
 
 class Assignment(RequestModel):
+    model_config = example(assignee="ada")
+
     assignee: Annotated[str, Field(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$")]
     """The user; empty: nobody."""
 
@@ -102,6 +118,8 @@ class DataAt(ResponseModel):
 
 
 class ReplayRequest(RequestModel):
+    model_config = example(machine="now")
+
     machine: Literal["then", "now"] = "then"
 
 
@@ -128,6 +146,8 @@ class ReplayedPlan(ResponseModel):
 
 
 class Fork(RequestModel):
+    model_config = example(revision=1, data={"item": "chair"})
+
     revision: int = Field(ge=1, le=2**53)
     data: dict[str, Any] | None = None
     """Fields of the goal's data to replace."""

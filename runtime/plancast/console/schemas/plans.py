@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from plancast.console.schemas.base import EventType, Moment, Name, RequestModel, ResponseModel
+from plancast.console.schemas.base import Cost, EventType, Moment, Name, RequestModel, ResponseModel, example
 from plancast.plan.control_events import MAX_AFTER
 from plancast.plan.status import ListedStatus, PlanStatus
 
@@ -57,6 +57,8 @@ class PlanPage(ResponseModel):
 
 
 class Submission(RequestModel):
+    model_config = example(event_type="order.goal", data={"item": "lamp"}, correlation_id="order-17")
+
     event_type: EventType
     data: dict[str, Any] = Field(default_factory=dict)
     response_event: EventType | None = None
@@ -119,13 +121,13 @@ class ModelUsage(ResponseModel):
     model: str
     decisions: int
     tokens: int
-    cost: float
+    cost: Cost
     cached_tokens: int = 0
 
 
 class Usage(ResponseModel):
     tokens: int
-    cost: float
+    cost: Cost
     decisions: int
     by_model: list[ModelUsage]
     cached_tokens: int = 0
@@ -200,13 +202,14 @@ class DecisionOf(ResponseModel):
     tokens: int
     cached_tokens: int = 0
     """Those of the tokens that a provider served from its cache."""
-    cost: float
+    cost: Cost
     confidence: float | None
     """Null when it was not given, or is unknown."""
     confidence_given: bool | None = None
     """False when the decision came without one; null when an earlier version recorded it, which did not tell."""
     event_type: str | None = None
     seconds: float | None = None
+    """Seconds that the model took; null without a call."""
     repairs: int = 0
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from plancast.console.schemas.base import Moment, RequestModel, ResponseModel
+from plancast.console.schemas.base import Bytes, Cost, Moment, RequestModel, ResponseModel, Seconds, example
 
 
 class Session(ResponseModel):
@@ -16,6 +16,8 @@ class Session(ResponseModel):
 
 
 class Login(RequestModel):
+    model_config = example(token="at least sixteen characters")
+
     token: str = Field(max_length=4096)
 
 
@@ -66,7 +68,7 @@ class Letter(ResponseModel):
     content_type: str | None
     message_id: str | None
     at: Moment
-    bytes: int
+    bytes: Bytes
     cut_from: int | None
     """Original size in bytes when only the first part was stored; such a letter cannot be replayed."""
     more: int
@@ -110,6 +112,7 @@ class HostOf(Actor):
     plans: int | None = None
     turns: int | None = None
     rss_bytes: int | None = None
+    """Resident memory in bytes."""
 
 
 class ReasonerOf(Actor):
@@ -133,8 +136,9 @@ class ConsumerOf(ResponseModel):
 class StreamOf(ResponseModel):
     name: str
     messages: int
-    bytes: int
+    bytes: Bytes
     max_bytes: int = -1
+    """Bytes; -1 without a limit."""
     replicas: int = 1
     consumers: list[ConsumerOf]
 
@@ -143,8 +147,8 @@ class NatsOf(ResponseModel):
     version: str
     address: str
     connected: bool
-    round_trip: float
-    storage_bytes: int
+    round_trip: Seconds
+    storage_bytes: Bytes
     streams: list[StreamOf]
 
 
@@ -162,7 +166,7 @@ class UsageRow(ResponseModel):
     key: str
     decisions: int
     tokens: int
-    cost: float
+    cost: Cost
     cached_tokens: int = 0
     """Those of the tokens that a provider served from its cache."""
 
@@ -174,7 +178,7 @@ class UsageSlot(ResponseModel):
     """Its beginning."""
     decisions: int = 0
     tokens: int = 0
-    cost: float = 0.0
+    cost: Cost = 0.0
     cached_tokens: int = 0
 
 

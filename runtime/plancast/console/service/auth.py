@@ -120,7 +120,7 @@ class Guard:
             return 403, "without configured tokens, the console is available at localhost or 127.0.0.1 only"
         if scope["method"] not in SAFE and not _same_site(connection):
             return 403, "cross-site requests may not change anything"
-        if user is None and path.startswith("/api") and path not in PUBLIC:
+        if user is None and not is_public(path):
             return 401, "a token is required: Authorization: Bearer TOKEN, or log in"
         if path.startswith("/api") and self._in_flight >= self._most:
             return 503, f"too many requests: {self._in_flight} are in flight"
@@ -128,6 +128,11 @@ class Guard:
         if length.isascii() and length.isdigit() and int(length) > self._max_bytes:
             return 413, f"the body is too large: {length} bytes, the maximum is {self._max_bytes}"
         return None
+
+
+def is_public(path: str) -> bool:
+    """Return whether a path needs no token."""
+    return not path.startswith("/api") or path in PUBLIC
 
 
 def _same_site(connection: HTTPConnection) -> bool:

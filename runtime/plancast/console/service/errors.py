@@ -66,6 +66,19 @@ class Refused(Exception):
         super().__init__(detail)
 
 
+MEANING = {
+    401: "No valid token.",
+    403: "Not allowed: a write from another site, another name of the machine, or a right that NATS denies.",
+    404: "Nothing with this id.",
+    409: "The plan is in another state than this needs, or is another plan.",
+    413: "The body is larger than twice `bus.max_event_bytes`.",
+    422: "A parameter or a field of the body is invalid; `errors` has each fault.",
+    429: "The user has the maximum of such requests in flight; `Retry-After` has the seconds to wait.",
+    500: "A defect of the server; its log has the cause.",
+    503: "NATS does not answer, or the server is full; `Retry-After` has the seconds to wait.",
+}
+"""Statuses of errors."""
+
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (PlanNotFound, 404),
     (DeadLetterNotFound, 404),

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from itertools import count
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.runtime.console.desk import PATIENCE, Api
-
-from plancast_bus.ports.bus import Delivery
+from tests.runtime.console.desk import PATIENCE, Api, lost
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -225,14 +222,6 @@ async def test_approvals_go_on_behind_a_page(api: Api) -> None:
     page = await api.get("/approvals", params=query | {"cursor": page["next"]})
     found += [each["plan"]["plan_id"] for each in page["items"]]
     assert (found, page["next"]) == (plans[::-1], None)
-
-
-NUMBERS = count(1)
-
-
-def lost(api: Api, payload: bytes) -> Delivery:
-    subject = api.desk.bus.subjects.stored("business-facts", 0, "c1", "it.happened")
-    return Delivery(subject, payload, "application/json", f"m{uuid4().hex}", "facts", next(NUMBERS), 1, "")
 
 
 @pytest.mark.parametrize(
