@@ -1,4 +1,4 @@
-"""Names of the design that plancast began with (seeds 001 and 004), and what to use instead."""
+"""Names of the design that plancast began with, and what to use instead."""
 
 from __future__ import annotations
 

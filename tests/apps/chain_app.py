@@ -87,7 +87,7 @@ handled = Planner("handled", placement="dedicated")
 
 @handled.on_goal("handled.goal")
 async def on_goal(goal: object, context: object) -> None:
-    """Makes the plan as seed 003 shows it."""
+    """Makes the plan in a handler."""
     plan = await PlanContext.create_from_goal(goal, CHAIN)  # type: ignore[arg-type]
     await plan.save()
     await plan.execute_next()
@@ -95,7 +95,7 @@ async def on_goal(goal: object, context: object) -> None:
 
 @handled.on_transition()
 async def on_transition(event: object, context: object) -> None:
-    """Moves the plan as seed 003 shows it."""
+    """Moves the plan in a handler."""
     plan = await PlanContext.restore_by_correlation(event.correlation_id, context)  # type: ignore[attr-defined]
     if plan and plan.get_next_state(event):
         await plan.execute_next(trigger_event=event)

@@ -104,6 +104,13 @@ def test_every_command_that_prose_names_exists() -> None:
                     command = command.commands[rest.pop(0)]
 
 
+def test_pages_and_packages_name_no_document_that_users_do_not_have() -> None:
+    packages = [path for folder in ("runtime", "actors", "bus") for path in (ROOT / folder).rglob("*.py*")]
+    for path in [*pages(), ROOT / "SECURITY.md", *(each for each in packages if each.suffix in (".py", ".pyi"))]:
+        found = re.search(r"\bseeds? \d{3}\b|\bRF-[A-Z]+", path.read_text())
+        assert found is None, f"{path.relative_to(ROOT)} names {found and found[0]}"
+
+
 def test_what_is_expected_is_compared_loosely_but_compared() -> None:
     printed = "plan  0123456789abcdef0123456789abcdef\nstatus   completed\ntook 2.6 ms, 2 turns\n"
     assert missing_output(["plan ffffffffffffffffffffffffffffffff", "took 1 s, 3 turns"], printed) is None

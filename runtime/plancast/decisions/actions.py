@@ -1,7 +1,7 @@
 """Actions: the discriminated union (by `action`) that a decision holds.
 
-The fields are those of seed 004, with PARALLEL and AWAIT besides. The docstrings of models and fields go into
-the JSON schema, and so into prompts: they are written for models to read. Data in actions is read-only.
+The docstrings of models and fields go into the JSON schema, and so into prompts: they are written for models to
+read. Data in actions is read-only.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Decisions of planners: the model, its checks, and the parser for a model's answer (seed 004, RF-SDK-015)."""
+"""Decisions of planners: the model, its checks, and the parser for a model's answer."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -31,15 +31,13 @@ class PlanContext(PlanRecord):
 
     It talks to the world through ``context.bus`` and ``context.memory`` alone. Inside a turn those
     calls are staged and take effect when the turn is committed; with doubles it works the same.
-
-    Source: seeds 001 and 003, RF-SDK-006.
     """
 
     shared: dict[str, Any] | None = None
     """Values that :meth:`share` was given in this turn; it is stored with the session, not with the plan."""
 
     def __await__(self) -> Generator[None, None, Self]:
-        """The plan itself: ``create_from_goal`` may be awaited, or called as seed 003 does."""
+        """The plan itself: ``create_from_goal`` may be awaited, or called without ``await``."""
         yield from ()
         return self
 

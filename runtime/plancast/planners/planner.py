@@ -31,7 +31,7 @@ StateMachineLike = Mapping[str, StateConfig | Mapping[str, Any]]
 
 @dataclass
 class PlannerConfig:
-    """A planner's declaration: event types with handlers, no topics and no ``*`` (RF-SDK-023)."""
+    """A planner's declaration: event types with handlers, no topics and no ``*``."""
 
     name: str
     capabilities: tuple[Any, ...] = ()
@@ -74,8 +74,6 @@ class Planner:
 
     Raises:
         InvalidPlannerConfig: an option does not exist, or one of the model is wrong, or given without a model.
-
-    Source: seeds 000, 001 and 003.
     """
 
     def __init__(

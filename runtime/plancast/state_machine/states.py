@@ -1,4 +1,4 @@
-"""Definitions of state machines: states, transitions, actions, retry policies (seed 001).
+"""Definitions of state machines: states, transitions, actions, retry policies.
 
 These are plain values; `plancast.state_machine.machine` validates and compiles them.
 """

@@ -23,8 +23,6 @@ class TaskRegistry:
     It does no work and never blocks: callers report what became of tasks, and it decides when a group is resolved.
     A plan's registry is part of its checkpoint (``run.tasks``); others live in memory, for tests. Methods accept a
     task or group, or its id.
-
-    Source: seed 002 (the registry that group-aware steps watch).
     """
 
     __slots__ = ("_count", "_groups", "_steps", "_tasks")

@@ -61,7 +61,7 @@ def action_faults(**action: Any) -> list[str]:
     return faults(answer(next_action=action))
 
 
-# The types of seed 004.
+# The types of the actions.
 
 
 def test_plan_action_has_all_actions() -> None:

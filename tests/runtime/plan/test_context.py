@@ -1,4 +1,4 @@
-"""PlanContext with doubles for the world: what seeds 000, 001 and 003 ask of it."""
+"""PlanContext with doubles for the world."""
 
 from __future__ import annotations
 

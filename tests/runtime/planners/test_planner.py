@@ -1,4 +1,4 @@
-"""Planners: what is registered by handlers, and nothing else (RF-SDK-023)."""
+"""Planners: what is registered by handlers, and nothing else."""
 
 from __future__ import annotations
 

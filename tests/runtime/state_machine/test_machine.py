@@ -13,7 +13,7 @@ from plancast.state_machine.states import StateAction, StateConfig, StateMachine
 
 
 def research() -> StateMachine:
-    """The research plan of seed 000."""
+    """A research plan in three states."""
 
     def to(state: str, on: str) -> StateTransition:
         return StateTransition(on_event=on, to_state=state)

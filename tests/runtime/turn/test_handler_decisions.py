@@ -63,7 +63,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Model]:
 
 
 def choreographed(**options: Any) -> App:
-    """Handlers as in seed 004, which name no plan."""
+    """Handlers that name no plan."""
     planner = ChoreographyPlanner("advisor", "scripted", **options)
     planner.expects("approval.granted", "A manager approves")
 

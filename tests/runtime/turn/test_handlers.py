@@ -348,7 +348,7 @@ async def test_a_handler_that_requires_a_next_state_is_not_called_without_one() 
     assert seen == ["approve"]
 
 
-# The decisions of a model over a machine (seed 004).
+# The decisions of a model over a machine.
 
 
 def _wait(expected: str, timeout: float | None = None) -> Any:
@@ -381,7 +381,7 @@ async def model() -> AsyncIterator[ModelServer]:
 
 
 def a_shop(model: ModelServer, states: Any, after_payment: str) -> tuple[App, list[Any]]:
-    """The e-commerce example of seed 004; ``after_payment``: who takes the worker's answer."""
+    """An e-commerce example; ``after_payment``: who takes the worker's answer."""
     planner = ChoreographyPlanner(
         "order-processor", "openai/scripted", api_base=model.url, api_key="none", system_instructions="Over 5,000: WAIT"
     )

@@ -47,8 +47,6 @@ class DeterministicPlanner:
     Raises:
         InvalidPlannerConfig: there are no steps, or one is no step; two group-aware steps have the same id; the
             name is empty, a goal is no event type, the registry is no registry.
-
-    Source: seed 002.
     """
 
     wake_mode: Final = WakeMode.POLL

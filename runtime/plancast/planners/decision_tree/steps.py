@@ -3,8 +3,6 @@
 A step claims the call with an action, or leaves it to the next step with None. A misconfigured step can be built, and
 fails when it is reached. Guards, builders and `on_resolved` may be plain or async, and serve many runs concurrently.
 Steps hold no state: that of group-aware steps is in the run's task registry, and so in the plan's checkpoint.
-
-Source: seed 002.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ChoreographyPlanner: a planner that has a model decide each step (seed 004, RF-SDK-016)."""
+"""ChoreographyPlanner: a planner that has a model decide each step."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class ChoreographyPlanner(Planner):
         plan: Any = None,
         **unknown: Any,
     ) -> PlannerDecision:
-        """Have the model decide the next step from within a handler (seed 004).
+        """Have the model decide the next step from within a handler.
 
         Args:
             trigger: A text, or an event.
@@ -204,7 +204,7 @@ class ChoreographyPlanner(Planner):
     async def execute_decision(
         self, decision: PlannerDecision, context: Any, goal_event: Any = None, plan: Any = None
     ) -> None:
-        """Check a decision again, and execute it (seed 004).
+        """Check a decision again, and execute it.
 
         Args:
             decision: Also one that no model has made.

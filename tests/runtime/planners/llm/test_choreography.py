@@ -102,7 +102,7 @@ DONE = answer("complete", result={"ok": True})
 
 
 def context(*events: Any, **fields: Any) -> MagicMock:
-    """A context as seed 004 makes it."""
+    """A context with doubles."""
     made = MagicMock()
     made.toolkit.discover_actionable_events = AsyncMock(return_value=list(events))
     for name, value in fields.items():
@@ -586,7 +586,7 @@ def test_all_parameters_that_litellm_lists_for_chats_are_options() -> None:
     assert set(OPENAI_CHAT_COMPLETION_PARAMS) <= PARAMETERS | ModelOptions.names()
 
 
-# Asked by handlers, with doubles for contexts (seed 004).
+# Asked by handlers, with doubles for contexts.
 
 
 async def test_reason_next_action_discovers_events(server: ModelServer) -> None:
