@@ -74,7 +74,7 @@ class StateAction(_Definition):
     response_event: EventType
     """Event type of the response."""
     data: dict[str, Any] | None = None
-    """The request's data; its strings may hold placeholders, see `plancast.state_machine.interpolation`."""
+    """The request's data; its strings may hold placeholders, see `docs/concepts/expressions.md`."""
     timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Timeout of the response, in seconds; None: no timeout."""
     retry: RetryPolicy | None = None
@@ -89,7 +89,7 @@ class StateTransition(_Definition):
     to_state: str
     """The next state."""
     condition: str | None = None
-    """A CEL expression that must hold, see `plancast.state_machine.conditions`."""
+    """A CEL expression that must hold, see `docs/concepts/expressions.md`."""
 
 
 class StateConfig(_Definition):
