@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import html
 import inspect
+import logging
 import os
 import posixpath
 import re
@@ -30,8 +31,10 @@ TAKEN_IN = {
 FILES = "files"
 """Folder of the site with other linked files of the repository."""
 
+logger = logging.getLogger("mkdocs.hooks")
 _LINK = re.compile(r"(?<!\\)(\]\()([^)\s]+?)((?:#[^)\s]*)?\))")
 _FENCE = re.compile(r"^( *)(`{3,}).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
+_SEE = re.compile(r"\b([Ss]ee )(?:<code>([^<]+)</code>|(docs/[\w/-]+\.md))")
 _ROLE = re.compile(r":(?:class|meth|func|attr|exc|mod|data):<code>~?([^<]+)</code>")
 
 for _folder in ("runtime", "bus", "actors"):  # for mkdocs without the project installed
@@ -68,8 +71,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:
-    """Replace Sphinx roles in docstrings by code."""
-    return _ROLE.sub(lambda found: f"<code>{found[1].removeprefix('plancast.')}</code>", content)
+    """Replace Sphinx roles in docstrings by code, and turn what they refer readers to into links."""
+    content = _ROLE.sub(lambda found: f"<code>{found[1].removeprefix('plancast.')}</code>", content)
+    return _SEE.sub(lambda found: found[1] + _reference(found[2] or found[3], content, page.file.src_uri), content)
 
 
 # Links.
@@ -119,6 +123,43 @@ def _within_site(link: re.Match[str], source: Path, uri: str) -> str:
         found = "index.md"  # folders of the repository are not on the site
     anchor = link[3] if found != "index.md" else ")"
     return f"{link[1]}{posixpath.relpath(found, posixpath.dirname(uri) or '.')}{anchor}"
+
+
+def _reference(name: str, content: str, uri: str) -> str:
+    """Return a link to a page, a public name, a setting or a command; warns, which fails the build, of any other."""
+    found = _place(html.unescape(name), content)
+    if found is None:
+        logger.warning(
+            "%s: 'see %s' leads nowhere: name a page of docs, a public name, a setting or a command", uri, name
+        )
+        return f"<code>{name}</code>"
+    page, anchor = found
+    text = f"<code>{name}</code>"
+    if not anchor:
+        text = html.escape((DOCS / page).read_text(encoding="utf-8").splitlines()[0].removeprefix("# "))
+    url = posixpath.relpath(page.removesuffix(".md") + ".html", posixpath.dirname(uri) or ".") if page else ""
+    return f'<a href="{url}{anchor}">{text}</a>'
+
+
+def _place(name: str, content: str) -> tuple[str, str] | None:
+    """Return the page of a name and its anchor there."""
+    from plancast.settings import Settings
+
+    page = name.removeprefix("docs/")
+    if page != name:
+        return (page, "") if (DOCS / page).is_file() else None
+    if name.startswith("plancast "):
+        return "reference/cli.md", f"#{name.replace(' ', '-')}"
+    first, _, rest = name.removeprefix("plancast.").partition(".")
+    if rest and first in Settings.model_fields:
+        return "reference/settings.md", f"#{first}"
+    for path in sorted((DOCS / "reference").glob("*.md")):
+        if named := re.search(
+            rf"^::: (plancast[\w.]*\.{re.escape(first)})$", path.read_text(encoding="utf-8"), re.MULTILINE
+        ):
+            return f"reference/{path.name}", f"#{named[1]}{'.' if rest else ''}{rest}"
+    same = re.search(rf'id="([\w.]+\.{re.escape(name)})"', content)
+    return ("", f"#{same[1]}") if same else None
 
 
 # Pages and tables generated from the code.

@@ -111,6 +111,13 @@ def test_pages_and_packages_name_no_document_that_users_do_not_have() -> None:
         assert found is None, f"{path.relative_to(ROOT)} names {found and found[0]}"
 
 
+def test_what_pages_refer_readers_to_is_a_link() -> None:
+    for path in [*pages(), ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"]:
+        text = _FENCED.sub("", path.read_text())
+        found = re.search(r"\bsee (?:the )?(?:module |docstring of |class )?(?:`[^`]*`|docs/\S*)", text, re.IGNORECASE)
+        assert found is None, f"{path.relative_to(ROOT)}: {found and found[0]} is no link"
+
+
 def test_what_is_expected_is_compared_loosely_but_compared() -> None:
     printed = "plan  0123456789abcdef0123456789abcdef\nstatus   completed\ntook 2.6 ms, 2 turns\n"
     assert missing_output(["plan ffffffffffffffffffffffffffffffff", "took 1 s, 3 turns"], printed) is None

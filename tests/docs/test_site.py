@@ -97,6 +97,34 @@ def test_docstrings_are_free_of_markup_of_other_systems(site: Path) -> None:
         assert not re.search(r":(?:class|meth|func|attr):", text), page.name
 
 
+def test_what_docstrings_refer_readers_to_is_a_link_that_leads_there(site: Path) -> None:
+    links: list[str] = []
+    for page in site.rglob("*.html"):
+        text = re.sub(r"<pre.*?</pre>", "", page.read_text(), flags=re.DOTALL)
+        loose = re.search(r"\b[Ss]ee (?:<code>[^<]*</code>|docs/)", text)
+        assert loose is None, f"{page.relative_to(site)}: {loose and loose[0]}"
+        for where, anchor in re.findall(r'\b[Ss]ee <a href="([^"#:]*)(#[^"]*)?">', text):
+            target = (page.parent / where).resolve() if where else page
+            assert target.is_file(), f"{page.relative_to(site)}: {where}"
+            assert f'id="{anchor[1:]}"' in target.read_text() or not anchor, (
+                f"{page.relative_to(site)}: {where}{anchor}"
+            )
+            links.append(where)
+    assert len(links) >= 10
+
+
+def test_a_reference_that_leads_nowhere_fails_the_build(caplog: pytest.LogCaptureFixture) -> None:
+    pages = script("pages")
+    assert pages._reference("PlanHandle.replay", "", "time-travel.md").startswith(
+        '<a href="reference/clients.html#plan'
+    )
+    assert pages._reference("docs/tracing.md", "", "reference/models.md") == '<a href="../tracing.html">Traces</a>'
+    assert pages._reference("hosts.cpus", "", "reference/settings.md").startswith('<a href="settings.html#hosts">')
+    assert not caplog.records
+    assert pages._reference("plancast.turn.timers", "", "index.md") == "<code>plancast.turn.timers</code>"
+    assert "leads nowhere" in caplog.text
+
+
 def test_the_reference_has_every_public_name() -> None:
     named = re.findall(
         r"^::: [\w.]+\.(\w+)$", "\n".join(page.read_text() for page in (DOCS / "reference").glob("*.md")), re.MULTILINE

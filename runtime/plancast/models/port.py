@@ -48,7 +48,7 @@ class ReasonRequest:
     api_key: SecretStr | None = None
     """None: the provider's environment variable. Never sent to another provider."""
     trace: str = ""
-    """W3C traceparent; see :mod:`plancast_bus.events.trace_context`."""
+    """W3C traceparent; see `docs/tracing.md`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fallback_models", tuple(self.fallback_models))
