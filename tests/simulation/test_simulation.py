@@ -14,7 +14,8 @@ import pytest
 from simulation.history import FaultStruck
 from simulation.runner import run_seed
 
-from plancast.planner_turn import autonomous, task_responses
+from plancast.plan import task_responses
+from plancast.planner_turn import autonomous
 from plancast_actors.dispatch import host_link
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.plan_actors import slow_path

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from plancast.plan.record import PlanRecord
+from plancast.tasks.registry import TaskRegistry
 
 _VALUES = ("status", "current_state", "_entered", "pause_reason", "unmoved", "error", "result", "awaiting")
 _CONTAINERS = ("results", "kept", "control", "aliases", "moves")
@@ -18,7 +19,7 @@ class Rollback:
     Containers are restored in place, since handlers may hold references to them. Their values are not copied.
     """
 
-    __slots__ = ("_containers", "_mark", "_plan", "_requests", "_turn", "_values")
+    __slots__ = ("_containers", "_mark", "_plan", "_requests", "_tasks", "_turn", "_values")
 
     def __init__(self, plan: PlanRecord, turn: Any) -> None:
         self._plan = plan
@@ -29,6 +30,7 @@ class Rollback:
         self._values = [getattr(plan, name) for name in _VALUES]
         self._containers = [copy(getattr(plan, name)) for name in _CONTAINERS]
         self._requests = {key: copy(request) for key, request in plan.requests.items()}
+        self._tasks = plan.tasks.to_state() if plan.tasks is not None else None
         self._mark = self._turn.mark() if self._turn is not None else None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -43,5 +45,6 @@ class Rollback:
             container.update(content) if isinstance(container, dict) else container.extend(content)
         plan.requests.clear()
         plan.requests.update(self._requests)
+        plan.tasks = TaskRegistry.from_state(self._tasks) if self._tasks is not None else None
         if self._turn is not None:
             self._turn.rewind(self._mark)

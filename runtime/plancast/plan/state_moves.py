@@ -12,6 +12,7 @@ from plancast.plan.record import HELD_WAIT, HOLD, WAIT_TIMEOUT, WAITING_FOR, Pla
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.staged_events import StagedEvents
 from plancast.plan.status import COMPLETED, PAUSED, RUNNING, PlanStatus
+from plancast.plan.task_responses import close_request
 from plancast.plan.transitions import is_stale, target_of
 from plancast.state_machine.states import StateAction
 
@@ -42,7 +43,7 @@ def store_result(plan: PlanRecord, name: str, event: Any) -> None:
     plan.results[name] = event_data(event)
     parent = answered_request(event)
     if parent is not None:
-        plan.requests.pop(parent, None)
+        close_request(plan, parent, event)
 
 
 async def enter(plan: PlanRecord, target: str, *, by_hand: bool = False) -> None:

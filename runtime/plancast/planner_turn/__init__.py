@@ -1,1 +1,1 @@
-"""Turns in which a planner decides: deliberation, its trajectory, and the responses of tasks."""
+"""Turns in which a planner decides: deliberation and its trajectory."""

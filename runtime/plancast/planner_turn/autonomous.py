@@ -20,8 +20,8 @@ from plancast.plan.record import WAITING_FOR
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.state_moves import end_wait
 from plancast.plan.status import PAUSED, RUNNING
+from plancast.plan.task_responses import awaited_is_resolved, drop_unwanted, take_answer
 from plancast.planner_turn.deliberation import Deliberation
-from plancast.planner_turn.task_responses import awaited_is_resolved, drop_unwanted, take_answer
 from plancast.planner_turn.trajectory import trigger_entry
 from plancast.planners.contract import AutonomousPlanner, RunContext, WakeMode, resolve_wake_mode
 from plancast.turn_record.record import TurnRecord

@@ -24,7 +24,6 @@ from plancast.plan.rollback import Rollback
 from plancast.planner_turn.trajectory import add_decision, add_event, read_entry
 from plancast.planners.contract import RunBudget, RunContext, RunControl, TrajectoryEntry
 from plancast.planners.run_context import build_run, trigger_of
-from plancast.tasks.registry import TaskRegistry
 from plancast.turn_record.account import bind, call_rate, limits_of, read_share, spent_by, sum_of
 from plancast.turn_record.record import TurnRecord
 from plancast_bus.errors import BusUnavailable
@@ -90,15 +89,10 @@ class Deliberation:
             pending: Send the tasks, too, that the planner has registered by itself.
         """
         record, plan = self._record, self._plan
-        tasks = tasks_of(plan).to_state()
-        try:
-            with Rollback(plan, record):
-                await execute_decision(decision, record.context, plan=plan, definitions=run.events)
-                if pending:
-                    await send_pending(record.context, plan, run.events)
-        except BaseException:
-            plan.tasks = TaskRegistry.from_state(tasks)
-            raise
+        with Rollback(plan, record):
+            await execute_decision(decision, record.context, plan=plan, definitions=run.events)
+            if pending:
+                await send_pending(record.context, plan, run.events)
 
     def remember(self, fields: Mapping[str, Any]) -> None:
         """Append an event to the plan's trajectory."""

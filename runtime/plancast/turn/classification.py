@@ -160,10 +160,10 @@ def _classify_timer(plan: PlanRecord, event: Any, free_handler: bool) -> Meaning
     target = target_of(plan, plan.current_state, event)
     if request.event_type == WAIT:
         return Meaning(EXPIRES, event, request, target)
-    if free_handler and not plan.state_machine:
-        return Meaning(ANSWERS, event, request)
     if can_retry(plan, request):
         return Meaning(RETRIES, event, request)
     if target is not None:
         return Meaning(MOVES, event, request, target)
+    if free_handler and _is_for_handler(plan, event, request):
+        return Meaning(ANSWERS, event, request)
     return Meaning(FAILS, event, request)

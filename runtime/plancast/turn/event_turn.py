@@ -14,9 +14,9 @@ from plancast.plan.control_events import RESUME
 from plancast.plan.event_fields import answered_request
 from plancast.plan.requests import Request
 from plancast.plan.status import PAUSED, PENDING, RUNNING
+from plancast.plan.task_responses import close_request
 from plancast.planner_turn.autonomous import autonomous_turn
 from plancast.planner_turn.deliberation import Deliberation, deliberation_of_handler
-from plancast.planner_turn.task_responses import take_answer
 from plancast.planners.planner import Handler, call_handler, wants_four
 from plancast.turn.classification import (
     ANSWERS,
@@ -75,7 +75,7 @@ class EventTurn(TurnRecord):
         if not is_for_listener(plan, meaning):
             await self._carry_out(plan, meaning, handler)
         elif meaning.request is not None:
-            plan.requests.pop(self.event.parent_event_id, None)
+            close_request(plan, self.event.parent_event_id, meaning.event)
         return COMMIT
 
     async def _own_answer(
@@ -196,9 +196,7 @@ class EventTurn(TurnRecord):
 
     async def _hand_over(self, plan: PlanContext, event: Any, handler: Handler, target: str | None = None) -> bool:
         """Let the transition handler move the plan; False when it did nothing."""
-        if not plan.state_machine and answered_request(event) in plan.requests:
-            take_answer(plan, event.to_wire())
-        elif target is None and event.type != RESUME:
+        if target is None and event.type != RESUME:
             state_moves.store_result(plan, event.type, event)
         before, pauses, was_paused = self._mark(plan), plan._pauses, plan.status is PAUSED
         self.keep_event()
@@ -229,8 +227,9 @@ class EventTurn(TurnRecord):
     def _close_answered(self, plan: PlanContext, event: Any) -> None:
         """Close the request that an event has answered although the handler made no move on it."""
         answered = None if self.is_timer else answered_request(event)
-        if answered is None or plan.requests.pop(answered, None) is None:
+        if answered not in plan.requests:
             return
+        close_request(plan, answered, event)
         plan.unmoved = plan.current_state
         if answered in self.requests_before:
             due, _, _ = self.requests_before[answered]

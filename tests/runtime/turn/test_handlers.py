@@ -24,11 +24,13 @@ from plancast import (
     StateAction,
     Worker,
 )
+from plancast.decisions.actions import ParallelAction, PublishAction
+from plancast.decisions.decision import PlannerDecision
 from plancast.decisions.executor import execute_decision
 from plancast.testing import ModelServer, PlancastTest
 from plancast.turn.turn import TurnOutcome
 from plancast_bus.errors import PayloadTooLarge
-from plancast_bus.ports.effects import SetTimer
+from plancast_bus.ports.effects import SetTimer, Withdraw
 
 APPROVAL = machine(
     START,
@@ -765,3 +767,118 @@ async def test_history_shows_the_event_as_it_came_and_a_replay_is_the_same(forma
         goal, answer = await plan.history()
         assert (goal["event"]["data"], answer["event"]["data"]) == ({"topic": "AI"}, {"hits": [1]})
         assert (await plan.replay(app=env.app)).outcome == "same"
+
+
+# Tasks of decisions that a handler executes over a machine.
+
+WORK = machine(
+    state("start", to={"go": "work"}),
+    state("work", to={"all.done": "done", "b.completed": "half"}),
+    state("half", to={"all.done": "done"}),
+    DONE,
+)
+
+
+def publish(name: str, **fields: Any) -> PublishAction:
+    return PublishAction(event_type=f"{name}.requested", topic="action-requests", data={}, reasoning="-", **fields)
+
+
+async def after_parallel(join: str, answers: Callable[[Any], bool]) -> Story:
+    """A plan whose handler has executed a PARALLEL of a and b in ``work``; it moves on the answers that it chooses."""
+    planner = a_planner(WORK)
+
+    @planner.on_transition()
+    async def on_transition(transition: Any, context: Any) -> None:
+        if transition.event_type == "go":
+            await transition.plan.execute_next(transition.event)
+            both = ParallelAction(branches=[publish("a"), publish("b")], join=join, reasoning="-")  # type: ignore[arg-type]
+            await execute_decision(PlannerDecision(next_action=both, reasoning="-"), context, plan=transition.plan)
+        elif answers(transition):
+            await transition.plan.execute_next(transition.event)
+
+    story = Story(planner)
+    await story.goal()
+    await story.signal("go")
+    assert [request.event_type for request in story.plan.requests.values()] == ["a.requested", "b.requested"]
+    return story
+
+
+def states_of_tasks(story: Story) -> list[str]:
+    tasks = story.plan.tasks
+    assert tasks is not None
+    return [str(task.state) for task in tasks.tasks]
+
+
+@pytest.mark.parametrize("moves", [True, False])
+async def test_an_answer_over_a_machine_finishes_its_task_whether_or_not_the_handler_moves(moves: bool) -> None:
+    story = await after_parallel("all", lambda transition: moves)
+    first, second = story.plan.requests
+    await story.answer("a.completed", to=first)
+    assert states_of_tasks(story) == ["complete", "running"]
+    await story.answer("b.completed", to=second)
+    assert states_of_tasks(story) == ["complete", "complete"]
+    assert story.plan.current_state == ("half" if moves else "work")
+
+
+async def test_the_first_success_over_a_machine_withdraws_the_other_requests() -> None:
+    story = await after_parallel("first_success", lambda transition: False)
+    first, second = story.plan.requests
+    turn = await story.answer("a.completed", to=first)
+    assert not story.plan.requests
+    assert len([effect for effect in turn.effects if isinstance(effect, Withdraw)]) == 1
+    await story.answer("b.completed", to=second)
+    assert story.verdict is TurnOutcome.IGNORE
+
+
+async def test_a_move_that_fails_finishes_no_task() -> None:
+    planner = a_planner(
+        machine(
+            state("start", to={"go": "work"}),
+            state("work", to={"a.completed": "next"}),
+            state("next", asks="next", to="done", data={"x": "{{results.nothing}}"}),
+            DONE,
+        )
+    )
+
+    @planner.on_transition()
+    async def on_transition(transition: Any, context: Any) -> None:
+        plan = transition.plan
+        if transition.event_type == "go":
+            await plan.execute_next(transition.event)
+            decision = PlannerDecision(next_action=publish("a"), reasoning="-")
+            await execute_decision(decision, context, plan=plan)
+            return
+        with pytest.raises(InterpolationError):
+            await plan.execute_next(transition.event)
+        assert [str(task.state) for task in plan.tasks.tasks] == ["running"]
+        await plan.fail("no")
+
+    story = Story(planner)
+    await story.goal()
+    await story.signal("go")
+    await story.answer("a.completed")
+    assert story.plan.error == "no"
+
+
+@pytest.mark.parametrize("moves", [True, False])
+async def test_a_handler_over_a_machine_gets_the_timeout_of_its_decision(moves: bool) -> None:
+    planner, calls = a_planner(WORK), list[str]()
+
+    @planner.on_transition()
+    async def on_transition(transition: Any, context: Any) -> None:
+        calls.append(transition.event_type)
+        if transition.event_type == "go":
+            await transition.plan.execute_next(transition.event)
+            decision = PlannerDecision(next_action=publish("a", timeout_seconds=5), reasoning="-")
+            await execute_decision(decision, context, plan=transition.plan)
+        elif moves:
+            await transition.plan.finalize({"late": True})
+
+    story = Story(planner)
+    await story.goal()
+    turn = await story.signal("go")
+    (timer,) = (effect for effect in turn.effects if isinstance(effect, SetTimer))
+    await story.timer(timer)
+    assert calls == ["go", "a.timeout"]
+    assert story.plan.status == ("completed" if moves else "failed")
+    assert moves or story.plan.error == "a.timeout: a.requested was not answered in time"

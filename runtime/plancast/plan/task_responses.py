@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from plancast.plan.event_fields import event_data, event_type_of
 from plancast.plan.record import PlanRecord, tasks_of
 from plancast.tasks.registry import TaskRegistry
 
@@ -13,17 +14,27 @@ _FAILURES: Final = (".failed", ".timeout")
 
 def take_answer(plan: PlanRecord, fields: Mapping[str, Any]) -> bool:
     """Apply the answer to the open request ``parent_event_id``; True when it resolves a task or the task's group."""
-    request = plan.requests.pop(fields["parent_event_id"], None)
-    if request is None:
+    if fields["parent_event_id"] not in plan.requests:
         return False  # of two early answers, the first may have closed the request of the other
-    data = fields.get("data")
-    plan.results[fields["type"]] = data
+    plan.results[fields["type"]] = fields.get("data")
+    return close_request(plan, fields["parent_event_id"], fields)
+
+
+def close_request(plan: PlanRecord, request_id: str, event: Any) -> bool:
+    """Close the request that an event has answered, and finish its task.
+
+    Returns:
+        True when that resolves the task's group, or it is in none.
+    """
+    request = plan.requests.pop(request_id, None)
+    if request is None or not request.task:
+        return request is not None
     tasks = tasks_of(plan)
     if not tasks.is_task(request.task):
         return True
     task = tasks.task(request.task)
     if not task.state.finished:
-        _finish(tasks, request.task, fields["type"], data)
+        _finish(tasks, request.task, event_type_of(event), event_data(event))
     resolved = not task.group_id or tasks.watch_group(task.group_id) is not None
     if not task.group_id and task.spec is None:
         task.result = None  # the plan's results hold it
