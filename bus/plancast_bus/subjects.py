@@ -79,9 +79,11 @@ def check_event_type(event_type: str) -> str:
     Raises:
         InvalidSubject: it is not made of dot separated ``A-Z a-z 0-9 _ -`` tokens, or too long.
     """
-    if len(event_type) > MAX_TYPE or not _TYPE.fullmatch(event_type):
+    is_text = isinstance(event_type, str)  # a decorator without parentheses gets the handler
+    if not is_text or len(event_type) > MAX_TYPE or not _TYPE.fullmatch(event_type):
+        shown = repr(event_type[:80] if is_text else event_type)
         raise InvalidSubject(
-            f"{event_type[:80]!r} is no event type: use dot separated tokens of A-Z a-z 0-9 _ - "
+            f"{shown} is no event type: use dot separated tokens of A-Z a-z 0-9 _ - "
             f"(such as 'web.search.completed'), at most {MAX_TYPE} characters"
         )
     return event_type

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 import typer
 
@@ -102,12 +102,10 @@ def describe(error: BaseException) -> tuple[str, str, int]:
     if isinstance(error, typer.TyperException):
         text = " ".join(error.format_message().replace("Value error, ", "").split())
         return text, _usage_hint(error), error.exit_code
-    pydantic = sys.modules.get("pydantic")  # loaded where it has raised something
-    if pydantic is not None and isinstance(error, pydantic.ValidationError):
+    if _is_validation_error(error):
         return _settings_fault(error), "Settings are environment variables; see `plancast --help`.", USAGE
     if not isinstance(error, (PlancastError, ConnectionError)):
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return text, "Run the command again with -v to see the traceback.", FAILED
+        return describe_foreign(error), "Run the command again with -v to see the traceback.", FAILED
     text = str(error) or type(error).__name__
     hint = _RAY_HINT if "Ray cluster" in text else _first(_HINTS, error, "")
     if isinstance(error, (PlanFailed, PlanCancelled)):
@@ -124,12 +122,30 @@ def _usage_hint(error: typer.TyperException) -> str:
     return f"See `{context.command_path} --help`." if context is not None else ""
 
 
+def describe_foreign(error: BaseException) -> str:
+    """Type and text of an error that plancast does not declare; of a value that a model refuses, its faults."""
+    if _is_validation_error(error):
+        return f"{error.title}: {_faults(error, _field)}"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _is_validation_error(error: BaseException) -> TypeGuard[ValidationError]:
+    pydantic = sys.modules.get("pydantic")  # loaded where it has raised something
+    return pydantic is not None and isinstance(error, pydantic.ValidationError)
+
+
 def _settings_fault(error: ValidationError) -> str:
-    """Names and faults of invalid settings; values are left out, since they may be secrets."""
+    return f"invalid settings: {_faults(error, _variable)}"
+
+
+def _faults(error: ValidationError, name: Callable[[tuple[int | str, ...]], str]) -> str:
+    """Names and faults of invalid fields; values are left out, since they may be secrets."""
     faults = error.errors(include_input=False, include_url=False, include_context=False)
-    return "invalid settings: " + "; ".join(
-        f"{_variable(each['loc'])}{each['msg'].removeprefix('Value error, ')}" for each in faults
-    )
+    return "; ".join(f"{name(each['loc'])}{each['msg'].removeprefix('Value error, ')}" for each in faults)
+
+
+def _field(location: tuple[int | str, ...]) -> str:
+    return f"{'.'.join(map(str, location))}: " if location else ""
 
 
 def _variable(location: tuple[int | str, ...]) -> str:

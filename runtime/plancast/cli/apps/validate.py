@@ -7,19 +7,20 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import plancast_bus
 from plancast.cli import completion
 from plancast.cli.apps.unawaited_events import unawaited_events, unsent_events
-from plancast.cli.errors import DONE, FAILED, CommandFailed, usage_error
+from plancast.cli.errors import DONE, FAILED, CommandFailed, describe_foreign, usage_error
 from plancast.cli.options import AppAddress, AsJson, Verbose
 from plancast.declarations import collecting
-from plancast.errors import InvalidApp, InvalidStateMachine, PlancastError
+from plancast.errors import InvalidApp, InvalidStateMachine
 from plancast.terminal.output import cell, out, plural, print_json
 
 if TYPE_CHECKING:
     from plancast.app import App
 
 _NAMED = 5
-_OURS = Path(__file__).parents[2]
+_OURS = (Path(__file__).parents[2], Path(plancast_bus.__file__).parent)
 
 
 def validate(app: AppAddress, as_json: AsJson = False, verbose: Verbose = 0) -> int:
@@ -59,7 +60,7 @@ def load(address: str) -> App:
         raise
     except Exception as error:
         raise CommandFailed(
-            f"cannot import the module of {address}: {_where(error)}{type(error).__name__}: {error}",
+            f"cannot import the module of {address}: {_where(error)}{describe_foreign(error)}",
             hint="Run the command again with -v to see the traceback.",
         ) from error
 
@@ -107,9 +108,16 @@ def _where(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: "
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-    if isinstance(error, PlancastError):  # raised by what they have called
-        frames = [frame for frame in frames if not Path(frame.filename).is_relative_to(_OURS)]
+    frames = [frame for frame in frames if not _is_of_library(frame.filename)] or frames
     return f"{os.path.relpath(frames[-1].filename)}:{frames[-1].lineno}: " if frames else ""
+
+
+def _is_of_library(filename: str) -> bool:
+    """True if a file belongs to plancast, to Python or to an installed package."""
+    import sysconfig
+
+    installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return any(Path(filename).is_relative_to(folder) for folder in (*_OURS, *installed))
 
 
 def _warnings(app: App) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,3 +114,28 @@ def test_events_that_nothing_sends_are_warned_of(validate: Validate, event: str,
 def test_the_demos_have_no_faults_and_no_warnings(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", f"plancast.demo.apps.{name}:app"]) == 0
     assert "!" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ('StateConfig(state_name="start", default_nxt="done")', "StateConfig: default_nxt: Extra inputs are not"),
+        ('StateAction(event_type="pay me", response_event="paid")', "StateAction: event_type: an event type is one or"),
+        ('planner.expects("an approval")', "InvalidSubject: 'an approval' is no event type"),
+        ("planner.on_goal(print)", "InvalidSubject: <built-in function print> is no event type"),
+        ('planner.on_event("a.fact", topic="facts")', "ValueError: 'facts' is not a valid EventTopic"),
+        ("App('shop', planners=planner)", "TypeError: 'Planner' object is not iterable"),
+        ("Path(None)", "TypeError: "),
+    ],
+)
+def test_what_a_library_refuses_is_named_with_the_line_of_the_app(
+    wrong: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = f"from pathlib import Path\n{HEAD}{wrong}\napp = App('shop', planners=[planner])\n"
+    (tmp_path / "refused.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "refused", raising=False)
+    assert main(["validate", "refused:app"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: cannot import the module of refused:app: refused.py:5: {said}")
+    assert "errors.pydantic.dev" not in error
