@@ -405,7 +405,9 @@ async def test_labels_of_a_graph_do_not_cross(page: Page) -> None:
     graphs = []
     for seed in range(40):
         chance = random.Random(seed)
-        edges = [(source, target) for source in states for target in chance.sample(states, 2 + seed % 2) if source != target]
+        edges = [
+            (source, target) for source in states for target in chance.sample(states, 2 + seed % 2) if source != target
+        ]
         edges += [("checking", "approving"), ("checking", "approving"), ("approving", "refused")] * (seed % 2)
         places, width, height = place(states, edges)
         nodes = [{"id": name, "label": name, "x": x, "y": y, "visited": 0} for name, (x, y) in places.items()]

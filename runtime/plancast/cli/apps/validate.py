@@ -116,8 +116,8 @@ def _is_of_library(filename: str) -> bool:
     """True if a file belongs to plancast, to Python or to an installed package."""
     import sysconfig
 
-    installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return any(Path(filename).is_relative_to(folder) for folder in (*_OURS, *installed))
+    installed = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return any(Path(filename).is_relative_to(folder) for folder in {*_OURS, *installed})
 
 
 def _warnings(app: App) -> list[str]:
