@@ -146,6 +146,14 @@ class Container:
         """Return the container's log."""
         return f"--- {self.name} ---\n{self.log.read_text(errors='replace')[-6000:]}"
 
+    def wait_until_said(self, text: str, seconds: float = 600) -> None:
+        """Wait until the container has logged a text."""
+        deadline = time.monotonic() + seconds
+        while text not in self.log.read_text(errors="replace"):
+            assert self.process.poll() is None, self.said()
+            assert time.monotonic() < deadline, f"{text!r} is not in\n{self.said()}"
+            time.sleep(0.2)
+
     def kill(self) -> None:
         """End all of its processes at once, as the loss of its machine does."""
         if self.process.poll() is None:

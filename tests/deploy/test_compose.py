@@ -104,10 +104,12 @@ def test_what_the_file_describes_runs_a_plan(project: Project) -> None:
 
 def test_the_app_is_deployed_again_when_ray_was_lost(project: Project) -> None:
     project.up()
+    deployer = project.network.containers["deploy"]
+    deployer.wait_until_said("watching")
     project.network.containers["ray"].kill()
     project.start("ray", project.file.services["ray"])
+    deployer.wait_until_said("deployed again")
     run_plan(project)
-    assert "deploying again" in project.network.containers["deploy"].said()
 
 
 def run_plan(project: Project) -> None:
