@@ -131,6 +131,46 @@ async def test_a_list_is_filtered_searched_sorted_and_paged(api: Api) -> None:
     await api.get("/plans", 422, params={"cursor": "u12", "sort": "created"})
 
 
+async def test_a_list_is_sorted_by_columns_either_way_page_by_page(api: Api) -> None:
+    session = uuid4().hex
+    waiting = [await api.waiting(session_id=session, tenant_id=tenant) for tenant in ("b", "a", "b")]
+    failed = await api.submit("order.goal", {"item": "none"}, session_id=session, tenant_id="c")
+    await api.until(failed, lambda found: found["status"] == "failed")
+    await api.post(f"/plans/{waiting[0]}/signal", {"event_type": "order.approved", "data": {}})
+    await api.until(waiting[0], lambda found: found["status"] == "completed")
+    tenants = dict(zip([*waiting, failed], "babc", strict=True))
+    turns = {plan: 3 if plan == waiting[0] else 2 for plan in tenants}
+    for sort, values in (("tenant", tenants), ("turns", turns)):
+        expected = sorted(tenants, key=lambda plan: (values[plan], plan))
+        for order, plans in (("asc", expected), ("desc", expected[::-1])):
+            found: list[str] = []
+            query = {"session_id": session, "sort": sort, "order": order, "limit": 3}
+            page = await api.get("/plans", params=query)
+            found = [each["plan_id"] for each in page["items"]]
+            page = await api.get("/plans", params=query | {"cursor": page["next"]})
+            assert found + [each["plan_id"] for each in page["items"]] == plans
+            assert (page["next"], page["total"]) == (None, 4)
+    assert await api.listed(session_id=session, sort="created", order="asc") == [*waiting, failed]
+    await api.get("/plans", 422, params={"sort": "text"})
+
+
+async def test_plans_are_found_by_the_data_of_their_goals(api: Api) -> None:
+    session, word = uuid4().hex, f"Lamp {uuid4().hex[:12]}"
+    plans = [await api.waiting({"item": "lamp", "note": note}, session_id=session) for note in (word, "else", word)]
+    found = await api.get("/plans", params={"session_id": session, "data": word.upper(), "limit": 1})
+    assert [each["plan_id"] for each in found["items"]] == [plans[2]]
+    assert (found["total"], found["searched"], found["counts"]) == (2, 3, {"waiting": 2})
+    behind = await api.get("/plans", params={"session_id": session, "data": word, "limit": 1, "cursor": found["next"]})
+    assert ([each["plan_id"] for each in behind["items"]], behind["next"]) == ([plans[0]], None)
+    assert await api.listed(data=word.split()[1]) == [plans[2], plans[0]]  # among all plans
+    assert await api.listed(session_id=session, data=f"{word} more") == []
+    assert await api.listed(session_id="none-has-this", data="lamp") == []
+    await api.desk.client.plan(plans[0]).cancel("enough")
+    await api.until(plans[0], lambda plan: plan["status"] == "cancelled")
+    assert await api.listed(data=word, status="cancelled") == [plans[0]]
+    assert (await api.get("/plans", params={"session_id": session}))["searched"] is None
+
+
 async def test_history_is_paged_and_says_what_each_turn_did(api: Api) -> None:
     plan = await api.waiting()
     first = await api.get(f"/plans/{plan}/history", params={"limit": 1})

@@ -385,6 +385,37 @@ async def test_pages_of_the_list_follow_each_other(page: Page, deployed: Deploye
     await expect(page.locator(".pager-range")).to_have_text("1–25 of 27")
 
 
+async def test_the_list_is_sorted_by_its_columns_and_searched_in_goal_data(page: Page, deployed: Deployed) -> None:
+    plans = [
+        await deployed.plan(700 + n, customer=f"Noether {n}", tenant_id=f"sorted-{n}", session_id="sorted")
+        for n in (1, 0, 2)
+    ]
+    await page.evaluate("location.hash = '#/plans?session_id=sorted'")
+    rows = page.locator(".plans tbody tr")
+    keys = "rows => rows.map((row) => row.dataset.key)"
+    await expect(rows).to_have_count(3)
+    tenant = page.get_by_role("columnheader", name="Tenant")
+    await tenant.get_by_role("button").click()
+    await expect(tenant).to_have_attribute("aria-sort", "descending")
+    await expect(rows.first).to_have_attribute("data-key", plans[2])
+    await tenant.get_by_role("button").click()
+    await expect(tenant).to_have_attribute("aria-sort", "ascending")
+    await expect(rows.first).to_have_attribute("data-key", plans[1])
+    assert await rows.evaluate_all(keys) == [plans[1], plans[0], plans[2]]
+    await expect(page).to_have_url(re.compile("sort=tenant&order=asc"))
+    await expect(page.get_by_role("button", name="Next")).to_be_visible()
+
+    late = await deployed.plan(703, tenant_id="sorted-05", session_id="sorted")  # belongs between two rows
+    await page.get_by_role("button", name="Many plans have changed").click()
+    await expect(rows.nth(1)).to_have_attribute("data-key", late)
+
+    await page.get_by_label("Goal data").fill("noether 2")  # the panel is open, as it filters by session
+    await page.keyboard.press("Tab")
+    await expect(rows).to_have_count(1)
+    await expect(rows.first).to_have_attribute("data-key", plans[2])
+    await expect(page.locator(".notice")).to_contain_text("Searched the data of the 4 plans updated last")
+
+
 async def test_the_graph_shows_the_way_that_was_taken(page: Page, deployed: Deployed) -> None:
     plan_id = await deployed.plan(800)
     await show(page, plan_id)

@@ -29,7 +29,8 @@ from plancast.console.service.auth import By
 from plancast.console.service.backend import Backend, Here
 from plancast.console.service.errors import Refused
 from plancast.console.service.limits import Looking
-from plancast.console.service.plan_index import PlanQuery, Sort
+from plancast.console.service.plan_index import PlanQuery
+from plancast.console.service.plan_order import Direction, PlanOrder, Sort
 from plancast.console.views.graph import graph_of, step_of
 from plancast.console.views.plans import approval_view, entry_of, groups_of, summary_of, usage_of, waits_of
 from plancast.console.views.spans import spans_of
@@ -121,15 +122,22 @@ async def list_plans(
     known: Known,
     asked: Annotated[PlanQuery, Depends(plan_query)],
     sort: Sort = "updated",
+    order: Direction = "desc",
+    data: Annotated[str, Query(max_length=400, description="Words in the data of goals, of the newest plans.")] = "",
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     cursor: Annotated[str | None, Query(max_length=1000, description="`next` of the previous page.")] = None,
     details: Detailed = False,
 ) -> PlanPage:
-    """Stored plans, newest first, with their counts by status."""
-    index = await backend.plans()
-    found = await backend.found(asked)
+    """Stored plans with their counts by status; newest first, unless another order is asked for.
+
+    `searched` is the number of plans whose data were searched, at most the 2,000 that were updated last.
+    """
+    index, words = await backend.plans(), [word.casefold() for word in data.split()[:MOST_WORDS]]
+    found, searched = await backend.found(asked), None
+    if words:
+        found, searched = await backend.goal_data.having(list(index.rows())[::-1] if found is None else found, words)
     try:
-        page = index.page(asked, sort=sort, limit=limit, cursor=cursor, found=found)
+        page = index.page(asked, order=PlanOrder(sort, order), limit=limit, cursor=cursor, found=found)
     except ValueError as error:
         raise Refused(422, str(error)) from error
     shown = await known.of(page.rows) if details else {}
@@ -139,6 +147,7 @@ async def list_plans(
         total=page.total,
         counts=page.counts,
         complete=index.loaded,
+        searched=searched,
     )
 
 

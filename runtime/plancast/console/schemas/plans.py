@@ -54,6 +54,8 @@ class PlanPage(ResponseModel):
     """Number of plans by status, with the other filters applied."""
     complete: bool = True
     """True once the server has read all plans after its start."""
+    searched: int | None = None
+    """Number of plans whose goals' data were searched; fewer than all means that older plans were not."""
 
 
 class Submission(RequestModel):

@@ -16,6 +16,7 @@ from plancast.client.client import Client
 from plancast.client.handle import PlanHandle
 from plancast.console.service.approvals import ApprovalBoard
 from plancast.console.service.errors import Refused
+from plancast.console.service.goal_data import GoalData
 from plancast.console.service.limits import Slots
 from plancast.console.service.nats_probe import NatsProbe
 from plancast.console.service.plan_index import PlanIndex, PlanQuery, Row
@@ -59,6 +60,7 @@ class Backend:
         self.registry = AgentRegistry(bus.registry)
         self.index = PlanIndex(bus.checkpoints, ListedStatuses(bus.checkpoints, self.registry.human_events))
         self.approvals = ApprovalBoard(bus, self.index)
+        self.goal_data = GoalData(bus.checkpoints)
         self.nats_probe = NatsProbe(bus.registry)
         self.actors = actors
         self.closing = asyncio.Event()

@@ -14,15 +14,15 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from sys import intern
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from plancast.console.service.plan_order import PlanOrder
 from plancast.plan_store.listed_status import ListedStatuses
 from plancast_bus.errors import BusError
 from plancast_bus.ports.checkpoints import CheckpointStore, Committed, PlanSummary, attribute_text
 
 logger = logging.getLogger(__name__)
 
-Sort = Literal["updated", "created"]
 RETRY_SECONDS = 1.0
 EXPIRY_SECONDS = 1.0
 REFRESH_SECONDS = 5.0
@@ -32,6 +32,7 @@ _REPEATED = ("status", "goal_event", "current_state", "session_id", "user_id", "
 """Fields of a summary with values that many plans share."""
 SEARCH_BATCH = 5_000
 """Number of plans to search before yielding to the event loop."""
+NEWEST_FIRST = PlanOrder()
 COMMIT_BATCH = 256
 """Number of commits to apply before yielding to the event loop."""
 
@@ -179,37 +180,48 @@ class PlanIndex:
         self,
         wanted: PlanQuery,
         *,
-        sort: Sort = "updated",
+        order: PlanOrder = NEWEST_FIRST,
         limit: int = 50,
         cursor: str | None = None,
         found: Collection[Row] | None = None,
     ) -> Page:
-        """A page of plans, newest first; ``found`` is the result of :meth:`found`, if that was called.
+        """A page of plans; ``found`` is the result of :meth:`found`, if that was called.
 
         Raises:
             ValueError: the cursor does not belong to this order.
         """
-        behind = _behind(sort, cursor)
-        if wanted.matches_all:
-            newest = (self._rows[key] for _, key in reversed(self._created))
-            counts, ahead = self.counts(), reversed(self._rows.values()) if sort == "updated" else newest
+        place = order.read(cursor)
+        if found is None and wanted.matches_all:
+            counts = self.counts()
         else:
             found = wanted.select(self._rows.values()) if found is None else found
             counts = dict(Counter([row.summary.status for row in found]))
-            if sort == "created":
-                found = sorted(found, key=_created)
-            ahead = reversed(list(found))
-        rows: list[Row] = []
-        for row in ahead:
-            if behind is not None and _place(sort, row) >= behind:
-                continue
-            if not wanted.status or row.summary.status in wanted.status:
-                rows.append(row)
-                if len(rows) > limit:
-                    break
+        rows = (
+            row
+            for row in self._ahead(order, found)
+            if (not wanted.status or row.summary.status in wanted.status) and order.behind(row, place)
+        )
+        if order.sort in ("updated", "created"):
+            shown = list(islice(rows, limit + 1))
+        else:
+            first = heapq.nlargest if order.descending else heapq.nsmallest
+            shown = first(limit + 1, rows, key=order.place)
         total = sum(count for status, count in counts.items() if not wanted.status or status in wanted.status)
-        following = _cursor(sort, rows[limit - 1]) if len(rows) > limit else None
-        return Page(rows[:limit], following, total, counts)
+        following = order.cursor(shown[limit - 1]) if len(shown) > limit else None
+        return Page(shown[:limit], following, total, counts)
+
+    def _ahead(self, order: PlanOrder, found: Collection[Row] | None) -> Iterable[Row]:
+        """The found rows, or all: sorted by a time if that is asked for, else in any order."""
+        rows: list[Row] | Iterable[Row]
+        if order.sort != "created":
+            rows = self._rows.values() if found is None else list(found)
+        elif found is not None:
+            rows = sorted(found, key=order.place)
+        elif order.descending:
+            return (self._rows[key] for _, key in reversed(self._created))
+        else:
+            return (self._rows[key] for _, key in self._created)
+        return reversed(rows) if order.descending else rows
 
     def take(self, committed: Committed) -> None:
         self.changes += 1
@@ -332,30 +344,3 @@ class PlanIndex:
 
 def _has_attribute(plan: PlanSummary, name: str, text: str) -> bool:
     return plan.attributes is not None and name in plan.attributes and attribute_text(plan.attributes[name]) == text
-
-
-def _created(row: Row) -> tuple[float, str]:
-    return row.summary.created_at, row.key
-
-
-def _place(sort: Sort, row: Row) -> tuple[float, str]:
-    return (row.version, "") if sort == "updated" else (row.summary.created_at, row.key)
-
-
-def _cursor(sort: Sort, row: Row) -> str:
-    number, key = _place(sort, row)
-    return f"u{int(number)}" if sort == "updated" else f"c{number!r}:{key}"
-
-
-def _behind(sort: Sort, cursor: str | None) -> tuple[float, str] | None:
-    if cursor is None:
-        return None
-    number, colon, key = cursor[1:].partition(":")
-    try:
-        if cursor[:1] == "u" and sort == "updated" and not colon:
-            return int(number), ""
-        if cursor[:1] == "c" and sort == "created" and colon:
-            return float(number), key
-    except ValueError:
-        pass
-    raise ValueError(f"invalid cursor {cursor[:100]!r}: use `next` of a page in the same order")

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plancast.console.service.plan_index import PlanIndex, PlanQuery
+from plancast.console.service.plan_order import PlanOrder
 from plancast.plan_store.listed_status import ListedStatuses
 from plancast.state_machine.machine import Machine
 from plancast.state_machine.states import StateConfig, StateTransition
@@ -163,9 +164,9 @@ wanted = st.builds(
 )
 
 
-@given(commits, wanted, st.sampled_from(["updated", "created"]), st.integers(1, 3), names)
+@given(commits, wanted, st.sampled_from(PlanOrder.all()), st.integers(1, 3), names)
 def test_pages_are_what_a_look_through_all_plans_would_find(
-    taken: list[PlanSummary], asked: PlanQuery, sort: Any, limit: int, dropped: str
+    taken: list[PlanSummary], asked: PlanQuery, order: PlanOrder, limit: int, dropped: str
 ) -> None:
     store = MemoryBus().checkpoints
     index = PlanIndex(store, statuses(store))
@@ -186,14 +187,20 @@ def test_pages_are_what_a_look_through_all_plans_would_find(
         )
 
     found = [(version, plan) for version, plan in newest.values() if meant(plan)]
-    order = (lambda each: each[0]) if sort == "updated" else (lambda each: (each[1].created_at, each[1].plan_id))
-    expected = [plan for _, plan in sorted(found, key=order, reverse=True)]
+    fields = {"created": "created_at", "goal": "goal_event", "tenant": "tenant_id", "session": "session_id"}
+
+    def key(each: tuple[int, PlanSummary]) -> Any:
+        version, plan = each
+        field = fields.get(order.sort, "revision")
+        return version if order.sort == "updated" else (getattr(plan, field), plan.plan_id)
+
+    expected = [plan for _, plan in sorted(found, key=key, reverse=order.direction == "desc")]
     counts = {status: n for status in ("running", "completed") if (n := sum(p.status == status for p in expected))}
     if asked.status:
         expected = [plan for plan in expected if plan.status in asked.status]
     pages, cursor = [], None
     while True:
-        page = index.page(asked, sort=sort, limit=limit, cursor=cursor)
+        page = index.page(asked, order=order, limit=limit, cursor=cursor)
         assert (page.total, page.counts) == (len(expected), counts)
         pages += [row.summary for row in page.rows]
         assert page.next is None or len(page.rows) == limit
@@ -203,10 +210,36 @@ def test_pages_are_what_a_look_through_all_plans_would_find(
     assert pages == expected
 
 
-@pytest.mark.parametrize("cursor", ["", "u", "ux", "c1", "c:", "u1:a", "7", "é"])
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "",
+        "u",
+        "7",
+        "é",
+        "[]",
+        "[" * 100_000,
+        '["updated", "desc", "x", ""]',
+        '["goal", "asc", 1, "a"]',
+        '["turns", "asc", 1]',
+    ],
+)
 def test_a_cursor_of_no_page_is_refused(cursor: str) -> None:
     store = MemoryBus().checkpoints
     index = PlanIndex(store, statuses(store))
-    for sort in ("updated", "created"):
+    for order in PlanOrder.all():
         with pytest.raises(ValueError, match="cursor"):
-            index.page(PlanQuery(), sort=sort, cursor=cursor)  # type: ignore[arg-type]
+            index.page(PlanQuery(), order=order, cursor=cursor)
+
+
+def test_a_cursor_belongs_to_its_order() -> None:
+    store = MemoryBus().checkpoints
+    index = PlanIndex(store, statuses(store))
+    for version, name in enumerate("abc", 1):
+        index.take(Committed(version, name, summary(name)))
+    for order in PlanOrder.all():
+        following = index.page(PlanQuery(), order=order, limit=1).next
+        for other in PlanOrder.all():
+            if other != order:
+                with pytest.raises(ValueError, match="same order"):
+                    index.page(PlanQuery(), order=other, cursor=following)

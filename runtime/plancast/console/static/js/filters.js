@@ -10,6 +10,7 @@ const FIELDS = [
   ["goal", "Goal"],
   ["parent", "Parent plan"],
   ["attribute", "Attribute"],
+  ["data", "Goal data"],
 ];
 
 const DATES = [["created_after", "Created from"], ["created_before", "Created before"]];
@@ -26,7 +27,7 @@ const ATTRIBUTE = /^[A-Za-z_][\w.-]*=/;
 export function filterPanel(filter, { set, clear, columns, arrange }) {
   const made = h("form", { class: "filters", id: "filters", "aria-label": "Filters", onsubmit: (event) => event.preventDefault() });
   for (const [name, label] of FIELDS) {
-    const placeholder = name === "attribute" ? "name=value" : null;
+    const placeholder = { attribute: "name=value", data: "words" }[name];
     const input = h("input", { type: "text", id: `filter-${name}`, value: filter[name], autocomplete: "off", spellcheck: "false", placeholder });
     input.addEventListener("change", () => {
       const value = input.value.trim();

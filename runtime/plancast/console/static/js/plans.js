@@ -3,18 +3,18 @@
 import * as api from "./api.js";
 import { h, put } from "./dom.js";
 import { drawChips, filterPanel } from "./filters.js";
-import { number } from "./format.js";
+import { number, plural } from "./format.js";
 import { icon } from "./icons.js";
 import { onKey } from "./keys.js";
 import { listen, soon } from "./live.js";
 import * as router from "./router.js";
-import { flash, head, rowOf, write } from "./rows.js";
+import { SORTS, flash, head, rowOf, write } from "./rows.js";
 import { session } from "./session.js";
 import { empty, failed, loading, stale } from "./states.js";
 import { keep, kept } from "./store.js";
 import { newPlan } from "./submit.js";
 
-const FILTERS = ["status", "text", "session_id", "tenant_id", "goal", "parent", "attribute", "created_after", "created_before"];
+const FILTERS = ["status", "text", "session_id", "tenant_id", "goal", "parent", "attribute", "data", "created_after", "created_before"];
 const MOST_COLUMNS = 4;
 const TYPING = 250;
 const PAGE_SIZES = ["25", "50", "100", "200"];
@@ -22,7 +22,8 @@ const PAGE_SIZES = ["25", "50", "100", "200"];
 export function showPlans({ main, query, signal }) {
   const filter = Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ""]));
   const view = {
-    sort: query.get("sort") === "created" ? "created" : "updated",
+    sort: SORTS.has(query.get("sort")) ? query.get("sort") : "updated",
+    order: query.get("order") === "asc" ? "asc" : "desc",
     limit: PAGE_SIZES.includes(kept("rows", "50")) ? Number(kept("rows", "50")) : 50,
     cursors: [null],
     next: null,
@@ -40,7 +41,7 @@ export function showPlans({ main, query, signal }) {
   const notice = h("div", { class: "notice" });
   const fresh = h("button", { class: "fresh", type: "button", hidden: true, onclick: () => load({ top: true }) });
   const body = h("tbody", { role: "rowgroup" });
-  const table = h("table", { class: "plans", role: "table", "aria-label": "Plans" }, head(view.own), body);
+  const table = h("table", { class: "plans", role: "table", "aria-label": "Plans" }, headOf(), body);
   const place = h("div", { class: "list" }, loading());
   const pager = h("nav", { class: "pager", "aria-label": "Pages of the list" });
   const search = h("input", {
@@ -52,6 +53,8 @@ export function showPlans({ main, query, signal }) {
     spellcheck: "false",
     value: filter.text,
   });
+  const direction = h("button", { class: "button", type: "button", onclick: () => resort(view.sort) });
+  const column = h("select", { "aria-label": "Order", class: "sort", onchange: () => resort(column.value, "desc") }, [...SORTS].map(([name, label]) => h("option", { value: name }, label)));
   const panel = filterPanel(filter, { set, clear, columns: view.own.join(", "), arrange });
   const toggle = h(
     "button",
@@ -68,7 +71,7 @@ export function showPlans({ main, query, signal }) {
       session.writable &&
         h("button", { class: "button primary", type: "button", onclick: () => newPlan() }, icon("add"), "New plan"),
     ),
-    h("div", { class: "bar" }, h("label", { class: "search" }, icon("search"), search, h("kbd", { class: "wide-only" }, "/")), toggle, sorting()),
+    h("div", { class: "bar" }, h("label", { class: "search" }, icon("search"), search, h("kbd", { class: "wide-only" }, "/")), toggle, h("div", { class: "sorting", role: "group", "aria-label": "Sort" }, column, direction)),
     panel,
     chips,
     notice,
@@ -77,6 +80,7 @@ export function showPlans({ main, query, signal }) {
     pager,
   );
   count({});
+  showOrder();
 
   let typing = 0;
   search.addEventListener("input", () => {
@@ -103,7 +107,7 @@ export function showPlans({ main, query, signal }) {
   function set(change) {
     Object.assign(filter, change);
     view.cursors = [null];
-    const address = router.link(["plans"], { ...filter, sort: view.sort === "created" ? "created" : "" });
+    const address = router.link(["plans"], { ...filter, sort: view.sort === "updated" ? "" : view.sort, order: view.order === "asc" ? "asc" : "" });
     router.rememberList(address);
     router.note(address);
     load({});
@@ -112,7 +116,7 @@ export function showPlans({ main, query, signal }) {
 
   function asked() {
     const own = Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
-    return { ...own, details: true, sort: view.sort, limit: view.limit, cursor: view.cursors.at(-1) };
+    return { ...own, details: true, sort: view.sort, order: view.order, limit: view.limit, cursor: view.cursors.at(-1) };
   }
 
   async function load({ top = false }) {
@@ -154,7 +158,8 @@ export function showPlans({ main, query, signal }) {
 
   // Display.
 
-  function draw({ items, next, total, counts }) {
+  function draw({ items, next, total, counts, searched }) {
+    if (searched) put(notice, filter.data && h("p", { class: "dim" }, `Searched the data of the ${plural(searched, "plan")} updated last.`));
     view.next = next;
     view.total = total ?? null;
     view.trimmed = false;
@@ -200,7 +205,11 @@ export function showPlans({ main, query, signal }) {
     drawChips(chips, filter.status, counts, set);
   }
 
+  /** True if the list is in the order in which plans change or are created. */
+  const inTime = () => view.order === "desc" && (view.sort === "updated" || view.sort === "created");
+
   function drawPager(shown) {
+    const [back, forth] = inTime() ? ["Newer", "Older"] : ["Previous", "Next"];
     const pages = view.cursors.length;
     const from = (pages - 1) * view.limit;
     const range = shown ? `${number(from + 1)}–${number(from + shown)}${view.total === null ? "" : ` of ${number(view.total)}`}` : "";
@@ -209,8 +218,8 @@ export function showPlans({ main, query, signal }) {
       pager,
       shown > 0 && size,
       h("span", { class: "dim pager-range" }, range),
-      h("button", { class: "button", type: "button", disabled: pages < 2, onclick: () => turn(-1), title: "Newer (n)" }, "Newer"),
-      h("button", { class: "button", type: "button", disabled: !view.next, onclick: () => turn(1), title: "Older (o)" }, "Older"),
+      h("button", { class: "button", type: "button", disabled: pages < 2, onclick: () => turn(-1), title: `${back} (n)` }, back),
+      h("button", { class: "button", type: "button", disabled: !view.next, onclick: () => turn(1), title: `${forth} (o)` }, forth),
     );
     pager.hidden = !shown && pages < 2;
   }
@@ -226,8 +235,8 @@ export function showPlans({ main, query, signal }) {
 
   function follow() {
     view.stop?.();
-    const { status: _any, ...rest } = filter; // a plan that leaves the status is to be seen leaving
-    const on = { plan: (plan) => (heard.set(plan.plan_id, plan), arrive(plan)), counts: count, more: reload };
+    const { status: _any, data: _data, ...rest } = filter; // a plan that leaves the status is to be seen leaving
+    const on = { plan: (plan) => (heard.set(plan.plan_id, plan), arrive(plan)), counts: filter.data ? () => {} : count, more: reload };
     const following = new AbortController();
     signal.addEventListener("abort", () => following.abort(), { once: true });
     const close = listen(api.address("plans/stream", { ...rest, details: true }), on, { signal: following.signal, opened: () => load({}) });
@@ -251,6 +260,10 @@ export function showPlans({ main, query, signal }) {
         known.element.classList.toggle("left", Boolean(filter.status) && plan.status !== filter.status);
         flash(known.element);
       } else if ((!filter.status || plan.status === filter.status) && onTop(plan)) view.waiting.set(plan.plan_id, plan);
+    }
+    if (view.waiting.size && (filter.data || !inTime())) {
+      view.waiting.clear(); // the server knows which of them belong here, and where
+      view.many = true;
     }
     if (view.waiting.size && calm()) insert();
     tellFresh();
@@ -302,7 +315,7 @@ export function showPlans({ main, query, signal }) {
   function arrange(text) {
     view.own = namesOf(text);
     keep("columns", view.own.join(","));
-    put(table, head(view.own), body);
+    put(table, headOf(), body);
     load({});
   }
 
@@ -319,14 +332,26 @@ export function showPlans({ main, query, signal }) {
     search.focus();
   }
 
-  function sorting() {
-    const made = h("select", { "aria-label": "Order", class: "sort" }, h("option", { value: "updated" }, "Last updated"), h("option", { value: "created" }, "Last created"));
-    made.value = view.sort;
-    made.addEventListener("change", () => {
-      view.sort = made.value;
-      set({});
-    });
-    return made;
+  function headOf() {
+    return head(view.own, view, (name) => resort(name));
+  }
+
+  /** Sorts by a column; by the same column again, the other way. */
+  function resort(name, order = view.sort === name && view.order === "desc" ? "asc" : "desc") {
+    Object.assign(view, { sort: name, order });
+    const focused = document.activeElement?.closest?.("th")?.className;
+    showOrder();
+    if (focused) [...table.querySelectorAll("th")].find((each) => each.className === focused)?.querySelector("button")?.focus();
+    set({});
+  }
+
+  function showOrder() {
+    put(table, headOf(), body);
+    column.value = view.sort;
+    const words = view.order === "desc" ? "Descending" : "Ascending";
+    put(direction, view.order === "desc" ? "↓" : "↑");
+    direction.title = `${words}: reverse the order`;
+    direction.setAttribute("aria-label", direction.title);
   }
 }
 

@@ -20,11 +20,19 @@ const COLUMNS = [
   ["updated", "Updated"],
 ];
 
-/** `own`: names of search attributes that have columns of their own; else one column has all of them. */
-export function head(own) {
+/** Columns that the server can sort by, with their labels. */
+export const SORTS = new Map([["updated", "Updated"], ["created", "Created"], ["goal", "Goal"], ["tenant", "Tenant"], ["session", "Session"], ["turns", "Turns"]]);
+
+/** `own`: names of search attributes that have columns of their own; else one column has all of them. `sorted(name)` is called with a column to sort by. */
+export function head(own, { sort, order }, sorted) {
   const attributes = own.length ? own.map((name) => ["attribute", name]) : [["attributes", "Attributes"]];
   const columns = [...COLUMNS.slice(0, 7), ...attributes, ...COLUMNS.slice(7)];
-  const cells = columns.map(([name, label]) => h("th", { scope: "col", role: "columnheader", class: `c-${name}` }, label));
+  const cells = columns.map(([kind, label]) => {
+    const [name] = kind.split(" ");
+    const now = name === sort && (order === "desc" ? "descending" : "ascending");
+    const text = SORTS.has(name) ? h("button", { class: "sort-by", type: "button", onclick: () => sorted(name) }, label, now && h("span", { "aria-hidden": "true" }, order === "desc" ? " ↓" : " ↑")) : label;
+    return h("th", { scope: "col", role: "columnheader", class: `c-${kind}`, "aria-sort": now }, text);
+  });
   return h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, cells));
 }
 
