@@ -44,7 +44,7 @@ function axisOf(from, to) {
   const seconds = whole / 1000;
   const step = STEPS.find((each) => seconds / each <= TICKS) ?? 86400 * Math.ceil(seconds / 86400 / TICKS);
   const ticks = [];
-  for (let n = 0; n * step <= seconds * 0.97; n += 1) ticks.push({ at: (n * step) / seconds, text: n ? duration(n * step) : "0" });
+  for (let n = 0; n * step <= seconds * 0.88; n += 1) ticks.push({ at: (n * step) / seconds, text: n ? duration(n * step) : "0" });
   return { seconds, ticks, share: (at) => Math.min(1, Math.max(0, (at - from) / whole)), after: (at) => Math.max(0, at - from) / 1000 };
 }
 
