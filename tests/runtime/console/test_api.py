@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 from uuid import uuid4
 
@@ -318,4 +319,5 @@ async def test_the_page_of_the_api_needs_nothing_from_elsewhere(api: Api) -> Non
         assert f"<code>{path}</code>" in page
     assert "http://" not in page
     assert "https://" not in page
-    assert "<script" not in page
+    assert re.findall("<script[^>]*>", page) == ["<script type=module src=/js/api_docs.js>"]
+    assert (await api.http.get("/js/api_docs.js")).status_code == 200

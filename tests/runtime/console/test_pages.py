@@ -685,6 +685,45 @@ async def test_a_history_is_run_again_and_a_plan_begun_where_one_stood(page: Pag
     await expect(page.locator(".plan-title")).to_contain_text("refund.goal")
 
 
+async def test_requests_can_be_tried_on_the_page_of_the_api(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(914)
+    await page.goto(f"{deployed.url}/docs")
+
+    async def opened(method: str, path: str) -> Locator:
+        operation = page.locator(f"details[data-method={method}][data-path='/api/v1{path}']")
+        await operation.locator("summary").click()
+        return operation
+
+    operation = await opened("get", "/plans/{plan_id}/status")
+    await operation.get_by_role("button", name="Send").click()
+    await expect(operation.get_by_label("Response")).to_have_text("plan_id is required.")
+    await operation.get_by_label("plan_id").fill(plan_id)
+    await operation.get_by_role("button", name="Send").click()
+    await expect(operation.get_by_label("Response")).to_contain_text(f'"plan_id": "{plan_id}"')
+
+    operation = await opened("get", "/plans/{plan_id}/stream")
+    await operation.get_by_label("plan_id").fill(plan_id)
+    await operation.get_by_role("button", name="Send").click()
+    await expect(operation.get_by_label("Response")).to_contain_text("event: status")
+    operation = await opened("post", "/plans/{plan_id}/signal")
+    await operation.get_by_label("plan_id").fill(plan_id)
+    await expect(operation.get_by_label("Body")).to_have_value(re.compile('"event_type": ""'))
+    await operation.get_by_label("Body").fill('{"event_type": "refund.decided", "data": {"approved": true}}')
+    await operation.get_by_role("button", name="Send").click()
+    await expect(operation.get_by_label("Response")).to_contain_text("202")
+    await deployed.until(plan_id, "done")  # the session is enough, and the write is not a cross-site one
+
+    await operation.get_by_role("link", name="Signal", exact=True).click()
+    await expect(page.locator("#Signal table")).to_be_visible()
+    assert "``" not in await page.content()
+
+    await page.context.clear_cookies()
+    await operation.get_by_role("button", name="Send").click()
+    await expect(operation.get_by_role("link", name="Sign in")).to_be_visible()
+    await page.set_viewport_size(PHONE)
+    assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
 async def test_a_fork_is_a_button_that_says_what_it_does(page: Page, deployed: Deployed) -> None:
     plan_id = await deployed.plan(912)
     await show(page, plan_id)

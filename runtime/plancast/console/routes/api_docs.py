@@ -1,8 +1,9 @@
-"""Documentation page of the API: its schema as HTML, without external resources."""
+"""Documentation page of the API: its schema as HTML, without external resources, and a form for each request."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
@@ -21,6 +22,14 @@ summary { cursor: pointer; }
 summary b { display: inline-block; min-width: 4.5rem; }
 summary span { opacity: .75; }
 table { border-collapse: collapse; width: 100%; }
+form { border-top: 1px solid var(--line); margin-top: .75rem; }
+form label { display: grid; grid-template-columns: 12rem minmax(0, 1fr); gap: .6rem; margin: .3rem 0; }
+form pre { max-height: 30rem; overflow: auto; }
+input, textarea, button { font: inherit; padding: .25rem .5rem; min-width: 0; }
+textarea { font: 13px/1.5 ui-monospace, monospace; }
+code { overflow-wrap: anywhere; }
+@media (max-width: 40rem) { body { padding: .75rem; } form label { grid-template-columns: minmax(0, 1fr); gap: 0; }
+  table, tbody, tr, td { display: block; } tr:first-child { display: none; } td { border: 0; padding: 0; } }
 td, th { text-align: left; vertical-align: top; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid var(--soft); }
 """
 routes = APIRouter(include_in_schema=False)
@@ -39,8 +48,10 @@ def render(schema: Mapping[str, Any]) -> str:
         [
             f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(info['title'])} API</title>",
             f"<meta name=viewport content='width=device-width'><style>{STYLE}</style>",
+            "<script type=module src=/js/api_docs.js></script>",
             f"<h1>{escape(info['title'])} API {escape(info['version'])}</h1>",
             f"<p>{escape(info.get('description', ''))} <a href=/api/v1/openapi.json>OpenAPI schema</a></p>",
+            "<p>Requests that are sent from this page use the session of the <a href=/>console</a>.</p>",
             *_operations(schema),
             "<h2>Schemas</h2>",
             *(_schema(name, each) for name, each in sorted(schema["components"]["schemas"].items())),
@@ -62,14 +73,14 @@ def _operations(schema: Mapping[str, Any]) -> Iterator[str]:
 
 def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
     head = f"<b>{method.upper()}</b> <code>{escape(path)}</code> <span>{escape(operation.get('summary', ''))}</span>"
-    parts = [f"<p>{escape(operation.get('description', ''))}</p>"]
+    parts = [f"<p>{_prose(operation.get('description', ''))}</p>"]
     if parameters := operation.get("parameters"):
         parts.append("<table><tr><th>parameter<th>in<th>type<th>meaning</tr>")
         for each in parameters:
             required = " (required)" if each.get("required") else ""
             parts.append(
                 f"<tr><td><code>{escape(each['name'])}</code>{required}<td>{escape(each['in'])}"
-                f"<td>{_type(each['schema'])}<td>{escape(each.get('description', ''))}</tr>"
+                f"<td>{_type(each['schema'])}<td>{_prose(each.get('description', ''))}</tr>"
             )
         parts.append("</table>")
     for content in (operation.get("requestBody") or {}).get("content", {}).values():
@@ -80,16 +91,22 @@ def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
             for kind, content in (response.get("content") or {}).items()
         ]
         parts.append(f"<p><code>{escape(status)}</code> {', '.join(kinds) or 'nothing'}</p>")
-    return f"<details><summary>{head}</summary>{''.join(parts)}</details>"
+    place = f"data-method='{method}' data-path='{escape(path)}'"
+    return f"<details {place}><summary>{head}</summary>{''.join(parts)}</details>"
 
 
 def _schema(name: str, schema: Mapping[str, Any]) -> str:
     rows = [
-        f"<tr><td><code>{escape(field)}</code><td>{_type(each)}<td>{escape(each.get('description', ''))}</tr>"
+        f"<tr><td><code>{escape(field)}</code><td>{_type(each)}<td>{_prose(each.get('description', ''))}</tr>"
         for field, each in schema.get("properties", {}).items()
     ]
     body = f"<table>{''.join(rows)}</table>" if rows else f"<pre>{escape(json.dumps(schema, indent=2))}</pre>"
     return f"<details id='{escape(name)}'><summary><b>{escape(name)}</b></summary>{body}</details>"
+
+
+def _prose(text: str) -> str:
+    """Text of a docstring, whose code is between backticks."""
+    return re.sub("`{1,2}([^`]+)`{1,2}", r"<code>\1</code>", escape(text))
 
 
 def _type(schema: Mapping[str, Any]) -> str:
