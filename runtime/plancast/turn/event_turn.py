@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from plancast.context import TransitionContext
+from plancast.errors import PlanFinished
 from plancast.plan import early_events, state_moves
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import RESUME
@@ -258,8 +259,13 @@ class EventTurn(TurnRecord):
         """Make what a handler has assigned to ``status`` and ``current_state`` true.
 
         A running plan enters the state, a paused one stays in it without its action, a finished one sends its response.
+
+        Raises:
+            PlanFinished: the plan has ended in this turn, and its status was set to another one afterwards.
         """
         status, is_assigned = plan.read_status(), state_moves.is_assigned(plan)
+        if self.outbox.response is not None and not status.finished:
+            raise PlanFinished(f"plan {plan.plan_id} has ended in this turn: its status cannot become {status}")
         if is_assigned and (status is RUNNING or (status is PAUSED and not is_paused)):
             await state_moves.enter_assigned(plan, event)
         elif is_assigned and status is not PENDING:

@@ -605,6 +605,22 @@ async def test_a_final_status_that_is_assigned_is_answered_once(ending: str) -> 
     assert (story.plan.status, response(turn)["status"]) == (ending, ending)
 
 
+@pytest.mark.parametrize("status", ["paused", "running", PlanStatus.PAUSED])
+async def test_a_plan_that_has_ended_in_a_turn_cannot_be_given_another_status(status: str) -> None:
+    planner = a_planner(machine(START, state("search", asks="search", to="done"), DONE))
+
+    @planner.on_transition()
+    async def on_transition(transition: Any, context: Any) -> None:
+        await transition.plan.execute_next(transition.event)
+        transition.plan.status = status
+
+    story = Story(planner)
+    await story.goal()
+    turn = await story.answer("search.completed")
+    assert story.plan.status == "failed"
+    assert f"its status cannot become {status}" in response(turn)["error"]
+
+
 async def test_a_status_that_is_none_fails_the_plan_and_names_the_allowed_ones() -> None:
     planner = a_planner(APPROVAL)
 
