@@ -118,6 +118,20 @@ def test_what_pages_refer_readers_to_is_a_link() -> None:
         assert found is None, f"{path.relative_to(ROOT)}: {found and found[0]} is no link"
 
 
+def test_a_page_that_names_a_workload_defines_it_or_links_to_its_definition() -> None:
+    defined = set(re.findall(r"^\*\*(W\d)\*\* \(", (ROOT / "benchmarks" / "README.md").read_text(), re.MULTILINE))
+    compared = {"README.md", "docs/comparison.md", "docs/performance.md"}
+    for path in pages():
+        page, text = path.relative_to(ROOT).as_posix(), path.read_text()
+        named = set(re.findall(r"\bW\d\b", text))
+        assert named <= defined, f"{page}: {named - defined} are defined nowhere"
+        assert not named or "benchmarks/README.md#workloads" in text, f"{page} names {named}"
+        if page in compared:
+            figures = set(re.findall(r"\bW\d\b", "".join(re.findall(r"^\|.*", text, re.MULTILINE))))
+            for name in figures:
+                assert re.search(rf"\*\*{name}\*\*|\({name}\)", text), f"{page}: say what {name} is"
+
+
 def test_what_is_expected_is_compared_loosely_but_compared() -> None:
     printed = "plan  0123456789abcdef0123456789abcdef\nstatus   completed\ntook 2.6 ms, 2 turns\n"
     assert missing_output(["plan ffffffffffffffffffffffffffffffff", "took 1 s, 3 turns"], printed) is None
