@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,23 @@ def test_a_page_that_names_a_workload_defines_it_or_links_to_its_definition() ->
             figures = set(re.findall(r"\bW\d\b", "".join(re.findall(r"^\|.*", text, re.MULTILINE))))
             for name in figures:
                 assert re.search(rf"\*\*{name}\*\*|\({name}\)", text), f"{page}: say what {name} is"
+
+
+def test_timeouts_of_samples_are_longer_than_the_recovery_from_crashes() -> None:
+    settings, node_seconds = Settings(), 30
+    recovery = 2 * (settings.dispatchers.ack_wait + settings.workers.ack_wait) + node_seconds
+    samples = [*(ROOT / "examples").rglob("*.py")]
+    samples += (ROOT / "runtime" / "plancast" / "cli" / "apps" / "templates").rglob("*.tmpl")
+    samples += (ROOT / "runtime" / "plancast" / "demo" / "apps").rglob("*.py")
+    found = 0
+    for path in [*pages(), *samples]:
+        for action in re.findall(r"StateAction\((?:[^()]|\([^()]*\))*\)", path.read_text()):
+            if timeout := re.search(r"timeout_seconds=([\d *]+)", action):
+                assert prod(map(int, timeout[1].split("*"))) >= recovery, (
+                    f"{path.relative_to(ROOT)}: {timeout[0]} is under {recovery:g} s"
+                )
+                found += 1
+    assert found >= 8
 
 
 def test_what_is_expected_is_compared_loosely_but_compared() -> None:
