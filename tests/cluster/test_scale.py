@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,10 @@ from tests.cluster.expedition import Expedition
 from tests.cluster.ray_nodes import RayNodes
 
 from plancast import Settings
+from plancast_actors.deployment import host_autoscaler
 from plancast_actors.deployment.deployment import Deployment
+from plancast_actors.deployment.host_autoscaler import HostAutoscaler
+from plancast_actors.deployment.host_demand import HostDemand
 from plancast_actors.deployment.scaler import Scaler, ScaleRefused
 from plancast_actors.release import RECORD
 from plancast_actors.scale import Scale, scale_of
@@ -20,6 +25,7 @@ from plancast_bus.nats_server.process import NatsServer
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 Deploy = Callable[..., Awaitable[Deployment]]
+PATIENCE = 120.0
 STEPS = ("pause", "follow", "passivate", "drain")
 
 
@@ -118,3 +124,57 @@ async def test_a_change_that_was_killed_midway_loses_nothing_and_is_completed_by
         assert found == {"hosts": both(wanted[0]), "dispatchers": both(wanted[1])}, "also after restarts"
         await plans.arrive()
     await deployment.down()
+
+
+GATE = """
+import asyncio
+from pathlib import Path
+from plancast import App, PlanContext, Planner
+
+planner = Planner("gate")
+
+
+@planner.on_goal("gate.goal")
+async def begin(goal, context):
+    while not Path(goal.data["gate"]).exists():
+        await asyncio.sleep(0.1)
+    plan = await PlanContext.create_from_goal(goal, {"start": {"state_name": "start", "is_terminal": True}})
+    await plan.execute_next()
+
+
+app = App("gate", planners=[planner])
+"""
+
+
+async def test_a_backlog_brings_hosts_and_its_end_removes_them(
+    ray_nodes: RayNodes, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray_nodes.start(nodes=1, num_cpus=4)
+    settings.hosts.count = 1
+    monkeypatch.setattr(host_autoscaler, "SECONDS", 0.5)
+    (tmp_path / "gate_app.py").write_text(GATE)
+    gate = tmp_path / "open"
+    deployment = await Deployment.up("gate_app:app", settings, import_paths=[str(tmp_path)])
+    said: list[str] = []
+    async with Expedition(settings) as plans:
+
+        async def change(hosts: int) -> None:
+            await Scaler(deployment, plans.bus).run(Scale(hosts))
+
+        async def until(hosts: int) -> None:
+            async with asyncio.timeout(PATIENCE):
+                while (await numbers(deployment, plans))["hosts"] != both(hosts):
+                    await asyncio.sleep(0.2)
+
+        demand = HostDemand(1, 3, backlog=50, idle_seconds=1.0)
+        scaling = HostAutoscaler(plans.bus, settings.ray.namespace, demand, change, said.append)
+        running = asyncio.ensure_future(scaling.run())
+        handles = [await plans.client.submit("gate.goal", {"gate": str(gate)}) for _ in range(200)]
+        await until(3)
+        gate.touch()
+        await asyncio.gather(*(handle.result(timeout=PATIENCE) for handle in handles))
+        await until(1)
+        assert [each.partition(": ")[2] for each in said] == [f"scaling to {hosts}" for hosts in (2, 3, 2, 1)]
+        assert [len(await handle.history()) for handle in handles] == [1] * 200
+        await deployment.down()
+        await asyncio.wait_for(running, PATIENCE)

@@ -184,8 +184,9 @@ async def test_numbers_that_scale_has_set_are_kept_by_upgrades(shop: Shop, clust
     async with connected(shop) as client:
         handles = await begun(client, 12)
         before = await asyncio.to_thread(shop.status)
-        wrong = [await run(shop, "scale", *given) for given in ((), ("--reasoners", "many"), ("--reasoners", "1..2"))]
-        assert [each.code for each in wrong] == [2, 2, 1]
+        given = ((), ("--reasoners", "many"), ("--hosts", "0..2"), ("--hosts", "4..2"), ("--reasoners", "1..2"))
+        wrong = [await run(shop, "scale", *each) for each in given]
+        assert [each.code for each in wrong] == [2, 2, 2, 2, 1]
         assert "has no reasoners" in wrong[-1].err
         scaled = await run(shop, "scale", "--hosts", "3", "--dispatchers", "2", "--json", address=cluster.jobs)
         assert scaled.code == 0, scaled.err
@@ -193,6 +194,8 @@ async def test_numbers_that_scale_has_set_are_kept_by_upgrades(shop: Shop, clust
         after = await asyncio.to_thread(shop.status)
         assert after["scale"] == {kind: {"wanted": n, "actual": n} for kind, n in (("hosts", 3), ("dispatchers", 2))}
         assert pids_of(before) < pids_of(after), "no actor was replaced"
+        await asyncio.to_thread(shop.run_until, "on 3 hosts: scaling to 4", "scale", "--hosts", "4..5")
+        assert (await run(shop, "scale", "--hosts", "3", "--json")).json["hosts"] == 3
         upgraded = await run(replace_code(shop, "two"), "upgrade", "shop:app", "--json")
         assert upgraded.code == 0, upgraded.err
         assert upgraded.json["mode"] == "one by one"

@@ -45,6 +45,10 @@ class DispatcherProcess(Process):
         if self.blueprint.options.index == 0:
             self.sweeper.start()
 
+    def _load(self) -> dict[str, Any]:
+        in_flight = self.dispatcher.in_flight
+        return {"backlog": in_flight.waiting + in_flight.outstanding}
+
     def _own_readings(self) -> Iterable[Reading]:
         return collectors.of_dispatcher(self.dispatcher)
 

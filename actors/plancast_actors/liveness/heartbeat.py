@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ LEAVE_SECONDS = 2.0
 class Heartbeat:
     """Writes heartbeats as long as the event loop runs: a file on this machine, and a registration in NATS, if any.
 
-    They name the hash of the code that the process runs. ``details`` are registered once, under :data:`DETAILS`.
+    They name the hash of the code that the process runs, and have the fields that ``load`` returns. ``details`` are
+    registered once, under :data:`DETAILS`.
     """
 
     def __init__(
@@ -36,12 +38,14 @@ class Heartbeat:
         registry: Registry | None,
         code: str = "",
         details: dict[str, Any] | None = None,
+        load: Callable[[], dict[str, Any]] = dict,
     ) -> None:
         self._key = f"{namespace}/{name}"
         self._file = folder_of(namespace) / f"{name}.{os.getpid()}"
         self._registry = registry
         self._code = code
         self._details = details
+        self._load = load
         self._nats_at = 0.0
         """Seconds since the epoch at which NATS last answered; 0: never."""
         self._refused = ""
@@ -87,7 +91,7 @@ class Heartbeat:
                 logger.warning("the heartbeat file cannot be written, local probes will fail: %s", error)
 
     async def _register(self, registry: Registry, lag: float) -> None:
-        beat = {"at": time.time(), "pid": os.getpid(), "lag": lag, "code": self._code}
+        beat = {"at": time.time(), "pid": os.getpid(), "lag": lag, "code": self._code, **self._load()}
         with contextlib.suppress(BusError, TimeoutError):
             async with asyncio.timeout(FRESH_SECONDS):
                 if self._details is not None:

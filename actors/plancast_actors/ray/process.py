@@ -128,7 +128,7 @@ class Process(abc.ABC):
             Watchdog(self.name, self._stall_seconds).start()
         registry = self.bus.registry if self.bus is not None and self.is_registered else None
         namespace, code = self.blueprint.settings.ray.namespace, self.blueprint.release.code
-        self.heartbeat = Heartbeat(namespace, self.name, registry, code, self._details())
+        self.heartbeat = Heartbeat(namespace, self.name, registry, code, self._details(), self._load)
 
     async def _until_reported(self) -> None:
         """Let Ray report that the process runs, before an import that hangs can block the event loop."""
@@ -157,6 +157,10 @@ class Process(abc.ABC):
     def _details(self) -> dict[str, Any] | None:
         """Return the fields that the process registers once, beside its heartbeats; None: no fields."""
         return None
+
+    def _load(self) -> dict[str, Any]:
+        """Return further fields of each heartbeat."""
+        return {}
 
     def _own_readings(self) -> Iterable[Reading]:
         """Readings of what this kind of process does."""

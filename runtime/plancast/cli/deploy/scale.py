@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -20,13 +20,26 @@ if TYPE_CHECKING:
 
 
 def scale(
-    hosts: Annotated[int | None, typer.Option("--hosts", min=1, metavar="N", help="Number of shared hosts.")] = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option(
+            "--hosts",
+            metavar="N|MIN..MAX",
+            help="Number of shared hosts. With bounds, stay, and change it by the backlog of events.",
+        ),
+    ] = None,
     dispatchers: Annotated[
         int | None, typer.Option("--dispatchers", min=1, metavar="N", help="Number of dispatchers.")
     ] = None,
     reasoners: Annotated[
         str | None, typer.Option("--reasoners", metavar="MIN..MAX", help="Bounds of the number of reasoners.")
     ] = None,
+    backlog: Annotated[
+        int, typer.Option(min=1, metavar="EVENTS", help="With bounds: events a host above which hosts are added.")
+    ] = 1000,
+    idle: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="With bounds: time for which one host fewer must suffice.")
+    ] = 300.0,
     address: RayAddress = None,
     nats_url: NatsUrl = None,
     data_dir: DataDir = None,
@@ -40,9 +53,12 @@ def scale(
     The numbers override the settings, also for later deployments and upgrades, until `plancast stop`. Run it again if
     it was interrupted.
     """
-    bounds = _bounds(reasoners) if reasoners is not None else None
-    if hosts is None and dispatchers is None and bounds is None:
+    bounds = _bounds("--reasoners", reasoners) if reasoners is not None else None
+    least, most = _bounds("--hosts", hosts) if hosts is not None else (None, None)
+    if least is None and dispatchers is None and bounds is None:
         raise usage_error("no number is given", "Give --hosts, --dispatchers or --reasoners.")
+    if least == 0:
+        raise usage_error("a deployment needs a host", "Give at least 1 with --hosts.")
     settings = load_settings(nats_url=nats_url, address=address, data_dir=data_dir)
     lead_to_running(settings, address)
     if not settings.ray.address or not settings.nats.url:
@@ -50,22 +66,53 @@ def scale(
             "scaling requires the Ray cluster and the nats-server of the deployment",
             "Give them with --address or RAY_ADDRESS, and --nats-url or NATS_URL.",
         )
-    if is_dashboard(settings.ray.address):
-        given = {"--hosts": hosts, "--dispatchers": dispatchers, "--reasoners": reasoners, "--timeout": f"{timeout:g}"}
-        options = [text for name, value in given.items() if value is not None for text in (name, str(value))]
-        document = run_in_cluster(["scale", *options], settings)
-    else:
-        from plancast_actors.scale import Scale
+    from plancast_actors.scale import Scale
 
-        document = asyncio.run(_scale(settings, Scale(hosts, dispatchers, bounds), timeout))
-    if as_json:
-        print_json(document)
-    else:
-        least, most = document["reasoners"] or (0, 0)
-        pool = f", {least} to {plural(most, 'reasoner')}" if most else ""
-        numbers = f"{plural(document['hosts'], 'host')}, {plural(document['dispatchers'], 'dispatcher')}{pool}"
-        print_line(f"scaled to {numbers}; namespace={document['namespace']}")
+    fixed = least if least == most else None
+    if dispatchers is not None or bounds is not None or fixed is not None:
+        document = asyncio.run(_change(settings, Scale(fixed, dispatchers, bounds), timeout))
+        if as_json:
+            print_json(document)
+        else:
+            few, many = document["reasoners"] or (0, 0)
+            pool = f", {few} to {plural(many, 'reasoner')}" if many else ""
+            numbers = f"{plural(document['hosts'], 'host')}, {plural(document['dispatchers'], 'dispatcher')}{pool}"
+            print_line(f"scaled to {numbers}; namespace={document['namespace']}")
+    if least is not None and most is not None and least < most:
+        asyncio.run(_scale_by_backlog(settings, HostBounds(least, most, backlog, idle), timeout))
     return DONE
+
+
+class HostBounds(NamedTuple):
+    """Arguments of :class:`plancast_actors.deployment.host_demand.HostDemand`."""
+
+    least: int
+    most: int
+    backlog: int
+    idle_seconds: float
+
+
+async def _scale_by_backlog(settings: Settings, bounds: HostBounds, timeout: float) -> None:
+    from plancast_actors.deployment.host_autoscaler import HostAutoscaler
+    from plancast_actors.deployment.host_demand import HostDemand
+    from plancast_actors.scale import Scale
+
+    async def change(hosts: int) -> None:
+        await _change(settings, Scale(hosts), timeout)
+
+    note(f"scaling from {bounds.least} to {bounds.most} hosts by the backlog; ends with `plancast stop`")
+    async with open_bus(settings) as bus:
+        await HostAutoscaler(bus, settings.ray.namespace, HostDemand(*bounds), change, note).run()
+    note("the deployment was stopped")
+
+
+async def _change(settings: Settings, change: Scale, timeout: float) -> dict[str, Any]:
+    if not is_dashboard(settings.ray.address):
+        return await _scale(settings, change, timeout)
+    reasoners = "..".join(map(str, change.reasoners)) if change.reasoners is not None else None
+    given = {"--hosts": change.hosts, "--dispatchers": change.dispatchers, "--reasoners": reasoners}
+    options = [text for name, value in given.items() if value is not None for text in (name, str(value))]
+    return await asyncio.to_thread(run_in_cluster, ["scale", *options, "--timeout", f"{timeout:g}"], settings)
 
 
 async def _scale(settings: Settings, change: Scale, timeout: float) -> dict[str, Any]:
@@ -79,10 +126,13 @@ async def _scale(settings: Settings, change: Scale, timeout: float) -> dict[str,
     return {"scaled": True, "namespace": settings.ray.namespace, "drained": scaled.drained, **scaled.numbers}
 
 
-def _bounds(text: str) -> tuple[int, int]:
+def _bounds(option: str, text: str) -> tuple[int, int]:
     """Parse ``MIN..MAX``, or one number for both."""
     least, _, most = text.partition("..")
     try:
-        return int(least), int(most or least)
+        found = int(least), int(most or least)
     except ValueError:
-        raise usage_error(f"--reasoners {text!r} is no range", "Give it as MIN..MAX, such as 1..4.") from None
+        found = -1, -1
+    if not 0 <= found[0] <= found[1]:
+        raise usage_error(f"{option} {text!r} is no range", "Give it as MIN..MAX, such as 1..4.")
+    return found
