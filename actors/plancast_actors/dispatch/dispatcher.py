@@ -78,6 +78,7 @@ class Dispatcher:
         """
         for task in self._readers:
             task.cancel()
+        await self._close_consumers()  # at once: what they have requested would wait here for the events in flight
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while (self.in_flight.out if parked else self.in_flight.outstanding) or self._background:
@@ -85,7 +86,6 @@ class Dispatcher:
                     await asyncio.gather(*self._background)
                     if self.in_flight.out if parked else self.in_flight.outstanding:
                         await self._room.wait()
-        await self._close_consumers()
         for event in self.in_flight.give_back():
             await _ignore_outage(event.consumer.nak(event.delivery))
         return not self.in_flight.out

@@ -78,9 +78,11 @@ class TaskReader:
         return [held.task for held in self._in_flight.values() if held.task is not None and not held.task.done()]
 
     async def stop_reading(self) -> None:
-        """Fetch no more tasks; those in flight go on."""
+        """Fetch no more tasks, and return those that were requested; those in flight go on."""
         self._reading.cancel()
         await asyncio.wait([self._reading])
+        with suppress(BusError):
+            await self._consumer.close()
 
     async def close(self) -> None:
         """Cancel the tasks in flight, return them to the stream, and close the consumer."""
@@ -97,8 +99,6 @@ class TaskReader:
                 await self._consumer.nak(held.delivery)
             self._capacity.leave()
         self._in_flight.clear()
-        with suppress(BusError):
-            await self._consumer.close()
 
     # Fetch, heartbeat, acknowledge.
 

@@ -632,6 +632,28 @@ async def test_draining_waits_for_events_in_flight_and_reads_no_more() -> None:
         assert bench.stored() == 1
 
 
+async def test_draining_returns_what_was_requested_before_the_events_in_flight_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[MemoryConsumer] = []
+
+    async def close(self: MemoryConsumer) -> None:
+        closed.append(self)
+
+    monkeypatch.setattr(MemoryConsumer, "close", close)
+    async with Bench() as bench:
+        dispatcher = await bench.start()
+        await bench.goal("p1")
+        await eventually(lambda: bench.host.given)
+        read = len(dispatcher._consumers)
+        draining = asyncio.create_task(dispatcher.drain(PATIENCE))
+        await eventually(lambda: len(closed) == read)
+        assert not draining.done()
+        bench.host.report(*bench.host.given)
+        assert await draining is True
+        await eventually(lambda: bench.stored() == 0)
+
+
 async def test_draining_gives_back_events_that_were_not_dispatched() -> None:
     async with Bench(max_outstanding=4, ack_wait=1000.0) as bench:
         first = await bench.start()

@@ -29,6 +29,7 @@ from plancast_bus.events.codec import MSGPACK_TYPE, decode, encode
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.jetstream import connect
 from plancast_bus.memory import MemoryBus, MemoryWorld
+from plancast_bus.memory.bus import MemoryConsumer
 from plancast_bus.memory.faults import Point
 from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.ports.bus import ConsumerSpec, DeadLetter
@@ -706,13 +707,19 @@ async def test_concurrency_counts_over_all_kinds_of_task(bench: Bench) -> None:
     assert most == 2
 
 
-async def test_a_drain_waits_for_tasks_in_hand_and_takes_no_more(bench: Bench) -> None:
+async def test_a_drain_waits_for_tasks_in_hand_and_takes_no_more(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = asyncio.Event()
+
+    async def close(self: MemoryConsumer) -> None:
+        closed.set()
+
+    monkeypatch.setattr(MemoryConsumer, "close", close)
     gate = Gate()
     runner = await bench.run(gate.worker())
     await bench.ask({"n": 1})
     await bench.until(lambda: gate.begun == 1)
     stopping = asyncio.create_task(runner.stop(drain_seconds=60))
-    await asyncio.sleep(0)
+    await closed.wait()  # what it has requested goes to others before its task has ended
     await bench.ask({"n": 2})
     gate.open.set()
     assert await stopping is True

@@ -586,6 +586,24 @@ async def test_what_a_closed_consumer_held_is_delivered_to_others(world: World, 
     assert seen == {f"e{number}" for number in range(5)}
 
 
+async def test_no_message_rests_with_a_consumer_that_is_closed_while_messages_arrive(bus: Bus) -> None:
+    count, seen = 2_000, set[str | None]()
+
+    async def publish() -> None:
+        for start in range(0, count, 10):
+            await asyncio.gather(*(bus.publish(event(f"e{number}")) for number in range(start, start + 10)))
+
+    publishing = asyncio.create_task(publish())
+    async with asyncio.timeout(PATIENCE):
+        while len(seen) < count:
+            consumer = bus.consume(spec(bus, ack_wait=1000.0))
+            fetched = await consumer.fetch(100)
+            await consumer.close()  # with a pull under way
+            await consumer.ack(fetched)
+            seen.update(ids(fetched))
+    await publishing
+
+
 async def test_a_full_stream_refuses_the_publisher_until_there_is_room(bus_factory: WorldFactory) -> None:
     bus = await (await bus_factory(max_stream_bytes=20_000)).connect()
 

@@ -17,6 +17,9 @@ from plancast_bus.jetstream.client.parser import Received, Tap
 Status = Callable[[str, dict[str, str]], None]
 """Receives the code and headers of a status message of the server."""
 
+DRAIN_SECONDS = 2.0
+"""Timeout for the messages that are on their way when an inbox is drained."""
+
 
 class Inbox:
     """Receives a consumer's messages. The pulls bound how many are buffered."""
@@ -41,6 +44,15 @@ class Inbox:
         if subscription is not None:
             with suppress(nats_errors.Error):
                 await subscription.unsubscribe()
+
+    async def drain(self) -> None:
+        """Unsubscribe, and wait for the messages that the server has sent until then, if it is connected."""
+        if self._subscription is not None and self._client.is_connected:
+            with suppress(nats_errors.Error, TimeoutError):
+                async with asyncio.timeout(DRAIN_SECONDS):
+                    await self._client._send_unsubscribe(self._subscription._id)
+                    await self._client.flush()
+        await self.close()
 
     def wake(self) -> None:
         """End the current :meth:`wait`."""

@@ -149,7 +149,7 @@ class PullConsumer:
         if inbox is None:
             return
         inbox.wake()
-        await inbox.close()
+        await inbox.drain()
         await self._reply([self._delivery(message) for message in inbox.messages], b"-NAK")
 
     async def _reply(self, deliveries: Iterable[Delivery], word: bytes) -> None:
