@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from benchmarks.apps import w1
@@ -22,6 +23,7 @@ from plancast import Client
 from plancast_bus.ports.bus import Bus
 from plancast_bus.ports.effects import Publish
 
+T = TypeVar("T")
 CLIENT_SUBMITS = 500
 """Concurrent submits of a client."""
 
@@ -79,6 +81,25 @@ class Driver:
         outcome.seconds = sum(outcome.latencies)
         return outcome
 
+    async def steadily(self, per_second: float, work: Coroutine[Any, Any, T]) -> tuple[Outcome, T]:
+        """Submit plans at a rate until some work is done, and wait for all; returns its result, too."""
+        loop = asyncio.get_running_loop()
+        self._begin([])
+        first = time.perf_counter()
+        task = loop.create_task(work)
+        async with asyncio.timeout(self._timeout), asyncio.TaskGroup() as submits:
+            while not task.done():
+                each = self._goal(len(self._started))
+                self._responses.add(each.message_id)
+                self._note([each])
+                submits.create_task(self._bus.emit([each]))
+                await asyncio.sleep(max(0.0, first + len(self._started) / per_second - time.perf_counter()))
+            result = await task
+        async with asyncio.timeout(self._timeout):
+            await self._responses.wait()
+        self._responses.check()
+        return Outcome(max(self._responses.ends.values()) - first, self._latencies()), result
+
     def _goal(self, number: int) -> Publish:
         return publication(self._bus, goal(uuid4().hex, number, self._words.goal))
 
@@ -88,7 +109,7 @@ class Driver:
 
     def _begin(self, goals: Iterable[Publish]) -> None:
         self._started.clear()
-        self._responses.begin(frozenset(each.message_id for each in goals))
+        self._responses.begin(each.message_id for each in goals)
 
     def _latencies(self) -> list[float]:
         return [end - self._started[plan] for plan, end in self._responses.ends.items()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 
 from benchmarks.load.outcome import BenchmarkFailed
 from plancast_bus.events.codec import load
@@ -26,7 +27,7 @@ class FinalResponses:
         """When each plan's response came, by ``time.perf_counter``."""
         self._payloads: list[tuple[bytes, str | None]] = []
         self._repeated = 0
-        self._awaited: frozenset[str] = frozenset()
+        self._awaited: set[str] = set()
         self._complete = asyncio.Event()
 
     async def open(self) -> None:
@@ -39,11 +40,16 @@ class FinalResponses:
         if self._subscription is not None:
             await self._subscription.close()
 
-    def begin(self, plans: frozenset[str]) -> None:
+    def begin(self, plans: Iterable[str]) -> None:
         """Begin a round of these plans; responses of others are ignored."""
-        self._awaited, self._repeated = plans, 0
+        self._awaited, self._repeated = set(plans), 0
         self.ends.clear()
         self._payloads.clear()
+        self._complete.clear()
+
+    def add(self, plan: str) -> None:
+        """Add a plan to the round."""
+        self._awaited.add(plan)
         self._complete.clear()
 
     async def wait(self) -> None:

@@ -39,6 +39,7 @@ MORE: dict[str, dict[str, str]] = {
     },
     "dedicated": {"first turn ms": "first_turn_p50_ms", "MB/host": "host_mb", "of empty": "empty_actor_mb"},
     "scaleout": {"x": "scaleout_ratio"},
+    "upgrade": {"usual p50 ms": "usual_p50_ms", "max wait ms": "wait_max_ms"},
     "idle": {"% of a core": "cpu_percent"},
 }
 """Additional columns of a workload, by heading."""

@@ -18,6 +18,7 @@ MODULES = {
     "w7": "benchmarks.workloads.w7",
     "dedicated": "benchmarks.workloads.dedicated",
     "scaleout": "benchmarks.workloads.scaleout",
+    "upgrade": "benchmarks.workloads.upgrade",
     "idle": "benchmarks.workloads.idle",
     "import": "benchmarks.workloads.importing",
 }
@@ -33,6 +34,7 @@ TITLES = {
     "w7": "passivated plans",
     "dedicated": "plans in warm hosts of their own",
     "scaleout": "two dispatchers on all cores, one on half of them",
+    "upgrade": "the code is replaced, and rolled back, under a steady load",
     "idle": "an idle deployment",
     "import": "import plancast",
 }

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
+import zlib
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 from tests.cluster.plancast_cli import Shop, codes_of, pids_of
 from tests.e2e.conftest import APPS
-from tests.e2e.test_deployment import until, waiting_in
+from tests.e2e.test_deployment import PATIENCE, until, waiting_in
 
-from plancast import Client, Settings
+from plancast import Client, PlanHandle, Settings
 from plancast.app import load_app
 from plancast_actors.deployment import upgrade_check
+from plancast_actors.deployment.deployment import Deployment, blueprint_of
 from plancast_actors.deployment.local import LocalRuntime
+from plancast_actors.deployment.replacement import STARTS
+from plancast_actors.deployment.upgrade import Upgrade, UpgradeFailed
 from plancast_actors.deployment.upgrade_check import Verdict, check_upgrade
+from plancast_actors.ray.process import Blueprint, is_spare
+from plancast_actors.release import Release
 from plancast_bus.jetstream import connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
@@ -100,11 +109,81 @@ async def test_a_release_that_hangs_is_found_and_only_what_was_replaced_is_rolle
     assert (looked_at.code, "its import takes more than 20 s" in looked_at.err) == (1, True), looked_at.err
     shop.hang("two", in_actors=True)
     hung = await asyncio.to_thread(shop.run, "upgrade", "shop:app")
-    assert (hung.code, "host-0 runs, and is not ready after 20 s" in hung.err) == (1, True), hung.err
+    assert (hung.code, "host-spare runs, and is not ready after 20 s" in hung.err) == (1, True), hung.err
     assert "The old one runs again" in hung.err
     after = await asyncio.to_thread(shop.status)
     assert (codes_of(after), after["mixed"]) == ({before["release"]["code"]}, None)
-    assert len(pids_of(after) & pids_of(before)) == len(pids_of(before)) - 1
+    assert pids_of(after) == pids_of(before), "nothing was replaced yet"
+
+
+class ProbedDeployment(Deployment):
+    """A deployment that has plans finish whenever an actor has ended and its successor is not yet started."""
+
+    def __init__(self, settings: Settings, client: Client) -> None:
+        super().__init__("chain", settings)
+        self.client = client
+        self.broken = ""
+        """Name of an actor that does not start with new code."""
+        self.probed: list[str] = []
+        self.plans: list[PlanHandle] = []
+
+    async def start(self, wanted: list[tuple[Any, Blueprint, str]], *, ready_seconds: float = 0) -> None:
+        for _, blueprint, name in wanted:
+            if name not in await self.names() and name.startswith(tuple(STARTS)) and not is_spare(name):
+                keys = [f"probe-{len(self.probed)}-{number}" for number in range(8)]
+                assert {zlib.crc32(key.encode()) % 2 for key in keys} == {0, 1}, "some are of each host"
+                plans = [await self.client.submit("chain.goal", {"n": 1}, correlation_id=key) for key in keys]
+                for each in plans:
+                    await each.result(timeout=PATIENCE)
+                assert name not in await self.names()
+                self.probed.append(name)
+                self.plans += plans
+            if name == self.broken and blueprint.release.code == "broken":
+                raise OSError("no such disk")
+        await super().start(wanted, ready_seconds=ready_seconds)
+
+
+@pytest.mark.timeout(300)
+async def test_plans_finish_while_actors_are_replaced_and_rolled_back(runtime: LocalRuntime, client: Client) -> None:
+    app, deployment = load_app("chain_app:app", [str(APPS)]), ProbedDeployment(runtime.settings, client)
+    bus = await connect(runtime.settings.nats, runtime.settings.bus)
+    before = pids_of({"actors": await deployment.status()})
+
+    async def upgrade(code: str) -> None:
+        blueprint = blueprint_of(app, "chain_app:app", runtime.settings, [str(APPS)])
+        await Upgrade(deployment, app, dataclasses.replace(blueprint, release=Release(code)), bus).run()
+
+    stop = asyncio.Event()
+    others: list[PlanHandle] = []
+
+    async def submit_others() -> None:
+        while not stop.is_set():
+            others.append(await client.submit("nested.goal", {"n": len(others)}))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), 0.1)
+
+    load = asyncio.create_task(submit_others())
+    try:
+        await upgrade("new")
+        roles = ["host-0", "host-1", "worker-0", "dispatcher-0"]
+        assert deployment.probed == roles
+        deployment.broken = "dispatcher-0"
+        with pytest.raises(UpgradeFailed, match=r"no such disk.*The old one runs again \(code new"):
+            await upgrade("broken")
+        assert deployment.probed == [*roles, *roles, *roles]
+        status = await deployment.status()
+    finally:
+        stop.set()
+        await load
+        await bus.close()
+    assert codes_of({"actors": status}) == {"new"}
+    assert pids_of({"actors": status}).isdisjoint(before)
+    results = await asyncio.gather(*(each.result(timeout=PATIENCE) for each in others))
+    assert [each["child"]["result"]["three"]["n"] for each in results] == [n + 3 for n in range(len(others))]
+    for each in [*deployment.plans, *others]:
+        revisions = [turn["revision"] for turn in await each.history()]
+        assert revisions == list(range(1, len(revisions) + 1))
+        assert len(revisions) == (2 if each in others else 4), "each event is applied once"
 
 
 async def test_many_plans_are_replayed_in_processes_of_their_own(

@@ -252,6 +252,11 @@ class Deployment:
             "the rest starts when there is room; deploy or scale again then"
         )
 
+    async def free_cpus(self) -> float:
+        """CPUs of the cluster that no actor has requested."""
+        resources: Any = ray
+        return float((await asyncio.to_thread(resources.available_resources)).get("CPU", 0.0))
+
     async def _outdated(self, wanted: Sequence[Blueprint]) -> list[str]:
         """Names of the dispatchers that differ in more than what they take from the deployment's record."""
         names = await self.names("dispatchers")

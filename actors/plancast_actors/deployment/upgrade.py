@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,29 +15,24 @@ from plancast.app import App
 from plancast_actors.deployment import preflight
 from plancast_actors.deployment.deployment import (
     CALL_SECONDS,
+    KINDS,
     READY_SECONDS,
     UNREACHABLE,
     Deployment,
     delete_stale_consumers,
 )
 from plancast_actors.deployment.plan_requirements import plans_underway, waiting_goals
-from plancast_actors.dispatch.actor import start_dispatcher
-from plancast_actors.hosting.actor import start_host
+from plancast_actors.deployment.replacement import ROLLING_DRAIN_SECONDS, STARTS, Replacement
 from plancast_actors.hosting.plan_pool import DEDICATED_PREFIX
 from plancast_actors.hosting.pool_actor import POOL as PLAN_POOL
 from plancast_actors.hosting.pool_actor import start_plan_pool
-from plancast_actors.ray.process import Blueprint
+from plancast_actors.ray.process import Blueprint, is_spare
 from plancast_actors.reasoning import actors
 from plancast_actors.reasoning.client import POOL
 from plancast_actors.release import RECORD, Abilities, Release, gaps
-from plancast_actors.workers.actor import start_worker
 from plancast_bus.errors import PlancastError
 from plancast_bus.ports.bus import Bus
 
-ROLLING_DRAIN_SECONDS = 2.0
-"""Drain time of a host before it is replaced. Dispatchers keep it busy, and send its events in flight again."""
-GONE_SECONDS = 30.0
-"""Timeout for Ray to release the names of killed actors."""
 Mode = Literal["one by one", "all together"]
 
 
@@ -93,6 +88,8 @@ class Upgrade:
         self._old: dict[str, Blueprint] = {}
         """Blueprints of the old dispatchers, shared hosts, workers and pool, by actor name."""
         self._record: dict[str, Any] | None = None
+        self._mode: Mode = "all together"
+        self._replacement = Replacement(deployment, timeout, say)
 
     async def run(self) -> Upgraded:
         """Upgrade: a rolling one where old and new code can run the same plans, else all actors together.
@@ -110,10 +107,10 @@ class Upgrade:
         for each in everyone:
             await self._refuse_gaps(each, new)
         old = everyone[0]
-        mode: Mode = "one by one" if found and all(map(new.can_run_beside, found)) else "all together"
+        self._mode = "one by one" if found and all(map(new.can_run_beside, found)) else "all together"
         holders = await self._hold_old_code()
         try:
-            drained = await (self._one_by_one() if mode == "one by one" else self._all_together(old, new))
+            drained = await (self._one_by_one() if self._mode == "one by one" else self._all_together(old, new))
             self.say("starting what is missing")
             await self.deployment.converge(
                 self.bus, self.app, self.blueprint, workers=self.workers, ready_seconds=READY_SECONDS
@@ -127,7 +124,7 @@ class Upgrade:
         finally:
             for holder in holders:
                 ray.kill(holder)
-        return Upgraded(self._before, self.blueprint.release, mode, drained, time.monotonic() - began)
+        return Upgraded(self._before, self.blueprint.release, self._mode, drained, time.monotonic() - began)
 
     @property
     def _before(self) -> Release:
@@ -140,7 +137,7 @@ class Upgrade:
     async def _inspect(self) -> list[Abilities]:
         """Read the old blueprints; returns the abilities of all hosts, which differ after a killed upgrade."""
         names = await self.deployment.names("dispatchers", "hosts", "workers", "reasoners")
-        names = [name for name in names if not name.startswith(actors.REASONER_PREFIX)]
+        names = [name for name in names if not name.startswith(actors.REASONER_PREFIX) and not is_spare(name)]
         found = await asyncio.gather(*(self._ask(name, "made_from") for name in names))
         self._old = {name: each for name, each in zip(names, found, strict=True) if each is not None}
         self._record = await self.bus.registry.get(RECORD, self.deployment.namespace)
@@ -179,29 +176,24 @@ class Upgrade:
 
     async def _one_by_one(self) -> bool:
         deployment, new = self.deployment, self.blueprint
-        drained = True
-        for name in await deployment.names("hosts"):  # also those that do not answer, which a killed upgrade has left
-            if name in new.shared_hosts:
-                self.say(f"replacing {name}")
-                await self._end([name], ROLLING_DRAIN_SECONDS)  # its events in flight are sent again
-                await self._start(start_host, new, name)
-        for name in await deployment.names("workers") if self.workers else ():
-            self.say(f"replacing {name}")
-            drained &= await self._end([name], self.timeout)
-            await self._start(start_worker, new, name)
-        await self._end(await deployment.names("reasoners"), ROLLING_DRAIN_SECONDS)
+        # Also those that do not answer, which a killed upgrade has left.
+        hosts = [name for name in await deployment.names("hosts") if name in new.shared_hosts]
+        await self._replacement.replace(KINDS["hosts"], dict.fromkeys(hosts, new))
+        workers = [name for name in await deployment.names("workers") if not is_spare(name)]
+        drained = await self._replacement.replace(KINDS["workers"], dict.fromkeys(workers if self.workers else (), new))
+        await self._replacement.end(await deployment.names("reasoners"), ROLLING_DRAIN_SECONDS)
         if POOL in self._old:
             self.say("replacing the reasoners")
-            await self._start(actors.start_pool, new, POOL)
+            await self._replacement.start(actors.start_pool, new, POOL)
+        dispatchers = {}
         for index in range(new.options.count):
             mine = dataclasses.replace(new, options=dataclasses.replace(new.options, index=index))
             replaced = self._old.get(mine.options.name)
             if replaced is not None and replaced.options.count == new.options.count:
-                self.say(f"replacing {mine.options.name}")
-                drained &= await self._end([mine.options.name], self.timeout)
-                await self._start(start_dispatcher, mine, mine.options.name)
-        await self._end(await deployment.names("pools"), 0.0)  # it would start hosts anew
-        await self._end(await deployment.names("dedicated"), ROLLING_DRAIN_SECONDS)
+                dispatchers[mine.options.name] = mine
+        drained &= await self._replacement.replace(KINDS["dispatchers"], dispatchers)
+        await self._replacement.end(await deployment.names("pools"), 0.0)  # it would start hosts anew
+        await self._replacement.end(await deployment.names("dedicated"), ROLLING_DRAIN_SECONDS)
         return drained
 
     async def _all_together(self, old: Abilities | None, new: Abilities) -> bool:
@@ -209,26 +201,14 @@ class Upgrade:
         drained = await self.deployment.quiesce(self.timeout)
         await self._refuse_gaps(old, new)  # plans may have started since the first check
         self.say("replacing all actors")
-        await self._end(await self.deployment.names(), 0.0)
-        return drained
-
-    async def _start(self, start: Callable[..., Any], blueprint: Blueprint, name: str) -> None:
-        await self.deployment.start([(start, blueprint, name)], ready_seconds=READY_SECONDS)
-
-    async def _end(self, names: Iterable[str], drain_seconds: float) -> bool:
-        """Stop actors, and wait until their names are free."""
-        names = list(names)
-        drained = await self.deployment.retire(names, drain_seconds)
-        async with asyncio.timeout(GONE_SECONDS):
-            while not set(names).isdisjoint(await self.deployment.names()):  # noqa: ASYNC110 - Ray has no event for it
-                await asyncio.sleep(0.05)
+        await self._replacement.end(await self.deployment.names(), 0.0)
         return drained
 
     async def _verify(self) -> None:
         status = await self.deployment.status()
         wanted = self.blueprint.release.code
         left = [each["name"] for each in status["dedicated"] if each.get("code") != wanted]
-        await self._end(left, ROLLING_DRAIN_SECONDS)
+        await self._replacement.end(left, ROLLING_DRAIN_SECONDS)
         for kind in ("dispatchers", "hosts", "workers"):
             for each in status[kind]:
                 if not each["alive"] or each["code"] != wanted:
@@ -261,21 +241,23 @@ class Upgrade:
         self.say(f"rolling back to {self._before}")
         deployment = self.deployment
         kept = await self._not_replaced()
-        await self._end([name for name in await deployment.names() if name not in kept], 0.0)
+        names = [name for name in await deployment.names() if name not in kept]
+        one_by_one = self._mode == "one by one"
+        if one_by_one:
+            names = [name for name in names if (not is_spare(name) and self._old.get(name) is None) or name == POOL]
+        await self._replacement.end(names, 0.0)
         dispatchers = [self._old[name] for name in self._names("dispatcher-")]
         await delete_stale_consumers(self.bus, dispatchers)
         if dispatchers and dispatchers[0].options.dedicated_goals:
             await deployment.start([(start_plan_pool, dispatchers[0], PLAN_POOL)])
         missing = {name: each for name, each in self._old.items() if name not in kept}
-        starts = {
-            POOL: actors.start_pool,
-            "host-": start_host,
-            "worker-": start_worker,
-            "dispatcher-": start_dispatcher,
-        }
-        for prefixes in ((POOL,), ("host-", "worker-"), ("dispatcher-",)):
-            found = [(starts[each], name) for each in prefixes for name in missing if name.startswith(each)]
-            await deployment.start([(start, missing[name], name) for start, name in found])
+        if POOL in missing:
+            await deployment.start([(actors.start_pool, missing[POOL], POOL)])
+        for prefix, start in STARTS.items():
+            mine = {name: each for name, each in missing.items() if name.startswith(prefix)}
+            if one_by_one:
+                await self._replacement.replace(prefix, mine)
+            await deployment.start([(start, each, name) for name, each in mine.items()])
         if self._record is not None:
             await self.bus.registry.put(RECORD, deployment.namespace, self._record)
 

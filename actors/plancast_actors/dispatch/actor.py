@@ -106,6 +106,17 @@ class DispatcherProcess(Process):
         record = await read_record(self.bus, self.blueprint.settings.ray.namespace)
         return self.blueprint.scaled(Scale.in_force(record))
 
+    async def move(self, name: str, stand_in: str) -> None:
+        """Send the events of a shared host's plans to another host, or back, after connecting to it.
+
+        Raises:
+            HostLost: neither is there; nothing has changed.
+        """
+        await self.ready()
+        host = self.directory.stand_in(name, stand_in)
+        await host.incarnation()
+        self.dispatcher.router.move(self.blueprint.shared_hosts.index(name), host)
+
     async def drain(self, timeout: float) -> bool:
         """Stop reading, and wait until no event is in flight; True if reached in time."""
         await self.ready()

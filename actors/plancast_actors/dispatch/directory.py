@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 from weakref import WeakSet
 
 import ray
@@ -31,6 +32,10 @@ class RayDirectory:
     def shared(self) -> list[HostPort]:
         return [self._host(name) for name in self.names]
 
+    def stand_in(self, name: str, other: str) -> HostPort:
+        """The host that takes the plans of a shared host; that host itself when the other one is gone."""
+        return self._host(other, name)
+
     def dedicated(self, plan: str, tenant: str, begun: bool) -> HostPort:
         """The host that the pool grants to a plan, when it has an event."""
         return GrantedHost(self._pool, plan, tenant, begun)
@@ -41,7 +46,14 @@ class RayDirectory:
         by_ray = self._connections is None or self._pool.by_ray or any(host.by_ray for host in self._hosts)
         return "ray" if by_ray else "direct"
 
-    def _host(self, name: str) -> HostPort:
-        host = RayHost(name, partial(ray.get_actor, name, namespace=self._namespace), self._connections)
+    def _host(self, *names: str) -> HostPort:
+        host = RayHost(names[0], partial(self._find, names), self._connections)
         self._hosts.add(host)
         return host
+
+    def _find(self, names: tuple[str, ...]) -> Any:
+        """The first of some actors that there is. Blocks. Raises ValueError if there is none."""
+        for name in names[:-1]:
+            with contextlib.suppress(ValueError):
+                return ray.get_actor(name, namespace=self._namespace)
+        return ray.get_actor(names[-1], namespace=self._namespace)

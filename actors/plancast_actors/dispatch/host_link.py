@@ -76,6 +76,7 @@ class HostLink:
         """The call that waits for outcomes."""
         self._lost = False
         self._called_at = 0.0
+        self._successor: HostLink | None = None
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     @property
@@ -103,6 +104,13 @@ class HostLink:
         self._queue.append(inbound)
         self._wake.set()
 
+    async def hand_over(self, successor: HostLink) -> None:
+        """Stop after the host's reports on the events in flight; a successor gets the rest, or all if the host ends."""
+        self._successor = successor
+        self._wake.set()
+        await self._task
+        await self.close()
+
     async def close(self) -> None:
         """Stop; events in flight stay unacknowledged."""
         for timer in (self._tick, self._parking):
@@ -118,6 +126,8 @@ class HostLink:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            if self._successor is not None and self._is_handed_over(self._successor):
+                return
             if self._lost:
                 await asyncio.sleep(backoff)
                 backoff = min(MAX_RETRY_SECONDS, backoff * 2)
@@ -135,6 +145,19 @@ class HostLink:
                 self._call([], wait=True)
             if not self._lost:
                 backoff = RETRY_SECONDS
+
+    def _is_handed_over(self, successor: HostLink) -> bool:
+        """Queue the events that this host does not have for a successor; True if none is left."""
+        moved, self._queue = [*self._queue, *self._quarantine.suspects], []
+        self._quarantine.suspects.clear()
+        if self._lost or not self._incarnation:
+            self._quarantine.on_trial = None
+            moved = [*self._parked.values(), *self._in_flight.values(), *moved]
+            self._parked.clear()
+            self._in_flight.clear()
+        for inbound in moved:
+            successor.put(inbound)
+        return self.idle
 
     async def _connect(self) -> bool:
         """Wait for the host; a new incarnation means that the old one crashed, maybe by an event in flight."""
@@ -218,7 +241,7 @@ class HostLink:
         self._calls.discard(task)
         if task is self._waiting:
             self._waiting = None
-        if not self.idle:
+        if not self.idle or self._successor is not None:
             self._wake.set()
 
     async def _exchange(self, batch: list[Inbound], wait: bool) -> None:

@@ -69,6 +69,8 @@ class Router:
         self._moving: asyncio.Task[None] | None = None
         self._staying: dict[str, HostLink] = {}
         """Plans with events at the shared host that they leave, by the token of the correlation id."""
+        self._moved: list[HostLink] = []
+        """To hosts whose plans were moved, while these have events in flight."""
         self._dedicated: dict[str, HostLink] = {}
         """By the token of the plan's correlation id."""
         self._drop_at = MIN_DROPPED
@@ -78,7 +80,7 @@ class Router:
 
     @property
     def links(self) -> list[HostLink]:
-        return [*self._shared, *self._leaving, *self._dedicated.values()]
+        return [*self._shared, *self._leaving, *self._moved, *self._dedicated.values()]
 
     @property
     def dedicated(self) -> int:
@@ -160,6 +162,23 @@ class Router:
 
     def _assigned(self) -> list[HostLink]:
         return [self._shared[owner] for owner in slots.owners(len(self._shared))]
+
+    def move(self, index: int, host: HostPort) -> None:
+        """Send the events of a shared host's plans to another host from now on.
+
+        Those in flight stay where they are; if that host ends before it has reported on them, they follow. Plans may be
+        in both hosts meanwhile: the checkpoint's compare-and-set lets one of them commit.
+        """
+        before, self._shared[index] = self._shared[index], self._link(host)
+        self._by_slot = self._assigned()
+        self._moved.append(before)
+        self._spawn(self._leave(before, self._shared[index]))
+
+    async def _leave(self, link: HostLink, successor: HostLink) -> None:
+        try:
+            await link.hand_over(successor)
+        finally:
+            self._moved.remove(link)
 
     async def close(self) -> None:
         if self._moving is not None:

@@ -96,6 +96,15 @@ class HostProcess(Process):
         await self._report_now()
         if drained:
             self._close_endpoint()
+        if self.name not in self.blueprint.shared_hosts:  # it is surplus
+            await self.heartbeat.leave()
+        return drained
+
+    async def passivate(self, timeout: float) -> bool:
+        """Wait until no event is in flight, and drop idle plans from memory; True if reached in time."""
+        await self.ready()
+        drained = await self.host.drain(timeout)
+        self.host.passivate(0.0)
         return drained
 
     def _close_endpoint(self) -> None:

@@ -43,6 +43,10 @@ RESTART_PAUSE = 0.2
 """Seconds between two attempts to reach an actor that Ray restarts."""
 REPORT_LOOKS, REPORT_PAUSE = 50, 0.02
 """Looks of a starting process at whether Ray has reported it, and seconds between them."""
+SPARE = "spare"
+"""What actors have in the place of a number that do the work of one of their role while it is replaced."""
+SPARE_CPUS = 0.01
+"""Share of a core that a spare requests: it fits on nodes that its role has filled."""
 GC_THRESHOLD = (50_000, 50, 100)
 """Python's default thresholds would scan all live plans many times a second."""
 
@@ -235,6 +239,7 @@ def starter(
 
     def start(blueprint: Blueprint, name: str, namespace: str) -> Any:
         cpus, count = share(blueprint)
+        cpus = min(cpus, SPARE_CPUS) if is_spare(name) else cpus
         common = actor_options(name, namespace, cpus, blueprint.runtime_env, count=count)
         return remote.options(**{**common, **options}).remote(blueprint, name)
 
@@ -256,6 +261,11 @@ async def start_ready(start: Callable[..., Any], *arguments: Any) -> Any:
             raise
         except RayError:
             await asyncio.sleep(RESTART_PAUSE)
+
+
+def is_spare(name: str) -> bool:
+    """True if this is the name of a spare."""
+    return name.endswith(f"-{SPARE}")
 
 
 def is_created(name: str, namespace: str) -> bool:

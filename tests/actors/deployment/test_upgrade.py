@@ -14,7 +14,7 @@ from plancast.testing import MemoryWorld
 from plancast_actors.deployment import deployment, preflight, upgrade
 from plancast_actors.deployment.deployment import Deployment, StartHangs, blueprint_of
 from plancast_actors.deployment.upgrade import Upgrade, UpgradeFailed
-from plancast_actors.ray.process import Blueprint
+from plancast_actors.ray.process import Blueprint, is_spare
 from plancast_actors.reasoning import actors
 from plancast_actors.release import RECORD, Abilities, Release, mixture, reported_mixture
 from plancast_bus.clock import SystemClock
@@ -46,6 +46,7 @@ class Actors(Deployment):
         self.running: dict[str, Blueprint] = {}
         self.log: list[tuple[str, str]] = []
         self.kill_at = -1
+        self.cpus = 1.0
         self.broken: Callable[[str, Blueprint], bool] = lambda name, blueprint: False
 
     def _step(self, what: str, name: str) -> None:
@@ -72,7 +73,16 @@ class Actors(Deployment):
         return sorted(name for name in self.running if name.startswith(wanted))
 
     async def call(self, name: str, method: str, *arguments: Any, seconds: float) -> Any:
+        if name not in self.running:
+            raise ValueError("there is no such actor")
+        if method in ("move", "passivate"):
+            self._step(method, " ".join((name, *map(str, arguments))))
+        if method == "move" and arguments[1] not in self.running:
+            raise ValueError("there is no such host")
         return self.running[name] if method == "made_from" else Abilities.of(make_app(self._version(name)))
+
+    async def free_cpus(self) -> float:
+        return self.cpus
 
     def _version(self, name: str) -> str:
         return self.running[name].app_address
@@ -144,11 +154,13 @@ async def steps_of(version: str) -> int:
     return len(site.actors.log)
 
 
-@pytest.mark.parametrize("version", ["1", "2"], ids=["one by one", "all together"])
+@pytest.mark.parametrize(("version", "expected"), [("1", 37), ("2", 14)], ids=["one by one", "all together"])
 @pytest.mark.parametrize("then", ["two", "one"], ids=["again", "back"])
-async def test_an_upgrade_that_was_killed_at_any_step_is_seen_and_healed(version: str, then: str) -> None:
+async def test_an_upgrade_that_was_killed_at_any_step_is_seen_and_healed(
+    version: str, expected: int, then: str
+) -> None:
     steps = await steps_of(version)
-    assert steps == 14
+    assert steps == expected
     for step in range(steps):
         site = Site()
         await site.deploy()
@@ -173,11 +185,63 @@ async def test_a_rollback_replaces_only_what_was_replaced(name: str) -> None:
         await site.upgrade("two")
     assert site.actors.running == before
     assert await site.mixed() == ""
-    upgraded = site.actors.log[: site.actors.log.index(("start", name)) + 1]
+    log = [each for each in site.actors.log if not is_spare(each[1])]
+    upgraded = log[: log.index(("start", name)) + 1]
     replaced = {each for what, each in upgraded if what == "start"}
-    restored = site.actors.log[len(upgraded) :]
+    restored = log[len(upgraded) :]
     assert {each for what, each in restored if what == "end"} == replaced - {name}
     assert {each for what, each in restored if what == "start"} == replaced
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["upgrade", "rollback"])
+async def test_an_actor_ends_only_while_a_ready_spare_has_its_work(back: bool) -> None:
+    site = Site()
+    await site.deploy()
+    if back:
+        site.actors.broken = lambda name, blueprint: name == "dispatcher-1" and blueprint.release.code == "two"
+        with pytest.raises(UpgradeFailed, match="The old one runs again"):
+            await site.upgrade("two")
+    else:
+        await site.upgrade("two")
+    running, spared, ended = {*await site.actors.names()}, set[str](), 0
+    for what, name in site.actors.log:
+        role = name.partition("-")[0]
+        if what == "move":
+            dispatcher, host, stand_in = name.split()
+            assert stand_in in running
+            assert dispatcher in running
+            spared = (spared - {host}) | ({host} if stand_in != host else set())
+        elif what == "start":
+            running.add(name)
+        elif what == "end":
+            running.discard(name)
+            ended += not is_spare(name)
+            if not is_spare(name) and role == "host":
+                assert name in spared
+            if is_spare(name):
+                assert not spared or role != "host", "its hosts have their plans again"
+            else:
+                assert f"{role}-spare" in running, f"{name} has ended"
+    assert ended == (13 if back else 7)
+    assert not any(map(is_spare, running))
+
+
+async def test_a_release_that_does_not_start_is_found_in_a_spare_before_anything_ends() -> None:
+    site = Site()
+    await site.deploy()
+    site.actors.broken = lambda name, blueprint: blueprint.release.code == "two"
+    with pytest.raises(UpgradeFailed, match=r"no such disk.*The old one runs again"):
+        await site.upgrade("two")
+    assert site.actors.log == [("start", "host-spare")]
+
+
+async def test_a_full_cluster_is_upgraded_without_spares() -> None:
+    site = Site()
+    await site.deploy()
+    site.actors.cpus = 0.0
+    await site.upgrade("two")
+    assert site.codes == {"two"}
+    assert not [name for _, name in site.actors.log if is_spare(name)]
 
 
 async def test_an_actor_that_runs_but_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

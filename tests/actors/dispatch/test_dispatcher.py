@@ -728,3 +728,47 @@ async def test_plans_end_right_while_hosts_and_dispatchers_come_and_go(placement
         for handle in handles:
             history = await handle.history()
             assert [each["revision"] for each in history] == [1, 2, 3]
+
+
+# Moving the plans of a host to another one.
+
+
+async def test_plans_go_on_in_a_stand_in_while_their_host_is_replaced() -> None:
+    async with Bench() as bench:
+        dispatcher = await bench.start()
+        await bench.goal("p1")
+        await bench.goal("p2")
+        await eventually(lambda: len(bench.host.given) == 2)
+        stand_in, successor = Host(), Host(reports=True)
+        dispatcher.router.move(0, stand_in)
+        await bench.event("a", "p1")
+        await eventually(lambda: len(stand_in.given) == 1)
+        assert stand_in.plans == {"p1"}
+        bench.host.report(bench.host.given[0])
+        await eventually(lambda: bench.stored() == 1)
+        assert len(stand_in.given) == 1, "what is in flight stays in its host"
+        bench.host.fail(HostLost("it has ended"))
+        await eventually(lambda: len(stand_in.given) == 2)
+        assert stand_in.plans == {"p1", "p2"}
+        assert len(bench.host.given) == 2
+        dispatcher.router.move(0, successor)
+        stand_in.report(stand_in.given[0])
+        await bench.event("b", "p2")
+        await eventually(lambda: len(successor.given) == 1)
+        stand_in.report(stand_in.given[1])
+        await eventually(lambda: bench.stored() == bench.stored("results") == 0)
+        await eventually(lambda: len(dispatcher.router.links) == 1)
+        status = await dispatcher.status()
+        assert (status["outstanding"], status["acknowledged"], status["crashed"]) == (0, 4, 0)
+
+
+async def test_a_host_that_was_lost_before_its_plans_were_moved_holds_up_none_of_them() -> None:
+    async with Bench() as bench:
+        dispatcher = await bench.start()
+        bench.host.fail(HostLost("it is gone"))
+        await bench.goal("p1")
+        await eventually(lambda: dispatcher.dispatched == 1)
+        stand_in = Host(reports=True)
+        dispatcher.router.move(0, stand_in)
+        await eventually(lambda: bench.stored() == 0)
+        assert stand_in.plans == {"p1"}
