@@ -13,6 +13,7 @@ from plancast import App, Planner, Settings, Worker
 from plancast.testing import MemoryWorld
 from plancast_actors.deployment import deployment, preflight, upgrade
 from plancast_actors.deployment.deployment import Deployment, StartHangs, blueprint_of
+from plancast_actors.deployment.lease import UpgradeLease, UpgradeUnderWay
 from plancast_actors.deployment.upgrade import Upgrade, UpgradeFailed
 from plancast_actors.ray.process import Blueprint, is_spare
 from plancast_actors.reasoning import actors
@@ -233,6 +234,18 @@ async def test_a_release_that_does_not_start_is_found_in_a_spare_before_anything
     with pytest.raises(UpgradeFailed, match=r"no such disk.*The old one runs again"):
         await site.upgrade("two")
     assert site.actors.log == [("start", "host-spare")]
+
+
+async def test_of_two_upgrades_at_once_the_second_is_refused_and_changes_nothing() -> None:
+    site = Site()
+    await site.deploy()
+
+    async with UpgradeLease(site.bus.registry, site.settings.ray.namespace, "upgrade to code two", seconds=0.5):
+        with pytest.raises(UpgradeUnderWay, match=r"upgrade to code two, process \d+.*Nothing was changed"):
+            await site.upgrade("three")
+        assert site.actors.log == []
+    await site.upgrade("three")
+    assert site.codes == {"three"}
 
 
 async def test_a_full_cluster_is_upgraded_without_spares() -> None:
