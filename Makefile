@@ -32,7 +32,7 @@ LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3
 	--generate-hashes --no-header --no-annotate $(LOCK_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tools browser promtool test test-all test-loaded check audit format bench bench-peers docs docs-serve profile ways growth chaos cluster attack simulate scale lock clean
+.PHONY: help setup demo tools browser promtool test test-all test-loaded check audit format bench bench-peers docs screenshots docs-serve profile ways growth chaos cluster attack simulate scale lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -117,6 +117,9 @@ docs: setup $(DOCS_INSTALLED) ## Build the site into site/: pictures, pages, ref
 	$(BIN)/python scripts/pictures.py
 	$(BIN)/python scripts/http_reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+screenshots: setup browser ## Make the screenshots of the documentation anew, in docs/screenshots
+	$(BIN)/python scripts/screenshots.py
 
 docs-serve: setup $(DOCS_INSTALLED) ## Serve the site on this machine, and build it anew when a page changes
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
