@@ -182,8 +182,10 @@ async def _checkpoints(backend: Backend, first: Checkpoint) -> AsyncGenerator[Ch
     try:
         while not backend.closing.is_set():
             waiting = spawn(moved.wait())
-            await asyncio.wait((waiting, *tasks), return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
+            try:
+                await asyncio.wait((waiting, *tasks), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
             moved.clear()
             if newest.version > version:
                 version = newest.version

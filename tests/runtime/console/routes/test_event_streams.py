@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 from uuid import uuid4
 
@@ -49,6 +50,26 @@ async def test_the_list_is_followed_under_its_filters(api: Api) -> None:
                 seen.append(data["current_state"])
             if seen and seen[-1] == "approving" and (name, data) == ("counts", {"waiting": 1}):
                 break
+
+
+async def test_a_stream_that_is_left_leaves_no_task_behind(api: Api) -> None:
+    def waits() -> set[asyncio.Task[Any]]:
+        return {task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__qualname__", "") == "Event.wait"}
+
+    plan, before = await api.waiting(), waits()
+    async with api.events(f"/plans/{plan}/stream") as events:
+        while (await anext(events))[0] != "change":
+            pass
+        async with asyncio.timeout(PATIENCE):
+            while not waits() - before:  # the stream waits for the next change
+                await asyncio.sleep(0.01)
+    gc.disable()  # which would end a task that nothing refers to
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while waits() - before:
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
 
 
 async def test_streams_and_long_polls_end_when_the_server_does(api: Api, desk: Desk) -> None:
