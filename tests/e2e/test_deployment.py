@@ -241,6 +241,16 @@ async def test_what_is_no_event_is_put_aside_and_blocks_nothing(client: Client, 
     await bus.close()
 
 
+async def test_the_busiest_tenant_is_named(client: Client, runtime: LocalRuntime) -> None:
+    async def named() -> bool:
+        handles = [await client.submit("chain.goal", {"n": n}, tenant_id="busy") for n in range(50)]
+        await asyncio.gather(*(handle.result(timeout=PATIENCE) for handle in handles))
+        dispatchers = (await runtime.deployment.status())["dispatchers"]
+        return any("busy" in each["hot"]["tenants"][1] for each in dispatchers)
+
+    await until(named, "one event in 64 is counted")
+
+
 @pytest.mark.slow
 async def test_the_deployment_is_found_again_and_scaled_while_plans_run(client: Client, runtime: LocalRuntime) -> None:
     assert await Deployment.find(runtime.settings) is not None

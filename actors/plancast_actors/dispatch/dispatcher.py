@@ -11,9 +11,10 @@ from functools import cached_property
 from typing import Any
 
 from plancast_actors.dispatch.inflight import InFlight, InFlightEvent, Kind
-from plancast_actors.dispatch.router import HostDirectory, Router
+from plancast_actors.dispatch.router import HostDirectory, Router, correlation_token
 from plancast_actors.dispatcher_options import CONSUMER_PREFIX, DispatcherOptions, consumer_specs
 from plancast_actors.plan_actors.protocol import Inbound, Outcome
+from plancast_actors.telemetry.hot_keys import HotKeys
 from plancast_actors.telemetry.samples import UNSAMPLED, Samples
 from plancast_bus import fault_injection
 from plancast_bus.errors import BusError, BusUnavailable, InvalidSubject
@@ -44,6 +45,8 @@ class Dispatcher:
         """Receives measured latencies; None measures none."""
         # The first token is random: a host may still report to an earlier dispatcher with this name.
         self.in_flight = InFlight(options, secrets.randbits(48))
+        self._hot = {"plans": HotKeys(), "tenants": HotKeys()}
+        """Counts of sampled events."""
         self._dispatched_at: dict[int, float] = {}
         """When sampled events were dispatched, by token."""
         self._room = asyncio.Event()
@@ -127,6 +130,7 @@ class Dispatcher:
             "put_off": self.deferred,
             "dedicated_hosts": self.router.dedicated,
             "crashed": self.crashed,
+            "hot": {kind: [total, found] for kind, (total, found) in self.hot().items()},
             "hosts_lost": sum(link.lost for link in self.router.links),
         }
 
@@ -254,7 +258,15 @@ class Dispatcher:
     def _note_dispatched(self, event: InFlightEvent) -> None:
         assert self.samples is not None
         now = self._dispatched_at[event.token] = asyncio.get_running_loop().time()
+        self._hot["plans"].note(correlation_token(event.delivery.subject), now)
+        if event.delivery.tenant:
+            self._hot["tenants"].note(event.delivery.tenant, now)
         self.samples.stage("waiting", now - event.came)
+
+    def hot(self) -> dict[str, tuple[int, dict[str, int]]]:
+        """All sampled events of the last minutes, and those of the busiest plans and tenants, by kind."""
+        now = asyncio.get_running_loop().time()
+        return {kind: keys.counts(now) for kind, keys in self._hot.items()}
 
     def _note_reported(self, token: int, kind: str) -> None:
         assert self.samples is not None

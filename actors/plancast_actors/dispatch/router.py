@@ -89,14 +89,14 @@ class Router:
 
     def route(self, delivery: Delivery) -> HostLink | None:
         """The link to the host of an event's plan; None if :meth:`look_up` has to find it."""
-        correlation = _correlation_token(delivery.subject)
+        correlation = correlation_token(delivery.subject)
         if self._options.dedicated_goals and self._is_dedicated.get(correlation) is not False:
             return self._dedicated.get(correlation)
         return self._shared_link(correlation)
 
     async def look_up(self, delivery: Delivery) -> HostLink:
         """The link to the host of an event's plan, after looking up the plan's placement."""
-        correlation = _correlation_token(delivery.subject)
+        correlation = correlation_token(delivery.subject)
         dedicated = self._is_dedicated.get(correlation)
         if dedicated is None:
             dedicated = await self._look_up_placement(delivery)
@@ -143,7 +143,7 @@ class Router:
         events = [inbound for link in leaving for inbound in link.events]
         await asyncio.gather(*(link.close() for link in leaving))
         for inbound in events:
-            self._shared_link(_correlation_token(inbound.subject)).put(inbound)
+            self._shared_link(correlation_token(inbound.subject)).put(inbound)
         return not events
 
     async def _watch_moves(self) -> None:
@@ -157,7 +157,7 @@ class Router:
 
     def _held(self, links: Iterable[HostLink]) -> dict[str, HostLink]:
         """The links by plans that have events there, and whose slot is another host's."""
-        tokens = ((_correlation_token(inbound.subject), link) for link in links for inbound in link.events)
+        tokens = ((correlation_token(inbound.subject), link) for link in links for inbound in link.events)
         return {token: link for token, link in tokens if self._by_slot[slots.slot_of(token)] is not link}
 
     def _assigned(self) -> list[HostLink]:
@@ -217,7 +217,7 @@ class Router:
         self._drop_at = max(MIN_DROPPED, 2 * len(self._dedicated))
 
 
-def _correlation_token(subject: str) -> str:
+def correlation_token(subject: str) -> str:
     """The token of the correlation id in a stored subject; that of a due timer has it one token later."""
     parts = subject.split(".", 5)
     return parts[4] if parts[2] == "due" else parts[3]

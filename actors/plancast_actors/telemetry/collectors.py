@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plancast_actors.telemetry import metrics
+from plancast_actors.telemetry.hot_keys import SHOWN
 from plancast_actors.telemetry.metrics import OTHERS, Metric
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ def of_dispatcher(dispatcher: Dispatcher) -> Iterator[Reading]:
     yield Reading(metrics.EVENTS_WAITING, dispatcher.in_flight.waiting)
     yield Reading(metrics.EVENTS_OUTSTANDING, dispatcher.in_flight.outstanding)
     yield Reading(metrics.EVENTS_PARKED, dispatcher.in_flight.parked)
+    for kind, (total, found) in dispatcher.hot().items():
+        for rank, count in enumerate([*found.values(), *[0] * (SHOWN - len(found))], 1):
+            yield Reading(metrics.EVENTS_SHARE, min(1.0, count / max(total, 1)), (kind, str(rank)))
     yield Reading(metrics.EVENTS_SUSPECTED, sum(link.suspected for link in links))
     yield Reading(metrics.HOSTS_UNREACHABLE, sum(link.lost for link in links))
     if dispatcher.crashed:

@@ -90,6 +90,13 @@ EVENTS_PUT_OFF = _counter(
 EVENTS_WAITING = _gauge("events_waiting", "Events that wait in a dispatcher for capacity.")
 EVENTS_OUTSTANDING = _gauge("events_outstanding", "Events in flight in hosts, parked ones excluded.")
 EVENTS_PARKED = _gauge("events_parked", "Events in flight whose turns wait for a model.")
+EVENTS_SHARE = _gauge(
+    "events_share",
+    "Share of a dispatcher's events of the last minutes, of one in 64, that the busiest plan or tenant has, by rank "
+    "from 1; `plancast status --top` names them.",
+    "kind",
+    "rank",
+)
 EVENTS_SUSPECTED = _gauge("events_suspected", "Events that are delivered alone because they may crash their host.")
 HOSTS_UNREACHABLE = _gauge("hosts_unreachable", "Plan hosts that a dispatcher cannot reach.")
 STAGE = _histogram(

@@ -14,6 +14,8 @@ from plancast_actors.dispatch import slots
 from plancast_actors.dispatch.dispatcher import Dispatcher
 from plancast_actors.dispatcher_options import DispatcherOptions, consumer_specs
 from plancast_actors.plan_actors.protocol import HostLost, Inbound, Outcome
+from plancast_actors.telemetry import collectors, metrics
+from plancast_actors.telemetry.samples import Samples
 from plancast_bus.clock import ManualClock
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.events import codec
@@ -169,6 +171,27 @@ async def test_an_event_to_retry_is_redelivered_after_its_delay() -> None:
         assert [each.attempt for each in bench.host.given] == [1, 2]
         bench.host.report(bench.host.given[1])
         await eventually(lambda: bench.stored() == 0)
+
+
+async def test_the_busiest_plan_is_named_among_sampled_events() -> None:
+    async with Bench(reports=True) as bench:
+        dispatcher = await bench.start()
+        dispatcher.samples = Samples()
+        for number in range(64):
+            for _ in range(3):
+                await bench.event("a", "very busy")
+            await bench.event("a", f"p{number}")
+        await eventually(lambda: bench.stored("results") == 0)
+        hot = (await dispatcher.status())["hot"]
+        assert hot["plans"][0] == 4, "one event in 64 of 256"
+        assert sum(hot["plans"][1].values()) == 4
+        assert set(hot["plans"][1]) <= {"very%20busy", *(f"p{number}" for number in range(64))}
+        assert hot["tenants"] == [0, {}], "these events have none"
+        shares = [each for each in collectors.of_dispatcher(dispatcher) if each.metric is metrics.EVENTS_SHARE]
+        assert sorted({each.labels for each in shares}) == sorted(
+            (kind, str(rank)) for kind in ("plans", "tenants") for rank in range(1, 6)
+        )
+        assert sum(each.value for each in shares if each.labels[0] == "plans") == 1.0
 
 
 async def test_a_report_on_something_unknown_acknowledges_nothing() -> None:

@@ -31,6 +31,9 @@ def status(
     nats_url: NatsUrl = None,
     address: RayAddress = None,
     data_dir: DataDir = None,
+    top: Annotated[
+        bool, typer.Option("--top", help="Also show the plans and tenants with the most events of the last minutes.")
+    ] = False,
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
@@ -46,7 +49,7 @@ def status(
     if as_json:
         print_json(document)
     else:
-        show_status(document, time.time())
+        show_status(document, time.time(), top=top)
     return DONE if document["running"] else FAILED
 
 
@@ -69,8 +72,24 @@ async def _status(settings: Settings, running: Running | None) -> dict[str, Any]
         "mixed": reported_mixture(actors, (release or {}).get("code")) or None,
         "scale": scale_of(release, actors),
         "actors": actors,
+        "hot": _hot(actors) if actors is not None else None,
         "plans": plans,
     }
+
+
+def _hot(actors: dict[str, Any]) -> dict[str, Any]:
+    """The busiest plans and tenants of all dispatchers: ``sampled`` events, and those of the busiest by name."""
+    from urllib.parse import unquote
+
+    from plancast_actors.telemetry.hot_keys import top
+
+    reports = [each["hot"] for each in actors["dispatchers"] if each.get("hot")]
+    found = {}
+    for kind in ("plans", "tenants"):
+        busiest = top(each[kind][1] for each in reports)
+        names = {unquote(key) if kind == "plans" else key: count for key, count in busiest.items()}
+        found[kind] = {"sampled": sum(each[kind][0] for each in reports), "busiest": names}
+    return found
 
 
 async def _actors(settings: Settings) -> dict[str, Any] | None:

@@ -16,8 +16,8 @@ _MOSTLY_ZERO = frozenset({
 })  # fmt: skip
 
 
-def show_status(document: dict[str, Any], now: float) -> None:
-    """Print addresses, plans by status, and actors."""
+def show_status(document: dict[str, Any], now: float, *, top: bool = False) -> None:
+    """Print addresses, plans by status, actors, and on request the busiest plans and tenants."""
     console = out()
     about = fields()
     if document["pid"] is not None:
@@ -51,6 +51,18 @@ def show_status(document: dict[str, Any], now: float) -> None:
         if actors:
             console.print()
             _show_actors(kind, actors)
+    for kind, found in (document.get("hot") or {}).items() if top else ():
+        console.print()
+        _show_busiest(kind, found)
+
+
+def _show_busiest(kind: str, found: dict[str, Any]) -> None:
+    made = table(f"busiest {kind}", "events", right=["events"])
+    for name, count in found["busiest"].items():
+        made.add_row(cell(name), cell(f"{min(1.0, count / found['sampled']):.0%}"))
+    if not found["busiest"]:
+        made.add_row(cell("none: one event in 64 is counted", "dim"), cell("–", "dim"))
+    out().print(made)
 
 
 def _counts(plans: dict[str, int]) -> Text:

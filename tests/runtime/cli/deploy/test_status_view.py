@@ -1,0 +1,35 @@
+"""What `plancast status` shows of a deployment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plancast.cli.deploy.status_view import show_status
+
+DOCUMENT: dict[str, Any] = {
+    "pid": None, "namespace": "plancast", "nats": None, "plans": None, "ray": "head:6379",
+    "actors": {"dispatchers": [{"name": "dispatcher-0", "alive": True}], "hosts": []},
+    "scale": {"hosts": {"wanted": 4, "actual": 3}, "dispatchers": {"wanted": 1, "actual": 1}},
+    "hot": {
+        "plans": {"sampled": 200, "busiest": {"order-7": 150, "order 8": 10}},
+        "tenants": {"sampled": 0, "busiest": {}},
+    },
+}  # fmt: skip
+
+
+def test_wanted_and_actual_numbers_are_shown_while_they_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    show_status(DOCUMENT, 0.0)
+    assert "3 of 4 hosts: run `plancast scale`" in " ".join(capsys.readouterr().out.split())
+    show_status(DOCUMENT | {"scale": {"hosts": {"wanted": 3, "actual": 3}}}, 0.0)
+    assert "plancast scale" not in capsys.readouterr().out
+
+
+def test_the_busiest_are_shown_on_request_with_their_share(capsys: pytest.CaptureFixture[str]) -> None:
+    show_status(DOCUMENT, 0.0)
+    assert "order-7" not in capsys.readouterr().out
+    show_status(DOCUMENT, 0.0, top=True)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[lines.index("busiest plans events") + 1 :][:2] == ["order-7 75%", "order 8 5%"]
+    assert "none: one event in 64 is counted –" in lines
