@@ -71,11 +71,6 @@ class HostProcess(Process):
         await self.ready()
         return Abilities.of(self.host.app)
 
-    async def passivate(self) -> None:
-        """Drop all idle plans from memory, since the plans were divided anew among hosts."""
-        await self.ready()
-        self.host.passivate(0.0)
-
     async def endpoint(self) -> Endpoint | None:
         """Return where dispatchers connect; None when they are to call through Ray."""
         await self.ready()
@@ -100,8 +95,12 @@ class HostProcess(Process):
             await self.heartbeat.leave()
         return drained
 
-    async def passivate(self, timeout: float) -> bool:
-        """Wait until no event is in flight, and drop idle plans from memory; True if reached in time."""
+    async def passivate(self, timeout: float = 0.0) -> bool:
+        """Wait until no event is in flight, then drop idle plans from memory: other hosts may have their events now.
+
+        Returns:
+            True if no event was in flight in the end.
+        """
         await self.ready()
         drained = await self.host.drain(timeout)
         self.host.passivate(0.0)

@@ -10,6 +10,7 @@ from plancast.errors import InvalidApp
 from plancast.json_values.normalize import plain
 from plancast.json_values.schemas import Schema, checked_schema
 from plancast.state_machine.machine import base_of
+from plancast_bus.errors import InvalidSubject
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.subjects import check_event_type
 
@@ -111,7 +112,7 @@ class AgentDefinition:
 def _read(cls: type[_D], fields: Mapping[str, Any], known: Container[str]) -> _D:
     try:
         return cls(**{name: value for name, value in fields.items() if name in known})
-    except (AttributeError, TypeError) as error:
+    except (AttributeError, TypeError, InvalidSubject) as error:
         raise InvalidApp(f"invalid {cls.__name__}: {str(error)[:300]}") from None
 
 
