@@ -1,4 +1,4 @@
-"""UpgradeLease: lets one process at a time change the code of a deployment."""
+"""DeploymentLease: lets one process at a time upgrade or scale a deployment."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ RENEWALS = 5
 """Renewals of a lease in its lifetime."""
 
 
-class UpgradeUnderWay(PlancastError):
-    """Raised when another process upgrades a deployment; nothing has changed."""
+class ChangeUnderWay(PlancastError):
+    """Raised when another process upgrades or scales a deployment; nothing has changed."""
 
 
-class LeaseLost(PlancastError):
-    """Raised when another process has taken over an upgrade whose process was stopped for too long."""
+class ChangeLost(PlancastError):
+    """Raised when another process has taken over from one that was stopped for too long."""
 
 
-class UpgradeLease:
-    """A lease on the code of a deployment, held while the context is entered, and renewed.
+class DeploymentLease:
+    """A lease on a deployment's actors, held while the context is entered, and renewed.
 
     Whoever finds it waits until its holder renews it, and is refused, or until it has expired, and takes it over. When
     the lease is lost the context's task is cancelled: it changes nothing any more.
@@ -59,7 +59,7 @@ class UpgradeLease:
         """Take the lease.
 
         Raises:
-            UpgradeUnderWay: another process holds it, and has renewed it.
+            ChangeUnderWay: another process holds it, and has renewed it.
             BusUnavailable: NATS does not answer.
         """
         loop = asyncio.get_running_loop()
@@ -69,13 +69,13 @@ class UpgradeLease:
             await asyncio.sleep(self._seconds / RENEWALS / 2)
             found, renewed = await self._registry.read(KIND, self._namespace)
             if found and renewed != version:
-                raise UpgradeUnderWay(self._refusal(found))
+                raise ChangeUnderWay(self._refusal(found))
             value, version = found, renewed
         try:
             await self._write(version)
         except CommitConflict:
             found, _ = await self._registry.read(KIND, self._namespace)
-            raise UpgradeUnderWay(self._refusal(found)) from None
+            raise ChangeUnderWay(self._refusal(found)) from None
         self._owner = asyncio.current_task()
         self._renewal = loop.create_task(self._renew())
         return self
@@ -83,7 +83,7 @@ class UpgradeLease:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give the lease back; raises LeaseLost if it was lost."""
+        """Give the lease back; raises ChangeLost if it was lost."""
         assert self._renewal is not None
         async with self._writing:
             self._renewal.cancel()
@@ -91,8 +91,8 @@ class UpgradeLease:
         if self._is_lost:
             if isinstance(error, asyncio.CancelledError) and self._owner is not None:
                 self._owner.uncancel()
-            raise LeaseLost(
-                f"this upgrade was stopped for more than {self._seconds:g} s, and another one of {self._namespace!r} "
+            raise ChangeLost(
+                f"this change was stopped for more than {self._seconds:g} s, and another one of {self._namespace!r} "
                 "has begun: see `plancast status` when that has ended"
             ) from error
         with contextlib.suppress(CommitConflict, BusUnavailable):  # it expires

@@ -9,6 +9,7 @@ from typing import Any
 
 from plancast.settings import Settings
 from plancast_actors.deployment.deployment import RETIRE_SECONDS, Deployment
+from plancast_actors.deployment.lease import DeploymentLease
 from plancast_actors.reasoning.client import POOL
 from plancast_actors.release import RECORD, mixture
 from plancast_actors.scale import WANTED, Scale
@@ -57,9 +58,15 @@ class Scaler:
         """Change the numbers that are given, and complete earlier changes of the others.
 
         Raises:
-            ScaleRefused: the deployment cannot have these numbers, or is being upgraded; nothing has changed.
+            ScaleRefused: the deployment cannot have these numbers, or an upgrade was killed; nothing has changed.
+            ChangeUnderWay: another process upgrades or scales the deployment; nothing has changed.
+            ChangeLost: this process was stopped for so long that another one has taken over.
             BusUnavailable: Ray lacks resources for an actor; names the actors.
         """
+        async with DeploymentLease(self.bus.registry, self.deployment.namespace, "scale"):
+            return await self._run(change)
+
+    async def _run(self, change: Scale) -> Scaled:
         deployment = self.deployment
         record = await self.bus.registry.get(RECORD, deployment.namespace)
         names = await deployment.names("dispatchers", "hosts")

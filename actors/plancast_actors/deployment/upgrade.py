@@ -21,7 +21,7 @@ from plancast_actors.deployment.deployment import (
     Deployment,
     delete_stale_consumers,
 )
-from plancast_actors.deployment.lease import UpgradeLease
+from plancast_actors.deployment.lease import DeploymentLease
 from plancast_actors.deployment.plan_requirements import plans_underway, waiting_goals
 from plancast_actors.deployment.replacement import ROLLING_DRAIN_SECONDS, STARTS, Replacement
 from plancast_actors.hosting.plan_pool import DEDICATED_PREFIX
@@ -96,14 +96,14 @@ class Upgrade:
         """Upgrade: a rolling one where old and new code can run the same plans, else all actors together.
 
         Raises:
-            UpgradeUnderWay: another process upgrades the deployment; nothing has changed.
-            LeaseLost: this process was stopped for so long that another one has taken over.
+            ChangeUnderWay: another process upgrades the deployment; nothing has changed.
+            ChangeLost: this process was stopped for so long that another one has taken over.
             InvalidApp: the new code cannot be loaded in the cluster; nothing has changed.
             UpgradeRefused: running plans need what it lacks; nothing has changed.
             UpgradeFailed: it does not start; the old code runs again unless the text says otherwise.
         """
         purpose = f"upgrade to {self.blueprint.release}"
-        async with UpgradeLease(self.bus.registry, self.deployment.namespace, purpose):
+        async with DeploymentLease(self.bus.registry, self.deployment.namespace, purpose):
             return await self._run()
 
     async def _run(self) -> Upgraded:

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from plancast.testing import MemoryWorld
-from plancast_actors.deployment.lease import KIND, LeaseLost, UpgradeLease, UpgradeUnderWay
+from plancast_actors.deployment.lease import KIND, ChangeLost, ChangeUnderWay, DeploymentLease
 from plancast_bus.clock import SystemClock
 from plancast_bus.errors import BusUnavailable
 from plancast_bus.events.codec import pack
@@ -34,16 +34,16 @@ async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
     await bus.close()
 
 
-def lease(bus: Bus, purpose: str, seconds: float = SECONDS) -> UpgradeLease:
-    return UpgradeLease(bus.registry, "here", purpose, seconds=seconds)
+def lease(bus: Bus, purpose: str, seconds: float = SECONDS) -> DeploymentLease:
+    return DeploymentLease(bus.registry, "here", purpose, seconds=seconds)
 
 
 async def test_a_second_one_is_refused_and_has_its_turn_when_the_first_has_ended(bus: Bus) -> None:
     async with lease(bus, "upgrade to code one"):
-        with pytest.raises(UpgradeUnderWay, match=r"upgrade to code one, process \d+ on .+Nothing was changed"):
+        with pytest.raises(ChangeUnderWay, match=r"upgrade to code one, process \d+ on .+Nothing was changed"):
             async with lease(bus, "upgrade to code two"):
                 raise AssertionError("both hold it")
-    async with lease(bus, "upgrade to code two"), UpgradeLease(bus.registry, "elsewhere", "another deployment"):
+    async with lease(bus, "upgrade to code two"), DeploymentLease(bus.registry, "elsewhere", "another deployment"):
         pass
 
 
@@ -58,7 +58,7 @@ async def test_of_those_that_come_at_once_one_gets_it(bus: Bus) -> None:
                 most = max(most, held)
                 await asyncio.sleep(SECONDS)
                 held -= 1
-        except UpgradeUnderWay:
+        except ChangeUnderWay:
             refused += 1
 
     await asyncio.gather(*map(upgrade, range(5)))
@@ -81,7 +81,7 @@ async def test_a_holder_that_was_stopped_for_too_long_changes_nothing_more(bus: 
             await bus.registry.replace(KIND, "here", pack({"purpose": "other"}), version, None)
             await asyncio.Event().wait()
 
-    with pytest.raises(LeaseLost, match="another one of 'here' has begun"):
+    with pytest.raises(ChangeLost, match="another one of 'here' has begun"):
         await stopped()
     assert b"other" in (await bus.registry.read(KIND, "here"))[0], "it is not given back by who has lost it"
 

@@ -13,11 +13,13 @@ from plancast import App, Planner, Settings, Worker
 from plancast.testing import MemoryWorld
 from plancast_actors.deployment import deployment, preflight, upgrade
 from plancast_actors.deployment.deployment import Deployment, StartHangs, blueprint_of
-from plancast_actors.deployment.lease import UpgradeLease, UpgradeUnderWay
+from plancast_actors.deployment.lease import ChangeUnderWay, DeploymentLease
+from plancast_actors.deployment.scaler import Scaler
 from plancast_actors.deployment.upgrade import Upgrade, UpgradeFailed
 from plancast_actors.ray.process import Blueprint, is_spare
 from plancast_actors.reasoning import actors
 from plancast_actors.release import RECORD, Abilities, Release, mixture, reported_mixture
+from plancast_actors.scale import Scale
 from plancast_bus.clock import SystemClock
 from plancast_bus.memory.bus import MemoryBus
 from plancast_bus.settings import BusSettings
@@ -236,13 +238,15 @@ async def test_a_release_that_does_not_start_is_found_in_a_spare_before_anything
     assert site.actors.log == [("start", "host-spare")]
 
 
-async def test_of_two_upgrades_at_once_the_second_is_refused_and_changes_nothing() -> None:
+async def test_of_two_changes_at_once_the_second_is_refused_and_changes_nothing() -> None:
     site = Site()
     await site.deploy()
 
-    async with UpgradeLease(site.bus.registry, site.settings.ray.namespace, "upgrade to code two", seconds=0.5):
-        with pytest.raises(UpgradeUnderWay, match=r"upgrade to code two, process \d+.*Nothing was changed"):
+    async with DeploymentLease(site.bus.registry, site.settings.ray.namespace, "upgrade to code two", seconds=0.5):
+        with pytest.raises(ChangeUnderWay, match=r"upgrade to code two, process \d+.*Nothing was changed"):
             await site.upgrade("three")
+        with pytest.raises(ChangeUnderWay, match=r"upgrade to code two"):
+            await Scaler(Deployment("", site.settings), site.bus).run(Scale(hosts=3))
         assert site.actors.log == []
     await site.upgrade("three")
     assert site.codes == {"three"}
