@@ -47,11 +47,10 @@ PAGES = {
     "family": "#/plans/{research}?tab=family",
     "approvals": "#/approvals",
     "deadletters": "#/deadletters",
-    "runtime": "#/runtime",
     "usage": "#/usage",
     "docs": "docs",
 }
-"""All pages, for `--all`."""
+"""All pages, for `--all`; without that of the runtime, which shows NATS."""
 CHROMIUM = os.environ.get("PLANCAST_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )

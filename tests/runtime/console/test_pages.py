@@ -937,7 +937,8 @@ async def test_usage_is_drawn_over_time(page: Page) -> None:
     slots = [{"at": f"2026-01-01T{hour:02}:00:00Z", "decisions": hour, "tokens": 10 * hour, "cost": 0.5 * hour,
               "cached_tokens": 0} for hour in range(3)]  # fmt: skip
     total = {"key": "total", "decisions": 3, "tokens": 30, "cost": 1.5, "cached_tokens": 0}
-    report = {"items": [total | {"key": "m"}], "total": total, "plans": 1, "left_out": 0, "slots": slots,
+    model = "some-provider/a-model-with-a-long-name-20260101"
+    report = {"items": [total | {"key": model}], "total": total, "plans": 1, "left_out": 0, "slots": slots,
               "slot_seconds": 3600}  # fmt: skip
     await page.route(re.compile(r"/api/v1/usage"), lambda route: route.fulfill(json=report))
     await page.get_by_role("link", name="Usage").click()
@@ -947,6 +948,10 @@ async def test_usage_is_drawn_over_time(page: Page) -> None:
     assert heights[1] * 2 == pytest.approx(heights[2], abs=2)
     assert heights[2] > 50
     await expect(page.locator(".bars li").nth(1)).to_have_attribute("title", re.compile("10 tokens, 1 decision$"))
+    await page.set_viewport_size(PHONE)
+    table = page.locator(".table-scroll")
+    await expect(table.get_by_role("columnheader", name="Cost")).to_be_visible()
+    assert await table.evaluate("place => place.scrollWidth <= place.clientWidth")  # the costs are in view
 
 
 async def test_loss_and_return_of_nats_are_said_within_three_seconds(context: BrowserContext, tmp_path: Path) -> None:
