@@ -224,6 +224,7 @@ async def test_decisions_are_drawn_one_after_the_other_and_children_are_a_tree(a
     graph = await api.get(f"/plans/{plan}/graph")
     assert graph["kind"] == "decisions"
     assert [node["kind"] for node in graph["nodes"]] == ["start", "wait", "tool", "wait", "tool", "end"]
+    assert graph["nodes"][3]["label"] == "await <spawn-and-await>/1"
     assert [edge["order"] for edge in graph["edges"]] == [1, 2, 3, 4, 5]
     assert (await api.get(f"/plans/{plan}"))["step"] == "complete: goal"
     assert (await api.get(f"/plans/{child}"))["step"] == ""  # a state machine moves it

@@ -889,6 +889,7 @@ async def test_dead_letters_can_be_read_and_sent_again(page: Page, deployed: Dep
     await card.get_by_role("button", name="Show payload").click()
     await expect(page.get_by_role("dialog")).to_contain_text("{this is no JSON")
     await page.get_by_role("button", name="Close").click()
+    await expect(card.locator(".card-of")).to_have_text(re.compile(r"^\S+ · 16 B · number \d+$"))
     await card.get_by_role("button", name="Send again").click()
     await page.get_by_role("dialog").get_by_role("button", name="Send again").click()
     await expect(page.locator(".toast")).to_contain_text("sent again")
@@ -899,6 +900,8 @@ async def test_what_runs_and_its_streams_are_shown(page: Page) -> None:
     await page.get_by_role("link", name="Runtime").click()
     await expect(page.locator("main")).to_contain_text("PLANCAST_CHECKPOINTS")
     await expect(page.locator("main")).to_contain_text("dispatcher-0")
+    await expect(page.locator("main")).to_contain_text("not connected to Ray")
+    await expect(page.get_by_role("heading", name="Hosts")).to_have_count(0)  # Ray alone knows them
 
 
 async def test_a_server_that_is_away_is_said_and_what_is_shown_stays(page: Page, deployed: Deployed) -> None:

@@ -75,7 +75,7 @@ def _of_decisions(state: Mapping[str, Any], history: Sequence[Mapping[str, Any]]
     names: list[tuple[str, str, Kind]] = [("goal", str(state.get("goal_event") or "goal"), "start")]
     first = max(0, len(taken) - MAX_DECISIONS)
     for number, each in enumerate(taken[first:], first + 1):
-        names.append((f"decision-{number}", *_label_of(each["decision"]["next_action"])))
+        names.append((f"decision-{number}", *_label_of(each["decision"]["next_action"], state)))
     if status.finished and names[-1][2] not in ("end", "fail"):
         names.append(("end", str(status), "end" if status is PlanStatus.COMPLETED else "fail"))
     pairs = list(pairwise(name for name, _, _ in names))
@@ -93,11 +93,11 @@ def step_of(state: Mapping[str, Any]) -> str:
     taken = [each for each in state.get("trajectory") or () if each.get("decision") and not each.get("refused")]
     if not taken or state.get("state_machine") or state.get("current_state") not in ("", START):
         return ""
-    return _label_of(taken[-1]["decision"]["next_action"])[0]
+    return _label_of(taken[-1]["decision"]["next_action"], state)[0]
 
 
-def _label_of(action: Mapping[str, Any]) -> tuple[str, Kind]:
-    """Label and kind of a decision's node."""
+def _label_of(action: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[str, Kind]:
+    """Label and kind of a decision's node; names of tasks and groups are without the plan's id."""
     kind = str(action["action"])
     what = action.get("event_type") or action.get("goal_event") or action.get("expected_event") or ""
     if kind == "complete":
@@ -107,5 +107,6 @@ def _label_of(action: Mapping[str, Any]) -> tuple[str, Kind]:
         branches = action.get("branches") or ()
         return f"parallel: {len(branches)} requests", "tool"
     if kind in ("wait", "await"):
-        return f"{kind} {what or action.get('group_id') or action.get('task_id') or ''}".strip(), "wait"
+        task = str(action.get("group_id") or action.get("task_id") or "").removeprefix(f"{state.get('plan_id')}/")
+        return f"{kind} {what or task}".strip(), "wait"
     return str(what or kind), "tool" if kind in ("publish", "delegate") else "decision"

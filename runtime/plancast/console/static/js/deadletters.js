@@ -72,7 +72,7 @@ function letter(item) {
     { class: "card", dataset: { item: "" } },
     h("header", { class: "card-head" }, h("h2", {}, String(item.reason).replaceAll("_", " ")), h("span", { class: "dim" }, when(item.at))),
     item.detail && h("p", { class: "card-why said" }, item.detail),
-    h("p", { class: "dim card-of" }, h("span", { class: "mono" }, item.subject), ` · ${bytes(item.bytes)}`, item.cut_from && ` of ${bytes(item.cut_from)}: only the first part was stored`, item.more && ` · and ${number(item.more)} more like it`, ` · number ${number(item.id)}`),
+    h("p", { class: "dim card-of" }, h("span", { class: "mono" }, item.subject), ` · ${bytes(item.bytes)}`, item.cut_from > 0 && ` of ${bytes(item.cut_from)}: only the first part was stored`, item.more > 0 && ` · and ${number(item.more)} more like it`, ` · number ${number(item.id)}`),
     h(
       "div",
       { class: "row" },

@@ -24,7 +24,7 @@ export function showDeployment({ main, signal }) {
       if (text === print) return;
       print = text;
       const scrolled = window.scrollY;
-      put(place, dispatchers(now.dispatchers), hosts(now.hosts), reasoners(now.reasoners), workers(now.workers), nats(now.nats));
+      put(place, dispatchers(now.dispatchers), now.source === "ray" && [hosts(now.hosts), reasoners(now.reasoners)], workers(now.workers), nats(now.nats));
       window.scrollTo(0, scrolled);
     },
     failed: (error) => (there ? put(notice, stale(error)) : put(place, failed(error, () => again()))),
