@@ -116,7 +116,7 @@ bench-peers: setup $(BENCH_INSTALLED) ## Run ours, Restate, LangGraph and DBOS s
 docs: setup $(DOCS_INSTALLED) ## Build the site into site/: pictures, pages, reference
 	$(BIN)/python scripts/pictures.py
 	$(BIN)/python scripts/http_reference.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 screenshots: setup browser ## Make the screenshots of the documentation anew, in docs/screenshots
 	$(BIN)/python scripts/screenshots.py

@@ -25,6 +25,7 @@ DOCS = ROOT / "docs"
 TAKEN_IN = {
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
     "benchmarks/README.md": "benchmarks.md",
 }
 """Files of the repository that are also pages of the site."""
