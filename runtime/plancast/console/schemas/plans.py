@@ -29,12 +29,15 @@ class Summary(ResponseModel):
     status: ListedStatus
     """In lists, ``waiting`` for a plan that waits for people; by itself, it is running or paused."""
     goal_event: str
+    """Event type of the goal."""
     current_state: str
     revision: int
+    """Number of turns that are committed."""
     tenant_id: str
     user_id: str
     session_id: str
     parent_plan_id: str
+    """Empty for a plan without a parent."""
     planner: str
     created_at: Moment
     updated_at: Moment
@@ -49,7 +52,9 @@ class Summary(ResponseModel):
 class PlanPage(ResponseModel):
     items: list[Summary]
     next: str | None
+    """The `cursor` of the next page; null on the last one."""
     total: int | None
+    """Number of plans that match."""
     counts: dict[str, int]
     """Number of plans by status, with the other filters applied."""
     complete: bool = True
@@ -64,7 +69,9 @@ class Submission(RequestModel):
     event_type: EventType
     data: dict[str, Any] = Field(default_factory=dict)
     response_event: EventType | None = None
+    """Event type of the final response; null: `GOAL.completed` or `GOAL.failed`, after the goal's."""
     correlation_id: Annotated[str, Field(min_length=1, max_length=300)] | None = None
+    """The plan's id; null: a new one."""
     session_id: Name | None = None
     user_id: Name = ""
     tenant_id: Name | None = None

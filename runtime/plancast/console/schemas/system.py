@@ -127,7 +127,9 @@ class WorkerOf(Actor):
 class ConsumerOf(ResponseModel):
     name: str
     pending: int
+    """Number of messages that are not delivered yet."""
     ack_pending: int
+    """Number of messages that are delivered and not acknowledged."""
     redelivered: int
     readers: int = 0
     """Number of waiting pull requests; above 0 when the consumer is read."""
