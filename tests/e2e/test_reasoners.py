@@ -19,6 +19,7 @@ from plancast.settings import ModelLimit, ReasonerSettings, Settings
 from plancast.testing import Answer, ModelServer
 from plancast_actors.deployment.deployment import Deployment
 from plancast_actors.deployment.local import LocalRuntime
+from plancast_actors.deployment.replacement import Replacement
 from plancast_actors.ray.process import Blueprint, names_of
 from plancast_actors.reasoning.actors import outdated, start_pool
 from plancast_actors.reasoning.client import POOL, ActorClient, RayReasoner
@@ -238,6 +239,31 @@ async def test_bounds_in_the_deployments_record_hold_also_for_a_restarted_pool(p
         await scale(2, 3)
         await pool.until(lambda status: len(status["members"]) == 2)
         await bus.close()
+
+
+async def test_a_pool_that_is_replaced_ends_its_calls_and_others_wait_for_the_next(pool: Pool) -> None:
+    answer = asyncio.Event()
+
+    async def hold(request: object) -> str:
+        await answer.wait()
+        return "once"
+
+    async with ModelServer(rule=hold) as slow:
+        early = ask(pool, slow, key="before-the-replacement")
+        await slow.wait_for(count=1, timeout=PATIENCE)
+        assert await pool.deployment.call(POOL, "refuse", seconds=PATIENCE)
+        late = ask(pool, slow, key="during-the-replacement")
+        names = await pool.deployment.names("reasoners")
+        ending = asyncio.create_task(Replacement(pool.deployment, PATIENCE, print).end(names, PATIENCE))
+        await pool.status()
+        assert not ending.done()
+        answer.set()
+        assert (await asyncio.wait_for(early, PATIENCE)).text == "once"
+        assert await ending, "all calls have ended"
+        assert slow.count == 1
+        await pool.up()
+        assert (await asyncio.wait_for(late, PATIENCE)).text == "once"
+        assert slow.count == 2
 
 
 async def test_a_pool_that_is_set_up_otherwise_or_not_wanted_has_to_go(pool: Pool) -> None:

@@ -189,7 +189,7 @@ class Upgrade:
         await self._replacement.replace(KINDS["hosts"], dict.fromkeys(hosts, new))
         workers = [name for name in await deployment.names("workers") if not is_spare(name)]
         drained = await self._replacement.replace(KINDS["workers"], dict.fromkeys(workers if self.workers else (), new))
-        await self._replacement.end(await deployment.names("reasoners"), ROLLING_DRAIN_SECONDS)
+        await self._end_reasoners(await deployment.names("reasoners"))
         if POOL in self._old:
             self.say("replacing the reasoners")
             await self._replacement.start(actors.start_pool, new, POOL)
@@ -204,11 +204,17 @@ class Upgrade:
         await self._replacement.end(await deployment.names("dedicated"), ROLLING_DRAIN_SECONDS)
         return drained
 
+    async def _end_reasoners(self, names: list[str]) -> None:
+        """Stop the pool and reasoners after the calls in flight, which are paid for; others wait for the next pool."""
+        refuses = POOL in names and await self._ask(POOL, "refuse")
+        await self._replacement.end(names, self.timeout if refuses else ROLLING_DRAIN_SECONDS)
+
     async def _all_together(self, old: Abilities | None, new: Abilities) -> bool:
         self.say("draining what runs")
         drained = await self.deployment.quiesce(self.timeout)
         await self._refuse_gaps(old, new)  # plans may have started since the first check
         self.say("replacing all actors")
+        await self._end_reasoners(await self.deployment.names("reasoners"))
         await self._replacement.end(await self.deployment.names(), 0.0)
         return drained
 
@@ -253,6 +259,7 @@ class Upgrade:
         one_by_one = self._mode == "one by one"
         if one_by_one:
             names = [name for name in names if (not is_spare(name) and self._old.get(name) is None) or name == POOL]
+        await self._end_reasoners([name for name in names if name.startswith(KINDS["reasoners"])])
         await self._replacement.end(names, 0.0)
         dispatchers = [self._old[name] for name in self._names("dispatcher-")]
         await delete_stale_consumers(self.bus, dispatchers)

@@ -159,6 +159,7 @@ class ReasonerPoolProcess(RequestProcess):
 
     role = "reasoner_pool"
     pool: ReasonerPool
+    _refuses = False
 
     async def _start(self) -> None:
         self.bus = await open_bus(self.blueprint.settings)
@@ -175,6 +176,8 @@ class ReasonerPoolProcess(RequestProcess):
         return collectors.of_pool(self.pool)
 
     async def schedule(self, call: bytes) -> bytes:
+        if self._refuses:
+            return pack_reply(None)
         return await self._reply(call, lambda request: self.pool.schedule(request))
 
     async def acquire(self, model: str, tokens: int) -> None:
@@ -206,6 +209,11 @@ class ReasonerPoolProcess(RequestProcess):
     async def status(self) -> dict[str, Any]:
         await self.ready()
         return {**self._about(), **self.pool.status()}
+
+    async def refuse(self) -> bool:
+        """Accept no further requests: hosts try again until they find the next pool."""
+        self._refuses = True
+        return True
 
     async def drain(self, timeout: float) -> bool:
         """Wait until no request is in flight."""
