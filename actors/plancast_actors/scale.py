@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 from collections.abc import Mapping
@@ -11,13 +10,12 @@ from typing import Any, Self
 
 from plancast.settings import Settings
 from plancast_actors.release import RECORD
-from plancast_bus.errors import BusError
 from plancast_bus.ports.bus import Bus
+from plancast_bus.retry import retrying
 
 logger = logging.getLogger(__name__)
 WANTED = "scale"
 """Field of a deployment's record with the numbers that `plancast scale` has set, which override the settings."""
-RETRY_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -63,12 +61,7 @@ class Scale:
 
 async def read_record(bus: Bus, namespace: str) -> dict[str, Any] | None:
     """Read a deployment's record, and wait for NATS as long as necessary."""
-    while True:
-        try:
-            return await bus.registry.get(RECORD, namespace)
-        except (BusError, TimeoutError) as error:
-            logger.warning("waiting for the deployment's record: %s", error)
-            await asyncio.sleep(RETRY_SECONDS)
+    return await retrying(lambda: bus.registry.get(RECORD, namespace), logger)
 
 
 def scale_of(record: Mapping[str, Any] | None, report: Mapping[str, Any] | None) -> dict[str, dict[str, int]] | None:
