@@ -18,7 +18,7 @@ from plancast import Client, PlanHandle, Settings
 from plancast.app import load_app
 from plancast.testing import ModelServer
 from plancast_actors.deployment.deployment import Deployment, blueprint_of
-from plancast_actors.deployment.lease import UpgradeUnderWay
+from plancast_actors.deployment.lease import ChangeUnderWay
 from plancast_actors.deployment.upgrade import Upgrade, Upgraded
 from plancast_actors.release import Release
 from plancast_bus.jetstream import connect
@@ -56,7 +56,7 @@ async def test_deployments_every_ten_seconds_lose_no_plan_and_pay_no_model_call_
         async def deploy() -> None:
             blueprint = blueprint_of(app, "counting_app:app", settings, paths)
             release = Release("old" if len(done) % 2 else "new")
-            with contextlib.suppress(UpgradeUnderWay):
+            with contextlib.suppress(ChangeUnderWay):
                 upgrade = Upgrade(deployment, app, dataclasses.replace(blueprint, release=release), bus, say=print)
                 done.append(await upgrade.run())
 
