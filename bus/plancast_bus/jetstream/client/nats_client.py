@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from nats import errors as nats_errors
-from nats.aio.client import Client
+from nats.aio.client import DEFAULT_FLUSH_TIMEOUT, Client
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 
@@ -185,6 +185,11 @@ class GuardedClient(Client):
         if not self._is_flush_due:
             self._is_flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
+
+    async def flush(self, timeout: int = DEFAULT_FLUSH_TIMEOUT) -> None:
+        """Make a round trip after all that is pending; nats-py's ping would overtake it."""
+        await self._flush_pending(force_flush=True)
+        await super().flush(timeout)
 
     def _flush(self) -> None:
         """Wake nats-py's flusher task, which writes what is pending."""
