@@ -44,7 +44,7 @@ RESTART_PAUSE = 0.2
 REPORT_LOOKS, REPORT_PAUSE = 50, 0.02
 """Looks of a starting process at whether Ray has reported it, and seconds between them."""
 SPARE = "spare"
-"""What actors have in the place of a number that do the work of one of their role while it is replaced."""
+"""Stands for the number in the names of actors that do the work of one of their role while it is replaced."""
 SPARE_CPUS = 0.01
 """Share of a core that a spare requests: it fits on nodes that its role has filled."""
 GC_THRESHOLD = (50_000, 50, 100)

@@ -1,4 +1,4 @@
-"""What `plancast status` shows of a deployment."""
+"""Renders a deployment for `plancast status`."""
 
 from __future__ import annotations
 
