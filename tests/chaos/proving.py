@@ -257,7 +257,9 @@ def _effect_of(seen: Seen) -> Effect | None:
 def _leftovers(record: Record, proof: Proof) -> None:
     """Events that plans should have taken and have not, and dead letters."""
     for kind in ("results", "timers"):
-        for stored in filter(lambda stored: is_due(stored.subject), record.left[kind]):
+        for stored in record.left[kind]:
+            if not is_due(stored.subject) or stored.time > record.rested_at:
+                continue
             plan = _plan_in(stored)
             proof.histories.setdefault(root_of(plan), History()).undelivered.append(stored.subject)
     for stored in record.left["requests"]:

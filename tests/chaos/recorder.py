@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,6 +71,8 @@ class Record:
     """Messages left in each other stream, by kind."""
     notes: list[list[Any]] = field(default_factory=list)
     """Calls and replies of workers: time, correlation id, request, attempt, reply (empty for a call)."""
+    rested_at: float = math.inf
+    """When all plans had ended and nothing was left to process; what comes later answers plans that have ended."""
 
     errors: list[str] = field(default_factory=list)
     """Unexpected errors of clients."""

@@ -169,7 +169,10 @@ class Chaos:
         until = time.monotonic() + DRAIN_SECONDS
         while time.monotonic() < until:
             with contextlib.suppress(nats.errors.Error):
+                now = time.time()
                 if not await recorder.left("results") and not await recorder.left("timers"):
+                    if all(each.done() for each in self._following):
+                        self.record.rested_at = now
                     return
             await asyncio.sleep(0.5)
 

@@ -160,6 +160,15 @@ def test_a_broken_promise_is_seen(spoil: Callable[[Record], None], promise: str)
     assert promise in broken(record)
 
 
+def test_an_answer_that_a_worker_gives_when_all_plans_have_ended_is_not_lost() -> None:
+    record = good()
+    _left_behind(record)
+    record.rested_at = record.left["results"][0].time - 0.1
+    assert broken(record) == set()
+    record.rested_at = record.left["results"][0].time + 0.1
+    assert broken(record) == {"nothing is lost"}
+
+
 def test_what_was_not_seen_while_the_recorder_was_cut_off_is_counted_and_not_held_against_anybody() -> None:
     record = good()
     del record.seen[1]
