@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -162,6 +162,11 @@ class PlanRecord(_Open):
 def is_held(plan: PlanRecord) -> bool:
     """True if an operator has paused a plan that a state machine or handlers move; it moves again after a resume."""
     return HOLD in plan.control and not plan.decider
+
+
+def position(decider: str, state: str, trajectory: Sequence[Mapping[str, Any]], earlier: Mapping[str, int]) -> str:
+    """The place of a plan at which it waits: its state; for a plan that a planner decides, its number of steps."""
+    return str(len(trajectory) + sum(earlier.values())) if decider else state
 
 
 def tasks_of(plan: PlanRecord) -> TaskRegistry:

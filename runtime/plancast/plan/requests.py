@@ -23,6 +23,20 @@ def is_request_of(plan_id: str, event_id: str) -> bool:
     return event_id.startswith(prefix) and _NUMBER.fullmatch(event_id, len(prefix)) is not None
 
 
+def wait_id(plan_id: str, position: str) -> str:
+    """Id that answers to a wait without a request name; ``position`` is the state, or a planner's number of steps."""
+    return f"{_wait_prefix(plan_id)}{encode_token(position)}"
+
+
+def is_wait_of(plan_id: str, event_id: str) -> bool:
+    """True if the id is that of a wait of this plan without a request."""
+    return event_id.startswith(_wait_prefix(plan_id))
+
+
+def _wait_prefix(plan_id: str) -> str:
+    return f"{encode_token(plan_id)}:wait:"
+
+
 WAIT = "plan.wait"
 """Type of the request that represents a planner's WAIT; no event is sent for it."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from plancast.plan.event_fields import answered_request, event_type_of, event_view
-from plancast.plan.record import PlanRecord
-from plancast.plan.requests import is_request_of
+from plancast.plan.record import PlanRecord, position
+from plancast.plan.requests import is_request_of, is_wait_of, wait_id
 from plancast.plan.status import PENDING
 from plancast.state_machine.machine import START
 
@@ -34,8 +34,12 @@ def target_of(plan: PlanRecord, state: str, event: Any) -> str | None:
 
 
 def is_stale(plan: PlanRecord, request_id: str) -> bool:
-    """True if this request of the plan is closed, so that an answer to it is late or repeated."""
-    return request_id not in plan.requests and is_request_of(plan.plan_id, request_id)
+    """True if this request or wait of the plan is over, so that an answer to it is late or repeated."""
+    if request_id in plan.requests:
+        return False
+    if is_wait_of(plan.plan_id, request_id):
+        return request_id != wait_id(plan.plan_id, position(plan.decider, plan._entered, plan.trajectory, plan.earlier))
+    return is_request_of(plan.plan_id, request_id)
 
 
 def target_without_event(plan: PlanRecord) -> str | None:

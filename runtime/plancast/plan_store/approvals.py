@@ -10,8 +10,8 @@ from plancast.agents.definitions import EventDefinition
 from plancast.errors import InvalidAnswer, NotAwaited, PlancastError
 from plancast.json_values.schemas import faults_at
 from plancast.plan.control_events import RESUME
-from plancast.plan.record import HOLD, WAITING_FOR
-from plancast.plan.requests import WAIT, Request
+from plancast.plan.record import HOLD, WAITING_FOR, position
+from plancast.plan.requests import WAIT, Request, wait_id
 from plancast.plan.status import PAUSED, RUNNING
 from plancast.state_machine.interpolation import ROOTS, compile_template
 from plancast.state_machine.machine import base_of
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
     event_type: str
     data: Any
     request_id: str | None
-    """The open request that it answers; a second answer comes too late."""
+    """The open request or wait that it answers, so that a second answer comes too late; None for a resume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class Approval:
     refusal_event: str | None = None
     """The event that says no, when it is another one."""
     request_id: str | None = None
+    """Id of the request, or of a wait that has sent none."""
     due: float | None = None
     """When the wait ends by itself, seconds since the epoch, UTC; None: never."""
     description: str = ""
@@ -216,11 +217,14 @@ def _approval_of_wait(state: Fields, people: People) -> Approval:
     )
 
 
-def _request_for(state: Fields, event: str) -> tuple[str | None, float | None]:
+def _request_for(state: Fields, event: str) -> tuple[str, float | None]:
+    """Id of the request, or of the wait, that an event answers, and when it ends by itself."""
     for name, request in requests_of(state).items():
         if request.response_event == event and (request.event_type == WAIT or request.state == state["current_state"]):
             return name, request.due
-    return None, None
+    steps = state.get("trajectory") or (), state.get("earlier") or {}
+    at = position(str(state.get("decider") or ""), str(state.get("current_state") or ""), *steps)
+    return wait_id(str(state["plan_id"]), at), None
 
 
 def _request_data(state: Fields, config: Fields) -> dict[str, Any]:
