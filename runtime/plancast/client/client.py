@@ -32,6 +32,8 @@ from plancast_bus.ports.checkpoints import Attribute, Committed, PlanFilter, Pla
 from plancast_bus.subjects import check_event_type, encode_token
 
 if TYPE_CHECKING:
+    from plancast.agents.definitions import EventDefinition
+    from plancast.agents.registry import AgentRegistry
     from plancast.app import App
     from plancast.plan_store.listed_status import ListedStatuses
     from plancast.telemetry.tracing import Tracing
@@ -78,6 +80,7 @@ class Client:
         self.tenant_id = tenant_id
         self.results: ResultWaiter = ResultWaiter(bus, first_look=first_look, longest_look=longest_look)
         self._statuses: ListedStatuses | None = None
+        self._agents: AgentRegistry | None = None
         self.tracing: Tracing | None = None
         """Creates spans for published events; None: no spans."""
         self.closed: bool = False
@@ -215,7 +218,7 @@ class Client:
         )
         pending = self.results.pending(plan_id, announced=True, tenant_id=tenant)
         await self._publish(event)
-        return PlanHandle(self.results, self._publish, pending, submitted=True)
+        return PlanHandle(self.results, self._publish, pending, self._human_events, submitted=True)
 
     def _end_of(self, deadline: Any) -> float:
         if not is_duration(deadline):
@@ -231,7 +234,7 @@ class Client:
         found = [self.results.pending(each, tenant_id=tenant) for each in ids]
         for pending in found:
             with suppress(AccessDenied):
-                await PlanHandle(self.results, self._publish, pending).status()
+                await PlanHandle(self.results, self._publish, pending, self._human_events).status()
         return [pending.key for pending in found]
 
     async def _publish(self, event: EventEnvelope) -> None:
@@ -255,7 +258,7 @@ class Client:
             ForeignPlan: the client is bound to another tenant.
         """
         pending = self.results.pending(plan_id, tenant_id=self._tenant_of(tenant_id))
-        return PlanHandle(self.results, self._publish, pending)
+        return PlanHandle(self.results, self._publish, pending, self._human_events)
 
     async def fork(
         self,
@@ -304,7 +307,7 @@ class Client:
             notify=await self.results.inbox(),
         )
         pending = self.results.pending(fork_id, announced=True, tenant_id=checkpoint.summary.tenant_id)
-        return PlanHandle(self.results, self._publish, pending, submitted=True)
+        return PlanHandle(self.results, self._publish, pending, self._human_events, submitted=True)
 
     async def plans(
         self,
@@ -367,11 +370,18 @@ class Client:
     def _listed_statuses(self) -> ListedStatuses:
         """Return the reader of listed statuses; imported with the first list, since programs that submit need none."""
         if self._statuses is None:
-            from plancast.agents.registry import AgentRegistry
             from plancast.plan_store.listed_status import ListedStatuses
 
-            self._statuses = ListedStatuses(self.bus.checkpoints, AgentRegistry(self.bus.registry).human_events)
+            self._statuses = ListedStatuses(self.bus.checkpoints, self._human_events)
         return self._statuses
+
+    async def _human_events(self) -> dict[str, EventDefinition]:
+        """The events that people send, by type; the registry is imported when they are first needed."""
+        if self._agents is None:
+            from plancast.agents.registry import AgentRegistry
+
+            self._agents = AgentRegistry(self.bus.registry)
+        return await self._agents.human_events()
 
     def _tenant_of(self, tenant_id: str | None) -> str | None:
         """The given tenant, or else the client's; None for all."""

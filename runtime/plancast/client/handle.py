@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from plancast.client.results import PendingResult, ResultWaiter
 from plancast.client.signals import SignalOutcome, outcome_of
-from plancast.errors import NotAwaited, PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
+from plancast.errors import InvalidAnswer, NotAwaited, PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
 from plancast.json_values.normalize import plain
 from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, RESUME
 from plancast.plan.status import PlanStatus
@@ -25,7 +25,7 @@ from plancast_bus.subjects import check_event_type
 if TYPE_CHECKING:
     from plancast.app import App
     from plancast.plan.context import PlanContext
-    from plancast.plan_store.approvals import Approval
+    from plancast.plan_store.approvals import Approval, People
     from plancast.replay.report import PlanAt, Replay, Which
 
 BEGIN_SECONDS = 5.0
@@ -65,6 +65,7 @@ class PlanHandle:
         results: ResultWaiter,
         publish: Callable[[EventEnvelope], Awaitable[None]],
         pending: PendingResult,
+        people: Callable[[], Awaitable[People]],
         *,
         submitted: bool = False,
     ) -> None:
@@ -72,6 +73,7 @@ class PlanHandle:
         self._bus = results.bus
         self._publish = publish
         self._pending = pending
+        self._people = people
         self._submitted = submitted
         self._tenant_id = pending.tenant_id
         self._begin_by = 0.0
@@ -212,9 +214,11 @@ class PlanHandle:
         Raises:
             PlanFinished: the plan is finished.
             PlanNotFound: no plan has this id.
+            InvalidAnswer: the data break the schema that ``Planner.expects`` declares for the event, or they are an
+                answer (``approved``) in another name (``by``) than the sender's; nothing was sent.
             BusUnavailable: the event may have been sent nevertheless.
         """
-        event, begun = await self._send(event_type, data, user_id, event_id, request_id)
+        event, begun = await self._send(event_type, data, user_id, event_id, request_id, is_signal=True)
         if not begun:
             return SignalOutcome.KEPT
         return await outcome_of(self._bus, event, self._pending.key, timeout)
@@ -226,7 +230,14 @@ class PlanHandle:
         await self._send(event_type, data, user_id, event_id)
 
     async def _send(
-        self, event_type: str, data: Any, user_id: str, event_id: str | None, request_id: str | None = None
+        self,
+        event_type: str,
+        data: Any,
+        user_id: str,
+        event_id: str | None,
+        request_id: str | None = None,
+        *,
+        is_signal: bool = False,
     ) -> tuple[EventEnvelope, Checkpoint | None]:
         """Publish an event for the plan; returns it with the checkpoint before it, None if there is none to read."""
         check_event_type(event_type)
@@ -238,12 +249,15 @@ class PlanHandle:
             checkpoint = None  # this user may publish but not read; the plan's turn checks the event
         if checkpoint is not None and PlanStatus(checkpoint.summary.status).finished:
             raise PlanFinished(f"plan {self.plan_id} is {checkpoint.summary.status} and takes no {event_type}")
+        said = {} if data is None else plain(data)
+        if is_signal:
+            await self._check(event_type, said, user_id)
         fields: dict[str, Any] = {"id": event_id} if event_id is not None else {}
         event = EventEnvelope(
             source="client",
             type=event_type,
             topic=EventTopic.PLAN_EVENTS,
-            data={} if data is None else plain(data),
+            data=said,
             correlation_id=self._pending.key,
             tenant_id=self._tenant_id or None,
             session_id=checkpoint.summary.session_id or None if checkpoint is not None else None,
@@ -253,6 +267,17 @@ class PlanHandle:
         )
         await self._publish(event)
         return event, checkpoint
+
+    async def _check(self, event_type: str, data: Any, user_id: str) -> None:
+        """Check the data of an event that people send, as far as this user may know the event."""
+        from plancast.plan_store.approvals import event_faults
+
+        try:
+            people = await self._people()
+        except AccessDenied:
+            return
+        if faults := event_faults(people, event_type, data, user_id):
+            raise InvalidAnswer(self.plan_id, event_type, faults)
 
     async def resume(self, data: Any = None, *, user_id: str = "", event_id: str | None = None) -> None:
         """Continue a paused plan, with ``data`` as its ``results["user_input"]``. Raises as :meth:`signal` does."""
@@ -268,10 +293,9 @@ class PlanHandle:
 
     async def approval(self) -> Approval | None:
         """Return the open request for a person's decision; None if there is none. Raises as :meth:`state` does."""
-        from plancast.agents.registry import AgentRegistry
         from plancast.plan_store.approvals import approval_of
 
-        return approval_of(await self.state(), await AgentRegistry(self._bus.registry).human_events())
+        return approval_of(await self.state(), await self._people())
 
     async def approve(
         self, data: Any = None, *, reason: str = "", user_id: str = "", event_id: str | None = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from plancast.agents.definitions import EventDefinition
 from plancast.errors import InvalidAnswer, NotAwaited, PlancastError
+from plancast.json_values.limits import shown
 from plancast.json_values.schemas import faults_at
 from plancast.plan.control_events import RESUME
 from plancast.plan.record import HOLD, WAITING_FOR, position
@@ -78,18 +80,15 @@ class Approval:
         event = self.refusal_event if refuses else self.expected_event
         schema = self.refusal_schema if refuses else self.schema
         given = {} if data is None else data
-        faults: list[str] = []
         if not isinstance(given, Mapping):
             faults = [f"data: got a {type(given).__name__}, allowed: an object"]
-        elif given.get("approved", approved) is not approved:
-            faults = [f"data.approved: got {given['approved']!r:.40}, allowed: {approved}, or nothing"]
         else:
             # Whether it is a yes or a no must be sent where the event itself does not say it.
             says = _takes(schema, "approved") or not (approved or refuses)
-            said = {"approved": approved} if says else {}
+            said: dict[str, Any] = {"approved": approved} if says else {}
             said |= {"by": by} if by and _takes(schema, "by") else {}
             said |= ({"reason": reason} if reason else {}) | dict(given)
-            faults = faults_at("data", schema, said)
+            faults = _contradictions(given, approved=approved, by=by, reason=reason) + faults_at("data", schema, said)
         if faults:
             raise InvalidAnswer(self.plan_id, event or RESUME, faults)
         return Answer(event, said, self.request_id) if event is not None else Answer(RESUME, {"input": said}, None)
@@ -152,6 +151,21 @@ def approval_of(state: Fields, people: People) -> Approval | None:
     )
 
 
+def event_faults(people: People, event_type: str, data: Any, sender: str) -> list[str]:
+    """Validate the data of an event that a sender gives as they are; an event that people do not send has no faults.
+
+    Args:
+        people: The events that people send.
+        event_type: The event.
+        data: Its data. With ``approved`` they are an answer, whose ``by`` is the sender.
+        sender: The user; empty if it is not known.
+    """
+    if event_type not in people:
+        return []
+    answers = isinstance(data, Mapping) and "approved" in data
+    return faults_at("data", _schema(people, event_type), data) + (_contradictions(data, by=sender) if answers else [])
+
+
 def asks_while_paused(state: Fields) -> bool:
     """True if a paused plan waits for people: not one that an operator holds, nor a WAIT for an event from elsewhere.
 
@@ -198,6 +212,15 @@ def wait_action(state: Fields) -> Fields:
 def requests_of(state: Fields) -> dict[str, Request]:
     """Open requests by the ids of their events."""
     return {name: Request.read(value) for name, value in (state.get("requests") or {}).items()}
+
+
+def _contradictions(data: Fields, **said: bool | str) -> list[str]:
+    """Faults of data that say something else than their sender; an empty text says nothing."""
+    return [
+        f"data.{name}: got {shown(data[name])}, allowed: {json.dumps(value, ensure_ascii=False)}, or nothing"
+        for name, value in said.items()
+        if value != "" and name in data and not (type(data[name]) is type(value) and data[name] == value)
+    ]
 
 
 def _approval_of_wait(state: Fields, people: People) -> Approval:

@@ -813,6 +813,9 @@ class TestApprovals:
         assert "data.limit: got 'much', allowed: integer" in result.err
         several = invoke("approvals", "approve", "--all", "--data", '{"limit": "much"}')
         assert (several.code, several.out) == (2, "")
+        signal = invoke("plans", "signal", "p", "name.given", "--data", '{"limit": "much"}')
+        assert (signal.code, signal.out) == (2, "")
+        assert "data.limit: got 'much', allowed: integer" in signal.err
         nobody = invoke("approvals", "approve", "--goal", "no.goal")
         assert (nobody.code, "no plan that waits for people matches" in nobody.err) == (1, True)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plancast import EventDefinition, InvalidAnswer, NotAwaited
-from plancast.plan_store.approvals import Answer, Approval, approval_of
+from plancast.plan_store.approvals import Answer, Approval, approval_of, event_faults
 
 TYPES = ("buy.decided", "buy.approved", "buy.rejected")
 PEOPLE = {each: EventDefinition(each, "plan-events", f"about {each}") for each in TYPES}
@@ -127,3 +127,47 @@ def test_what_a_schema_has_no_place_for_is_left_out_unless_it_was_given() -> Non
     assert mute.answer(False, {"why": "no"}, by="ada") == Answer("buy.rejected", {"why": "no"}, None)
     with pytest.raises(InvalidAnswer, match="unknown keys: 'approved'"):  # a no that cannot be told from a yes
         Approval("p", "r", {}, "buy.decided", schema=closed("by")).answer(False)
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"approved": False}, "data.approved: got False, allowed: true, or nothing"),
+        ({"approved": 1}, "data.approved: got 1, allowed: true, or nothing"),
+        ({"by": "the boss"}, "data.by: got 'the boss', allowed: \"ada\", or nothing"),
+        ({"by": None}, 'data.by: got None, allowed: "ada", or nothing'),
+        ({"reason": "another"}, "data.reason: got 'another', allowed: \"fine\", or nothing"),
+    ],
+)
+def test_data_that_contradict_the_answer_are_refused(given: dict[str, Any], fault: str) -> None:
+    asked = asking("buy.decided")
+    with pytest.raises(InvalidAnswer) as refused:
+        asked.answer(True, given, by="ada", reason="fine")
+    assert refused.value.faults == [fault]
+    assert asked.answer(True, {"by": "ada", "reason": "fine", "approved": True}, by="ada", reason="fine").data == {
+        "approved": True,
+        "by": "ada",
+        "reason": "fine",
+    }
+
+
+def test_all_faults_of_an_answer_are_named_at_once() -> None:
+    asked = Approval("p", "r", {}, "buy.decided", schema={"properties": {"limit": {"type": "integer"}}})
+    with pytest.raises(InvalidAnswer) as refused:
+        asked.answer(True, {"by": "the boss", "limit": "much"}, by="ada")
+    assert len(refused.value.faults) == 2
+
+
+def test_an_event_that_is_sent_as_it_is_has_the_faults_of_an_answer() -> None:
+    schema = {"type": "object", "properties": {"by": {"type": "string"}}, "required": ["by"]}
+    people = PEOPLE | {"buy.decided": EventDefinition("buy.decided", "plan-events", payload_schema=schema)}
+    assert event_faults(people, "buy.decided", {}, "ada") == [
+        "data: got no by, allowed: an object that has it; it is required"
+    ]
+    forged = {"approved": True, "by": "the boss"}
+    assert event_faults(people, "buy.decided", forged, "ada") == [
+        "data.by: got 'the boss', allowed: \"ada\", or nothing"
+    ]
+    assert event_faults(people, "buy.decided", forged, "") == []
+    assert event_faults(people, "buy.decided", {"by": "post"}, "ada") == []  # no answer, so it names no sender
+    assert event_faults(people, "it.happened", {}, "ada") == []

@@ -23,8 +23,7 @@ from plancast.console.schemas.plan_actions import (
 from plancast.console.service.auth import By
 from plancast.console.service.backend import Backend, Here
 from plancast.console.service.errors import Refused
-from plancast.errors import InvalidAnswer, NotAwaited, PlanFinished
-from plancast.json_values.schemas import faults_at
+from plancast.errors import NotAwaited, PlanFinished
 from plancast.plan.control_events import BY, CANCEL, FORK, INJECT, PAUSE, REDIRECT, RESUME
 from plancast.plan.status import PlanStatus
 from plancast.turn.controls import CONTROLS
@@ -39,13 +38,10 @@ async def signal(backend: Here, by: By, plan_id: PlanId, body: Signal, key: Idem
     """The data becomes the result of the state that waits for the event; an early event is stored.
 
     ``outcome`` says what became of it within 5 seconds: ``moved``, ``kept`` or ``ignored``.
-    422 when the data break the schema that a planner declares for the event.
+    422 when the data break the schema that a planner declares for the event, or answer in another user's name (`by`).
     """
     if body.event_type in CONTROLS or body.event_type == FORK:
         raise Refused(422, f"{body.event_type} is a control event: use its own route")
-    expected = (await backend.registry.human_events()).get(body.event_type)
-    if expected is not None and (faults := faults_at("data", expected.payload_schema, body.data)):
-        raise InvalidAnswer(plan_id, body.event_type, faults)
     return await _send(backend, plan_id, body.event_type, body.data, by, key)
 
 

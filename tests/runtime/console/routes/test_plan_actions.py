@@ -112,6 +112,16 @@ async def test_an_answer_that_breaks_the_schema_of_its_event_is_refused_with_wha
     await api.post(f"/plans/{ticket}/approve", {}, 409)
 
 
+async def test_nobody_answers_in_another_users_name(api: Api) -> None:
+    plan, me = await api.waiting(), (await api.get("/session"))["user"]
+    forged = {"approved": True, "by": "the boss"}
+    fault = {"where": "body.data.by", "what": f"got 'the boss', allowed: \"{me}\", or nothing"}
+    for move, body in (("approve", {}), ("signal", {"event_type": "order.approved"})):
+        refused = await api.post(f"/plans/{plan}/{move}", body | {"data": forged}, 422)
+        assert refused["errors"] == [fault]
+    await api.post(f"/plans/{plan}/approve", {"data": {"by": me}})
+
+
 async def test_a_plan_that_has_failed_is_tried_anew_as_another_plan(api: Api) -> None:
     failed, key = await api.failed(), {"Idempotency-Key": uuid4().hex}
     again = await api.post(f"/plans/{failed}/retry", {}, 201, headers=key)
