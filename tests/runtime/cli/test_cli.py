@@ -25,6 +25,7 @@ from plancast.cli.diagnose.evidence import RayEvidence, Skew
 from plancast.cli.errors import describe
 from plancast.cli.plans import submit
 from plancast.cli.plans.graph import mermaid
+from plancast.client.handle import PlanHandle
 from plancast.client.signals import SignalOutcome
 from plancast.plan.serialization import to_state
 from plancast.plan_store.store import StoredPlans
@@ -818,6 +819,21 @@ class TestApprovals:
         assert "data.limit: got 'much', allowed: integer" in signal.err
         nobody = invoke("approvals", "approve", "--goal", "no.goal")
         assert (nobody.code, "no plan that waits for people matches" in nobody.err) == (1, True)
+
+    def test_an_answer_that_came_too_late_is_no_success(
+        self, invoke: Invoke, deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        deployed.plan("p")
+        deployed.expects("name.given")
+
+        async def too_late(*_: object, **__: object) -> SignalOutcome:
+            return SignalOutcome.IGNORED
+
+        monkeypatch.setattr(PlanHandle, "signal", too_late)
+        for answer in ("approve", "reject"):
+            result = invoke("approvals", answer, "p")
+            assert (result.code, result.out) == (1, "")
+            assert "plan p did not take this answer: it was answered before" in result.err
 
 
 SAME = ("--data", '{"to": "you"}')

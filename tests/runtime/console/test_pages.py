@@ -510,6 +510,21 @@ async def test_an_answer_is_a_form_of_its_schema_with_what_is_asked_beside_it(pa
     }  # fmt: skip
 
 
+async def test_an_answer_that_the_plan_has_not_taken_is_no_approval(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(911, customer="Late")
+    await show(page, plan_id)
+    outcome = {"plan_id": plan_id, "event_id": "e", "outcome": "ignored"}
+    await page.route(re.compile("/approve$|/signal$"), lambda route: route.fulfill(status=202, json=outcome))
+    dialog = page.get_by_role("dialog")
+    await page.get_by_label("Waits for approval").get_by_role("button", name="Approve").click()
+    await dialog.get_by_role("button", name="Approve").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("it was answered before, or waits for another user")
+    await dialog.get_by_role("button", name="Back").click()
+    await page.get_by_role("button", name="Signal").click()
+    await dialog.get_by_role("button", name="Send").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("Nothing in this plan waits for refund.decided")
+
+
 async def test_approvals_are_searched_assigned_and_answered_together(
     page: Page, context: BrowserContext, deployed: Deployed
 ) -> None:
@@ -588,6 +603,7 @@ async def test_a_plan_is_held_signalled_and_tried_again(page: Page, deployed: De
     await expect(dialog.get_by_role("alert")).to_contain_text("Data is not JSON")
     await dialog.get_by_label("Data").fill('{"approved": false}')
     await dialog.get_by_role("button", name="Send").click()
+    await expect(page.locator(".toasts")).to_contain_text("The plan has taken the event.")
     await expect(page.locator(".plan-title .badge")).to_have_text("completed")
 
     failed = await deployed.plan(903)

@@ -14,7 +14,7 @@ from plancast.cli import completion
 from plancast.cli.connection import open_client, read_object
 from plancast.cli.errors import DONE, CommandFailed, describe, report, usage_error
 from plancast.cli.options import AsJson, NatsUrl, Verbose
-from plancast.errors import PlancastError
+from plancast.errors import NotAwaited, PlancastError
 from plancast.plan.status import WAITING
 from plancast.terminal.output import cell, duration, iso, note, out, print_json, report_line, table
 from plancast.terminal.progress import working
@@ -138,10 +138,13 @@ class _Answer:
     user_id: str
 
     async def send(self, handle: PlanHandle) -> None:
-        if self.approved:
-            await handle.approve(self.data, reason=self.reason, user_id=self.user_id)
-        else:
-            await handle.reject(self.reason, data=self.data, user_id=self.user_id)
+        answered = handle.approve if self.approved else handle.reject
+        outcome = await answered(data=self.data, reason=self.reason, user_id=self.user_id)
+        if outcome == "ignored":
+            raise NotAwaited(
+                f"plan {handle.plan_id} did not take this answer: it was answered before, or waits for another user; "
+                "`plancast plans history` says why"
+            )
 
 
 def _answer(

@@ -15,8 +15,15 @@ function wrote(text, options) {
 
 async function write(id, name, body, key, said) {
   const answer = await api.post(`${api.plan(id)}/${name}`, body, { key });
-  wrote(said);
+  wrote(typeof said === "string" ? said : told(answer, said));
   return answer ?? true;
+}
+
+/** The text for the outcome of an event. Throws that for `ignored`: the plan has not taken it. */
+function told({ outcome }, said) {
+  if (outcome !== "ignored") return said[outcome] ?? said.moved;
+  dispatchEvent(new Event("plancast:wrote")); // what is shown is old
+  throw new Error(said.ignored);
 }
 
 const shorter = (id) => (id.length > 18 ? `${id.slice(0, 8)}…${id.slice(-4)}` : id);
@@ -29,10 +36,15 @@ const answer = (approved) => (...asked) => {
   const alike = asked.every((each) => JSON.stringify(schemaOf(each)) === JSON.stringify(schemaOf(first)));
   const event = (!approved && first.refusal_event) || first.expected_event;
   const what = asked.length === 1 ? first.reason : `${plural(asked.length, "plan")} get the same answer.`;
+  const said = ({ plan_id: id }) => ({
+    moved: `Plan ${shorter(id)} was ${done}.`,
+    kept: `The answer is stored until plan ${shorter(id)} goes on.`,
+    ignored: "The plan did not take this answer: it was answered before, or waits for another user. Its timeline says why.",
+  });
   const act = async (values, key) => {
     const body = answerOf(values);
-    if (asked.length === 1) return write(first.plan_id, name, body, key, `Plan ${shorter(first.plan_id)} was ${done}.`);
-    const refused = await each(asked, (one) => api.post(`${api.plan(one.plan_id)}/${name}`, body, { key }));
+    if (asked.length === 1) return write(first.plan_id, name, body, key, said(first));
+    const refused = await each(asked, async (one) => told(await api.post(`${api.plan(one.plan_id)}/${name}`, body, { key }), said(one)));
     wrote(`${plural(asked.length - refused.length, "plan")} ${asked.length - refused.length === 1 ? "was" : "were"} ${done}.`);
     if (refused.length) throw new Error(refused.map(([one, error]) => `${shorter(one.plan_id)}: ${error.message}`).join(" "));
     return true;
@@ -118,7 +130,11 @@ export const signal = ({ plan_id: id, listens_for: heard = [], waiting_for: wait
       { name: "data", label: "Data", kind: "json", value: "{}", rows: 5 },
     ],
     label: "Send",
-    act: (values, key) => write(id, "signal", { event_type: values.event_type, data: values.data ?? {} }, key, "The event was sent."),
+    act: (values, key) => write(id, "signal", { event_type: values.event_type, data: values.data ?? {} }, key, {
+      moved: "The plan has taken the event.",
+      kept: "The event is stored until the plan waits for it.",
+      ignored: `Nothing in this plan waits for ${values.event_type}: the event was ignored.`,
+    }),
   });
 };
 
