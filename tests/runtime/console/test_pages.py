@@ -13,6 +13,8 @@ import re
 import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from datetime import date
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +22,7 @@ from urllib.parse import urlsplit
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Locator, Page, Route, async_playwright, expect
-from pydantic import SecretStr
+from pydantic import BaseModel, Field, SecretStr
 
 from plancast import App, Client, PlanContext, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
 from plancast.agents.registry import TTL_SECONDS
@@ -507,6 +509,67 @@ async def test_an_answer_is_a_form_of_its_schema_with_what_is_asked_beside_it(pa
     assert {**state["results"]["approving"], "by": ""} == {
         "approved": False, "by": "", "reason": "No receipt", "limit": 3, "method": "card", "express": False,
         "note": "Sorry",
+    }  # fmt: skip
+
+
+class Method(StrEnum):
+    CASH = "cash"
+    CARD = "card"
+
+
+class Place(BaseModel):
+    zip_code: str
+    country: str | None = None
+
+
+class Terms(BaseModel):
+    """The schema of an answer as pydantic writes it: with references, bounds that are excluded, and nulls."""
+
+    approved: bool
+    method: Method
+    other: Method | None = None
+    limit: int = Field(gt=0, le=1000, title="Limit", description="In euro")
+    pay_on: date
+    tags: list[str] = Field(default_factory=list, max_length=3)
+    place: Place | None = None
+    lines: list[Place] = Field(default_factory=list)
+    reason: str = Field(min_length=3)
+
+
+async def test_a_model_of_pydantic_is_a_form_with_a_field_for_each_of_its_values(page: Page) -> None:
+    sent: list[Any] = []
+
+    async def answered(route: Route) -> None:
+        sent.append(route.request.post_data_json)
+        await route.fulfill(status=202, json={"plan_id": "p", "outcome": "moved"})
+
+    await page.route("**/plans/p/approve", answered)
+    asked = {"plan_id": "p", "reason": "Pay?", "expected_event": "e", "answer_schema": Terms.model_json_schema()}
+    await page.evaluate("async (asked) => { (await import('./js/actions.js')).approve(asked) }", asked)
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("button", name="Approve").click()
+    await expect(dialog.get_by_role("alert")).to_have_text("Give a reason.")
+    await dialog.get_by_label("Reason").fill("As agreed")
+    await dialog.get_by_role("button", name="Approve").click()
+    await expect(dialog.get_by_role("alert")).to_have_text("method is needed.")
+    await dialog.get_by_label("method").select_option("card")
+    await expect(dialog.get_by_label("other")).to_have_text("–cashcard")
+    await expect(dialog.locator(".field", has_text="Limit").locator(".hint")).to_have_text(
+        "In euro; more than 0, at most 1000"
+    )
+    await dialog.get_by_label("Limit").fill("3")
+    await dialog.get_by_label("pay on").fill("2026-12-31")
+    await dialog.get_by_label("tags").fill("new\n two words \n")
+    await dialog.get_by_label("place · zip code").fill("8000")
+    await dialog.get_by_label("lines").fill('[{"zip_code": "1"}]')
+    await dialog.get_by_role("button", name="Approve").click()
+    await expect(dialog).to_have_count(0)
+    [answer] = sent
+    assert Terms.model_validate(answer["data"] | {"approved": True, "reason": answer["reason"]}).model_dump(
+        mode="json", exclude_none=True
+    ) == {
+        "approved": True, "method": "card", "limit": 3, "pay_on": "2026-12-31", "tags": ["new", "two words"],
+        "place": {"zip_code": "8000"}, "lines": [{"zip_code": "1"}], "reason": "As agreed",
     }  # fmt: skip
 
 

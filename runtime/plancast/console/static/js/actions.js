@@ -52,10 +52,7 @@ const answer = (approved) => (...asked) => {
   return ask({
     title,
     text: [what, approved ? first.description : "The plan goes on with the answer; to end it, cancel it."].filter(Boolean).join(" · "),
-    fields: [
-      { name: "reason", label: "Reason", kind: "long", hint: "Sent to the plan and stored in its timeline" },
-      ...schemaFields(alike ? schemaOf(first) : null, { hint: event && alike ? `Further fields of ${event}, as a JSON object` : "" }),
-    ],
+    fields: schemaFields(alike ? schemaOf(first) : null, { hint: event && alike ? `Further fields of ${event}, as a JSON object` : "" }),
     label: asked.length === 1 ? title : `${title} ${asked.length}`,
     danger: !approved,
     act,

@@ -5,7 +5,7 @@ import { h, put } from "./dom.js";
 import { session } from "./session.js";
 
 /**
- * Shows a form and performs its action. `fields`: `{name, label, kind: "text"|"long"|"json"|"number"|"choice", value, hint,
+ * Shows a form and performs its action. `fields`: `{name, label, kind: "text"|"long"|"json"|"number"|"date"|"choice", value, hint,
  * required, missing, options, rows, changed, parse}`. `act(values, key)` performs the action; an error is shown and the form keeps its values.
  * Returns the result of `act`, or undefined when the dialog is dismissed.
  */
@@ -113,7 +113,7 @@ function control(field) {
     return h("input", { ...common, type: "number", step: field.whole ? "1" : "any", min: field.min, max: field.max, value: field.value ?? "" });
   }
   const list = field.options && `list-${field.name}`;
-  return h("input", { ...common, type: "text", autocomplete: "off", value: field.value ?? "", list });
+  return h("input", { ...common, type: field.kind === "date" ? "date" : "text", autocomplete: "off", value: field.value ?? "", list });
 }
 
 function labelled(field, input) {
