@@ -342,6 +342,24 @@ async def test_the_list_shows_what_plans_wait_for_and_how_they_ended(page: Page,
     await expect(row(page, failed).locator(".c-outcome")).to_contain_text("no longer wanted")
 
 
+async def test_ids_that_differ_in_their_ends_can_be_told_apart_in_the_list(page: Page, deployed: Deployed) -> None:
+    ids = [f"{'a' * 60}:1-{n}" for n in (10, 11)]
+    for each in ids:
+        await deployed.plan(10, session_id="ends", correlation_id=each)
+    for width in (1440, 1024, 390):
+        await page.set_viewport_size({"width": width, "height": 800})
+        await page.evaluate("location.hash = '#/plans?session_id=ends'")
+        for each in ids:
+            link = row(page, each).locator(".c-plan a")
+            await expect(link).to_have_text(each)
+            end, cell = link.locator("span").last, row(page, each).locator(".c-plan")
+            await expect(end).to_have_text(each[-6:])
+            shown, room = await end.bounding_box(), await cell.bounding_box()
+            assert shown is not None
+            assert room is not None
+            assert shown["x"] + shown["width"] <= room["x"] + room["width"] + 1
+
+
 @pytest.mark.parametrize("width", [1440, 1024])
 async def test_no_column_of_the_list_is_too_narrow_to_read(page: Page, deployed: Deployed, width: int) -> None:
     plan_id = await deployed.plan(10, session_id="narrow", tenant_id="acme", user_id="ada")
@@ -571,6 +589,45 @@ async def test_a_model_of_pydantic_is_a_form_with_a_field_for_each_of_its_values
         "approved": True, "method": "card", "limit": 3, "pay_on": "2026-12-31", "tags": ["new", "two words"],
         "place": {"zip_code": "8000"}, "lines": [{"zip_code": "1"}], "reason": "As agreed",
     }  # fmt: skip
+
+
+async def test_an_approval_says_its_amount_to_the_last_digit(page: Page) -> None:
+    asked = {"reason": "Pay?", "can_refuse": True, "timeout_at": None, "since": None, "assignee": "", "payload": {}}
+    plan = {"goal_event": "pay.goal", "status": "waiting", "current_state": "ask"}
+    amounts = {"p1": (1234567.89, "1,234,567.89"), "p2": (0.5, "0.5"), "p3": ("19.90", "19.90"), "p4": ("many", None)}
+    items = [
+        asked | {"plan": plan | {"plan_id": name}, "goal_data": {"amount": amount, "to": "Ada"}}
+        for name, (amount, _) in amounts.items()
+    ]
+    answer = {"items": items, "next": None, "total": len(items), "users": []}
+    await page.route(re.compile(r"/approvals\?"), lambda route: route.fulfill(json=answer))
+    await page.evaluate("location.hash = '#/approvals'")
+    for name, (_, shown) in amounts.items():
+        place = page.locator(".card", has_text=name).locator(".card-amount")
+        await expect(place).to_have_text([shown] if shown is not None else [])
+
+
+async def test_a_plan_that_waits_for_much_shows_some_of_it_and_its_deadline(page: Page, deployed: Deployed) -> None:
+    plan_id = await deployed.plan(912)
+    wait = {"event_type": "e", "since": None, "timeout_at": None, "kind": "child", "request": "", "plan_id": "c",
+            "attempt": 1}  # fmt: skip
+    approval = {"timeout_at": "2020-01-01T00:00:00Z", "description": "A person's word"}
+    many: dict[str, Any] = {}
+
+    async def shown(route: Route) -> None:
+        found = await (await route.fetch()).json()
+        found["approval"] = found["approval"] | approval if not many else None
+        await route.fulfill(json=found | many)
+
+    await page.route(re.compile(f"/plans/{plan_id}$"), shown)
+    await show(page, plan_id)
+    await expect(page.locator(".banner.ask")).to_contain_text("overdue")
+    await expect(page.locator(".banner.ask")).to_contain_text("A person's word")
+    many["waiting_for"] = [wait] * 60
+    await page.reload()
+    await expect(page.locator(".banner.wait li:visible")).to_have_count(5)
+    await page.get_by_text("and 55 more").click()
+    await expect(page.locator(".banner.wait li:visible")).to_have_count(60)
 
 
 async def test_an_answer_that_the_plan_has_not_taken_is_no_approval(page: Page, deployed: Deployed) -> None:

@@ -3,7 +3,7 @@
 import * as actions from "./actions.js";
 import * as api from "./api.js";
 import { h, put, reconcile } from "./dom.js";
-import { duration, number, plural, when } from "./format.js";
+import { deadline, exact, number, plural, when } from "./format.js";
 import { icon } from "./icons.js";
 import { onKey } from "./keys.js";
 import { poll, soon } from "./live.js";
@@ -17,6 +17,7 @@ const MOST = 100;
 const TYPING = 250;
 const FILTERS = ["text", "goal", "tenant_id", "session_id", "assignee"];
 const AMOUNT = /^(amount|total|price|cost|sum|value)$/i;
+const DECIMAL = /^-?\d+(\.\d+)?$/;
 
 export function showApprovals({ main, query, signal }) {
   const filter = Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ""]));
@@ -178,17 +179,12 @@ function card(item, { chosen, choose, users }) {
 
 const hasFields = (value) => value !== null && typeof value === "object" && Object.keys(value).length > 1;
 
-function deadline(iso) {
-  const left = (Date.parse(iso) - Date.now()) / 1000;
-  return h("span", { class: left < 3600 ? "due soon" : "due", title: iso }, left > 0 ? ` · due in ${duration(left)}` : " · overdue");
-}
-
 /** The amount at stake, where the data name one; with its currency. */
 function amount({ payload: asked, goal_data: goal }) {
   for (const data of [asked, goal]) {
     if (data === null || typeof data !== "object") continue;
-    const [, value] = Object.entries(data).find(([name, each]) => AMOUNT.test(name) && typeof each === "number") ?? [];
-    if (value !== undefined) return `${number(value)}${typeof data.currency === "string" ? ` ${data.currency}` : ""}`;
+    const [, value] = Object.entries(data).find(([name, each]) => AMOUNT.test(name) && (typeof each === "number" || DECIMAL.test(each))) ?? [];
+    if (value !== undefined) return `${exact(value)}${typeof data.currency === "string" ? ` ${data.currency}` : ""}`;
   }
   return null;
 }

@@ -3,11 +3,14 @@
 import { h } from "./dom.js";
 
 const count = new Intl.NumberFormat(undefined, { maximumFractionDigits: 0 });
+const whole = new Intl.NumberFormat(undefined, { maximumFractionDigits: 20 });
 const short = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
 const full = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
 
 export const number = (value) => (value === null || value === undefined ? "–" : count.format(value));
+/** A number, or a decimal as text, with all of its digits. */
+export const exact = (value) => (typeof value === "number" ? whole.format(value) : value);
 export const compact = (value) =>
   value === null || value === undefined ? "–" : Math.abs(value) < 10000 ? count.format(value) : short.format(value);
 
@@ -66,6 +69,12 @@ export function when(iso, { words = "" } = {}) {
   const made = h("time", { datetime: iso, title: `${absolute(iso)} (${iso})`, dataset: { at: String(at), words } });
   made.textContent = words + ago(at);
   return made;
+}
+
+/** The time left until a deadline, marked in its last hour. */
+export function deadline(iso) {
+  const left = (Date.parse(iso) - Date.now()) / 1000;
+  return h("span", { class: left < 3600 ? "due soon" : "due", title: iso }, left > 0 ? ` · due in ${duration(left)}` : " · overdue");
 }
 
 /** Replaces the time of an element. */

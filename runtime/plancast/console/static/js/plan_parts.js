@@ -2,7 +2,7 @@
 
 import { FINISHED, badge } from "./badges.js";
 import { h } from "./dom.js";
-import { compact, cost, duration, number, plural, pretty, when } from "./format.js";
+import { compact, cost, deadline, duration, number, plural, pretty, when } from "./format.js";
 import { icon } from "./icons.js";
 import * as router from "./router.js";
 import { session } from "./session.js";
@@ -78,7 +78,8 @@ export function bannersOf(plan, press) {
         "section",
         { class: "banner ask", "aria-label": "Waits for approval" },
         h("h2", {}, "Waits for approval"),
-        h("p", {}, plan.approval.reason || "The plan continues when it is approved.", " ", plan.approval.since && h("span", { class: "dim" }, when(plan.approval.since, { words: "requested " }))),
+        h("p", {}, plan.approval.reason || "The plan continues when it is approved.", " ", plan.approval.since && h("span", { class: "dim" }, when(plan.approval.since, { words: "requested " }), plan.approval.timeout_at && deadline(plan.approval.timeout_at))),
+        plan.approval.description && plan.approval.description !== plan.approval.reason && h("p", { class: "dim" }, plan.approval.description),
         payload(plan.approval.payload, plan.approval.reason),
         session.writable
           ? h(
@@ -110,31 +111,31 @@ export function payload(value, reason) {
   return pairs.length > 0 && h("dl", { class: "pairs payload" }, pairs.map(([name, each]) => h("div", {}, h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, String(each)))));
 }
 
+const SHOWN = 5; // of what a plan waits for
 const KINDS = { event: "an event", approval: "a person", task: "a worker", child: "a child plan", model: "its model" };
 
 function waits(list) {
+  const rest = list.slice(SHOWN);
   return h(
     "section",
     { class: "banner wait", "aria-label": "Waits for" },
     h("h2", {}, "Waits for"),
-    h(
-      "ul",
-      {},
-      list.map((each) =>
-        h(
-          "li",
-          {},
-          KINDS[each.kind] ?? each.kind,
-          each.event_type && [": ", h("code", {}, each.event_type)],
-          each.plan_id && [" ", h("a", { href: router.planLink(each.plan_id), class: "mono" }, each.plan_id)],
-          each.attempt > 1 && ` · try ${each.attempt}`,
-          each.since && [" · ", when(each.since, { words: "requested " })],
-          each.timeout_at && [" · ", when(each.timeout_at, { words: "times out " })],
-        ),
-      ),
-    ),
+    h("ul", {}, list.slice(0, SHOWN).map(waitOf)),
+    rest.length > 0 && h("details", {}, h("summary", {}, `and ${number(rest.length)} more`), h("ul", {}, rest.map(waitOf))),
   );
 }
+
+const waitOf = (each) =>
+  h(
+    "li",
+    {},
+    KINDS[each.kind] ?? each.kind,
+    each.event_type && [": ", h("code", {}, each.event_type)],
+    each.plan_id && [" ", h("a", { href: router.planLink(each.plan_id), class: "mono" }, each.plan_id)],
+    each.attempt > 1 && ` · try ${each.attempt}`,
+    each.since && [" · ", when(each.since, { words: "requested " })],
+    each.timeout_at && [" · ", when(each.timeout_at, { words: "times out " })],
+  );
 
 export function factsOf(plan) {
   const { usage } = plan;

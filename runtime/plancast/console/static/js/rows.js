@@ -20,6 +20,8 @@ const COLUMNS = [
   ["updated", "Updated"],
 ];
 
+const END = 6;
+
 /** Columns that the server can sort by, with their labels. */
 export const SORTS = new Map([["updated", "Updated"], ["created", "Created"], ["goal", "Goal"], ["tenant", "Tenant"], ["session", "Session"], ["turns", "Turns"]]);
 
@@ -43,7 +45,7 @@ export function rowOf(plan, own) {
     { role: "row", dataset: { item: "", key: plan.plan_id }, onclick: openRow },
     h("td", { role: "cell", class: "c-status" }),
     h("td", { role: "cell", class: "c-goal" }),
-    h("td", { role: "cell", class: "c-plan" }, h("a", { href: router.planLink(plan.plan_id), title: plan.plan_id }, plan.plan_id)),
+    h("td", { role: "cell", class: "c-plan" }, h("a", { href: router.planLink(plan.plan_id), title: plan.plan_id }, shortened(plan.plan_id))),
     h("td", { role: "cell", class: "c-state" }),
     ...["tenant", "session", "user"].map((name) => h("td", { role: "cell", class: `c-${name}` })),
     own.length
@@ -58,6 +60,9 @@ export function rowOf(plan, own) {
   write(made, plan, null);
   return made;
 }
+
+/** An id that is cut in its middle where there is no room: ids of children differ in their ends. */
+const shortened = (id) => [h("span", { class: "id-head" }, id.slice(0, -END)), h("span", { class: "id-end" }, id.slice(-END))];
 
 /** Updates the cells that differ. */
 export function write(element, plan, before) {
