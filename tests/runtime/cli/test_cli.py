@@ -781,6 +781,7 @@ class TestApprovals:
         assert len(invoke("approvals", "list", "--json", "--limit", "1").json) == 1
         shown = invoke("approvals", "list", "--text", "GREET").out
         assert "name.given" in shown
+        assert '{"to": "Bo"}' in shown
         assert "held" not in shown
         assert {each["status"] for each in invoke("plans", "list", "--status", "waiting", "--json").json} == {"waiting"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
@@ -20,6 +21,8 @@ from plancast.terminal.output import cell, duration, iso, note, out, print_json,
 from plancast.terminal.progress import working
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from plancast.client.client import Client
     from plancast.client.handle import PlanHandle
     from plancast.plan_store.approvals import Approval
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 AT_ONCE = 16
 """Plans that are read or answered at once."""
+MOST_DATA = 120
+"""Longest data in a table, in characters."""
 
 approvals = typer.Typer(
     rich_markup_mode="markdown", no_args_is_help=True, help="See and answer what plans wait for people to decide."
@@ -232,15 +237,30 @@ def _show(found: list[_Found], now: float) -> None:
     if not found:
         note("no plan waits for people")
         return
-    made = table("plan", "goal", "asks", "answered by", "due", "moved", right=["due", "moved"])
+    made = table("plan", "goal", "asks", "data", "answered by", "due", "moved", right=["due", "moved"])
     made.columns[0].no_wrap = True
-    for plan, approval, _ in found:
+    for plan, approval, state in found:
         made.add_row(
             cell(plan.plan_id),
             cell(plan.goal_event),
             cell(approval.reason),
+            cell(_about(approval, state)),
             cell(approval.expected_event or "a resume", "cyan"),
-            cell(f"in {duration(approval.due - now)}" if approval.due else "never", "" if approval.due else "dim"),
+            _due(approval.due, now),
             cell(f"{duration(now - plan.updated_at)} ago", "dim"),
         )
     out().print(made)
+
+
+def _about(approval: Approval, state: dict[str, Any]) -> str:
+    """The data that an approval shows, without what it asks; else those of the goal."""
+    from plancast.json_values.normalize import plain
+
+    shown = {name: each for name, each in approval.payload.items() if each != approval.reason}
+    return json.dumps(plain(shown or state.get("goal_data") or {}), ensure_ascii=False)[:MOST_DATA]
+
+
+def _due(due: float | None, now: float) -> Text:
+    if due is None:
+        return cell("never", "dim")
+    return cell(f"in {duration(due - now)}") if due > now else cell("overdue", "red")
