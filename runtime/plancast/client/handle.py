@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from plancast.client.changes import PlanChange, change_of
 from plancast.client.results import PendingResult, ResultWaiter
 from plancast.client.signals import SignalOutcome, outcome_of
 from plancast.errors import InvalidAnswer, NotAwaited, PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
@@ -35,23 +35,6 @@ SIGNAL_SECONDS = 5.0
 """Seconds for which :meth:`PlanHandle.signal` waits for the plan's turn, unless told otherwise."""
 _AGAIN_SECONDS = 0.5
 """Seconds after which a watch that lost the connection tries again."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanChange:
-    """A committed turn of a plan; yielded by :meth:`PlanHandle.watch`."""
-
-    plan_id: str
-    revision: int
-    """Number of the turn, from 1."""
-    status: PlanStatus
-    current_state: str
-    time: float
-    """When it was committed, seconds since the epoch, UTC."""
-    event_type: str | None = None
-    """Type of the event that the turn handled."""
-    path: tuple[str, ...] = ()
-    """States entered in the turn."""
 
 
 class PlanHandle:
@@ -298,13 +281,25 @@ class PlanHandle:
         return approval_of(await self.state(), await self._people())
 
     async def approve(
-        self, data: Any = None, *, reason: str = "", user_id: str = "", event_id: str | None = None
+        self,
+        data: Any = None,
+        *,
+        reason: str = "",
+        user_id: str = "",
+        event_id: str | None = None,
+        request_id: str | None = None,
     ) -> SignalOutcome:
         """Answer what the plan waits for people to decide with yes: see :meth:`reject`."""
-        return await self._answer(True, data, reason, user_id, event_id)
+        return await self._answer(True, data, reason, user_id, event_id, request_id)
 
     async def reject(
-        self, reason: str = "", *, data: Any = None, user_id: str = "", event_id: str | None = None
+        self,
+        reason: str = "",
+        *,
+        data: Any = None,
+        user_id: str = "",
+        event_id: str | None = None,
+        request_id: str | None = None,
     ) -> SignalOutcome:
         """Answer what the plan waits for people to decide with no; returns what became of the answer.
 
@@ -317,16 +312,18 @@ class PlanHandle:
             data: Further fields of the answer: a mapping, or a pydantic model.
             user_id: Who answers.
             event_id: As for :meth:`signal`.
+            request_id: The ``request_id`` of the :meth:`approval` that was shown to the user; None: what is asked now.
 
         Raises:
-            NotAwaited: the plan waits for no answer of people, or would take the no for a yes.
+            NotAwaited: the plan waits for no answer of people, asks something else than ``request_id`` names by now, or
+                would take the no for a yes.
             InvalidAnswer: the data break the schema that ``Planner.expects`` declares for the event; nothing was sent.
             PlanFinished, PlanNotFound, BusUnavailable: as :meth:`signal` does.
         """
-        return await self._answer(False, data, reason, user_id, event_id)
+        return await self._answer(False, data, reason, user_id, event_id, request_id)
 
     async def _answer(
-        self, approved: bool, data: Any, reason: str, user_id: str, event_id: str | None
+        self, approved: bool, data: Any, reason: str, user_id: str, event_id: str | None, request_id: str | None
     ) -> SignalOutcome:
         found = await self._found()
         if isinstance(found, Checkpoint) and PlanStatus(found.summary.status).finished:
@@ -334,6 +331,8 @@ class PlanHandle:
         approval = await self.approval()
         if approval is None:
             raise NotAwaited(f"plan {self.plan_id} does not wait for an answer of people; cancel it to end it")
+        if request_id not in (None, approval.request_id):
+            raise NotAwaited(f"plan {self.plan_id} asks again, or something else by now: look at it, and answer that")
         given = plain(data) if isinstance(data, BaseModel) else data
         answer = approval.answer(approved, given, reason=reason, by=user_id)
         return await self.signal(
@@ -378,7 +377,7 @@ class PlanHandle:
                         raise unknown
                     if checkpoint.revision > seen:
                         seen = checkpoint.revision
-                        change = _change(checkpoint)
+                        change = change_of(checkpoint)
                         yield change
                         if change.status.finished:
                             return
@@ -446,17 +445,3 @@ class PlanHandle:
             return None
         self._tenant_id = plan.tenant_id
         return plan
-
-
-def _change(checkpoint: Checkpoint) -> PlanChange:
-    entry = unpack(checkpoint.timeline[-1]) if checkpoint.timeline else {}
-    event = entry.get("event") or {}
-    return PlanChange(
-        plan_id=checkpoint.summary.plan_id,
-        revision=checkpoint.revision,
-        status=PlanStatus(checkpoint.summary.status),
-        current_state=checkpoint.summary.current_state,
-        time=checkpoint.summary.updated_at,
-        event_type=event.get("type"),
-        path=tuple(entry.get("path") or ()),
-    )

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeV
 
 from rich.text import Text
 
+from plancast.client.changes import PlanChange
 from plancast.client.client import Client
-from plancast.client.handle import PlanChange, PlanHandle
+from plancast.client.handle import PlanHandle
 from plancast.demo.decision_log import Account
 from plancast.errors import PlanCancelled, PlanFailed, PlanFinished
 from plancast.plan.status import PlanStatus

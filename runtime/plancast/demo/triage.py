@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from rich.text import Text
 
-from plancast.client.handle import PlanChange
+from plancast.client.changes import PlanChange
 from plancast.demo import PlannerKind, stub_model
 from plancast.demo.driver import ASKED, SUBMITTED, UNDER_WAY, Journey, PlanDrive, choose, mixed
 from plancast.demo.runner import deployed, deployed_with_model

@@ -14,8 +14,8 @@ import pytest
 from plancast import App, Planner
 from plancast.client import handle as handle_module
 from plancast.client import results as results_module
+from plancast.client.changes import PlanChange
 from plancast.client.client import Client
-from plancast.client.handle import PlanChange
 from plancast.client.signals import SignalOutcome
 from plancast.context import GoalContext
 from plancast.errors import (

@@ -562,7 +562,8 @@ async def test_a_model_of_pydantic_is_a_form_with_a_field_for_each_of_its_values
         await route.fulfill(status=202, json={"plan_id": "p", "outcome": "moved"})
 
     await page.route("**/plans/p/approve", answered)
-    asked = {"plan_id": "p", "reason": "Pay?", "expected_event": "e", "answer_schema": Terms.model_json_schema()}
+    asked = {"plan_id": "p", "reason": "Pay?", "expected_event": "e", "request_id": "p:1-0"}
+    asked["answer_schema"] = Terms.model_json_schema()
     await page.evaluate("async (asked) => { (await import('./js/actions.js')).approve(asked) }", asked)
     dialog = page.get_by_role("dialog")
     await dialog.get_by_role("button", name="Approve").click()
@@ -583,6 +584,7 @@ async def test_a_model_of_pydantic_is_a_form_with_a_field_for_each_of_its_values
     await dialog.get_by_role("button", name="Approve").click()
     await expect(dialog).to_have_count(0)
     [answer] = sent
+    assert answer["request_id"] == "p:1-0"
     assert Terms.model_validate(answer["data"] | {"approved": True, "reason": answer["reason"]}).model_dump(
         mode="json", exclude_none=True
     ) == {

@@ -11,6 +11,7 @@ from plancast import (
     App,
     CompleteAction,
     DeterministicPlanner,
+    NotAwaited,
     Planner,
     RunContext,
     SignalOutcome,
@@ -91,6 +92,21 @@ async def test_the_second_of_two_answers_is_no_answer_to_a_planners_next_wait() 
         assert await handle.status() == "paused"
         assert await handle.approve(user_id="grace") is SignalOutcome.MOVED
         assert (await handle.result(timeout=SECONDS))["by"] == "grace"
+
+
+async def test_an_answer_to_what_was_shown_is_none_to_what_is_asked_by_now() -> None:
+    async with PlancastTest(App("a", planners=[signed_twice()])) as env:
+        handle = await env.submit("paper.goal", {})
+        await reached(handle, "first", 1)
+        shown = await handle.approval()
+        assert shown is not None
+        await handle.approve(user_id="ada", request_id=shown.request_id)
+        await handle.signal("paper.paid")
+        await reached(handle, "second", 3)
+        for answer in (handle.approve, handle.reject):
+            with pytest.raises(NotAwaited, match="something else by now"):
+                await answer(user_id="bob", request_id=shown.request_id)
+        assert (await handle.state())["current_state"] == "second"
 
 
 @pytest.mark.parametrize("name", ["é state/of: work", "x" * 200])

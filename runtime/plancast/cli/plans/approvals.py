@@ -225,6 +225,7 @@ def _document(plan: PlanSummary, approval: Approval, state: dict[str, Any]) -> d
         "payload": plain(approval.payload),
         "expected_event": approval.expected_event,
         "refusal_event": approval.refusal_event,
+        "request_id": approval.request_id,
         "can_refuse": approval.can_refuse,
         "description": approval.description,
         "answer_schema": plain(approval.schema),

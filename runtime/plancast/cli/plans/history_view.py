@@ -14,7 +14,7 @@ from plancast.plan_store import timeline
 from plancast.terminal.output import cell, duration, iso, note, out, plain, shorten, status_text, table, timestamp
 
 if TYPE_CHECKING:
-    from plancast.client.handle import PlanChange
+    from plancast.client.changes import PlanChange
 
 SAID_WIDTH = 120
 """Maximum number of characters of a control event's data in the table."""

@@ -79,7 +79,8 @@ async def inject(backend: Here, by: By, plan_id: PlanId, body: Injection, key: I
 async def approve(backend: Here, by: By, plan_id: PlanId, body: AnswerOf, key: IdempotencyKey = None) -> Accepted:
     """Sends the expected event with ``approved``, ``by``, ``reason`` and your data.
 
-    409 when the plan does not wait for an approval; 422 when the data break the event's schema.
+    409 when the plan does not wait for an approval, or for another one than `request_id` names; 422 when the data
+    break the event's schema.
     """
     return await _answer(backend, plan_id, True, body, by, key)
 
@@ -122,7 +123,9 @@ async def _answer(backend: Backend, plan_id: str, approved: bool, body: AnswerOf
     handle, data = backend.handle(plan_id), sendable(body.data)
     try:
         answered = handle.approve if approved else handle.reject
-        outcome = await answered(data=data, reason=body.reason, user_id=by, event_id=event_id)
+        outcome = await answered(
+            data=data, reason=body.reason, user_id=by, event_id=event_id, request_id=body.request_id
+        )
         await backend.approvals.assign((await backend.checkpoint(plan_id)).correlation_id, "", by)
     except (PlanFinished, NotAwaited):
         done = await _done(backend, plan_id, event_id) if key is not None else None

@@ -38,6 +38,8 @@ class AnswerOf(RequestModel):
     data: dict[str, Any] = Field(default_factory=dict)
     """Further fields of the answer, beside ``approved``, ``by`` and ``reason``."""
     reason: Annotated[str, Field(max_length=4000, validation_alias=AliasChoices("reason", "comment"))] = ""
+    request_id: Annotated[str, Field(max_length=2000)] | None = None
+    """`request_id` of the approval that was shown; 409 if the plan asks something else by now. Null: any."""
 
 
 class Redirection(RequestModel):

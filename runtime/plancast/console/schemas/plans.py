@@ -124,6 +124,8 @@ class Approval(ResponseModel):
     refusal_schema: dict[str, Any] | None = None
     can_refuse: bool = True
     """False when the plan would not hear a no."""
+    request_id: str | None = None
+    """What an answer refers to, so that it is not taken for what the plan asks later; null: a resume."""
 
 
 class ModelUsage(ResponseModel):

@@ -221,6 +221,7 @@ def approval_view(state: Fields, history: Sequence[Fields], people: People) -> A
         refusal_event=found.refusal_event,
         refusal_schema=plain(found.refusal_schema),
         can_refuse=found.can_refuse,
+        request_id=found.request_id,
     )
 
 

@@ -112,6 +112,14 @@ async def test_an_answer_that_breaks_the_schema_of_its_event_is_refused_with_wha
     await api.post(f"/plans/{ticket}/approve", {}, 409)
 
 
+async def test_an_answer_names_the_approval_that_was_shown(api: Api) -> None:
+    plan = await api.waiting()
+    shown = (await api.get(f"/plans/{plan}"))["approval"]["request_id"]
+    refused = await api.post(f"/plans/{plan}/approve", {"request_id": "of-an-earlier-approval"}, 409)
+    assert "something else by now" in refused["detail"]
+    await api.post(f"/plans/{plan}/approve", {"request_id": shown})
+
+
 async def test_nobody_answers_in_another_users_name(api: Api) -> None:
     plan, me = await api.waiting(), (await api.get("/session"))["user"]
     forged = {"approved": True, "by": "the boss"}

@@ -42,9 +42,9 @@ const answer = (approved) => (...asked) => {
     ignored: "The plan did not take this answer: it was answered before, or waits for another user. Its timeline says why.",
   });
   const act = async (values, key) => {
-    const body = answerOf(values);
-    if (asked.length === 1) return write(first.plan_id, name, body, key, said(first));
-    const refused = await each(asked, async (one) => told(await api.post(`${api.plan(one.plan_id)}/${name}`, body, { key }), said(one)));
+    const body = (one) => ({ ...answerOf(values), request_id: one.request_id ?? null }); // what was shown, and nothing later
+    if (asked.length === 1) return write(first.plan_id, name, body(first), key, said(first));
+    const refused = await each(asked, async (one) => told(await api.post(`${api.plan(one.plan_id)}/${name}`, body(one), { key }), said(one)));
     wrote(`${plural(asked.length - refused.length, "plan")} ${asked.length - refused.length === 1 ? "was" : "were"} ${done}.`);
     if (refused.length) throw new Error(refused.map(([one, error]) => `${shorter(one.plan_id)}: ${error.message}`).join(" "));
     return true;
