@@ -322,3 +322,24 @@ async def test_the_page_of_the_api_needs_nothing_from_elsewhere(api: Api) -> Non
     assert "https://" not in page
     assert re.findall("<script[^>]*>", page) == ["<script type=module src=/js/api_docs.js>"]
     assert (await api.http.get("/js/api_docs.js")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "where", "what"),
+    [
+        ("/plans?status=late", "query.status", "Input should be 'pending', 'running', 'waiting'"),
+        ("/plans?created_after=yesterday", "query.created_after", "Input should be a valid datetime"),
+        ("/plans?limit=many", "query.limit", "Input should be a valid integer"),
+    ],
+)
+async def test_a_parameter_that_is_wrong_is_named_as_it_was_sent(api: Api, path: str, where: str, what: str) -> None:
+    [fault] = (await api.get(path, 422))["errors"]
+    assert (fault["where"], fault["what"][: len(what)]) == (where, what)
+
+
+async def test_a_body_that_is_no_json_says_so(api: Api) -> None:
+    headers = {"Content-Type": "application/json"}
+    response = await api.http.post("/api/v1/plans", content=b"[1", headers=headers)
+    assert Api.read(response, 422)["errors"] == [
+        {"where": "body", "what": "no JSON, at character 2: Expecting ',' delimiter"}
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -120,7 +121,7 @@ def install(app: FastAPI) -> None:
 
     async def invalid(_request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        faults = [Fault(where=".".join(map(str, each["loc"])), what=str(each["msg"])) for each in error.errors()]
+        faults = [_invalid(each) for each in error.errors() if not _allows_nothing(each)]
         return problem(422, "; ".join(f"{each.where}: {each.what}" for each in faults)[:1000], faults)
 
     async def known(request: Request, error: Exception) -> JSONResponse:
@@ -149,6 +150,19 @@ def _unavailable(request: Request, reason: str) -> str:
     work = str(getattr(request.scope.get("route"), "summary", "") or f"{request.method} {request.url.path}")
     unknown = "" if request.method == "GET" else " It may have taken effect: look before it is sent again."
     return f"{work}: NATS does not answer ({reason}).{unknown} Check nats-server with `plancast doctor`, then try again"
+
+
+def _allows_nothing(error: Mapping[str, Any]) -> bool:
+    """True for the fault that a value is not empty, which goes with another one: parameters may be empty."""
+    return bool(error["type"] == "literal_error" and error.get("ctx", {}).get("expected") == "''")
+
+
+def _invalid(error: Mapping[str, Any]) -> Fault:
+    """A fault of a request. A parameter's path is its name, without pydantic's names of the types that it may have."""
+    path = [str(each) for each in error["loc"]]
+    if error["type"] == "json_invalid":
+        return Fault(where=path[0], what=f"no JSON, at character {path[-1]}: {error.get('ctx', {}).get('error', '')}")
+    return Fault(where=".".join(path[:2] if path[0] == "query" else path), what=str(error["msg"]))
 
 
 def _fault(text: str) -> Fault:
