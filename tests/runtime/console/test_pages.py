@@ -570,7 +570,7 @@ async def test_a_model_of_pydantic_is_a_form_with_a_field_for_each_of_its_values
     await expect(dialog.get_by_role("alert")).to_have_text("Give a reason.")
     await dialog.get_by_label("Reason").fill("As agreed")
     await dialog.get_by_role("button", name="Approve").click()
-    await expect(dialog.get_by_role("alert")).to_have_text("method is needed.")
+    await expect(dialog.get_by_role("alert")).to_have_text("Method is needed.")
     await dialog.get_by_label("method").select_option("card")
     await expect(dialog.get_by_label("other")).to_have_text("–cashcard")
     await expect(dialog.locator(".field", has_text="Limit").locator(".hint")).to_have_text(
@@ -591,6 +591,20 @@ async def test_a_model_of_pydantic_is_a_form_with_a_field_for_each_of_its_values
         "approved": True, "method": "card", "limit": 3, "pay_on": "2026-12-31", "tags": ["new", "two words"],
         "place": {"zip_code": "8000"}, "lines": [{"zip_code": "1"}], "reason": "As agreed",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("height", [844, 500])
+async def test_the_buttons_of_a_long_form_and_its_faults_are_in_view(page: Page, height: int) -> None:
+    await page.set_viewport_size({"width": 390, "height": height})
+    asked = {"plan_id": "p", "reason": "Pay?", "expected_event": "e", "answer_schema": Terms.model_json_schema()}
+    await page.evaluate("async (asked) => { (await import('./js/actions.js')).approve(asked) }", asked)
+    dialog = page.get_by_role("dialog")
+    approve = dialog.get_by_role("button", name="Approve")
+    await expect(approve).to_be_in_viewport(ratio=1)
+    assert await dialog.evaluate("each => each.scrollHeight > each.clientHeight && each.scrollTop === 0")
+    await approve.click()
+    await expect(dialog.get_by_role("alert")).to_be_in_viewport(ratio=1)
+    await expect(approve).to_be_in_viewport(ratio=1)
 
 
 async def test_an_approval_says_its_amount_to_the_last_digit(page: Page) -> None:

@@ -47,13 +47,11 @@ export function ask({ title, text, fields = [], label, danger = false, act }) {
       h("h2", { id: "dialog-title" }, title),
       text && h("p", { class: "dialog-text" }, text),
       fields.map((field) => labelled(field, inputs.get(field.name))),
-      fault,
       h(
         "footer",
-        { class: "dialog-foot" },
-        by(),
-        h("button", { class: "button", type: "button", onclick: () => close() }, "Back"),
-        submit,
+        { class: "dialog-end" },
+        fault,
+        h("div", { class: "dialog-foot" }, by(), h("button", { class: "button", type: "button", onclick: () => close() }, "Back"), submit),
       ),
     );
     const dialog = h("dialog", { class: "dialog", "aria-labelledby": "dialog-title", oncancel: () => close() }, form);

@@ -39,8 +39,9 @@ function fieldsOf(root, of, path, required) {
     return properties.flatMap(([name, inner]) => fieldsOf(root, inner, [...path, name], required && requiredIn(schema).has(name)));
   }
   const label = [...path.slice(0, -1), schema.title && !of.$ref ? schema.title : path.at(-1)].map((each) => String(each).replaceAll("_", " ")).join(" · ");
+  const title = `${label.charAt(0).toUpperCase()}${label.slice(1)}`;
   const { hint, ...field } = kindOf(root, schema);
-  return [{ ...field, name: nameOf(path), label, required, hint: [schema.description, hint, bounds(schema)].filter(Boolean).join("; ") }];
+  return [{ ...field, name: nameOf(path), label: title, required, hint: [schema.description, hint, bounds(schema)].filter(Boolean).join("; ") }];
 }
 
 /** A schema with the one that it refers to, or the only one besides null that it allows. */
