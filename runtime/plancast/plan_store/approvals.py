@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -217,7 +216,7 @@ def requests_of(state: Fields) -> dict[str, Request]:
 def _contradictions(data: Fields, **said: bool | str) -> list[str]:
     """Faults of data that say something else than their sender; an empty text says nothing."""
     return [
-        f"data.{name}: got {shown(data[name])}, allowed: {json.dumps(value, ensure_ascii=False)}, or nothing"
+        f"data.{name}: got {shown(data[name])}, allowed: {shown(value)}, or nothing"
         for name, value in said.items()
         if value != "" and name in data and not (type(data[name]) is type(value) and data[name] == value)
     ]
