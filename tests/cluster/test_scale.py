@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.util.placement_group import placement_group_table
 from tests.cluster.conftest import APPS
 from tests.cluster.expedition import Expedition
 from tests.cluster.ray_nodes import RayNodes
@@ -90,6 +91,9 @@ async def test_plans_go_on_while_hosts_and_dispatchers_come_and_go(
             while any(each["turns"] <= turns[each["name"]] for each in (await deployment.status())["hosts"]):
                 await plans.underway()
         await plans.arrive()
+        groups = {each["name"] for each in placement_group_table().values() if each["state"] != "REMOVED"}
+        assert f"{deployment.namespace}/host-0" in groups
+        assert f"{deployment.namespace}/host-3" not in groups, "its cores are free again"
         await Deployment.up("walk_app:app", settings, import_paths=[APPS])
         found = await numbers(deployment, plans)
         assert found == {"hosts": both(3), "dispatchers": both(2)}, "a deployment keeps the numbers"

@@ -175,9 +175,9 @@ class Deployment:
         await self.start(wanted, ready_seconds=ready_seconds)
         moved = await self._divide(bus, dispatchers, drain_seconds)
         drained = [
-            await self.retire(await self._surplus("dispatchers", names)),
-            await self.retire(await self._surplus("hosts", blueprint.shared_hosts)),
-            await self.retire(await self._surplus("workers", worker_names), drain_seconds),
+            await self._retire_surplus("dispatchers", names),
+            await self._retire_surplus("hosts", blueprint.shared_hosts),
+            await self._retire_surplus("workers", worker_names, drain_seconds),
         ]
         return moved and all(drained)
 
@@ -272,8 +272,11 @@ class Deployment:
             return None
         return found
 
-    async def _surplus(self, kind: str, wanted: Sequence[str]) -> list[str]:
-        return [name for name in await self.names(kind) if name not in wanted]
+    async def _retire_surplus(self, kind: str, wanted: Sequence[str], drain_seconds: float = RETIRE_SECONDS) -> bool:
+        names = [name for name in await self.names(kind) if name not in wanted]
+        drained = await self.retire(names, drain_seconds)
+        await asyncio.to_thread(placement.release, self.namespace, names)
+        return drained
 
     async def retire(self, names: Sequence[str], drain_seconds: float = RETIRE_SECONDS) -> bool:
         """Drain and stop actors; False when some were not drained. Their successors repeat the rest."""

@@ -128,4 +128,4 @@ class DispatcherProcess(Process):
         return drained
 
 
-start_dispatcher = starter(DispatcherProcess, lambda of: (of.settings.dispatchers.cpus, of.options.count))
+start_dispatcher = starter(DispatcherProcess, lambda of: of.settings.dispatchers.cpus)

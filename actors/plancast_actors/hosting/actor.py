@@ -111,4 +111,4 @@ class HostProcess(Process):
         self.server.close()
 
 
-start_host = starter(HostProcess, lambda of: (of.settings.hosts.cpus, len(of.shared_hosts)))
+start_host = starter(HostProcess, lambda of: of.settings.hosts.cpus)

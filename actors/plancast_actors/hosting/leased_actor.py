@@ -125,6 +125,5 @@ _Host = ray.remote(LeasedHostProcess)
 
 def start_leased_host(blueprint: Blueprint, name: str, namespace: str) -> Any:
     """Start a dedicated host, or find it."""
-    hosts = blueprint.settings.hosts
-    options = actor_options(name, namespace, hosts.dedicated_cpus, blueprint.runtime_env, count=hosts.dedicated_max)
+    options = actor_options(name, namespace, blueprint.settings.hosts.dedicated_cpus, blueprint.runtime_env)
     return _Host.options(**options).remote(blueprint, name)

@@ -1,79 +1,192 @@
 """Placement: spreads the actors of each role over the nodes of the cluster, so that no node has many of one role.
 
-The actors of a role share placement groups, called rows here: each row has a bundle for one actor on each node that
-there was when it was made, and Ray puts the bundles of a row on different nodes as long as there are enough. So the
-loss of a node takes at most ``ceil(actors / nodes)`` of each role. Ray restarts lost actors in bundles on other nodes.
-A node without CPUs (``ray start --num-cpus 0``, as a head that takes no actors is marked) gets no bundle.
+Each actor has a placement group of one bundle, on the node that has the fewest of its role, so the loss of a node takes
+at most ``ceil(actors / nodes)`` of each. Ray moves the bundle and restarts the actor when the node is lost. A node
+without CPUs (``ray start --num-cpus 0``, as a head that takes no actors is marked) and one that is drained get no
+bundle.
 """
 
 from __future__ import annotations
 
-import itertools
+import logging
 import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import ray
+import ray._private.state as ray_state
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray.core.generated import autoscaler_pb2
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+logger = logging.getLogger(__name__)
+PLACE_SECONDS = 2.0
+"""Longest wait until Ray has placed a bundle, so that the next actor of its role is placed elsewhere."""
 _making = threading.Lock()
 
 
-def spread(namespace: str, name: str, count: int, cpus: float) -> dict[str, Any]:
+def spread(namespace: str, name: str, cpus: float) -> dict[str, Any]:
     """Ray's options for where an actor runs. Blocks.
 
     Args:
         namespace: The deployment's.
-        name: The actor's: its role, and its number among the actors of this role from 0, such as ``host-3``.
-        count: Actors of the role.
+        name: The actor's: its role, and its number among the actors of this role, such as ``host-3``.
         cpus: Share of a core that the actor requests; 0 lets Ray place it anywhere, also on a head without CPUs.
     """
-    role, _, number = name.rpartition("-")
-    nodes = len(_nodes()) if cpus else 0
-    if not role or not number.isdigit() or nodes < 2:
+    if not cpus or not role_of(name) or len(open_nodes()) < 2 or _is_there(namespace, name):
         return {"num_cpus": cpus}
     with _making:
-        group, bundle = _bundle(f"{namespace}/{role}", int(number), count, cpus, nodes)
-    strategy = PlacementGroupSchedulingStrategy(group, bundle, placement_group_capture_child_tasks=False)
-    return {"num_cpus": group.bundle_specs[bundle]["CPU"], "scheduling_strategy": strategy}
+        group = _kept(namespace, name) or _make(namespace, name, cpus)
+    strategy = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=False)
+    return {"num_cpus": group.bundle_specs[0]["CPU"], "scheduling_strategy": strategy}
 
 
-def release(namespace: str) -> None:
-    """Remove the placement groups of a deployment whose actors have ended. Blocks."""
-    for name, group in _groups().items():
-        if name.startswith(f"{namespace}/"):
+def release(namespace: str, names: Collection[str] | None = None) -> None:
+    """Remove the placement groups of actors that have ended; of all of a deployment without names. Blocks."""
+    for key, (group, _) in _groups(namespace).items():
+        if names is None or key in names:
             remove_placement_group(group)
 
 
-def _bundle(rows: str, number: int, count: int, cpus: float, nodes: int) -> tuple[PlacementGroup, int]:
-    """The row of an actor and its place there; rows that are missing are made."""
-    known, first = _groups(), 0
-    for index in itertools.count():
-        name = f"{rows}/{index}"
-        row = known.get(name)
-        if row is None:
-            size = min(nodes, max(count, number + 1) - first)
-            row = placement_group([{"CPU": cpus}] * size, strategy="SPREAD", name=name, lifetime="detached")
-        size = len(row.bundle_specs)
-        if number < first + size:
-            return row, number - first
-        first += size
-    raise AssertionError("rows have no end")
+def open_nodes() -> dict[str, float]:
+    """Ids of the nodes that take actors, and their free CPUs. Blocks."""
+    nodes, closed = ray.nodes(), _draining()  # type: ignore[no-untyped-call]
+    there = [node for node in nodes if node["Alive"] and node["Resources"].get("CPU", 0.0) > 0]
+    try:
+        free: Any = ray_state.state.available_resources_per_node()  # type: ignore[no-untyped-call]
+    except Exception as error:  # to a Ray client
+        logger.debug("free resources cannot be read from Ray: %s", error)
+        free = {}
+    return {
+        each["NodeID"]: float(free.get(each["NodeID"], {}).get("CPU", 0.0))
+        for each in there
+        if each["NodeID"] not in closed
+    }
 
 
-def _nodes() -> list[str]:
-    """Ids of the nodes that take actors."""
-    found = ray.nodes()  # type: ignore[no-untyped-call]
-    return [node["NodeID"] for node in found if node["Alive"] and node["Resources"].get("CPU", 0.0) > 0]
+def nodes_of(namespace: str) -> dict[str, str]:
+    """Ids of the nodes on which a deployment's actors run, by name; empty ones while Ray places them. Blocks."""
+    groups, found = _groups(namespace), {}
+    everywhere = ray.util.list_named_actors(all_namespaces=True)
+    for name in (actor["name"] for actor in everywhere if actor["namespace"] == namespace):
+        found[name] = groups[name][1] if name in groups else _node_of(namespace, name)
+    return found
 
 
-def _groups() -> dict[str, PlacementGroup]:
-    """The placement groups of the cluster by name."""
+def role_of(name: str) -> str:
+    """The role in the name of an actor that is one of several; empty for others."""
+    role, _, number = name.rpartition("-")
+    return role if number.isdigit() else ""
+
+
+def crowded(where: Mapping[str, str], nodes: Collection[str]) -> list[str]:
+    """Names of actors that must move so that no node has more than its share of their role.
+
+    Args:
+        where: The node of each actor by name.
+        nodes: The nodes that take actors; actors elsewhere must move too.
+    """
+    by_role: dict[str, list[str]] = {}
+    for name in where:
+        if role := role_of(name):
+            by_role.setdefault(role, []).append(name)
+    found = []
+    for names in by_role.values():
+        places = {node: -(-len(names) // max(1, len(nodes))) for node in nodes}
+        for name in sorted(names, key=lambda each: int(each.rpartition("-")[2])):
+            if places.get(where[name], 0) > 0:
+                places[where[name]] -= 1
+            else:
+                found.append(name)
+    return found
+
+
+def close_node(node: str) -> None:
+    """Have Ray place no more actors on a node, which ends when its last actor has ended. It cannot be undone. Blocks.
+
+    Raises:
+        ValueError: Ray has refused it.
+    """
+    client = GcsClient(address=ray.get_runtime_context().gcs_address)
+    reasons: Any = autoscaler_pb2
+    preemption = reasons.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")  # Ray refuses others while actors run
+    accepted, why = client.drain_node(node, preemption, "plancast drain", 0)
+    if not accepted:
+        raise ValueError(f"Ray does not drain the node {node}: {why}")
+
+
+def _kept(namespace: str, name: str) -> PlacementGroup | None:
+    """The placement group of an actor that has ended; removed, and None, if another node suits the next better."""
+    group, node = _groups(namespace).get(name, (None, ""))
+    if group is None:
+        return None
+    counts = _counts(namespace, name)
+    if not node or (node in counts and counts[node] == min(counts.values())):
+        return group
+    remove_placement_group(group)
+    return None
+
+
+def _make(namespace: str, name: str, cpus: float) -> PlacementGroup:
+    """Make the placement group of an actor on the node with the fewest of its role."""
+    counts, free = _counts(namespace, name), open_nodes()
+    target = min(counts, key=lambda node: (counts[node], -free.get(node, 0.0), node), default=None)
+    group: PlacementGroup = placement_group(
+        [{"CPU": cpus}],
+        strategy="STRICT_PACK",
+        name=f"{namespace}/{name}",
+        lifetime="detached",
+        _soft_target_node_id=target,
+    )
+    group.wait(PLACE_SECONDS)
+    return group
+
+
+def _is_there(namespace: str, name: str) -> bool:
+    """True if there is an actor of this name, which keeps its place."""
+    try:
+        ray.get_actor(name, namespace=namespace)
+    except ValueError:
+        return False
+    return True
+
+
+def _counts(namespace: str, name: str) -> dict[str, int]:
+    """Other actors of an actor's role on each node that takes actors, those included that are about to start there."""
+    where = nodes_of(namespace) | {each: node for each, (_, node) in _groups(namespace).items()}
+    counts = Counter(node for each, node in where.items() if each != name and role_of(each) == role_of(name))
+    return {node: counts[node] for node in open_nodes()}
+
+
+def _node_of(namespace: str, name: str) -> str:
+    """The id of an actor's node; empty if there is none, or Ray does not tell (to a Ray client)."""
+    try:
+        table: Any = ray_state.actors(ray.get_actor(name, namespace=namespace)._actor_id.hex())
+        return str(table["Address"]["NodeID"])
+    except Exception as error:
+        logger.debug("the node of %s cannot be read from Ray: %s", name, error)
+        return ""
+
+
+def _draining() -> Iterable[str]:
+    """Ids of the nodes that are drained; none if Ray does not tell (to a Ray client)."""
+    try:
+        return list(ray_state.state.get_draining_nodes())
+    except Exception as error:
+        logger.debug("drained nodes cannot be read from Ray: %s", error)
+        return []
+
+
+def _groups(namespace: str) -> dict[str, tuple[PlacementGroup, str]]:
+    """The placement groups of a deployment by actor, and their nodes; an empty id while Ray places them."""
     table: dict[str, Any] = placement_group_table()
     return {
-        each["name"]: PlacementGroup(
-            ray.PlacementGroupID(bytes.fromhex(group)), [each["bundles"][at] for at in sorted(each["bundles"])]
+        each["name"].removeprefix(f"{namespace}/"): (
+            PlacementGroup(ray.PlacementGroupID(bytes.fromhex(group)), list(each["bundles"].values())),
+            each["bundles_to_node_id"].get(0, "") if each["state"] == "CREATED" else "",
         )
         for group, each in table.items()
-        if each["state"] != "REMOVED"
+        if each["state"] != "REMOVED" and each["name"].startswith(f"{namespace}/")
     }

@@ -210,12 +210,9 @@ class Process(abc.ABC):
 
 
 def actor_options(
-    name: str, namespace: str, cpus: float = 0.0, runtime_env: dict[str, Any] | None = None, *, count: int = 1
+    name: str, namespace: str, cpus: float = 0.0, runtime_env: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Ray's options of every actor: detached, restarted, with a name, and apart from others of its role. Blocks.
-
-    ``count``: actors of the role; see :func:`plancast_actors.ray.placement.spread`.
-    """
+    """Ray's options of every actor: detached, restarted, with a name, and apart from others of its role. Blocks."""
     return {
         **({"runtime_env": runtime_env} if runtime_env else {}),
         "name": name,
@@ -223,24 +220,23 @@ def actor_options(
         "lifetime": "detached",
         "max_restarts": -1,
         "max_concurrency": MAX_CONCURRENCY,
-        **placement.spread(namespace, name, count, cpus),
+        **placement.spread(namespace, name, cpus),
         "get_if_exists": True,
     }
 
 
 def starter(
-    process: type[Process], share: Callable[[Any], tuple[float, int]], **options: Any
+    process: type[Process], share: Callable[[Any], float], **options: Any
 ) -> Callable[[Blueprint, str, str], Any]:
     """Return a function that starts an actor of this class by blueprint, name and namespace, or finds it.
 
-    ``share``: CPUs of the actor, and actors of its role, by the blueprint.
+    ``share``: CPUs of the actor, by the blueprint.
     """
     remote = ray.remote(process)
 
     def start(blueprint: Blueprint, name: str, namespace: str) -> Any:
-        cpus, count = share(blueprint)
-        cpus = min(cpus, SPARE_CPUS) if is_spare(name) else cpus
-        common = actor_options(name, namespace, cpus, blueprint.runtime_env, count=count)
+        cpus = min(share(blueprint), SPARE_CPUS) if is_spare(name) else share(blueprint)
+        common = actor_options(name, namespace, cpus, blueprint.runtime_env)
         return remote.options(**{**common, **options}).remote(blueprint, name)
 
     return start
@@ -303,6 +299,7 @@ class NumberedActors:
         with contextlib.suppress(RayError, ValueError):
             actor = await asyncio.to_thread(ray.get_actor, f"{self._prefix}{number}", self._namespace)
             await asyncio.to_thread(ray.kill, actor, no_restart=True)
+        await asyncio.to_thread(placement.release, self._namespace, [f"{self._prefix}{number}"])
 
 
 def restarts_of(namespace: str, names: Iterable[str]) -> dict[str, int]:

@@ -241,8 +241,8 @@ class RayStarter(NumberedActors):
             raise
 
 
-start_reasoner = starter(ReasonerProcess, lambda of: (of.settings.reasoners.cpus, of.settings.reasoners.max))
-start_pool = starter(ReasonerPoolProcess, lambda of: (of.settings.reasoners.cpus, 1), max_concurrency=MAX_CALLS)
+start_reasoner = starter(ReasonerProcess, lambda of: of.settings.reasoners.cpus)
+start_pool = starter(ReasonerPoolProcess, lambda of: of.settings.reasoners.cpus, max_concurrency=MAX_CALLS)
 
 
 async def outdated(namespace: str, wanted: ReasonerSettings | None) -> list[str]:

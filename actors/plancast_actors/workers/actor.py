@@ -52,4 +52,4 @@ class WorkerProcess(Process):
         return drained
 
 
-start_worker = starter(WorkerProcess, lambda of: (of.settings.workers.cpus, of.settings.workers.processes))
+start_worker = starter(WorkerProcess, lambda of: of.settings.workers.cpus)
