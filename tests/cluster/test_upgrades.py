@@ -18,6 +18,8 @@ from ray.cluster_utils import Cluster
 from tests.cluster.plancast_cli import BIN, Shop, codes_of, lives, pids_of
 
 from plancast import Client, PlanFailed, PlanHandle, Settings
+from plancast_actors.deployment.lease import DeploymentLease
+from plancast_bus.jetstream import connect
 from plancast_bus.nats_server.process import NatsServer
 
 pytestmark = [
@@ -134,6 +136,20 @@ async def test_plans_that_wait_on_both_nodes_finish_under_the_new_code(shop: Sho
         assert codes_of(after).isdisjoint(codes_of(before))
         assert [pid for pid in pids_of(before) if lives(pid)] == []
         assert await finished(handles) == [{"worker": "two", "planner": "two"}] * 12
+
+
+async def test_a_deploy_while_another_change_runs_is_refused_and_says_which(shop: Shop) -> None:
+    settings = Settings()
+    settings.nats.url, settings.bus.prefix = shop.environment["NATS_URL"], shop.environment["PLANCAST_BUS__PREFIX"]
+    bus = await connect(settings.nats, settings.bus)
+    await bus.ensure_streams()
+    async with DeploymentLease(bus.registry, shop.environment["PLANCAST_RAY__NAMESPACE"], "deploy of code one"):
+        refused = await run(shop, "deploy", "shop:app")
+    await bus.close()
+    assert (refused.code, "another process changes the deployment" in refused.err) == (1, True), refused.err
+    assert f"deploy of code one, process {os.getpid()} on " in refused.err
+    assert "holds the deployment: waiting, at most 15 s" in refused.err
+    assert (await run(shop, "status")).code == 1, "nothing runs"
 
 
 def replace_code(shop: Shop, code: str) -> Shop:

@@ -1,4 +1,4 @@
-"""DeploymentLease: lets one process at a time upgrade or scale a deployment."""
+"""DeploymentLease: lets one process at a time change the actors of a deployment."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import platform
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
@@ -23,7 +24,7 @@ RENEWALS = 5
 
 
 class ChangeUnderWay(PlancastError):
-    """Raised when another process upgrades or scales a deployment; nothing has changed."""
+    """Raised when another process changes the actors of a deployment; nothing has changed."""
 
 
 class ChangeLost(PlancastError):
@@ -33,20 +34,34 @@ class ChangeLost(PlancastError):
 class DeploymentLease:
     """A lease on a deployment's actors, held while the context is entered, and renewed.
 
-    Whoever finds it waits until its holder renews it, and is refused, or until it has expired, and takes it over. When
-    the lease is lost the context's task is cancelled: it changes nothing any more.
+    Whoever finds it waits until its holder gives it back, or until it has expired, and takes it over. When the holder
+    renews it, and ``patience`` is over, whoever waits is refused. When the lease is lost the context's task is
+    cancelled: it changes nothing any more.
 
     Args:
         registry: Of the deployment's bus.
         namespace: The Ray namespace of the deployment.
         purpose: What the holder does, for the messages of others.
         seconds: Lifetime without a renewal.
+        patience: Seconds to wait for a holder that is alive.
+        say: Called with a text when another process holds it.
     """
 
-    def __init__(self, registry: Registry, namespace: str, purpose: str, *, seconds: float = LEASE_SECONDS) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        namespace: str,
+        purpose: str,
+        *,
+        seconds: float = LEASE_SECONDS,
+        patience: float = 0.0,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._registry = registry
         self._namespace = namespace
         self._seconds = seconds
+        self._patience = patience
+        self._say = say
         who = {"purpose": purpose, "process": os.getpid(), "machine": platform.node(), "id": uuid4().hex}
         self._value = pack(who)
         self._version = 0
@@ -63,22 +78,39 @@ class DeploymentLease:
             BusUnavailable: NATS does not answer.
         """
         loop = asyncio.get_running_loop()
+        patient_until = loop.time() + self._patience
+        while True:
+            version = await self._until_free(patient_until)
+            try:
+                await self._write(version)
+                break
+            except CommitConflict:
+                found, _ = await self._registry.read(KIND, self._namespace)
+                if loop.time() >= patient_until:
+                    raise ChangeUnderWay(self._refusal(found)) from None
+        self._owner = asyncio.current_task()
+        self._renewal = loop.create_task(self._renew())
+        return self
+
+    async def _until_free(self, patient_until: float) -> int:
+        """Wait until the lease is given back or has expired; returns its version. Raises ChangeUnderWay."""
+        loop = asyncio.get_running_loop()
         value, version = await self._registry.read(KIND, self._namespace)
+        if value:
+            most = f"at most {self._seconds:g} s, in case that process was killed"
+            if self._patience:
+                most = f"at most {max(self._seconds, self._patience):g} s"
+            self._say(f"{_holder(value)} holds the deployment: waiting, {most}")
         expires_at = loop.time() + self._seconds
         while value and loop.time() < expires_at:
             await asyncio.sleep(self._seconds / RENEWALS / 2)
             found, renewed = await self._registry.read(KIND, self._namespace)
             if found and renewed != version:
-                raise ChangeUnderWay(self._refusal(found))
+                if loop.time() >= patient_until:
+                    raise ChangeUnderWay(self._refusal(found))
+                expires_at = loop.time() + self._seconds
             value, version = found, renewed
-        try:
-            await self._write(version)
-        except CommitConflict:
-            found, _ = await self._registry.read(KIND, self._namespace)
-            raise ChangeUnderWay(self._refusal(found)) from None
-        self._owner = asyncio.current_task()
-        self._renewal = loop.create_task(self._renew())
-        return self
+        return version
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -120,8 +152,12 @@ class DeploymentLease:
             self._version = await self._registry.replace(KIND, self._namespace, self._value, version, self._seconds)
 
     def _refusal(self, found: bytes) -> str:
-        holder = unpack(found) if found else {}
         return (
-            f"another process changes the deployment in {self._namespace!r}: {holder.get('purpose', 'unknown')}, "
-            f"process {holder.get('process')} on {holder.get('machine')}. Nothing was changed: try again later"
+            f"another process changes the deployment in {self._namespace!r}: {_holder(found)}. Nothing was changed: "
+            "try again later"
         )
+
+
+def _holder(value: bytes) -> str:
+    who = unpack(value) if value else {}
+    return f"{who.get('purpose', 'unknown')}, process {who.get('process')} on {who.get('machine')}"

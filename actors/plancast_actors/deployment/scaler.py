@@ -59,11 +59,11 @@ class Scaler:
 
         Raises:
             ScaleRefused: the deployment cannot have these numbers, or an upgrade was killed; nothing has changed.
-            ChangeUnderWay: another process upgrades or scales the deployment; nothing has changed.
+            ChangeUnderWay: another process changes the deployment; nothing has changed.
             ChangeLost: this process was stopped for so long that another one has taken over.
             BusUnavailable: Ray lacks resources for an actor; names the actors.
         """
-        async with DeploymentLease(self.bus.registry, self.deployment.namespace, "scale"):
+        async with DeploymentLease(self.bus.registry, self.deployment.namespace, "scale", say=self.say):
             return await self._run(change)
 
     async def _run(self, change: Scale) -> Scaled:

@@ -96,14 +96,14 @@ class Upgrade:
         """Upgrade: a rolling one where old and new code can run the same plans, else all actors together.
 
         Raises:
-            ChangeUnderWay: another process upgrades the deployment; nothing has changed.
+            ChangeUnderWay: another process changes the deployment; nothing has changed.
             ChangeLost: this process was stopped for so long that another one has taken over.
             InvalidApp: the new code cannot be loaded in the cluster; nothing has changed.
             UpgradeRefused: running plans need what it lacks; nothing has changed.
             UpgradeFailed: it does not start; the old code runs again unless the text says otherwise.
         """
         purpose = f"upgrade to {self.blueprint.release}"
-        async with DeploymentLease(self.bus.registry, self.deployment.namespace, purpose):
+        async with DeploymentLease(self.bus.registry, self.deployment.namespace, purpose, say=self.say):
             return await self._run()
 
     async def _run(self) -> Upgraded:

@@ -70,8 +70,36 @@ async def test_one_whose_holder_was_killed_is_taken_over(bus: Bus) -> None:
     await killed.__aenter__()
     assert killed._renewal is not None
     killed._renewal.cancel()
-    async with lease(bus, "the next"):
+    said: list[str] = []
+    async with DeploymentLease(bus.registry, "here", "the next", seconds=SECONDS, say=said.append):
+        (text,) = said
+        assert text.startswith("killed, process ")
+        assert text.endswith("waiting, at most 1 s, in case that process was killed")
         assert b"the next" in (await bus.registry.read(KIND, "here"))[0]
+
+
+async def test_one_that_is_patient_says_for_whom_it_waits_and_gets_it_when_the_holder_has_ended(bus: Bus) -> None:
+    said: list[str] = []
+    waits, order = asyncio.Event(), []
+
+    def say(text: str) -> None:
+        said.append(text)
+        waits.set()
+
+    async def drain() -> None:
+        async with DeploymentLease(bus.registry, "here", "drain", seconds=SECONDS, patience=60.0, say=say):
+            order.append("drain")
+
+    async with lease(bus, "upgrade to code one"):
+        draining = asyncio.create_task(drain())
+        await waits.wait()
+        await asyncio.sleep(1.5 * SECONDS)  # the lease is renewed, and would have expired
+        order.append("upgrade")
+    await asyncio.wait_for(draining, 60.0)
+    assert order == ["upgrade", "drain"]
+    assert len(said) == 1
+    assert said[0].startswith("upgrade to code one, process ")
+    assert said[0].endswith("holds the deployment: waiting, at most 60 s")
 
 
 async def test_a_holder_that_was_stopped_for_too_long_changes_nothing_more(bus: Bus) -> None:

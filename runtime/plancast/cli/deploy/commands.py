@@ -89,23 +89,26 @@ async def _watch(settings: Settings, code: str, deploy_again: Callable[[], Await
 async def _deploy(app: App, address: str, settings: Settings, code: Code, workers: bool) -> dict[str, Any]:
     async with open_bus(settings) as bus:  # fails early, and here, when NATS cannot be used
         await bus.ensure_streams()
-    note(f"deploying {app.name} on {settings.ray.address} …")
-    from plancast_actors.deployment import preflight
-    from plancast_actors.deployment.deployment import Deployment
+        note(f"deploying {app.name} on {settings.ray.address} …")
+        from plancast_actors.deployment import preflight
+        from plancast_actors.deployment.deployment import Deployment
+        from plancast_actors.deployment.lease import DeploymentLease
 
-    async with joined(settings, code.runtime_env):
-        blueprint = await _blueprint(app, address, settings, code)
-        await preflight.check(blueprint)
-        await _refuse_other_code(settings, blueprint)
-        deployment = await Deployment.up(
-            address,
-            settings,
-            workers=workers,
-            import_paths=code.import_paths,
-            release=blueprint.release,
-            runtime_env=blueprint.runtime_env,
-        )
-        counts = await _count(deployment)
+        async with joined(settings, code.runtime_env):
+            blueprint = await _blueprint(app, address, settings, code)
+            await preflight.check(blueprint)
+            purpose = f"deploy of {blueprint.release}"
+            async with DeploymentLease(bus.registry, settings.ray.namespace, purpose, say=note):
+                await _refuse_other_code(settings, blueprint)
+                deployment = await Deployment.up(
+                    address,
+                    settings,
+                    workers=workers,
+                    import_paths=code.import_paths,
+                    release=blueprint.release,
+                    runtime_env=blueprint.runtime_env,
+                )
+            counts = await _count(deployment)
     about = {"code": blueprint.release.code, "plancast": blueprint.release.plancast}
     return {"deployed": True, "app": app.name, "namespace": settings.ray.namespace, **about, **counts}
 
