@@ -23,6 +23,9 @@ class Expedition:
         self.handles: list[PlanHandle] = []
         self.heard: Counter[str] = Counter()
         self.moments: list[float] = []
+        self.seconds: dict[str, float] = {}
+        """How long each plan took, from before it was submitted until its response was heard first."""
+        self._begun: dict[str, float] = {}
         self.submitted_again = 0
         self._numbers = itertools.count()
         self._submitter: asyncio.Task[None] | None = None
@@ -44,8 +47,10 @@ class Expedition:
         await self.bus.close()
 
     async def _note(self, subject: str, payload: bytes, content_type: str | None) -> None:
-        self.heard[subject.split(".")[2]] += 1
-        self.moments.append(time.monotonic())
+        plan, now = subject.split(".")[2], time.monotonic()
+        self.heard[plan] += 1
+        self.moments.append(now)
+        self.seconds.setdefault(plan, now - self._begun[plan])
 
     async def submit(self, count: int) -> list[PlanHandle]:
         """Submit plans, one after the other, by turns those of the state machine and those that are decided."""
@@ -53,6 +58,7 @@ class Expedition:
 
     async def _submit(self, n: int) -> PlanHandle:
         goal = "climb.goal" if n % 2 else "walk.goal"
+        self._begun[f"plan-{n:04}"] = time.monotonic()
         while True:
             try:
                 handle = await self.client.submit(

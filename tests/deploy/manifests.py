@@ -83,6 +83,12 @@ class Condition(Strict):
     condition: Literal["service_started", "service_healthy"]
 
 
+class Hook(Strict):
+    """Of a compose service: a command in its container before it stops."""
+
+    command: list[str]
+
+
 class Service(Strict):
     """Of a compose file."""
 
@@ -97,6 +103,8 @@ class Service(Strict):
     restart: Literal["unless-stopped", "no"] = "no"
     working_dir: str = ""
     profiles: list[str] = []
+    pre_stop: list[Hook] = []
+    stop_grace_period: str = Field("10s", pattern=r"^\d+s$")
     shm_size: str = ""
     security_opt: list[str] = []
     cap_drop: list[str] = []
@@ -142,14 +150,17 @@ def containers() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def commands() -> Iterator[list[str]]:
-    """Every ``plancast`` command that deploy/ has run: in containers, probes and compose services."""
+    """Every ``plancast`` command that deploy/ has run: in containers, probes, hooks and compose services."""
     for _, container in containers():
         yield from _plancast(container.get("command", []))
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             yield from _plancast(container.get(probe, {}).get("exec", {}).get("command", []))
+        yield from _plancast(container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", []))
     for service in compose()["services"].values():
         yield from _plancast(service["command"])
         yield from _plancast(service.get("healthcheck", {}).get("test", []))
+        for hook in service.get("pre_stop", ()):
+            yield from _plancast(hook["command"])
 
 
 def environments() -> Iterator[str]:

@@ -157,6 +157,11 @@ def test_what_the_files_describe_runs_a_plan(cluster: Cluster) -> None:
         console.wait_until("wget", "-qO-", f"http://127.0.0.1:7878{spec['containers'][0][probe]['httpGet']['path']}")
     run_plan(console)
 
+    drain = cluster.ray["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["lifecycle"]["preStop"]
+    cluster.network.containers["worker-0"].wait_until(*drain["exec"]["command"])
+    cluster.network.containers["worker-0"].kill()
+    run_plan(console)
+
     deployer.wait_until_said("watching")
     for name in [name for name in cluster.network.containers if name == "head" or name.startswith("worker-")]:
         cluster.network.containers[name].kill()

@@ -142,7 +142,22 @@ def test_every_command_is_one_of_the_command_line() -> None:
         command = group.commands[words[0]]  # type: ignore[attr-defined]
         seen.add(words[0])
         command.make_context(words[0], list(words[1:]))  # parses, and refuses what it does not know
-    assert seen == {"deploy", "upgrade", "probe", "console"}
+    assert seen == {"deploy", "upgrade", "probe", "console", "drain"}
+
+
+def test_pods_with_actors_are_drained_before_they_stop() -> None:
+    cluster = next(found for _, found in DOCUMENTS if found["kind"] == "RayCluster")
+    assert cluster["spec"]["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0", "it has no actors to move"
+    for group in cluster["spec"]["workerGroupSpecs"]:
+        spec = group["template"]["spec"]
+        command = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+        assert command[:4] == ["plancast", "drain", "--node", "here"]
+        # Each actor may take --timeout; the rest of the period is for processes to start.
+        assert spec["terminationGracePeriodSeconds"] > 4 * float(command[-1])
+    ray = compose()["services"]["ray"]
+    (hook,) = ray["pre_stop"]
+    assert hook["command"][:2] == ["plancast", "drain"]
+    assert float(ray["stop_grace_period"].removesuffix("s")) > 2 * float(hook["command"][-1])
 
 
 def test_every_variable_is_a_setting() -> None:

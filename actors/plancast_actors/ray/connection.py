@@ -240,6 +240,11 @@ def is_connected() -> bool:
     return bool(ray.is_initialized())
 
 
+def own_node() -> str:
+    """The id of the Ray node on which this process runs."""
+    return str(ray.get_runtime_context().get_node_id())
+
+
 def disconnect() -> None:
     """Leave the cluster; if this process has started it, stop it and remove its folder."""
     if ray.is_initialized():

@@ -196,6 +196,11 @@ class ReasonerPoolProcess(RequestProcess):
         self.blueprint = await self._recorded()
         self.pool.resize(self.blueprint.settings.reasoners)
 
+    async def move(self, name: str, seconds: float) -> bool:
+        """Have a reasoner on another node take the place of one; False if its calls have not ended in time."""
+        await self.ready()
+        return await self.pool.move(name, seconds)
+
     async def _recorded(self) -> Blueprint:
         assert self.bus is not None
         record = await read_record(self.bus, self.blueprint.settings.ray.namespace)

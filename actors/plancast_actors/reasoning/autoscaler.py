@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -172,6 +173,13 @@ class Autoscaler:
             self._leave(member)
         self._fill(settings.min)
 
+    async def move(self, name: str) -> None:
+        """Start a reasoner in place of one that runs, which then gets no more calls and stops after the last one."""
+        for member in [each for each in self._present if each.client.name == name]:
+            taken = {*self._members, *self._starting, *self._stopping}
+            await asyncio.wait([self._begin(next(number for number in itertools.count() if number not in taken))])
+            self._leave(member)
+
     def _leave(self, member: Member) -> None:
         member.leaving = True
         if not member.outstanding:
@@ -250,6 +258,10 @@ class Autoscaler:
         finally:
             self._stopping.discard(number)
             self._changed()
+
+    def has(self, name: str) -> bool:
+        """True if a reasoner of this name has calls in flight or may get some."""
+        return any(each.client.name == name for each in self._members.values())
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run a background task, which :meth:`close` cancels."""

@@ -104,6 +104,15 @@ class ReasonerPool:
                     await asyncio.sleep(0.02)
         return not self._in_flight
 
+    async def move(self, name: str, timeout: float) -> bool:
+        """Have another reasoner take the place of one, which ends its calls and stops; False if that takes too long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._autoscaler.move(name)
+                while self._autoscaler.has(name):  # noqa: ASYNC110 - not a hot path
+                    await asyncio.sleep(0.02)
+        return not self._autoscaler.has(name)
+
     async def schedule(self, request: AnyRequest) -> ReasonReply:
         """Run a request on a reasoner. Cancelling ends the call to the model, unless another request shares it.
 

@@ -35,6 +35,7 @@ class RootCommands(CommandTable):
         "deploy": ("Cluster", "plancast.cli.deploy.commands:deploy"),
         "upgrade": ("Cluster", "plancast.cli.deploy.commands:upgrade"),
         "scale": ("Cluster", "plancast.cli.deploy.scale:scale"),
+        "rebalance": ("Cluster", "plancast.cli.deploy.nodes:rebalance"),
         "drain": ("Cluster", "plancast.cli.deploy.commands:drain"),
         "probe": ("Cluster", "plancast.cli.diagnose.probe:probe"),
         "submit": ("Plans", "plancast.cli.plans.submit:submit"),

@@ -291,6 +291,31 @@ async def test_a_reasoner_that_leaves_finishes_what_it_has_and_gets_nothing_new(
         assert list(stage.running) == [0]
 
 
+async def test_a_reasoner_that_moves_ends_its_calls_while_another_takes_the_next() -> None:
+    stage = Stage()
+    async with pool_on(stage, min=1, max=1, concurrency=2) as pool:
+        held = ask(pool, "held")
+        await stage.until_asked(1)
+        stage.gate.clear()
+        moving = asyncio.create_task(pool.move("reasoner-0", PATIENCE))
+        await until(lambda: stage.starts == [0, 1])
+        during = ask(pool, "while the next one starts")
+        await stage.until_asked(2)
+        stage.gate.set()
+        await until(lambda: 1 in stage.running)
+        await settle()
+        after = ask(pool, "after")
+        asked = await stage.until_asked(3)
+        assert [each.reasoner.number for each in asked] == [0, 0, 1]
+        assert not moving.done()
+        for each in asked:
+            each.answer.set_result("yes")
+        assert await moving
+        assert [(await each).text for each in (held, during, after)] == ["yes"] * 3
+        await until(lambda: list(stage.running) == [1])
+        assert not await pool.move("reasoner-1", 0.0), "that takes longer"
+
+
 async def test_with_a_minimum_of_none_the_first_question_brings_a_reasoner_and_the_last_lets_it_go() -> None:
     stage, clock = Stage(), ManualClock()
     async with pool_on(stage, clock=clock, min=0, max=2, idle_seconds=20.0) as pool:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from plancast_bus.ports.bus import Bus
 
 KINDS = ("dispatchers", "hosts", "workers", "reasoners")
+HERE: Final = "here"
+"""Stands for the id of the node on which a command runs."""
+REBALANCE_SECONDS: Final = 60.0
+"""Time for work in flight of each actor that is moved by `deploy --watch`."""
 NoWorkers = Annotated[
     bool, typer.Option("--no-workers", help="Do not start the app's workers; `plancast worker` runs them.")
 ]
@@ -204,20 +208,44 @@ async def _upgradable(bus: Bus, settings: Settings) -> Deployment:
     return await found_deployment(settings)
 
 
-def drain(address: RayAddress = None, timeout: Timeout = 60.0, as_json: AsJson = False, verbose: Verbose = 0) -> int:
-    """Stop accepting work and finish what is in flight. Plans wait in NATS until the next `plancast deploy`."""
-    settings = load_settings(address=address)
+def drain(
+    address: RayAddress = None,
+    nats_url: NatsUrl = None,
+    node: Annotated[
+        str,
+        typer.Option(
+            "--node",
+            metavar=f"ID|{HERE}",
+            help="Only move the actors of this Ray node to others, before it stops; plans continue.",
+        ),
+    ] = "",
+    timeout: Timeout = 60.0,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Stop accepting work and finish what is in flight. Plans wait in NATS until the next `plancast deploy`.
+
+    With --node, plans continue on other nodes; Ray places nothing on the node any more, and it has to be stopped.
+    """
+    settings = load_settings(address=address, nats_url=nats_url)
     if not settings.ray.address:
         raise usage_error("draining requires the Ray cluster's address", "Give it with --address or RAY_ADDRESS.")
-    if is_dashboard(settings.ray.address):
-        document = run_in_cluster(["drain", "--timeout", f"{timeout:g}"], settings)
+    if node:
+        from plancast.cli.deploy.nodes import move
+
+        document = move(settings, node, timeout)
+        done = f"drained the node {document['node']}: {plural(len(document['moved']), 'actor')} moved to other nodes"
     else:
-        document = asyncio.run(_drain(settings, timeout))
+        if is_dashboard(settings.ray.address):
+            document = run_in_cluster(["drain", "--timeout", f"{timeout:g}"], settings)
+        else:
+            document = asyncio.run(_drain(settings, timeout))
+        done = f"drained {document['namespace']}: it accepts no work until it is deployed again"
     if as_json:
         print_json(document)
     elif document["drained"]:
-        print_line(f"drained {document['namespace']}: it accepts no work until it is deployed again")
-    else:
+        print_line(done)
+    elif not node:
         note(f"not all work finished within {timeout:g} s; the rest starts again when the app is deployed again")
     return DONE if document["drained"] else FAILED
 
