@@ -16,6 +16,8 @@ from plancast_bus.retry import retrying
 logger = logging.getLogger(__name__)
 WANTED = "scale"
 """Field of a deployment's record with the numbers that `plancast scale` has set, which override the settings."""
+CONFIGURED = "configured"
+"""Field of a deployment's record with the numbers of the settings that it was deployed with."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,16 @@ class Scale:
     @classmethod
     def wanted(cls, record: Mapping[str, Any] | None) -> Self:
         """The numbers that `plancast scale` has set for a deployment, by its record."""
-        found = (record or {}).get(WANTED) or {}
+        return cls._read((record or {}).get(WANTED))
+
+    @classmethod
+    def configured(cls, record: Mapping[str, Any] | None) -> Self:
+        """The numbers of the settings that a deployment was made with, by its record."""
+        return cls._read((record or {}).get(CONFIGURED))
+
+    @classmethod
+    def _read(cls, found: Mapping[str, Any] | None) -> Self:
+        found = found or {}
         bounds = found.get("reasoners")
         return cls(found.get("hosts"), found.get("dispatchers"), (bounds[0], bounds[1]) if bounds else None)
 
@@ -80,3 +91,13 @@ def scale_of(record: Mapping[str, Any] | None, report: Mapping[str, Any] | None)
         for kind, number in numbers.items()
         if number is not None
     } or None
+
+
+def overridden(record: Mapping[str, Any] | None) -> dict[str, dict[str, Any]] | None:
+    """The numbers that `plancast scale` has set and those of the settings, by kind of actor; None if it has set none.
+
+    Numbers of reasoners are their bounds; those of the settings are None if an earlier version made the deployment.
+    """
+    settings = Scale.configured(record).to_record()
+    wanted = Scale.wanted(record).to_record()
+    return {kind: {"scale": number, "settings": settings.get(kind)} for kind, number in wanted.items()} or None

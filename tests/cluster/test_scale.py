@@ -21,7 +21,7 @@ from plancast_actors.deployment.host_autoscaler import HostAutoscaler
 from plancast_actors.deployment.host_demand import HostDemand
 from plancast_actors.deployment.scaler import Scaler, ScaleRefused
 from plancast_actors.release import RECORD
-from plancast_actors.scale import Scale, scale_of
+from plancast_actors.scale import Scale, overridden, scale_of
 from plancast_bus.nats_server.process import NatsServer
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
@@ -97,6 +97,16 @@ async def test_plans_go_on_while_hosts_and_dispatchers_come_and_go(
         await Deployment.up("walk_app:app", settings, import_paths=[APPS])
         found = await numbers(deployment, plans)
         assert found == {"hosts": both(3), "dispatchers": both(2)}, "a deployment keeps the numbers"
+        record = await plans.bus.registry.get(RECORD, deployment.namespace)
+        assert overridden(record) == {
+            "hosts": {"scale": 3, "settings": 2}, "dispatchers": {"scale": 2, "settings": 2}
+        }  # fmt: skip
+        assert (await Scaler(deployment, plans.bus).run(Scale(dispatchers=1), reset=True)).drained
+        found = await numbers(deployment, plans)
+        assert found == {"hosts": both(2), "dispatchers": both(1)}, "the settings, but for what is given"
+        await Scaler(deployment, plans.bus).run(Scale(), reset=True)
+        assert (await numbers(deployment, plans))["dispatchers"] == both(2)
+        assert overridden(await plans.bus.registry.get(RECORD, deployment.namespace)) is None
         with pytest.raises(ScaleRefused, match="17 dispatchers cannot share 16 shards"):
             await Scaler(deployment, plans.bus).run(Scale(dispatchers=17))
     await deployment.down()

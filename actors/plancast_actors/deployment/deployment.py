@@ -29,7 +29,7 @@ from plancast_actors.ray.process import Blueprint, host_names, is_created, names
 from plancast_actors.reasoning import actors
 from plancast_actors.reasoning.client import POOL, wants_reasoners
 from plancast_actors.release import RECORD, Release
-from plancast_actors.scale import Scale, read_record
+from plancast_actors.scale import CONFIGURED, Scale, read_record
 from plancast_actors.workers.actor import start_worker
 from plancast_actors.workers.runner import task_consumer
 from plancast_bus.errors import BusError, BusUnavailable, PlancastError
@@ -139,7 +139,8 @@ class Deployment:
         await self.converge_numbers(bus, blueprint, processes, ready_seconds=ready_seconds)
         await register_app(bus.registry, app, TTL_SECONDS)  # its hosts renew it
         record = blueprint.release.to_record(app.name, blueprint.app_address)
-        await self.record(bus, blueprint, **record, workers=processes, pools=int(dedicated))
+        record |= {CONFIGURED: blueprint.configured.to_record(), "workers": processes, "pools": int(dedicated)}
+        await self.record(bus, blueprint, **record)
 
     async def converge_numbers(
         self,

@@ -54,8 +54,8 @@ class Scaler:
         self.timeout = timeout
         self.say = say
 
-    async def run(self, change: Scale) -> Scaled:
-        """Change the numbers that are given, and complete earlier changes of the others.
+    async def run(self, change: Scale, *, reset: bool = False) -> Scaled:
+        """Change the numbers that are given, and complete earlier changes of the others, or with ``reset`` undo them.
 
         Raises:
             ScaleRefused: the deployment cannot have these numbers, or an upgrade was killed; nothing has changed.
@@ -64,9 +64,9 @@ class Scaler:
             BusUnavailable: Ray lacks resources for an actor; names the actors.
         """
         async with DeploymentLease(self.bus.registry, self.deployment.namespace, "scale", say=self.say):
-            return await self._run(change)
+            return await self._run(change, reset)
 
-    async def _run(self, change: Scale) -> Scaled:
+    async def _run(self, change: Scale, reset: bool) -> Scaled:
         deployment = self.deployment
         record = await self.bus.registry.get(RECORD, deployment.namespace)
         names = await deployment.names("dispatchers", "hosts")
@@ -77,9 +77,9 @@ class Scaler:
         mixed = mixture({name: each.release.code for name, each in found.items()}, record.get("code"))
         if mixed:
             raise ScaleRefused(f"an upgrade has not ended; {mixed}, and then scale")
-        wanted = change.over(Scale.wanted(record))
         base = next(iter(found.values())).scaled(Scale.in_force(record))
-        blueprint = base.scaled(wanted)
+        wanted = change if reset else change.over(Scale.wanted(record))
+        blueprint = base.scaled(wanted.over(Scale.configured(record)))
         pooled = POOL in await deployment.names("reasoners")
         _check(change, blueprint.settings, pooled)
         await deployment.record(self.bus, base, **{WANTED: wanted.to_record()})

@@ -65,6 +65,16 @@ class Blueprint:
     release: Release = field(default_factory=Release)
     runtime_env: dict[str, Any] | None = None
     """Ray's, with the user's code; None if every node has the code."""
+    unscaled: Scale | None = None
+    """The numbers of the settings that the deployment was made with; None if these are unchanged."""
+
+    @property
+    def configured(self) -> Scale:
+        """The numbers of the settings that the deployment was made with."""
+        if self.unscaled is not None:
+            return self.unscaled
+        reasoners = self.settings.reasoners
+        return Scale(len(self.shared_hosts), self.options.count, (reasoners.min, reasoners.max))
 
     def scaled(self, scale: Scale) -> Blueprint:
         """The blueprint with other numbers of actors."""
@@ -75,6 +85,7 @@ class Blueprint:
             settings=settings,
             options=dataclasses.replace(self.options, count=settings.dispatchers.count),
             shared_hosts=host_names(count),
+            unscaled=self.configured,
         )
 
     def load_app(self) -> App:

@@ -204,7 +204,8 @@ class ReasonerPoolProcess(RequestProcess):
     async def _recorded(self) -> Blueprint:
         assert self.bus is not None
         record = await read_record(self.bus, self.blueprint.settings.ray.namespace)
-        return self.blueprint.scaled(Scale(reasoners=Scale.wanted(record).reasoners))
+        wanted = Scale.wanted(record).over(self.blueprint.configured)
+        return self.blueprint.scaled(Scale(reasoners=wanted.reasoners))
 
     async def layout(self) -> ReasonerSettings:
         """Return the pool's settings."""

@@ -34,6 +34,9 @@ def scale(
     reasoners: Annotated[
         str | None, typer.Option("--reasoners", metavar="MIN..MAX", help="Bounds of the number of reasoners.")
     ] = None,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Return to the numbers of the settings, except those given here.")
+    ] = False,
     backlog: Annotated[
         int, typer.Option(min=1, metavar="EVENTS", help="With bounds: events a host above which hosts are added.")
     ] = 1000,
@@ -50,13 +53,13 @@ def scale(
 ) -> int:
     """Change the numbers of hosts, dispatchers and reasoners while plans continue.
 
-    The numbers override the settings, also for later deployments and upgrades, until `plancast stop`. Run it again if
-    it was interrupted.
+    The numbers override the settings, also for later deployments and upgrades, until `--reset` or `plancast stop`. Run
+    it again if it was interrupted.
     """
     bounds = _bounds("--reasoners", reasoners) if reasoners is not None else None
     least, most = _bounds("--hosts", hosts) if hosts is not None else (None, None)
-    if least is None and dispatchers is None and bounds is None:
-        raise usage_error("no number is given", "Give --hosts, --dispatchers or --reasoners.")
+    if least is None and dispatchers is None and bounds is None and not reset:
+        raise usage_error("no number is given", "Give --hosts, --dispatchers, --reasoners or --reset.")
     if least == 0:
         raise usage_error("a deployment needs a host", "Give at least 1 with --hosts.")
     settings = load_settings(nats_url=nats_url, address=address, data_dir=data_dir)
@@ -69,8 +72,8 @@ def scale(
     from plancast_actors.scale import Scale
 
     fixed = least if least == most else None
-    if dispatchers is not None or bounds is not None or fixed is not None:
-        document = asyncio.run(_change(settings, Scale(fixed, dispatchers, bounds), timeout))
+    if dispatchers is not None or bounds is not None or fixed is not None or reset:
+        document = asyncio.run(_change(settings, Scale(fixed, dispatchers, bounds), timeout, reset=reset))
         if as_json:
             print_json(document)
         else:
@@ -106,21 +109,22 @@ async def _scale_by_backlog(settings: Settings, bounds: HostBounds, timeout: flo
     note("the deployment was stopped")
 
 
-async def _change(settings: Settings, change: Scale, timeout: float) -> dict[str, Any]:
+async def _change(settings: Settings, change: Scale, timeout: float, *, reset: bool = False) -> dict[str, Any]:
     if not is_dashboard(settings.ray.address):
-        return await _scale(settings, change, timeout)
+        return await _scale(settings, change, timeout, reset)
     reasoners = "..".join(map(str, change.reasoners)) if change.reasoners is not None else None
     given = {"--hosts": change.hosts, "--dispatchers": change.dispatchers, "--reasoners": reasoners}
     options = [text for name, value in given.items() if value is not None for text in (name, str(value))]
+    options += ["--reset"] if reset else []
     return await asyncio.to_thread(run_in_cluster, ["scale", *options, "--timeout", f"{timeout:g}"], settings)
 
 
-async def _scale(settings: Settings, change: Scale, timeout: float) -> dict[str, Any]:
+async def _scale(settings: Settings, change: Scale, timeout: float, reset: bool) -> dict[str, Any]:
     from plancast_actors.deployment.scaler import Scaler
 
     async with open_bus(settings) as bus, joined(settings):
         deployment = await found_deployment(settings)
-        scaled = await Scaler(deployment, bus, timeout=timeout, say=note).run(change)
+        scaled = await Scaler(deployment, bus, timeout=timeout, say=note).run(change, reset=reset)
     if not scaled.drained:
         note(f"not all work of stopped actors finished within {timeout:g} s; the others have started the rest again")
     return {"scaled": True, "namespace": settings.ray.namespace, "drained": scaled.drained, **scaled.numbers}

@@ -55,7 +55,7 @@ def status(
 
 async def _status(settings: Settings, running: Running | None) -> dict[str, Any]:
     from plancast_actors.release import reported_mixture
-    from plancast_actors.scale import scale_of
+    from plancast_actors.scale import overridden, scale_of
 
     actors = await _actors(settings) if settings.ray.address else None
     plans, release = await _stored(settings) if settings.nats.url else (None, None)
@@ -71,6 +71,7 @@ async def _status(settings: Settings, running: Running | None) -> dict[str, Any]
         "release": release,
         "mixed": reported_mixture(actors, (release or {}).get("code")) or None,
         "scale": scale_of(release, actors),
+        "overridden": overridden(release),
         "actors": actors,
         "hot": _hot(actors) if actors is not None else None,
         "plans": plans,

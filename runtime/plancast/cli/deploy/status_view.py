@@ -38,6 +38,8 @@ def show_status(document: dict[str, Any], now: float, *, top: bool = False) -> N
     if scale:
         rows = (f"{each['actual']} of {each['wanted']} {kind}" for kind, each in scale)
         about.add_row("scale", cell(f"{', '.join(rows)}: run `plancast scale` or `plancast deploy` again", "yellow"))
+    if document.get("overridden"):
+        about.add_row("scaled", cell(_overridden(document["overridden"])))
     if document["actors"] is not None and not document["actors"].get("dispatchers"):
         about.add_row("drained", cell("accepts no work until it is deployed again", "yellow"))
     about.add_row("nats", cell(document["nats"] or "–"))
@@ -54,6 +56,18 @@ def show_status(document: dict[str, Any], now: float, *, top: bool = False) -> N
     for kind, found in (document.get("hot") or {}).items() if top else ():
         console.print()
         _show_busiest(kind, found)
+
+
+def _overridden(numbers: dict[str, dict[str, Any]]) -> str:
+    def shown(number: Any) -> str:
+        return (
+            "unknown"
+            if number is None
+            else "..".join(map(str, number if isinstance(number, (list, tuple)) else [number]))
+        )
+
+    rows = (f"{shown(each['scale'])} {kind} (settings: {shown(each['settings'])})" for kind, each in numbers.items())
+    return f"{', '.join(rows)}; `plancast scale --reset` undoes it"
 
 
 def _show_busiest(kind: str, found: dict[str, Any]) -> None:

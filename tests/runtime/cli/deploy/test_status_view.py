@@ -33,3 +33,12 @@ def test_the_busiest_are_shown_on_request_with_their_share(capsys: pytest.Captur
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[lines.index("busiest plans events") + 1 :][:2] == ["order-7 75%", "order 8 5%"]
     assert "none: one event in 64 is counted –" in lines
+
+
+def test_numbers_that_scale_has_set_are_shown_beside_those_of_the_settings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    numbers = {"hosts": {"scale": 6, "settings": 4}, "reasoners": {"scale": [0, 9], "settings": None}}
+    show_status(DOCUMENT | {"overridden": numbers}, 0.0)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "6 hosts (settings: 4), 0..9 reasoners (settings: unknown); `plancast scale --reset` undoes it" in shown
