@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 PLACE_SECONDS = 2.0
 """Longest wait until Ray has placed a bundle, so that the next actor of its role is placed elsewhere."""
 _making = threading.Lock()
+_targets: dict[str, str] = {}
+"""The nodes for which this process has made groups, by name: Ray may place them later."""
 
 
 def spread(namespace: str, name: str, cpus: float) -> dict[str, Any]:
@@ -140,6 +142,8 @@ def _make(namespace: str, name: str, cpus: float) -> PlacementGroup:
         lifetime="detached",
         _soft_target_node_id=target,
     )
+    if target is not None:
+        _targets[f"{namespace}/{name}"] = target
     group.wait(PLACE_SECONDS)
     return group
 
@@ -155,7 +159,8 @@ def _is_there(namespace: str, name: str) -> bool:
 
 def _counts(namespace: str, name: str) -> dict[str, int]:
     """Other actors of an actor's role on each node that takes actors, those included that are about to start there."""
-    where = nodes_of(namespace) | {each: node for each, (_, node) in _groups(namespace).items()}
+    groups = {each: node or _targets.get(f"{namespace}/{each}", "") for each, (_, node) in _groups(namespace).items()}
+    where = nodes_of(namespace) | groups
     counts = Counter(node for each, node in where.items() if each != name and role_of(each) == role_of(name))
     return {node: counts[node] for node in open_nodes()}
 
