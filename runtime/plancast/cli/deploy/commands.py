@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 KINDS = ("dispatchers", "hosts", "workers", "reasoners")
 HERE: Final = "here"
 """Stands for the id of the node on which a command runs."""
-REBALANCE_SECONDS: Final = 60.0
-"""Time for work in flight of each actor that is moved by `deploy --watch`."""
 NoWorkers = Annotated[
     bool, typer.Option("--no-workers", help="Do not start the app's workers; `plancast worker` runs them.")
 ]

@@ -26,7 +26,7 @@ def rebalance(
 ) -> int:
     """Move actors so that no node has more than its share of a role, as after a node was added, while plans continue.
 
-    Run it again if it was interrupted. `plancast deploy --watch` does it on its own.
+    Run it again if it was interrupted.
     """
     document = move(load_settings(address=address, nats_url=nats_url), "", timeout)
     if as_json:
