@@ -102,7 +102,7 @@ def mixture(codes: Mapping[str, str], recorded: str | None) -> str:
 
 def reported_mixture(report: Mapping[str, Any] | None, recorded: str | None = None) -> str:
     """Describe the :func:`mixture` in a status report of a deployment."""
-    kinds = ("dispatchers", "hosts", "dedicated", "workers")
+    kinds = ("dispatchers", "hosts", "pools", "dedicated", "workers", "reasoners")
     alive = [each for kind in kinds for each in (report or {}).get(kind, ()) if each.get("alive")]
     return mixture({each["name"]: each.get("code", "") for each in alive}, recorded)
 

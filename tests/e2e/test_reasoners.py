@@ -20,8 +20,9 @@ from plancast.testing import Answer, ModelServer
 from plancast_actors.deployment.deployment import Deployment
 from plancast_actors.deployment.local import LocalRuntime
 from plancast_actors.deployment.replacement import Replacement
+from plancast_actors.ray.pool import outdated
 from plancast_actors.ray.process import Blueprint, names_of
-from plancast_actors.reasoning.actors import outdated, start_pool
+from plancast_actors.reasoning.actors import REASONER_PREFIX, start_pool
 from plancast_actors.reasoning.client import POOL, ActorClient, RayReasoner
 from plancast_actors.release import RECORD
 from plancast_actors.scale import WANTED, Scale
@@ -233,10 +234,10 @@ async def test_bounds_in_the_deployments_record_hold_also_for_a_restarted_pool(p
     try:
         settings = await scale(1, 1)
         await pool.until(lambda status: len(status["members"]) == 1)
-        assert await outdated(pool.namespace, settings) == []
+        assert await outdated(pool.namespace, POOL, REASONER_PREFIX, settings) == []
         killed = await pool.deployment.kill(POOL)
         await pool.until(lambda status: status["pid"] != killed and len(status["members"]) == 1)
-        assert await outdated(pool.namespace, settings) == []
+        assert await outdated(pool.namespace, POOL, REASONER_PREFIX, settings) == []
     finally:
         await scale(2, 3)
         await pool.until(lambda status: len(status["members"]) == 2)
@@ -271,9 +272,9 @@ async def test_a_pool_that_is_replaced_ends_its_calls_and_others_wait_for_the_ne
 async def test_a_pool_that_is_set_up_otherwise_or_not_wanted_has_to_go(pool: Pool) -> None:
     ours = pool.settings.reasoners
     everything = await asyncio.to_thread(names_of, pool.namespace, ["reasoner"])
-    assert await outdated(pool.namespace, ours.model_copy()) == []
-    assert await outdated(pool.namespace, ours.model_copy(update={"max": 9})) == everything
-    assert await outdated(pool.namespace, None) == everything
+    assert await outdated(pool.namespace, POOL, REASONER_PREFIX, ours.model_copy()) == []
+    assert await outdated(pool.namespace, POOL, REASONER_PREFIX, ours.model_copy(update={"max": 9})) == everything
+    assert await outdated(pool.namespace, POOL, REASONER_PREFIX, None) == everything
     await pool.deployment.down()
     async with asyncio.timeout(PATIENCE):
         while await asyncio.to_thread(names_of, pool.namespace, ["reasoner"]):

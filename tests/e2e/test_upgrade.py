@@ -165,7 +165,7 @@ async def test_plans_finish_while_actors_are_replaced_and_rolled_back(runtime: L
     load = asyncio.create_task(submit_others())
     try:
         await upgrade("new")
-        roles = ["host-0", "host-1", "worker-0", "dispatcher-0"]
+        roles = ["host-0", "host-1", "worker-0", "dedicated-0", "dispatcher-0"]
         assert deployment.probed == roles
         deployment.broken = "dispatcher-0"
         with pytest.raises(UpgradeFailed, match=r"no such disk.*The old one runs again \(code new"):

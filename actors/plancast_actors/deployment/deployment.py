@@ -21,11 +21,13 @@ from plancast.settings import Settings
 from plancast_actors.dispatch.actor import start_dispatcher
 from plancast_actors.dispatcher_options import DispatcherOptions, delete_other_consumers
 from plancast_actors.hosting.actor import start_host
+from plancast_actors.hosting.plan_pool import DEDICATED_PREFIX
 from plancast_actors.hosting.pool_actor import POOL as PLAN_POOL
-from plancast_actors.hosting.pool_actor import find_plan_host, outdated_pool, start_plan_pool
+from plancast_actors.hosting.pool_actor import find_plan_host, start_plan_pool
 from plancast_actors.liveness.registration import deregister_app, register_app
 from plancast_actors.ray import placement
-from plancast_actors.ray.process import Blueprint, host_names, is_created, names_of, restarts_of, start_ready
+from plancast_actors.ray.pool import members_of, outdated
+from plancast_actors.ray.process import Blueprint, host_names, is_created, names_of, restarts_of, spare_of, start_ready
 from plancast_actors.reasoning import actors
 from plancast_actors.reasoning.client import POOL, wants_reasoners
 from plancast_actors.release import RECORD, Release
@@ -44,6 +46,10 @@ KINDS = {
     "workers": "worker-",
     "reasoners": "reasoner",
 }
+MEMBERS = {POOL: actors.REASONER_PREFIX, PLAN_POOL: DEDICATED_PREFIX}
+"""Prefixes of the names of a pool's members, by the name of the pool."""
+_POOLS = frozenset(name for pool in MEMBERS for name in (pool, spare_of(pool)))
+START_POOL = {POOL: actors.start_pool, PLAN_POOL: start_plan_pool}
 START_SECONDS = 120.0
 READY_SECONDS = 20.0
 """Timeout for an actor to import the app and start, from when its process runs with the code that it needs."""
@@ -125,22 +131,30 @@ class Deployment:
         await bus.ensure_streams()
         for task in sorted({*app.tasks, *settings.workers.tasks}):  # logins of external workers may create no consumer
             await bus.ensure_consumer(task_consumer(task, bus.subjects, settings.workers.ack_wait))
-        pooled = wants_reasoners(app, settings)
-        await self.retire(await actors.outdated(self.namespace, settings.reasoners if pooled else None))
-        if pooled:
-            pool = [(actors.start_pool, blueprint, POOL)]  # it starts its reasoners itself
-            await self.start(pool, ready_seconds=ready_seconds)
-        dedicated = bool(blueprint.options.dedicated_goals)
-        await self.retire(await outdated_pool(self.namespace, settings.hosts if dedicated else None))
-        if dedicated:
-            plan_pool = [(start_plan_pool, blueprint, PLAN_POOL)]  # it starts its hosts itself
-            await self.start(plan_pool, ready_seconds=ready_seconds)
+        pooled, dedicated = wants_reasoners(app, settings), bool(blueprint.options.dedicated_goals)
+        pools: dict[str, Any] = {
+            POOL: settings.reasoners if pooled else None,
+            PLAN_POOL: settings.hosts if dedicated else None,
+        }
+        for pool, layout in pools.items():
+            await self.retire(await outdated(self.namespace, pool, MEMBERS[pool], layout))
+            if layout is not None:  # it starts its members itself
+                await self.start([(START_POOL[pool], blueprint, pool)], ready_seconds=ready_seconds)
+                await self._end_spares(pool)
         processes = settings.workers.processes if workers and app.workers else 0
         await self.converge_numbers(bus, blueprint, processes, ready_seconds=ready_seconds)
         await register_app(bus.registry, app, TTL_SECONDS)  # its hosts renew it
         record = blueprint.release.to_record(app.name, blueprint.app_address)
         record |= {CONFIGURED: blueprint.configured.to_record(), "workers": processes, "pools": int(dedicated)}
         await self.record(bus, blueprint, **record)
+
+    async def _end_spares(self, pool: str) -> None:
+        """End the spare of a pool, and its members, which a killed upgrade has left."""
+        spare, names = spare_of(pool), await self.names()
+        left = [name for name in (spare, *members_of(spare, MEMBERS[pool], names)) if name in names]
+        if left:
+            await self.told(pool, "take_over", [])
+            await self.retire(left)
 
     async def converge_numbers(
         self,
@@ -366,7 +380,7 @@ class Deployment:
 
     def end(self, names: Iterable[str]) -> None:
         """Kill actors without restart; blocks."""
-        for name in sorted(names, key=lambda name: name not in (POOL, PLAN_POOL)):  # they would replace their actors
+        for name in sorted(names, key=lambda name: name not in _POOLS):  # they would replace their actors
             try:
                 ray.kill(ray.get_actor(name, namespace=self.namespace), no_restart=True)
             except (RayError, ValueError):

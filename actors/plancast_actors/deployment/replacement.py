@@ -6,30 +6,49 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from plancast_actors.deployment.deployment import CALL_SECONDS, KINDS, READY_SECONDS, UNREACHABLE, Deployment
+from plancast_actors.deployment.deployment import (
+    CALL_SECONDS,
+    KINDS,
+    MEMBERS,
+    READY_SECONDS,
+    START_POOL,
+    UNREACHABLE,
+    Deployment,
+    StartHangs,
+)
 from plancast_actors.dispatch.actor import start_dispatcher
 from plancast_actors.hosting.actor import start_host
-from plancast_actors.ray.process import SPARE, SPARE_CPUS, Blueprint
+from plancast_actors.hosting.pool_actor import POOL as PLAN_POOL
+from plancast_actors.ray.pool import members_of
+from plancast_actors.ray.process import SPARE_CPUS, Blueprint, spare_of
+from plancast_actors.reasoning.client import POOL
 from plancast_actors.workers.actor import start_worker
 
 ROLLING_DRAIN_SECONDS = 2.0
 """Drain time of actors that get new work until they end. What they have in flight then is sent again."""
 GONE_SECONDS = 30.0
 """Timeout for Ray to release the names of killed actors."""
+STAFF_SECONDS = 60.0
+"""Timeout for a pool to have the members that its predecessor needs; it works with fewer then."""
 STARTS: dict[str, Callable[..., Any]] = {
     KINDS["hosts"]: start_host,
     KINDS["workers"]: start_worker,
+    KINDS["pools"]: START_POOL[PLAN_POOL],
+    POOL: START_POOL[POOL],
     KINDS["dispatchers"]: start_dispatcher,
 }
 """Starts an actor, by the prefix of its name."""
+POOLS = {KINDS["pools"]: PLAN_POOL, POOL: POOL}
+"""The names of the pools, by their prefix."""
 
 
 class Replacement:
-    """Replaces hosts, workers and dispatchers one by one.
+    """Replaces hosts, workers, pools and dispatchers one by one.
 
     Before an actor ends, a spare of its role is ready: dispatchers send it the events of a host's plans, and it reads
-    the same consumers as a worker or a dispatcher. It ends when its role is replaced. A cluster without room for it has
-    events wait until the successor has started.
+    the same consumers as a worker or a dispatcher. The spare of a pool has the members that the pool needs, and gets
+    the requests that this refuses from then on. A spare ends when its role is replaced. A cluster without room for it
+    has events wait until the successor has started.
 
     Args:
         timeout: Seconds to drain each actor.
@@ -48,18 +67,19 @@ class Replacement:
             StartHangs: a process runs, and is not ready in time.
             BusUnavailable: Ray lacks resources for an actor.
         """
-        spare, drained = f"{prefix}{SPARE}", True
+        spare, drained = spare_of(prefix), True
         for name, blueprint in successors.items():
-            is_spared = await self._start_spare(prefix, blueprint)
+            members = max([await self._members_needed(each) for each in (name, spare)])
+            is_spared = await self._start_spare(prefix, blueprint, members)
             if is_spared:
-                await self._move(name, spare)
+                await self._move(name, spare, name, members)
             self._say(f"replacing {name}")
             seconds = self._timeout if is_spared or prefix != KINDS["hosts"] else ROLLING_DRAIN_SECONDS
-            drained &= await self.end([name], seconds if await self._found(name) is not None else 0.0)
+            drained &= await self._end(name, seconds if await self._found(name) is not None else 0.0)
             await self.start(STARTS[prefix], blueprint, name)
             if is_spared:
-                await self._move(name, name)
-        return await self.end([spare], self._timeout) and drained
+                await self._move(spare, name, name, members)
+        return await self._end(spare, self._timeout) and drained
 
     async def start(self, start: Callable[..., Any], blueprint: Blueprint, name: str) -> None:
         """Start an actor, or find it, and wait until it is ready. Raises what :meth:`Deployment.start` raises."""
@@ -74,15 +94,33 @@ class Replacement:
                 await asyncio.sleep(0.05)
         return drained
 
-    async def _start_spare(self, prefix: str, blueprint: Blueprint) -> bool:
-        """Start the spare of a role, or keep one that works; False if there is no room for it."""
-        spare = f"{prefix}{SPARE}"
+    async def _end(self, name: str, drain_seconds: float) -> bool:
+        """Stop an actor, and then its members, if it is a pool; False if some had work left."""
+        drained = await self.end([name], drain_seconds)
+        members = await self._members(name)
+        if not members:
+            return drained
+        await asyncio.gather(*(self._call(each, "retire") for each in members if name.startswith(KINDS["pools"])))
+        return await self.end(members, drain_seconds) and drained
+
+    async def _members(self, name: str) -> list[str]:
+        """Names of the actors that a pool has started; none of others."""
+        pool = next((pool for prefix, pool in POOLS.items() if name.startswith(prefix)), None)
+        return [] if pool is None else members_of(name, MEMBERS[pool], await self._deployment.names())
+
+    async def _members_needed(self, name: str) -> int:
+        """Number of members that a pool needs now; 0 for others, and for pools that are gone."""
+        return await self._call(name, "needed") if name.startswith(tuple(POOLS)) else 0
+
+    async def _start_spare(self, prefix: str, blueprint: Blueprint, members: int) -> bool:
+        """Start the spare of a role, or keep one that works; False if there is no room for it, or for its members."""
+        spare = spare_of(prefix)
         if spare in await self._deployment.names():
             found = await self._found(spare)
             if found is not None and (prefix != KINDS["dispatchers"] or found.options == blueprint.options):
                 return True
-            await self.end([spare], 0.0 if found is None else self._timeout)
-        if await self._deployment.free_cpus() < SPARE_CPUS:
+            await self._end(spare, 0.0 if found is None else self._timeout)
+        if await self._deployment.free_cpus() < SPARE_CPUS * (1 + members):
             self._say("the cluster has no room for a spare process: events wait while the next one is replaced")
             return False
         await self.start(STARTS[prefix], blueprint, spare)
@@ -96,20 +134,36 @@ class Replacement:
             return None
         return found
 
-    async def _move(self, host: str, stand_in: str) -> None:
-        """Have all dispatchers send the events of a host's plans to its stand-in, or back to it; else do nothing."""
-        if not host.startswith(KINDS["hosts"]):
-            return
-        dispatchers = await self._deployment.names("dispatchers")
-        moved = await asyncio.gather(*(self._call(each, "move", host, stand_in) for each in dispatchers))
-        if not all(moved):
-            self._say(f"events for {host} wait until it has started: a dispatcher does not answer")
-        if host == stand_in:  # so that the spare has no old states of plans when it gets them again
-            await self._call(f"{KINDS['hosts']}{SPARE}", "passivate", self._timeout)
+    async def _move(self, source: str, target: str, name: str, members: int) -> None:
+        """Move the work that an actor has by its name to another one; dispatchers and workers have none.
 
-    async def _call(self, name: str, method: str, *arguments: Any) -> bool:
+        Raises:
+            StartHangs: it is a pool, and none of its members starts.
+        """
+        if name in POOLS.values():
+            await self._move_requests(source, target, members)
+        elif name.startswith(KINDS["hosts"]):
+            await self._move_plans(source, target, name)
+
+    async def _move_requests(self, source: str, target: str, members: int) -> None:
+        """Have a pool refuse requests from when its successor has the members for them; clients turn to that one."""
+        arguments = ("staff", members, STAFF_SECONDS)
+        if not await self._deployment.call(target, *arguments, seconds=STAFF_SECONDS + CALL_SECONDS) and members:
+            raise StartHangs(f"none of the processes that {target} starts is ready after {STAFF_SECONDS:g} s")
+        await self._call(target, "take_over", await self._call(source, "refuse") or [])
+
+    async def _move_plans(self, source: str, target: str, host: str) -> None:
+        """Have all dispatchers send the events of a host's plans to its stand-in, or back to it."""
+        dispatchers = await self._deployment.names("dispatchers")
+        moved = await asyncio.gather(*(self._call(each, "move", host, target) for each in dispatchers))
+        if False in moved:
+            self._say(f"events for {host} wait until it has started: a dispatcher does not answer")
+        if host == target:  # so that the spare has no old states of plans when it gets them again
+            await self._call(source, "passivate", self._timeout)
+
+    async def _call(self, name: str, method: str, *arguments: Any) -> Any:
+        """Call a method of an actor; False if it is unreachable."""
         try:
-            await self._deployment.call(name, method, *arguments, seconds=self._timeout + CALL_SECONDS)
+            return await self._deployment.call(name, method, *arguments, seconds=self._timeout + CALL_SECONDS)
         except (*UNREACHABLE, AttributeError):  # one of an earlier release has no such method
             return False
-        return True

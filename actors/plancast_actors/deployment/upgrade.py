@@ -16,6 +16,7 @@ from plancast_actors.deployment import preflight
 from plancast_actors.deployment.deployment import (
     CALL_SECONDS,
     KINDS,
+    MEMBERS,
     READY_SECONDS,
     UNREACHABLE,
     Deployment,
@@ -23,13 +24,13 @@ from plancast_actors.deployment.deployment import (
 )
 from plancast_actors.deployment.lease import DeploymentLease
 from plancast_actors.deployment.plan_requirements import plans_underway, waiting_goals
-from plancast_actors.deployment.replacement import ROLLING_DRAIN_SECONDS, STARTS, Replacement
+from plancast_actors.deployment.replacement import POOLS, ROLLING_DRAIN_SECONDS, STARTS, Replacement
 from plancast_actors.hosting.plan_pool import DEDICATED_PREFIX
 from plancast_actors.hosting.pool_actor import POOL as PLAN_POOL
-from plancast_actors.hosting.pool_actor import start_plan_pool
+from plancast_actors.ray.pool import members_of
 from plancast_actors.ray.process import Blueprint, is_spare
 from plancast_actors.reasoning import actors
-from plancast_actors.reasoning.client import POOL
+from plancast_actors.reasoning.client import POOL, wants_reasoners
 from plancast_actors.release import RECORD, Abilities, Release, gaps
 from plancast_bus.errors import PlancastError
 from plancast_bus.ports.bus import Bus
@@ -144,7 +145,7 @@ class Upgrade:
 
     async def _inspect(self) -> list[Abilities]:
         """Read the old blueprints; returns the abilities of all hosts, which differ after a killed upgrade."""
-        names = await self.deployment.names("dispatchers", "hosts", "workers", "reasoners")
+        names = await self.deployment.names("dispatchers", "hosts", "workers", "reasoners", "pools")
         names = [name for name in names if not name.startswith(actors.REASONER_PREFIX) and not is_spare(name)]
         found = await asyncio.gather(*(self._ask(name, "made_from") for name in names))
         self._old = {name: each for name, each in zip(names, found, strict=True) if each is not None}
@@ -189,20 +190,17 @@ class Upgrade:
         await self._replacement.replace(KINDS["hosts"], dict.fromkeys(hosts, new))
         workers = [name for name in await deployment.names("workers") if not is_spare(name)]
         drained = await self._replacement.replace(KINDS["workers"], dict.fromkeys(workers if self.workers else (), new))
-        await self._end_reasoners(await deployment.names("reasoners"))
-        if POOL in self._old:
-            self.say("replacing the reasoners")
-            await self._replacement.start(actors.start_pool, new, POOL)
+        wanted = {POOL: wants_reasoners(self.app, new.settings), PLAN_POOL: bool(new.options.dedicated_goals)}
+        for prefix, pool in POOLS.items():
+            if wanted[pool] and pool in await deployment.names():
+                drained &= await self._replacement.replace(prefix, {pool: new})
         dispatchers = {}
         for index in range(new.options.count):
             mine = dataclasses.replace(new, options=dataclasses.replace(new.options, index=index))
             replaced = self._old.get(mine.options.name)
             if replaced is not None and replaced.options.count == new.options.count:
                 dispatchers[mine.options.name] = mine
-        drained &= await self._replacement.replace(KINDS["dispatchers"], dispatchers)
-        await self._replacement.end(await deployment.names("pools"), 0.0)  # it would start hosts anew
-        await self._replacement.end(await deployment.names("dedicated"), ROLLING_DRAIN_SECONDS)
-        return drained
+        return await self._replacement.replace(KINDS["dispatchers"], dispatchers) and drained
 
     async def _end_reasoners(self, names: list[str]) -> None:
         """Stop the pool and reasoners after the calls in flight, which are paid for; others wait for the next pool."""
@@ -258,16 +256,17 @@ class Upgrade:
         names = [name for name in await deployment.names() if name not in kept]
         one_by_one = self._mode == "one by one"
         if one_by_one:
-            names = [name for name in names if (not is_spare(name) and self._old.get(name) is None) or name == POOL]
+            of_pools = {
+                each for pool in MEMBERS if pool in self._old for each in members_of(pool, MEMBERS[pool], names)
+            }
+            names = [name for name in names if not is_spare(name) and name not in (*self._old, *of_pools)]
         await self._end_reasoners([name for name in names if name.startswith(KINDS["reasoners"])])
         await self._replacement.end(names, 0.0)
         dispatchers = [self._old[name] for name in self._names("dispatcher-")]
         await delete_stale_consumers(self.bus, dispatchers)
         if dispatchers and dispatchers[0].options.dedicated_goals:
-            await deployment.start([(start_plan_pool, dispatchers[0], PLAN_POOL)])
+            self._old.setdefault(PLAN_POOL, dispatchers[0])
         missing = {name: each for name, each in self._old.items() if name not in kept}
-        if POOL in missing:
-            await deployment.start([(actors.start_pool, missing[POOL], POOL)])
         for prefix, start in STARTS.items():
             mine = {name: each for name, each in missing.items() if name.startswith(prefix)}
             if one_by_one:

@@ -12,6 +12,7 @@ from ray.exceptions import RayError
 from plancast_actors.hosting.plan_pool import Grant
 from plancast_actors.hosting.pool_actor import POOL
 from plancast_actors.plan_actors.protocol import HostLost, HostReleased, Inbound, Outcome
+from plancast_actors.ray.pool import PoolNames
 from plancast_actors.ray.remote_actor import ActorLost, RemoteActor
 from plancast_actors.rpc.client import Endpoint
 
@@ -27,6 +28,7 @@ class PoolClient:
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
+        self._names = PoolNames(POOL, namespace)
         self._pool: RemoteActor | None = None
         self._hosts: dict[str, RemoteActor] = {}
         self._opening = asyncio.Lock()
@@ -40,15 +42,19 @@ class PoolClient:
         """Get a host for a plan; see :meth:`plancast_actors.hosting.plan_pool.PlanPool.acquire`.
 
         Raises:
-            HostLost: the pool is gone, and is started again by Ray.
+            HostLost: the pool is gone, or is being replaced.
         """
         pool = await self._find_pool()
         try:
-            host, lease, endpoint = await pool.call("acquire", plan, tenant, begun, refused)
+            granted = await pool.call("acquire", plan, tenant, begun, refused)
+            if granted is None:
+                raise ActorLost(f"{pool.name} is being replaced")
         except ActorLost as error:
             if self._pool is pool:
+                self._names.turn_from(pool.name)
                 self._pool = None
             raise HostLost(str(error)) from None
+        host, lease, endpoint = granted
         return Grant(host, lease, endpoint and Endpoint(*endpoint))
 
     async def connect(self, grant: Grant) -> RemoteActor:
@@ -69,8 +75,11 @@ class PoolClient:
     async def _find_pool(self) -> RemoteActor:
         async with self._opening:
             if self._pool is None or self._pool.lost:
-                actor = await self._actor(POOL)
-                self._pool = await RemoteActor(POOL, actor, await self._endpoint(actor, POOL)).connect()
+                try:
+                    name, actor = await self._names.find()
+                except ActorLost as error:
+                    raise HostLost(str(error)) from None
+                self._pool = await RemoteActor(name, actor, await self._endpoint(actor, name)).connect()
         return self._pool
 
     async def _endpoint(self, actor: Any, name: str) -> Endpoint | None:

@@ -7,15 +7,13 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
-import ray
-
 from plancast.app import App
 from plancast.telemetry import trace_export
 from plancast_actors.hosting.app_modules import AppModules
 from plancast_actors.hosting.leased_host import LeasedHost
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.plan_actors.protocol import Inbound, Outcome
-from plancast_actors.ray.process import Blueprint, Process, actor_options, open_bus
+from plancast_actors.ray.process import Process, open_bus, starter
 from plancast_actors.ray.remote_actor import CallableMethods
 from plancast_actors.reasoning.client import RayReasoner, wants_reasoners
 from plancast_actors.rpc.client import Endpoint
@@ -112,6 +110,11 @@ class LeasedHostProcess(Process):
         about = {"plan": self.leased.plan, "plans": self.leased.plans, "memory_mb": collectors.own_megabytes()}
         return {**self._about(), **await self.leased.host.status(), **about}
 
+    async def retire(self) -> None:
+        """Take no plan any more: another pool has hosts for them."""
+        await self.ready()
+        self.leased.retire()
+
     async def drain(self, timeout: float) -> bool:
         """Wait until no event is in flight."""
         await self.ready()
@@ -120,10 +123,4 @@ class LeasedHostProcess(Process):
         return drained
 
 
-_Host = ray.remote(LeasedHostProcess)
-
-
-def start_leased_host(blueprint: Blueprint, name: str, namespace: str) -> Any:
-    """Start a dedicated host, or find it."""
-    options = actor_options(name, namespace, blueprint.settings.hosts.dedicated_cpus, blueprint.runtime_env)
-    return _Host.options(**options).remote(blueprint, name)
+start_leased_host = starter(LeasedHostProcess, lambda of: of.settings.hosts.dedicated_cpus)

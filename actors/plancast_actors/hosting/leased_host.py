@@ -43,7 +43,7 @@ class LeasedHost:
         """Plans that have left."""
         self.worn = False
         """True if the process has to be replaced: it takes no other plan."""
-        self._contended = False
+        self._contended = self._retires = False
         self._delivered = False
         """True if the plan had an event under this lease."""
         self._delivering = 0
@@ -97,6 +97,12 @@ class LeasedHost:
         await self._next(lease)
         return self.lease, self.worn
 
+    def retire(self) -> None:
+        """Take no plan any more; the one that it has moves to another host when none of its events is in flight."""
+        self._retires = True
+        self.worn = self.worn or not self.plan
+        self._stir.set()
+
     async def stop(self) -> None:
         """Stop; events in flight are redelivered."""
         self._task.cancel()
@@ -134,7 +140,7 @@ class LeasedHost:
             left: float | None = None
             if self.plan and not self._delivering and self.host.quiet:
                 idle = loop.time() - self._used_at
-                if self._delivered and self.host.live == 0:  # the plan has ended
+                if self._retires or (self._delivered and self.host.live == 0):  # the plan has ended
                     left = REPORT_SECONDS - idle if self.host.untaken else 0.0
                 else:
                     left = (HOLD_SECONDS if self._contended else self._idle_seconds) - idle
@@ -152,7 +158,7 @@ class LeasedHost:
         self.plan, self.lease = "", ""  # no call is accepted meanwhile
         await before.stop()
         try:
-            self.worn = self._is_worn()
+            self.worn = self._retires or self._is_worn()
             if not self.worn:
                 self.host = self._make(before)
                 self.host.at_rest = self._stir.set

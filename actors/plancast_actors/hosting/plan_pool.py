@@ -35,6 +35,10 @@ class HostGone(Exception):
     """Raised when a dedicated host cannot be reached: its process has ended."""
 
 
+class PoolRefuses(Exception):
+    """Raised when a pool is being replaced: another one grants hosts."""
+
+
 class Grant(NamedTuple):
     """A host that a plan has."""
 
@@ -62,6 +66,10 @@ class LeasedPort(Protocol):
 class HostStarter(Protocol):
     """Starts and stops dedicated hosts."""
 
+    def name_of(self, number: int) -> str:
+        """The name of a host's Ray actor."""
+        ...
+
     async def found(self) -> list[int]:
         """Numbers of the running hosts."""
         ...
@@ -84,6 +92,8 @@ class Slot:
     """A dedicated host."""
 
     number: int
+    name: str
+    """The name of its Ray actor."""
     state: Literal["starting", "free", "held", "leaving"] = "starting"
     lease: str = ""
     plan: str = ""
@@ -91,11 +101,6 @@ class Slot:
     """When it was freed, in seconds of the event loop's clock."""
     port: LeasedPort | None = None
     task: asyncio.Task[None] | None = None
-
-    @property
-    def name(self) -> str:
-        """The name of its Ray actor."""
-        return f"{DEDICATED_PREFIX}{self.number}"
 
 
 @dataclass(eq=False)
@@ -130,7 +135,7 @@ class PlanPool:
         self._waiters: dict[str, Waiter] = {}
         """By plan."""
         self._queue: FairQueue[Waiter] = FairQueue()
-        self._contended = False
+        self._contended = self._refuses = False
         self._short_since: float | None = None
         """Since when too few hosts are free, though no plan waits."""
         self._starting = asyncio.Semaphore(STARTS)
@@ -143,8 +148,7 @@ class PlanPool:
         """Find the hosts of an earlier pool, and begin to start missing ones."""
         for number in await self._starter.found():
             self._add(number)
-        for _ in range(self._settings.dedicated_warm - len(self._slots)):
-            self._add_one()
+        self.fill(self._settings.dedicated_warm)
         self._spawn(self._scale())
 
     async def stop(self) -> None:
@@ -164,11 +168,16 @@ class PlanPool:
             tenant: The plan's.
             begun: Whether the plan has begun; a goal waits behind such plans.
             refused: A lease under which the host has refused the plan's events.
+
+        Raises:
+            PoolRefuses: another pool grants hosts.
         """
         slot = self._held.get(plan)
         if slot is not None and slot.lease == refused:
             self._take_from(slot)  # it will report that it has another lease
             slot = None
+        if self._refuses:
+            raise PoolRefuses
         if slot is not None:
             return _grant_of(slot)
         waiter = self._waiters.get(plan)
@@ -187,6 +196,14 @@ class PlanPool:
                 self._contend()
         return waiter.granted.result()
 
+    def refuse(self, refuses: bool = True) -> None:
+        """Grant no more hosts, also not to those who wait: another pool does. Or grant them again."""
+        self._refuses = refuses
+        for waiter in list(self._waiters.values()) if refuses else ():
+            self._forget(waiter)
+            waiter.granted.set_exception(PoolRefuses())
+        self._contend()
+
     def host_of(self, plan: str) -> str | None:
         """The name of the host that a plan has; None if it has none now."""
         slot = self._held.get(plan)
@@ -194,8 +211,24 @@ class PlanPool:
 
     # Hosts.
 
+    @property
+    def ready(self) -> int:
+        """Number of hosts that have started."""
+        states = self.states()
+        return states["free"] + states["held"]
+
+    @property
+    def needed(self) -> int:
+        """Number of hosts that have a plan, or are kept warm."""
+        return min(max(self._settings.dedicated_warm, len(self._held)), self._settings.dedicated_max)
+
+    def fill(self, count: int) -> None:
+        """Start what is missing of a number of hosts, at most ``dedicated_max``."""
+        for _ in range(count - len(self._slots)):
+            self._add_one()
+
     def _add(self, number: int) -> None:
-        slot = self._slots[number] = Slot(number)
+        slot = self._slots[number] = Slot(number, self._starter.name_of(number))
         slot.task = asyncio.get_running_loop().create_task(self._keep(slot))
 
     async def _keep(self, slot: Slot) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import ray
@@ -12,15 +12,16 @@ from ray.exceptions import RayError
 
 from plancast.settings import HostSettings
 from plancast_actors.hosting.leased_actor import start_leased_host
-from plancast_actors.hosting.plan_pool import DEDICATED_PREFIX, HostGone, PlanPool
+from plancast_actors.hosting.plan_pool import DEDICATED_PREFIX, HostGone, PlanPool, PoolRefuses
+from plancast_actors.ray.pool import PoolProcess
 from plancast_actors.ray.process import (
     Blueprint,
     NumberedActors,
-    Process,
-    actor_options,
-    names_of,
+    is_spare,
     open_bus,
+    spare_of,
     start_ready,
+    starter,
 )
 from plancast_actors.ray.remote_actor import ActorLost, CallableMethods, RemoteActor
 from plancast_actors.rpc.client import Endpoint
@@ -35,7 +36,7 @@ END_SECONDS = 0.05
 """Seconds between two looks whether Ray has ended a process."""
 
 
-class PlanPoolProcess(Process):
+class PlanPoolProcess(PoolProcess):
     """The pool of dedicated hosts in a Ray actor."""
 
     role = "dedicated_pool"
@@ -45,13 +46,16 @@ class PlanPoolProcess(Process):
     async def _start(self) -> None:
         settings = self.blueprint.settings
         self.bus = await open_bus(settings)  # for its heartbeat
-        self.pool = PlanPool(RayStarter(self.blueprint), settings.hosts)
+        self.pool = PlanPool(RayStarter(self.blueprint, spare=is_spare(self.name)), settings.hosts)
         await self.pool.start()
         self.methods = CallableMethods({"acquire": self._acquire})
         await self.methods.open(settings, self.name, "requests for hosts")
 
-    async def _acquire(self, plan: str, tenant: str, begun: bool, refused: str) -> list[Any]:
-        grant = await self.pool.acquire(plan, tenant, begun, refused)
+    async def _acquire(self, plan: str, tenant: str, begun: bool, refused: str) -> list[Any] | None:
+        try:
+            grant = await self.pool.acquire(plan, tenant, begun, refused)
+        except PoolRefuses:
+            return None
         where = grant.endpoint
         return [grant.host, grant.lease, where and [where.incarnation, where.address, where.port, where.secret]]
 
@@ -76,14 +80,19 @@ class PlanPoolProcess(Process):
         await self.ready()
         return self.pool.host_of(plan)
 
-    async def layout(self) -> HostSettings:
-        """Return the settings that the pool was started with."""
+    def _layout(self) -> HostSettings:
         return self.blueprint.settings.hosts
 
-    async def status(self) -> dict[str, Any]:
-        """Report the state for ``plancast status``."""
+    async def refuse(self) -> list[Any]:
+        """Grant no more hosts; see :meth:`plancast_actors.ray.pool.PoolProcess.refuse`. No request outlasts it."""
         await self.ready()
-        return {**self._about(), **self.pool.status()}
+        self.pool.refuse()
+        return []
+
+    async def take_over(self, keys: Sequence[Any]) -> None:
+        """Grant hosts."""
+        await self.ready()
+        self.pool.refuse(False)
 
     async def drain(self, timeout: float) -> bool:
         """Return at once: plans that wait for a host are in flight in dispatchers."""
@@ -127,12 +136,12 @@ class RayLeased:
 class RayStarter(NumberedActors):
     """Starts dedicated hosts as Ray actors; implements :class:`plancast_actors.hosting.plan_pool.HostStarter`."""
 
-    def __init__(self, blueprint: Blueprint) -> None:
-        super().__init__(DEDICATED_PREFIX, blueprint)
+    def __init__(self, blueprint: Blueprint, *, spare: bool = False) -> None:
+        super().__init__(DEDICATED_PREFIX, blueprint, spare=spare)
 
     async def start(self, number: int) -> RayLeased:
         """Start a host or find it; waits while Ray starts its process. One of another release is replaced."""
-        name = f"{DEDICATED_PREFIX}{number}"
+        name = self.name_of(number)
         actor = await start_ready(start_leased_host, self._blueprint, name, self._namespace)
         try:
             while (await actor.made_from.remote()).release != self._blueprint.release:
@@ -146,38 +155,21 @@ class RayStarter(NumberedActors):
     async def replace(self, number: int) -> None:
         """End a host's process, and wait until it has ended; Ray starts the next one."""
         with contextlib.suppress(RayError, ValueError):
-            actor = await asyncio.to_thread(ray.get_actor, f"{DEDICATED_PREFIX}{number}", self._namespace)
+            actor = await asyncio.to_thread(ray.get_actor, self.name_of(number), self._namespace)
             pid = await actor.pid.remote()
             await asyncio.to_thread(ray.kill, actor, no_restart=False)
             while await actor.pid.remote() == pid:  # noqa: ASYNC110 - Ray has no event for it
                 await asyncio.sleep(END_SECONDS)
 
 
-_Pool = ray.remote(PlanPoolProcess)
-
-
-def start_plan_pool(blueprint: Blueprint, name: str, namespace: str) -> Any:
-    """Start the pool, or find it."""
-    options = actor_options(name, namespace, blueprint.settings.hosts.dedicated_cpus, blueprint.runtime_env)
-    return _Pool.options(**{**options, "max_concurrency": MAX_CALLS}).remote(blueprint, name)
+start_plan_pool = starter(PlanPoolProcess, lambda of: of.settings.hosts.dedicated_cpus, max_concurrency=MAX_CALLS)
 
 
 def find_plan_host(plan: str, namespace: str) -> Any:
     """Return the Ray actor that a plan has now, or None. Blocks; for people and tests, not for hot paths."""
-    try:
-        name: Any = ray.get(ray.get_actor(POOL, namespace=namespace).host_of.remote(plan))
-        return ray.get_actor(name, namespace=namespace) if name else None
-    except (RayError, ValueError):
-        return None
-
-
-async def outdated_pool(namespace: str, wanted: HostSettings | None) -> list[str]:
-    """Names of the pool and its hosts when they run with other settings, or are not wanted at all."""
-    names = await asyncio.to_thread(names_of, namespace, [POOL, DEDICATED_PREFIX])
-    if not names or wanted is None:
-        return names
-    try:
-        same = bool(await ray.get_actor(POOL, namespace=namespace).layout.remote() == wanted)
-    except (RayError, ValueError):
-        same = False
-    return [] if same else names
+    for pool in (POOL, spare_of(POOL)):
+        with contextlib.suppress(RayError, ValueError):
+            name: Any = ray.get(ray.get_actor(pool, namespace=namespace).host_of.remote(plan))
+            if name:
+                return ray.get_actor(name, namespace=namespace)
+    return None

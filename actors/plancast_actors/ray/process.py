@@ -275,6 +275,11 @@ def is_spare(name: str) -> bool:
     return name.endswith(f"-{SPARE}")
 
 
+def spare_of(role: str) -> str:
+    """The name of the spare of a role, by the name of its only actor or the prefix of their names."""
+    return f"{role.rstrip('-0123456789')}-{SPARE}"
+
+
 def is_created(name: str, namespace: str) -> bool:
     """True if an actor's process runs, with its code set up; False also if Ray does not tell (to a Ray client)."""
     try:
@@ -293,22 +298,28 @@ def names_of(namespace: str, prefixes: Sequence[str]) -> list[str]:
 
 
 class NumberedActors:
-    """The Ray actors of a role: a prefix and a number are their names."""
+    """The Ray actors of a role: a prefix and a number are their names; those of a spare pool end like its own."""
 
-    def __init__(self, prefix: str, blueprint: Blueprint) -> None:
+    def __init__(self, prefix: str, blueprint: Blueprint, *, spare: bool = False) -> None:
         self._prefix = prefix
+        self._ending = f"-{SPARE}" if spare else ""
         self._blueprint = blueprint
         self._namespace = blueprint.settings.ray.namespace
 
     async def found(self) -> list[int]:
         """Numbers of the running actors."""
         names = await asyncio.to_thread(names_of, self._namespace, [self._prefix])
-        return sorted(int(number) for name in names if (number := name.removeprefix(self._prefix)).isdigit())
+        numbers = [name.removeprefix(self._prefix).removesuffix(self._ending) for name in names]
+        return sorted(int(each) for each in numbers if each.isdigit() and self.name_of(int(each)) in names)
+
+    def name_of(self, number: int) -> str:
+        """The name of an actor."""
+        return f"{self._prefix}{number}{self._ending}"
 
     async def stop(self, number: int) -> None:
         """End an actor for good."""
         with contextlib.suppress(RayError, ValueError):
-            actor = await asyncio.to_thread(ray.get_actor, f"{self._prefix}{number}", self._namespace)
+            actor = await asyncio.to_thread(ray.get_actor, self.name_of(number), self._namespace)
             await asyncio.to_thread(ray.kill, actor, no_restart=True)
         await asyncio.to_thread(placement.release, self._namespace, [f"{self._prefix}{number}"])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -21,7 +21,17 @@ from plancast.settings import ReasonerSettings
 from plancast.telemetry import trace_export
 from plancast.telemetry.logging import LOG_CONTEXT
 from plancast_actors.ray.endpoint import open_endpoint
-from plancast_actors.ray.process import Blueprint, NumberedActors, Process, names_of, open_bus, start_ready, starter
+from plancast_actors.ray.pool import PoolProcess
+from plancast_actors.ray.process import (
+    Blueprint,
+    NumberedActors,
+    Process,
+    is_spare,
+    open_bus,
+    spare_of,
+    start_ready,
+    starter,
+)
 from plancast_actors.reasoning.client import POOL, ActorClient
 from plancast_actors.reasoning.pool import ReasonerPool
 from plancast_actors.reasoning.response_store import ResponseStore
@@ -49,11 +59,12 @@ _granted: ContextVar[set[str]] = ContextVar("granted")
 
 
 class PooledLimit(RateLimit):
-    """A model's rate limit in a reasoner: the pool holds it, and has acquired it for a request's first call."""
+    """A model's rate limit in a reasoner: its pool holds it, and has acquired it for a request's first call."""
 
-    def __init__(self, model: str, namespace: str) -> None:
+    def __init__(self, model: str, pool: str, namespace: str) -> None:
         super().__init__()
         self._model = model
+        self._pool = pool
         self._namespace = namespace
 
     async def acquire(self, tokens: int = 0) -> Ticket:
@@ -63,13 +74,13 @@ class PooledLimit(RateLimit):
             granted.remove(self._model)
         else:
             with contextlib.suppress(RayError, ValueError):
-                await ray.get_actor(POOL, self._namespace).acquire.remote(self._model, tokens)
+                await ray.get_actor(self._pool, self._namespace).acquire.remote(self._model, tokens)
         return Ticket(0.0, tokens)
 
     def pause(self, seconds: float) -> None:
         """Pause the model in the whole pool."""
         with contextlib.suppress(RayError, ValueError):
-            ray.get_actor(POOL, self._namespace).pause.remote(self._model, seconds)
+            ray.get_actor(self._pool, self._namespace).pause.remote(self._model, seconds)
 
 
 class RequestProcess(Process):
@@ -94,7 +105,9 @@ class RequestProcess(Process):
         server = RpcServer({**methods, "cancel": self.cancel}, "", cancel_on_disconnect=False)
         self._endpoint = await open_endpoint(server, self.blueprint.settings, self.name, "model requests")
 
-    async def _reply(self, call: bytes, work: Callable[[PackedRequest], Coroutine[Any, Any, ReasonReply]]) -> bytes:
+    async def _reply(
+        self, call: bytes, work: Callable[[PackedRequest], Coroutine[Any, Any, ReasonReply | None]]
+    ) -> bytes:
         """Execute a packed call; returns the packed reply or error."""
         try:
             await self.ready()
@@ -117,7 +130,8 @@ class ReasonerProcess(RequestProcess):
     async def _start(self) -> None:
         os.nice(NICENESS)
         settings = self.blueprint.settings
-        limits = {model: PooledLimit(model, settings.ray.namespace) for model in settings.reasoners.limits}
+        pool = spare_of(POOL) if is_spare(self.name) else POOL
+        limits = {model: PooledLimit(model, pool, settings.ray.namespace) for model in settings.reasoners.limits}
         self.reasoner = Reasoner(
             timeout=settings.reasoners.timeout, limits=limits, cache_size=RECENT_KEYS, secrets=settings.secrets()
         )
@@ -154,12 +168,14 @@ class ReasonerProcess(RequestProcess):
         return await self.reasoner.complete(request)
 
 
-class ReasonerPoolProcess(RequestProcess):
+class ReasonerPoolProcess(RequestProcess, PoolProcess):
     """The reasoner pool in a Ray actor."""
 
     role = "reasoner_pool"
     pool: ReasonerPool
     _refuses = False
+    _others: frozenset[Key] = frozenset()
+    """Keys of requests that another pool has in flight."""
 
     async def _start(self) -> None:
         self.bus = await open_bus(self.blueprint.settings)
@@ -167,7 +183,7 @@ class ReasonerPoolProcess(RequestProcess):
         settings = self.blueprint.settings
         seconds = settings.reasoners.kept_answers_seconds
         store = ResponseStore(self.bus, seconds) if seconds else None
-        self.pool = ReasonerPool(RayStarter(self.blueprint), settings.reasoners, store)
+        self.pool = ReasonerPool(RayStarter(self.blueprint, spare=is_spare(self.name)), settings.reasoners, store)
         self.pool.samples = self.samples
         await self.pool.start()
         await self._open_endpoint(schedule=self.schedule)
@@ -178,7 +194,12 @@ class ReasonerPoolProcess(RequestProcess):
     async def schedule(self, call: bytes) -> bytes:
         if self._refuses:
             return pack_reply(None)
-        return await self._reply(call, lambda request: self.pool.schedule(request))
+        return await self._reply(call, self._schedule)
+
+    async def _schedule(self, request: PackedRequest) -> ReasonReply | None:
+        if (request.tenant_id, request.idempotency_key) in self._others:
+            return None
+        return await self.pool.schedule(request)
 
     async def acquire(self, model: str, tokens: int) -> None:
         """Wait until the rate limit permits a further call for a request: a retry, or a fallback model."""
@@ -207,19 +228,19 @@ class ReasonerPoolProcess(RequestProcess):
         wanted = Scale.wanted(record).over(self.blueprint.configured)
         return self.blueprint.scaled(Scale(reasoners=wanted.reasoners))
 
-    async def layout(self) -> ReasonerSettings:
-        """Return the pool's settings."""
-        await self.ready()
+    def _layout(self) -> ReasonerSettings:
         return self.blueprint.settings.reasoners
 
-    async def status(self) -> dict[str, Any]:
+    async def refuse(self) -> list[Key]:
+        """Accept no further requests; see :meth:`plancast_actors.ray.pool.PoolProcess.refuse`."""
         await self.ready()
-        return {**self._about(), **self.pool.status()}
-
-    async def refuse(self) -> bool:
-        """Accept no further requests: hosts try again until they find the next pool."""
         self._refuses = True
-        return True
+        return self.pool.keys
+
+    async def take_over(self, keys: Sequence[Key]) -> None:
+        """Accept requests, but for those that another pool still has in flight: each is paid for once."""
+        await self.ready()
+        self._refuses, self._others = False, frozenset(keys)
 
     async def drain(self, timeout: float) -> bool:
         """Wait until no request is in flight."""
@@ -232,12 +253,12 @@ class ReasonerPoolProcess(RequestProcess):
 class RayStarter(NumberedActors):
     """Starts reasoners as Ray actors; implements :class:`plancast_actors.reasoning.autoscaler.ReasonerStarter`."""
 
-    def __init__(self, blueprint: Blueprint) -> None:
-        super().__init__(REASONER_PREFIX, blueprint)
+    def __init__(self, blueprint: Blueprint, *, spare: bool = False) -> None:
+        super().__init__(REASONER_PREFIX, blueprint, spare=spare)
 
     async def start(self, number: int) -> ActorClient:
         """Start an actor or find it; waits while Ray restarts it."""
-        name = f"{REASONER_PREFIX}{number}"
+        name = self.name_of(number)
         try:
             async with asyncio.timeout(START_SECONDS):
                 actor = await start_ready(start_reasoner, self._blueprint, name, self._namespace)
@@ -249,15 +270,3 @@ class RayStarter(NumberedActors):
 
 start_reasoner = starter(ReasonerProcess, lambda of: of.settings.reasoners.cpus)
 start_pool = starter(ReasonerPoolProcess, lambda of: of.settings.reasoners.cpus, max_concurrency=MAX_CALLS)
-
-
-async def outdated(namespace: str, wanted: ReasonerSettings | None) -> list[str]:
-    """Names of the pool's actors when they run with other settings, or are not wanted at all."""
-    names = await asyncio.to_thread(names_of, namespace, [POOL, REASONER_PREFIX])
-    if not names or wanted is None:
-        return names
-    try:
-        same = bool(await ray.get_actor(POOL, namespace=namespace).layout.remote() == wanted)
-    except (RayError, ValueError):
-        same = False
-    return [] if same else names

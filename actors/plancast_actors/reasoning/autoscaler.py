@@ -115,7 +115,7 @@ class Autoscaler:
                 self._end(number)
         if adopted:
             await asyncio.wait(adopted, timeout=ADOPT_SECONDS)
-        self._fill(self._settings.min)
+        self.fill(self._settings.min)
         self.spawn(self._stop_idle())
 
     async def close(self) -> None:
@@ -163,7 +163,7 @@ class Autoscaler:
 
     def grow(self, waiting: int) -> None:
         """Start reasoners for waiting requests, when all members are full."""
-        self._fill(len(self._present) + -(-waiting // self._settings.concurrency))
+        self.fill(len(self._present) + -(-waiting // self._settings.concurrency))
 
     def resize(self, settings: ReasonerSettings) -> None:
         """Take other bounds; surplus reasoners end their calls, and stop."""
@@ -171,7 +171,7 @@ class Autoscaler:
         by_number = sorted(self._present, key=lambda each: each.number)
         for member in by_number[settings.max :]:
             self._leave(member)
-        self._fill(settings.min)
+        self.fill(settings.min)
 
     async def move(self, name: str) -> None:
         """Start a reasoner in place of one that runs, which then gets no more calls and stops after the last one."""
@@ -189,7 +189,13 @@ class Autoscaler:
     def _present(self) -> list[Member]:
         return [member for member in self._members.values() if not member.leaving]
 
-    def _fill(self, count: int) -> None:
+    @property
+    def ready(self) -> int:
+        """Number of reasoners that take calls."""
+        return len(self._present)
+
+    def fill(self, count: int) -> None:
+        """Start what is missing of a number of reasoners, at most the maximum."""
         for member in self._members.values():  # those that are still leaving may stay
             if member.leaving and len(self._present) + len(self._starting) < min(count, self._settings.max):
                 member.leaving = False

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 from uuid import uuid4
 
-import ray
 from ray.exceptions import RayError, RayTaskError
 
 from plancast.app import App
@@ -21,6 +20,8 @@ from plancast.models.port import ReasonReply, ReasonRequest
 from plancast.models.response_cache import Key
 from plancast.settings import Settings
 from plancast_actors.ray.endpoint import FALLBACK_SECONDS
+from plancast_actors.ray.pool import PoolNames
+from plancast_actors.ray.remote_actor import ActorLost
 from plancast_actors.reasoning.serialization import (
     AnyRequest,
     CallLost,
@@ -87,7 +88,7 @@ class ActorClient:
                 raise
         reply = read_reply(packed if packed is not None else await self._forward_by_ray(*_new_call(request)))
         if reply is None:
-            raise CallLost(f"{self.name} has cancelled the call")
+            raise CallLost(f"{self.name} has cancelled or refused the call", refused=True)
         return reply
 
     async def _connect(self) -> None:
@@ -144,6 +145,7 @@ class RayReasoner:
 
     def __init__(self, namespace: str, *, patience: float = 120.0) -> None:
         self._namespace = namespace
+        self._names = PoolNames(POOL, namespace)
         self._patience = patience
         self._pool: ActorClient | None = None
 
@@ -165,7 +167,8 @@ class RayReasoner:
                 lost_at = None
                 return await pool.forward(packed)
             except CallLost as error:
-                if self._pool is not None and not self._pool.connected:
+                if self._pool is not None and (error.refused or not self._pool.connected):
+                    self._names.turn_from(self._pool.name)
                     self._pool = None
                 lost_at = loop.time() if lost_at is None else lost_at
                 if loop.time() - lost_at > patience:
@@ -179,9 +182,9 @@ class RayReasoner:
     async def _find(self) -> ActorClient:
         if self._pool is None:
             try:
-                pool = await asyncio.to_thread(ray.get_actor, POOL, self._namespace)
-                await pool.ready.remote()
-            except (RayError, ValueError) as error:
-                raise CallLost(type(error).__name__) from None
-            self._pool = self._pool or ActorClient(pool, POOL, "schedule")  # several calls may search at once
+                name, pool = await self._names.find()
+            except ActorLost as error:
+                raise CallLost(str(error)) from None
+            if self._pool is None:  # several calls may search at once
+                self._pool = ActorClient(pool, name, "schedule")
         return self._pool

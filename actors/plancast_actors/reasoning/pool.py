@@ -141,6 +141,25 @@ class ReasonerPool:
         self._limits.pause(model, seconds)
         self._changed.set()
 
+    @property
+    def keys(self) -> list[Key]:
+        """Keys of the requests in flight."""
+        return self._flights.keys
+
+    @property
+    def ready(self) -> int:
+        """Number of reasoners that have started."""
+        return self._autoscaler.ready
+
+    @property
+    def needed(self) -> int:
+        """Number of reasoners that there are: fewer may be short of processor time, long before they are full."""
+        return min(max(self._settings.min, self.ready), self._settings.max)
+
+    def fill(self, count: int) -> None:
+        """Start what is missing of a number of reasoners, at most the maximum."""
+        self._autoscaler.fill(count)
+
     def status(self) -> dict[str, Any]:
         return {
             "in_hand": self._in_flight,

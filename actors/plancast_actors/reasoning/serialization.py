@@ -39,7 +39,14 @@ ERRORS: dict[str, type[PlancastError]] = {
 
 
 class CallLost(Exception):
-    """Raised when an actor has died, or cannot be reached, with a call in flight: the model may have been asked."""
+    """Raised when an actor has died, or cannot be reached, with a call in flight: the model may have been asked.
+
+    ``refused``: it is alive, and has cancelled or refused the call; another pool may take it.
+    """
+
+    def __init__(self, text: str, *, refused: bool = False) -> None:
+        super().__init__(text)
+        self.refused = refused
 
 
 class IncompatibleRelease(ReasonerUnavailable):

@@ -42,6 +42,11 @@ class ResponseCache:
     def __len__(self) -> int:
         return len(self._replies)
 
+    @property
+    def keys(self) -> list[Key]:
+        """Keys of the calls in flight."""
+        return list(self._flights)
+
     async def get(self, key: Key, call: Callable[[], Awaitable[ReasonReply]]) -> ReasonReply:
         """The cached reply, or the one in flight, or that of a new call.
 

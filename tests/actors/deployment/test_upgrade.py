@@ -9,20 +9,32 @@ from typing import Any
 
 import pytest
 
-from plancast import App, Planner, Settings, Worker
+from plancast import App, ChoreographyPlanner, Planner, Settings, Worker
 from plancast.testing import MemoryWorld
 from plancast_actors.deployment import deployment, preflight, upgrade
-from plancast_actors.deployment.deployment import Deployment, StartHangs, blueprint_of
+from plancast_actors.deployment.deployment import MEMBERS, Deployment, StartHangs, blueprint_of
 from plancast_actors.deployment.lease import ChangeUnderWay, DeploymentLease
 from plancast_actors.deployment.scaler import Scaler
 from plancast_actors.deployment.upgrade import Upgrade, UpgradeFailed
-from plancast_actors.ray.process import Blueprint, is_spare
-from plancast_actors.reasoning import actors
+from plancast_actors.ray.process import Blueprint, is_spare, spare_of
 from plancast_actors.release import RECORD, Abilities, Release, mixture, reported_mixture
 from plancast_actors.scale import Scale
 from plancast_bus.clock import SystemClock
 from plancast_bus.memory.bus import MemoryBus
 from plancast_bus.settings import BusSettings
+
+MEMBERS_NEEDED = 2
+ACTORS = 7 + 2 * (1 + MEMBERS_NEEDED)
+
+
+def is_member(name: str) -> bool:
+    """Whether a pool has started this actor."""
+    return name.startswith(tuple(MEMBERS.values()))
+
+
+def pools_like(name: str) -> set[str]:
+    """A pool and its spare, by the name of one of them."""
+    return {each for pool in MEMBERS for each in (pool, spare_of(pool)) if name.partition("-")[0] in each}
 
 
 class Killed(BaseException):
@@ -30,7 +42,8 @@ class Killed(BaseException):
 
 
 def make_app(version: str = "1") -> App:
-    planner = Planner("machines", version=version)
+    planner = Planner("machines", version=version, placement="dedicated")
+    model = ChoreographyPlanner("model", "openai/any", goals=["d.goal"])
     planner.add_goal("m.goal", {"start": {"state_name": "start", "is_terminal": True}})
     worker = Worker("worker")
 
@@ -38,7 +51,7 @@ def make_app(version: str = "1") -> App:
     async def work(task: Any, context: Any) -> dict[str, Any]:
         return {}
 
-    return App("shop", planners=[planner], workers=[worker])
+    return App("shop", planners=[planner, model], workers=[worker])
 
 
 class Actors(Deployment):
@@ -50,6 +63,7 @@ class Actors(Deployment):
         self.log: list[tuple[str, str]] = []
         self.kill_at = -1
         self.cpus = 1.0
+        self.staffed = MEMBERS_NEEDED
         self.broken: Callable[[str, Blueprint], bool] = lambda name, blueprint: False
 
     def _step(self, what: str, name: str) -> None:
@@ -64,6 +78,9 @@ class Actors(Deployment):
                 if self.broken(name, blueprint):
                     raise OSError("no such disk")
                 self.running[name] = blueprint
+                for prefix in (prefix for pool, prefix in MEMBERS.items() if name in (pool, spare_of(pool))):
+                    members = [f"{prefix}{number}{'-spare' * is_spare(name)}" for number in range(MEMBERS_NEEDED)]
+                    self.running.update(dict.fromkeys(members, blueprint))
 
     async def retire(self, names: Sequence[str], drain_seconds: float = 0.0) -> bool:
         for name in list(names):
@@ -78,8 +95,10 @@ class Actors(Deployment):
     async def call(self, name: str, method: str, *arguments: Any, seconds: float) -> Any:
         if name not in self.running:
             raise ValueError("there is no such actor")
-        if method in ("move", "passivate"):
+        if method in ("move", "passivate", "refuse", "take_over"):
             self._step(method, " ".join((name, *map(str, arguments))))
+        if method in ("needed", "staff", "refuse", "take_over", "retire"):
+            return {"needed": MEMBERS_NEEDED, "staff": self.staffed, "refuse": [("tenant", "key")]}.get(method)
         if method == "move" and arguments[1] not in self.running:
             raise ValueError("there is no such host")
         return self.running[name] if method == "made_from" else Abilities.of(make_app(self._version(name)))
@@ -91,9 +110,10 @@ class Actors(Deployment):
         return self.running[name].app_address
 
     async def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = {kind: [] for kind in ("dispatchers", "hosts", "workers", "dedicated", "reasoners")}
-        for name, each in self.running.items():
-            found[f"{name.partition('-')[0]}s"].append({"name": name, "alive": True, "code": each.release.code})
+        found: dict[str, Any] = {}
+        for kind in deployment.KINDS:
+            names = await self.names(kind)
+            found[kind] = [{"name": n, "alive": True, "code": self.running[n].release.code} for n in names]
         return found
 
     async def _outdated(self, wanted: Sequence[Blueprint]) -> list[str]:
@@ -103,7 +123,7 @@ class Actors(Deployment):
 
 
 class Site:
-    """A namespace, with two dispatchers, three hosts and two workers of the code ``one``."""
+    """A namespace, with two dispatchers, three hosts, two workers and two pools of the code ``one``."""
 
     def __init__(self) -> None:
         self.settings = Settings()
@@ -117,7 +137,7 @@ class Site:
 
     async def deploy(self) -> None:
         await self.actors.converge(self.bus, make_app(), self.blueprint("one", "1"), workers=True)
-        assert len(self.actors.running) == 7
+        assert len(self.actors.running) == ACTORS
         self.actors.log.clear()
 
     async def upgrade(self, code: str, version: str = "1") -> None:
@@ -142,8 +162,7 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(preflight, "check", abilities)
     monkeypatch.setattr(Upgrade, "_hold_old_code", none)
-    monkeypatch.setattr(actors, "outdated", none)
-    monkeypatch.setattr(deployment, "outdated_pool", none)
+    monkeypatch.setattr(deployment, "outdated", none)
     for module in (deployment, upgrade):
         monkeypatch.setattr(module, "delete_stale_consumers", none)
 
@@ -157,7 +176,7 @@ async def steps_of(version: str) -> int:
     return len(site.actors.log)
 
 
-@pytest.mark.parametrize(("version", "expected"), [("1", 37), ("2", 14)], ids=["one by one", "all together"])
+@pytest.mark.parametrize(("version", "expected"), [("1", 61), ("2", 23)], ids=["one by one", "all together"])
 @pytest.mark.parametrize("then", ["two", "one"], ids=["again", "back"])
 async def test_an_upgrade_that_was_killed_at_any_step_is_seen_and_healed(
     version: str, expected: int, then: str
@@ -174,7 +193,7 @@ async def test_an_upgrade_that_was_killed_at_any_step_is_seen_and_healed(
             assert "run `plancast upgrade` again" in await site.mixed(), step
         site.actors.kill_at = -1
         await site.upgrade(then, version if then == "two" else "1")
-        assert (site.codes, len(site.actors.running)) == ({then}, 7), step
+        assert (site.codes, len(site.actors.running)) == ({then}, ACTORS), step
         assert await site.mixed() == ""
 
 
@@ -188,7 +207,7 @@ async def test_a_rollback_replaces_only_what_was_replaced(name: str) -> None:
         await site.upgrade("two")
     assert site.actors.running == before
     assert await site.mixed() == ""
-    log = [each for each in site.actors.log if not is_spare(each[1])]
+    log = [each for each in site.actors.log if not is_spare(each[1]) and not is_member(each[1])]
     upgraded = log[: log.index(("start", name)) + 1]
     replaced = {each for what, each in upgraded if what == "start"}
     restored = log[len(upgraded) :]
@@ -206,26 +225,35 @@ async def test_an_actor_ends_only_while_a_ready_spare_has_its_work(back: bool) -
             await site.upgrade("two")
     else:
         await site.upgrade("two")
-    running, spared, ended = {*await site.actors.names()}, set[str](), 0
+    running, spared, refusing, ended = {*await site.actors.names()}, set[str](), set[str](), 0
     for what, name in site.actors.log:
         role = name.partition("-")[0]
-        if what == "move":
+        if what in ("refuse", "take_over"):
+            pool = name.partition(" ")[0]
+            (refusing.add if what == "refuse" else refusing.discard)(pool)
+            assert running.difference(refusing).intersection(pools_like(pool)), "one of them serves"
+        elif is_member(name):
+            pool = next(pool for pool, prefix in MEMBERS.items() if name.startswith(prefix))
+            assert (spare_of(pool) if is_spare(name) else pool) not in running, f"it would start {name} again"
+        elif what == "move":
             dispatcher, host, stand_in = name.split()
             assert stand_in in running
             assert dispatcher in running
             spared = (spared - {host}) | ({host} if stand_in != host else set())
         elif what == "start":
             running.add(name)
+            refusing.discard(name)
         elif what == "end":
             running.discard(name)
             ended += not is_spare(name)
             if not is_spare(name) and role == "host":
                 assert name in spared
+            assert name not in pools_like(name) or name in refusing
             if is_spare(name):
                 assert not spared or role != "host", "its hosts have their plans again"
             else:
                 assert f"{role}-spare" in running, f"{name} has ended"
-    assert ended == (13 if back else 7)
+    assert ended == (17 if back else 9)
     assert not any(map(is_spare, running))
 
 

@@ -21,7 +21,7 @@ from plancast_actors.hosting import leased_host, plan_pool
 from plancast_actors.hosting.app_modules import AppModules
 from plancast_actors.hosting.leased_host import LeasedHost
 from plancast_actors.hosting.plan_host import PlanHost
-from plancast_actors.hosting.plan_pool import Grant, HostGone, PlanPool
+from plancast_actors.hosting.plan_pool import Grant, HostGone, PlanPool, PoolRefuses
 from plancast_actors.plan_actors.protocol import HostLost, HostPort
 from plancast_actors.ray.remote_actor import ActorLost
 from plancast_bus.memory import MemoryBus
@@ -98,6 +98,9 @@ class Leasing(PlancastTest):
         self.made += 1
         return PlanHost(self.app, MemoryBus(self.world), self.settings, name="plan-host", resident=False)
 
+    def name_of(self, number: int) -> str:
+        return f"plan-host-{number}"
+
     # Of the dispatcher.
 
     def dedicated(self, plan: str, tenant: str = "", begun: bool = False) -> HostPort:
@@ -113,7 +116,10 @@ class Leasing(PlancastTest):
             death.cancel()
         if not call.done():
             raise HostLost("the pool was killed")
-        return call.result()
+        try:
+            return call.result()
+        except PoolRefuses:
+            raise HostLost("the pool is being replaced") from None
 
     async def connect(self, grant: Grant) -> Process:
         process = self.processes[int(grant.host.rpartition("-")[2])]
@@ -138,6 +144,18 @@ class Leasing(PlancastTest):
     async def stop(self, number: int) -> None:
         await self.processes.pop(number).kill()
 
+    async def hand_over(self) -> None:
+        """Replace pool and hosts as an upgrade does: others are ready, and get the plans of these one by one."""
+        before, hosts = self.pool, list(self.processes.values())
+        self.pool = PlanPool(Successors(self, len(self.processes)), self.settings.hosts)  # type: ignore[arg-type]
+        await self.pool.start()
+        await until(lambda: self.pool.ready >= self.settings.hosts.dedicated_warm)
+        before.refuse()
+        await before.stop()
+        for host in hosts:
+            host.leased.retire()
+        await until(lambda: all(host.leased.worn for host in hosts))
+
     async def kill_one_with_a_plan(self) -> None:
         process = next(filter(holds_a_plan, self.processes.values()))
         self.killed += 1
@@ -149,6 +167,20 @@ class Leasing(PlancastTest):
         self._pool_ended = asyncio.Event()
         self.pool = PlanPool(self, self.settings.hosts)  # type: ignore[arg-type]
         await self.pool.start()
+
+
+class Successors:
+    """Starts hosts that have other numbers than those before."""
+
+    def __init__(self, env: Leasing, first: int) -> None:
+        self._env = env
+        self._first = first
+
+    def __getattr__(self, method: str) -> Callable[[int], Any]:
+        return lambda number: getattr(self._env, method)(self._first + number)
+
+    async def found(self) -> list[int]:
+        return []
 
 
 def holds_a_plan(process: Any) -> bool:
@@ -255,6 +287,23 @@ async def test_no_plan_is_lost_or_doubled_while_hosts_pool_and_dispatchers_die()
             assert [each["revision"] for each in await handle.history()] == [1, 2, 3]
         assert env.killed == 6
         await until(lambda: env.pool.states()["free"] >= 2)
+
+
+async def test_plans_move_to_the_hosts_of_the_next_pool_between_two_turns() -> None:
+    async with Leasing(an_app(), dedicated_max=3, dedicated_warm=2, dedicated_idle_seconds=1000) as env:
+        asking = await env.submit("ask.goal", {"n": 0})
+        await until(lambda: env.pool.host_of(asking.plan_id) is not None)
+        handles = [await env.submit("x.goal", {"n": number}) for number in range(30)]
+        async with asyncio.timeout(PATIENCE):
+            await handles[0].result()
+            await env.hand_over()
+            results = await asyncio.gather(*(handle.result() for handle in handles))
+            await asking.signal("person.answered", {"yes": True})
+            assert (await asking.result())["start"] == {"yes": True}
+        assert results == [{"one": {"sum": n + 1}, "two": {"sum": n + 1}} for n in range(30)]
+        for handle in handles:
+            assert [each["revision"] for each in await handle.history()] == [1, 2, 3]
+        assert env.pool.granted > 1
 
 
 async def test_a_host_killed_while_it_is_made_anew_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from plancast.settings import HostSettings
 from plancast_actors.hosting import plan_pool
-from plancast_actors.hosting.plan_pool import HostGone, PlanPool
+from plancast_actors.hosting.plan_pool import HostGone, PlanPool, PoolRefuses
 from plancast_actors.rpc.client import Endpoint
 
 PATIENCE = 30.0
@@ -65,6 +65,9 @@ class Starter:
         self.started = 0
         self.failure: Exception | None = None
         self._numbers = count()
+
+    def name_of(self, number: int) -> str:
+        return f"plan-host-{number}"
 
     async def found(self) -> list[int]:
         return sorted(self.hosts)
@@ -142,6 +145,26 @@ async def test_beyond_the_limit_plans_wait_and_hosts_hear_of_it() -> None:
         assert pool.host_of("p3") == grant.host
         assert pool.host_of("p1") is None
         await until(lambda: not starter.of("p2").contended)
+
+
+async def test_a_pool_that_is_replaced_refuses_plans_that_wait_and_those_that_come_until_it_works_again() -> None:
+    async with a_pool(Starter(), warm=1, max=1) as pool:
+        has = await pool.acquire("p1")
+        waiting = asyncio.create_task(pool.acquire("p2"))
+        await until(lambda: pool.waiting == 1)
+        pool.refuse()
+        for plan in (waiting, pool.acquire("p1"), pool.acquire("p3")):
+            with pytest.raises(PoolRefuses):
+                await plan
+        assert pool.waiting == 0
+        pool.refuse(False)
+        assert await pool.acquire("p1") == has
+
+
+async def test_a_pool_starts_as_many_hosts_as_its_predecessor_had() -> None:
+    async with a_pool(Starter(), warm=1, max=3) as pool:
+        pool.fill(5)
+        await until(lambda: pool.ready == 3)
 
 
 async def test_plans_that_have_begun_go_first_and_tenants_in_turn() -> None:
