@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from plancast.app import App
 from plancast.planners.contract import version_of
 from plancast.planners.planner import Planner
-from plancast.replay.code_hash import OPAQUE, code_hash
+from plancast.replay.code_hash import OPAQUE, code_hash, runtime_hash
 from plancast.settings import PlanSettings
 from plancast.state_machine.machine import Machine
 
@@ -26,7 +25,7 @@ class Fingerprint:
     """Hashes of the parts of an app. A value that begins with ``?`` is no hash, but says why there is none."""
 
     common: Mapping[str, str]
-    """Parts that affect every plan: version of plancast, name, settings, handlers of events."""
+    """Parts that affect every plan: files of plancast, name, settings, handlers of events."""
     planners: Mapping[str, str]
     """Planners with all their handlers, by name and version."""
     movers: Mapping[str, str]
@@ -39,13 +38,9 @@ class Fingerprint:
     @classmethod
     def of(cls, app: App, settings: PlanSettings) -> Fingerprint:
         """Take the fingerprint of an app in this process. Seconds of work for large apps at most."""
-        try:
-            plancast = version("plancast")
-        except PackageNotFoundError:  # a checkout that is not installed
-            plancast = "unknown"
         listeners = [(each.name, each._event_handlers) for each in app.planners if each.handles_events]
         common = {
-            "the version of plancast": plancast,
+            "the files of plancast": runtime_hash(),
             "the app's name": app.name,
             "the settings of plans": code_hash(settings.model_dump(mode="json")),
             "a handler of events": code_hash(listeners),
