@@ -50,10 +50,22 @@ class WorkerGroup(Strict):
     template: dict[str, Any]
 
 
+class AutoscalerOptions(Strict):
+    """ray.io/v1, of the container that runs Ray's autoscaler beside the head."""
+
+    idleTimeoutSeconds: int  # noqa: N815
+    upscalingMode: Literal["Default", "Conservative", "Aggressive"] = "Default"  # noqa: N815
+    env: list[dict[str, str]] = []
+    volumeMounts: list[dict[str, Any]] = []  # noqa: N815
+    securityContext: dict[str, Any] = {}  # noqa: N815
+
+
 class RayClusterSpec(Strict):
     """ray.io/v1."""
 
     rayVersion: str = Field(pattern=r"^\d+\.\d+\.\d+$")  # noqa: N815
+    enableInTreeAutoscaling: bool = False  # noqa: N815
+    autoscalerOptions: AutoscalerOptions | None = None  # noqa: N815
     headGroupSpec: HeadGroup  # noqa: N815
     workerGroupSpecs: list[WorkerGroup]  # noqa: N815
 

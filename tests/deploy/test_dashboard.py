@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.deploy.test_autoscaling import TRIGGER
 
 from plancast_actors.telemetry.metrics import COMMON, METRICS, SECONDS, Metric, table
 
@@ -41,6 +42,7 @@ def queries() -> list[Any]:
         for rule in group["rules"]:
             said = " ".join(re.findall(r"\{\{ \$labels\.\w+ \}\}", str(rule["annotations"])))
             found.append(pytest.param(rule["expr"], said, id=rule["alert"]))
+    found.append(pytest.param(TRIGGER["metadata"]["query"], "", id="KEDA"))
     return found
 
 
