@@ -101,7 +101,7 @@ async def gather(settings: Settings, *, with_ray: bool = True) -> Evidence:
             stalled=await _stalled(bus, settings) if seen_here else stalled,
             clock_skew=await _clock_skew(settings, present[0]) if present else None,
             refusal=await _refusal(bus) if deployed else "",
-            ray=await _ray(settings) if with_ray else RayEvidence(),
+            ray=await _ray(settings, bus if deployed else None) if with_ray else RayEvidence(),
             disk=shutil.disk_usage(data)[::2] if data is not None else None,
             sync_interval=_sync_interval(data) if data is not None else "",
             seen_here=seen_here,
@@ -171,21 +171,25 @@ async def _stalled(bus: Bus, settings: Settings) -> dict[str, Any] | None:
     return {"stalled": len(found), "names": found[:NAMED], "time": now}
 
 
-async def _ray(settings: Settings) -> RayEvidence:
-    """Join the cluster and query it. Ray is imported only when an address is given, since that takes a second."""
+async def _ray(settings: Settings, bus: Bus | None) -> RayEvidence:
+    """Join the cluster and query it; ``bus``: None when nothing is deployed.
+
+    Ray is imported only when an address is given, since that takes a second.
+    """
     address = settings.ray.address
     if not address:
         return RayEvidence()
     if unreachable := await asyncio.to_thread(_unreachable, address):
         return RayEvidence(address, f"nothing answers at {address}: {unreachable}")
     from plancast_actors.ray import connection
-    from plancast_actors.release import reported_mixture
+    from plancast_actors.release import RECORD, reported_mixture
 
     try:
         async with joined(settings):
             actors = await actors_report(settings)
             cluster = await asyncio.to_thread(connection.look)
-            return RayEvidence(address, "", cluster, actors, reported_mixture(actors))
+            record = await bus.registry.get(RECORD, settings.ray.namespace) if bus is not None else None
+            return RayEvidence(address, "", cluster, actors, reported_mixture(actors, (record or {}).get("code")))
     except BusError as error:
         return RayEvidence(address, str(error))
 
