@@ -39,7 +39,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--peers", nargs="*", metavar="PEER", help="instead: run ours and these peers side by side (all)"
     )
-    parser.add_argument("--n", type=int, nargs="+", help="w1: plans at once")
+    parser.add_argument("--n", type=int, nargs="+", help="w1: plans at once; w8: calls")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, help="w1, w5: our systems to run (shared baseline)")
     parser.add_argument("--client", action="store_true", help="w1: submit through plancast.Client, not the bus")
     parser.add_argument(
@@ -80,6 +80,8 @@ async def _measure(workload: str, sync: str, options: argparse.Namespace, say: S
     chosen: dict[str, Any] = {}
     if workload == "w1":
         chosen = {"counts": options.n or (), "through_client": options.client}
+    if workload == "w8":
+        chosen = {"counts": options.n or ()}
     if workload in ("w1", "w5") and options.systems:
         chosen["systems"] = options.systems
     return await measure_of(workload)(options.scale, sync, say, **chosen)

@@ -37,6 +37,13 @@ MORE: dict[str, dict[str, str]] = {
         "read ms": "kv_read_p50_ms",
         "wake x": "activation_ratio",
     },
+    "w8": {
+        "written MB": "written_mb",
+        "call x": "call_ratio",
+        "CPU x": "call_cpu_ratio",
+        "small p99": "small_p99_ms",
+        "hosts MB": "hosts_rss_mb",
+    },
     "dedicated": {"first turn ms": "first_turn_p50_ms", "MB/host": "host_mb", "of empty": "empty_actor_mb"},
     "scaleout": {"x": "scaleout_ratio"},
     "upgrade": {"usual p50 ms": "usual_p50_ms", "max wait ms": "wait_max_ms"},
