@@ -30,6 +30,8 @@ from plancast import (
 )
 
 APPROVED = "person.approved"
+ADDED = "add.completed"
+"""What the worker answers."""
 KINDS = ("machine", "model", "tree", "handled")
 calls: list[str] = []
 """Ids of the requests that workers of this process have taken; a file has them where ``KINDS_CALLS`` names one."""
@@ -51,7 +53,7 @@ def machine(*states: StateConfig) -> dict[str, StateConfig]:
     return {each.state_name: each for each in (start, *states, done)}
 
 
-ADD = {"event": "add.requested", "answer": "add.completed", "data": {"n": "{goal_data.n}"}}
+ADD = {"event": "add.requested", "answer": ADDED, "data": {"n": "{goal_data.n}"}}
 MACHINE = machine(
     state("one", "silence", **ADD),
     state(
@@ -127,19 +129,19 @@ def _timed_out(run: RunContext) -> bool:
 
 def _both(run: RunContext, completion: Any) -> ParallelAction:
     """When the child is done: two additions at once."""
-    add = PublishAction(event_type="add.requested", data={"n": 2}, response_event="add.completed")
+    add = PublishAction(event_type="add.requested", data={"n": 2}, response_event=ADDED)
     return ParallelAction(branches=[add, add], join="all")
 
 
 tree = DeterministicPlanner(
     [
-        CallToolStep("add.requested", lambda run: {"n": run.goal["n"]}, when=_lacks("add.completed")),
+        CallToolStep("add.requested", lambda run: {"n": run.goal["n"]}, when=_lacks(ADDED)),
         SpawnAndAwaitStep(lambda run: SpawnSpec(event_type="child.goal", data={"n": 7}), _both),
         PauseStep("approval_required", expected_event=APPROVED, timeout_seconds=3600.0, when=_lacks(APPROVED)),
         PauseStep(
             "external_event", expected_event="never.done", timeout_seconds=1.0, when=lambda run: not _timed_out(run)
         ),
-        FinishStep("goal", payload=lambda run: {"n": run.results["add.completed"]["n"]}),
+        FinishStep("goal", payload=lambda run: {"n": run.results[ADDED]["n"]}),
     ],
     name="tree",
     goals=["tree.goal"],
@@ -156,7 +158,7 @@ def note_call(request_id: str) -> None:
             file.write(f"{request_id}\n")
 
 
-@adder.on_task("add.requested", "add.completed", description="Adds one")
+@adder.on_task("add.requested", ADDED, description="Adds one")
 async def add(task: Any, context: Any) -> dict[str, int]:
     """Adds one; what is divisible by three at the second attempt only."""
     note_call(task.event.id)

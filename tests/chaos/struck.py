@@ -187,11 +187,14 @@ class Deployed(PlancastTest):
         return "drop" if strike.action == "drop" else "duplicate"
 
     async def _kill(self, point: CrashPoint, about: str) -> None:
+        process = point.split(".")[0]
+        if process == "effect" and about.endswith(f".{kinds.ADDED}"):
+            process = "worker"
         kill = {
             "dispatcher": self.restart_dispatcher,
             "worker": self.crash_worker,
             "reasoner": self.pool.restart,
-        }.get(point.split(".")[0], self.crash_host)
+        }.get(process, self.crash_host)
         async with self._dying:
             if point is CrashPoint.REASONER_KEEP_AFTER:
                 self.model.forget(about)  # what is kept is to be found where it is kept
