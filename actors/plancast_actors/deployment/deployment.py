@@ -290,7 +290,8 @@ class Deployment:
     async def _retire_surplus(self, kind: str, wanted: Sequence[str], drain_seconds: float = RETIRE_SECONDS) -> bool:
         names = [name for name in await self.names(kind) if name not in wanted]
         drained = await self.retire(names, drain_seconds)
-        await asyncio.to_thread(placement.release, self.namespace, names)
+        if names:
+            await asyncio.to_thread(placement.release, self.namespace, names)
         return drained
 
     async def retire(self, names: Sequence[str], drain_seconds: float = RETIRE_SECONDS) -> bool:

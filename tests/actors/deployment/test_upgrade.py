@@ -16,6 +16,7 @@ from plancast_actors.deployment.deployment import MEMBERS, Deployment, StartHang
 from plancast_actors.deployment.lease import ChangeUnderWay, DeploymentLease
 from plancast_actors.deployment.scaler import Scaler
 from plancast_actors.deployment.upgrade import Upgrade, UpgradeFailed
+from plancast_actors.ray import placement
 from plancast_actors.ray.process import Blueprint, is_spare, spare_of
 from plancast_actors.release import RECORD, Abilities, Release, mixture, reported_mixture
 from plancast_actors.scale import Scale
@@ -163,6 +164,7 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "check", abilities)
     monkeypatch.setattr(Upgrade, "_hold_old_code", none)
     monkeypatch.setattr(deployment, "outdated", none)
+    monkeypatch.setattr(placement, "release", lambda namespace, names=None: None)
     for module in (deployment, upgrade):
         monkeypatch.setattr(module, "delete_stale_consumers", none)
 
