@@ -48,6 +48,10 @@ class UnreadableCheckpoint(InvalidEnvelope):
     """Raised when a plan has stored checkpoints, and none was written by this deployment."""
 
 
+class UnreadableValue(InvalidEnvelope):
+    """Raised when a value that a plan refers to is missing or damaged; the message names its digest."""
+
+
 class InvalidSubject(BusError, ValueError):
     """Raised when a subject or one of its parts cannot carry an event."""
 

@@ -23,6 +23,8 @@ _PREFIX = re.compile(r"[A-Za-z0-9_-]+")
 _PLAIN = re.compile(r"[A-Za-z0-9_:-]+")
 _NAME = re.compile(r"[!-)+\-/-=?-~]+(\.[!-)+\-/-=?-~]+)*")  # printable ASCII but `.`, `*` and `>`
 _STORE = "-store"
+_NO_TENANT = "%"
+"""Token of plans without a tenant; no encoded name is a percent sign alone."""
 _LISTED = frozenset({"agent", "app", "event"})
 """Kinds of registrations that clients, workers and observers may list."""
 PLACEHOLDERS = "*.keepers.*"
@@ -242,6 +244,34 @@ class Subjects:
     def history(self, plan: str, first_revision: int | str) -> str:
         """A sealed part of a plan's timeline."""
         return f"{self.store}.history.{encode_token(plan)}.{first_revision}"
+
+    def value(self, tenant: str, digest: str, frame: int | str) -> str:
+        """A part of a content that checkpoints of a tenant refer to, by its digest in hexadecimal digits."""
+        return f"{self.store}.values.{encode_token(tenant) if tenant else _NO_TENANT}.{digest}.{frame}"
+
+    def plan_with_values(self, plan: str) -> str:
+        """The note that a plan has stored contents."""
+        return f"{self.store}.valueplans.{encode_token(plan)}"
+
+    @property
+    def value_clock(self) -> str:
+        """A message by which the collector of values reads the server's clock."""
+        return f"{self.store}.valueclock"
+
+    @property
+    def every_value(self) -> str:
+        """Filter for :meth:`value`."""
+        return f"{self.store}.values.*.*.*"
+
+    @property
+    def plans_with_values(self) -> str:
+        """Filter for :meth:`plan_with_values`."""
+        return f"{self.store}.valueplans.*"
+
+    def parse_value(self, subject: str) -> tuple[str, str]:
+        """Return tenant and digest from a subject of :meth:`value`."""
+        tenant, digest = subject.split(".")[2:4]
+        return "" if tenant == _NO_TENANT else decode_token(tenant), digest
 
     def machine(self, digest: str) -> str:
         """The state machine with this content hash."""

@@ -157,6 +157,7 @@ def _observer(subjects: Subjects) -> Access:
     names, every_plan = StreamNames.of(subjects.prefix), subjects.checkpoints
     single = (
         f"{_get(names.checkpoints)}.{every_plan}",
+        f"{_get(names.values)}.{subjects.store}.values.>",
         f"{_get(names.meta)}.{subjects.store}.aliases.*",
         f"{_get(names.meta)}.{subjects.machine('*')}",
     )

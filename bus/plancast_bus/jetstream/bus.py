@@ -32,6 +32,7 @@ from plancast_bus.jetstream.stores.key_store import KeyStore
 from plancast_bus.jetstream.stores.registry import JetStreamRegistry
 from plancast_bus.jetstream.stores.seals import JetStreamSeals
 from plancast_bus.jetstream.stores.store import StreamAccess
+from plancast_bus.jetstream.stores.values import JetStreamValues
 from plancast_bus.jetstream.streams import definitions
 from plancast_bus.jetstream.streams.admission import Admission
 from plancast_bus.jetstream.streams.health import examine
@@ -119,7 +120,8 @@ class JetStreamBus:
         self._keys = KeyStore(access, settings.checkpoint_keys, restricted=restricted)
         connection.on_reconnect(self._keys.forget)
         self.dead_letters = JetStreamDeadLetters(access, "login" if restricted else "runtime")
-        self.checkpoints = JetStreamCheckpoints(access, self._keys, self.dead_letters)
+        self.values = JetStreamValues(access)
+        self.checkpoints = JetStreamCheckpoints(access, self._keys, self.dead_letters, self.values)
         self.registry = JetStreamRegistry(access)
         self.trees, self.sessions = Trees(self.registry), Sessions(self.registry)
         self.seals = JetStreamSeals(self._keys)

@@ -13,6 +13,7 @@ from plancast_bus.memory.dead_letters import DeadLetterTable
 from plancast_bus.memory.registry import RegistrationTable
 from plancast_bus.memory.streams import MemoryStream, StoredMessage, TimerStream
 from plancast_bus.memory.subscriptions import Notices
+from plancast_bus.memory.values import ValueTable
 from plancast_bus.ports.effects import (
     CancelTimer,
     DropAlias,
@@ -63,6 +64,7 @@ class MemoryWorld:
         }
         self._topics: dict[str, MemoryStream] = {topic: self.streams[source] for topic, source in SOURCES.items()}
         self.plans: PlanTable = PlanTable(self.clock)
+        self.values: ValueTable = ValueTable(self.clock)
         self.dead_letters: DeadLetterTable = DeadLetterTable(
             self.clock, self.settings.dead_letters_max_age, max_payload
         )

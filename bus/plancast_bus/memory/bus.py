@@ -20,6 +20,7 @@ from plancast_bus.memory.registry import MemoryRegistry
 from plancast_bus.memory.seals import MemorySeals
 from plancast_bus.memory.streams import MemoryStream
 from plancast_bus.memory.subscriptions import MemorySubscription
+from plancast_bus.memory.values import MemoryValues
 from plancast_bus.ports.bus import ConsumerSpec, DeadLetters, Delivery, Notice
 from plancast_bus.ports.checkpoints import CheckpointStore
 from plancast_bus.ports.effects import DropAlias, Effect, NoteAlias, Publish, Respond, SealHistory, Share, Withdraw
@@ -27,6 +28,7 @@ from plancast_bus.ports.registry import Registry
 from plancast_bus.ports.seals import Seals
 from plancast_bus.ports.sessions import KIND, Sessions
 from plancast_bus.ports.trees import Trees
+from plancast_bus.ports.values import ValueStore
 from plancast_bus.settings import BusSettings
 from plancast_bus.subjects import Subjects, tenant_of
 from plancast_bus.topics import SOURCES, Source
@@ -54,6 +56,7 @@ class MemoryBus:
             self.world = MemoryWorld(world, clock=clock)
         self.settings: BusSettings = self.world.settings
         self.subjects: Subjects = self.world.subjects
+        self.values: ValueStore = MemoryValues(self)
         self._plans = MemoryCheckpoints(self)
         self.checkpoints: CheckpointStore = self._plans
         self.dead_letters: DeadLetters = MemoryDeadLetters(self)

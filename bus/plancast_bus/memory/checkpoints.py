@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from plancast_bus.clock import Clock
 from plancast_bus.errors import BusUnavailable, CommitConflict
 from plancast_bus.ports.checkpoints import Checkpoint, Committed, PlanFilter, PlanSummary, StoredMachine
+from plancast_bus.ports.values import in_full, timeline_of
 
 if TYPE_CHECKING:
     from plancast_bus.memory.bus import MemoryBus
@@ -99,6 +100,10 @@ class PlanTable:
         self.machines.pop(digest, None)
         self.machines[digest] = StoredMachine(digest, self._last, self._clock.time()), encoded
 
+    def kept(self, correlation_id: str) -> list[StoredCheckpoint]:
+        newest = self.find(correlation_id)
+        return [each for each in (self._before.get(correlation_id), newest) if newest is not None and each is not None]
+
     def all(self) -> list[StoredCheckpoint]:
         """List all checkpoints, newest commit last."""
         return [stored for each in list(self._checkpoints) if (stored := self.find(each)) is not None]
@@ -127,9 +132,13 @@ class MemoryCheckpoints:
         self._bus = bus
         self._watching: set[asyncio.Queue[StoredCheckpoint | None]] = set()
 
-    async def load(self, correlation_id: str) -> Checkpoint | None:
+    async def load(self, correlation_id: str, *, folded: bool = False) -> Checkpoint | None:
         stored = (await self._table()).find(correlation_id)
-        return stored.decode() if stored is not None else None
+        checkpoint = stored.decode() if stored is not None else None
+        return checkpoint if checkpoint is None or folded else await in_full(checkpoint, self._bus.values)
+
+    async def kept(self, correlation_id: str) -> list[Checkpoint]:
+        return [each.decode() for each in (await self._table()).kept(correlation_id)]
 
     async def commit(self, checkpoint: Checkpoint) -> int:
         subject = self._bus.subjects.checkpoint(checkpoint.correlation_id)
@@ -154,10 +163,12 @@ class MemoryCheckpoints:
     def begin_commit(self, checkpoint: Checkpoint) -> asyncio.Future[int]:
         return asyncio.get_running_loop().create_task(self.commit(checkpoint))
 
-    async def history(self, correlation_id: str) -> list[bytes]:
+    async def history(self, correlation_id: str, *, folded: bool = False) -> list[bytes]:
         plans = await self._table()
         stored = plans.find(correlation_id)
-        return stored.decode().whole_timeline(plans.sealed(correlation_id)) if stored is not None else []
+        if stored is None:
+            return []
+        return await timeline_of(stored.decode(), plans.sealed(correlation_id), self._bus.values, folded=folded)
 
     async def committed_after(self, version: int) -> AsyncGenerator[Committed]:
         for stored in (await self._table()).after(version):
@@ -180,7 +191,7 @@ class MemoryCheckpoints:
             self._listen(correlation_id, lambda plans: [found] if (found := plans.find(correlation_id)) else [])
         ) as commits:
             async for stored in commits:
-                yield stored.decode()
+                yield await in_full(stored.decode(), self._bus.values)
 
     async def _listen(
         self, plan: str, present: Callable[[PlanTable], list[StoredCheckpoint]]

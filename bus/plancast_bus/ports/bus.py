@@ -18,6 +18,7 @@ from plancast_bus.ports.registry import Registry
 from plancast_bus.ports.seals import Seals
 from plancast_bus.ports.sessions import Sessions
 from plancast_bus.ports.trees import Trees
+from plancast_bus.ports.values import ValueStore
 from plancast_bus.subjects import LetterWriter, Subjects
 from plancast_bus.topics import Source
 
@@ -205,6 +206,9 @@ class Bus(Protocol):
 
     @property
     def checkpoints(self) -> CheckpointStore: ...
+
+    @property
+    def values(self) -> ValueStore: ...
 
     @property
     def dead_letters(self) -> DeadLetters: ...

@@ -16,8 +16,9 @@ from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.ports.effects import Effect, SealHistory, from_fields, to_fields
 
-FORMAT = 1
-"""Version of the stored format; raised when readers of the old format would misread the new one."""
+FORMAT, FOLDED = 1, 2
+"""Versions of the stored format, without references to the store of values and with them. A new one is used where
+readers of the old one would misread it."""
 
 
 def _one_line(value: Any) -> str:
@@ -197,13 +198,15 @@ class Checkpoint:
     """Number of sealed parts of the timeline."""
     expires_after: float = 0.0
     """Seconds until a finished plan is removed; 0 keeps it."""
+    is_folded: bool = False
+    """State and timeline, also its sealed parts, may refer to values; see :mod:`plancast_bus.events.folding`."""
     version: int = field(default=0, compare=False)
 
     def encode(self) -> bytes:
         """Encode the body of the checkpoint; the summary is stored beside it."""
         return pack(
             [
-                FORMAT,
+                FOLDED if self.is_folded else FORMAT,
                 self.revision,
                 self.epoch,
                 self.state,
@@ -223,13 +226,14 @@ class Checkpoint:
             InvalidEnvelope: the body is not a checkpoint of a supported format.
         """
         fields = unpack(payload)
-        if not isinstance(fields, list) or fields[:1] != [FORMAT]:
+        if not isinstance(fields, list) or fields[:1] not in ([FORMAT], [FOLDED]):
             found = fields[0] if isinstance(fields, list) and fields else None
             raise InvalidEnvelope(
-                f"the checkpoint of plan {correlation_id} has format {found!r:.40}; this version reads {FORMAT}"
+                f"the checkpoint of plan {correlation_id} has format {found!r:.40}; this version reads "
+                f"{FORMAT} and {FOLDED}"
             )
         try:
-            _format, revision, epoch, state, outbox, processed, timeline, sealed, expires_after = fields
+            version_of_format, revision, epoch, state, outbox, processed, timeline, sealed, expires_after = fields
             effects, entries = tuple(from_fields(effect) for effect in outbox), tuple(timeline)
         except (ValueError, TypeError) as error:
             raise InvalidEnvelope(f"the checkpoint of plan {correlation_id} is damaged: {error}") from error
@@ -244,6 +248,7 @@ class Checkpoint:
             timeline=entries,
             sealed=sealed,
             expires_after=expires_after,
+            is_folded=version_of_format == FOLDED,
             version=version,
         )
 
@@ -268,8 +273,8 @@ class Checkpoint:
 class CheckpointStore(Protocol):
     """Store of checkpoints. The compare-and-set in :meth:`commit` is the only fencing between writers."""
 
-    async def load(self, correlation_id: str) -> Checkpoint | None:
-        """Return the newest checkpoint of the plan, or None.
+    async def load(self, correlation_id: str, *, folded: bool = False) -> Checkpoint | None:
+        """Return the newest checkpoint of the plan, or None; its values in full, unless it is wanted ``folded``.
 
         A checkpoint that this deployment did not write is rejected and copied to the dead letters. The previous one is
         returned instead, with the version of the rejected one, so that the next commit replaces it. The store keeps two
@@ -277,7 +282,18 @@ class CheckpointStore(Protocol):
 
         Raises:
             UnreadableCheckpoint: no stored checkpoint is valid; nothing was changed.
+            UnreadableValue: a value that it refers to is missing or damaged.
             InvalidEnvelope: it is valid, but of a format that this version does not support.
+        """
+        ...
+
+    async def kept(self, correlation_id: str) -> list[Checkpoint]:
+        """Return the stored checkpoints of the plan, oldest first and folded: the newest, and the one before it.
+
+        One that this deployment did not write is left out.
+
+        Raises:
+            UnreadableCheckpoint: it has written none of them.
         """
         ...
 
@@ -301,8 +317,11 @@ class CheckpointStore(Protocol):
         """
         ...
 
-    async def history(self, correlation_id: str) -> list[bytes]:
-        """Return all timeline entries of the plan, msgpack each, oldest first; empty for an unknown plan."""
+    async def history(self, correlation_id: str, *, folded: bool = False) -> list[bytes]:
+        """Return all timeline entries of the plan, msgpack each, oldest first; empty for an unknown plan.
+
+        Their values are in full, unless they are wanted ``folded``.
+        """
         ...
 
     def committed_after(self, version: int) -> AsyncGenerator[Committed]:

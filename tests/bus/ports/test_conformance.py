@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -22,9 +23,11 @@ from plancast_bus.errors import (
     DeadLetterNotFound,
     PayloadTooLarge,
     PublishRefused,
+    UnreadableValue,
 )
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.folding import Folder, Reference, digest_of
 from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.ports.bus import CUT_BYTES, Bus, Consumer, ConsumerSpec, Delivery
 from plancast_bus.ports.checkpoints import Checkpoint, PlanFilter, PlanSummary, StoredMachine
@@ -41,6 +44,7 @@ from plancast_bus.ports.effects import (
 )
 from plancast_bus.ports.sessions import SessionBounds, session_name
 from plancast_bus.ports.trees import tree_name
+from plancast_bus.ports.values import FRAME_BYTES
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.topics import TOPICS, Source
 
@@ -1574,3 +1578,123 @@ async def test_a_session_to_which_nothing_is_added_is_forgotten(bus: Bus, world:
 def test_sessions_of_two_tenants_are_two_sessions() -> None:
     names = [session_name(tenant, session) for tenant in ("", "a", "b") for session in ("s", "t", "\ud800")]
     assert len(set(names)) == len(names)
+
+
+# Values.
+
+
+def of_size(size: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def reference(content: bytes) -> Reference:
+    return Reference(digest_of(content), len(content))
+
+
+def by_digest(*contents: bytes) -> dict[bytes, bytes]:
+    return {digest_of(each): each for each in contents}
+
+
+@pytest.mark.parametrize("size", [1, FRAME_BYTES - 1, FRAME_BYTES, FRAME_BYTES + 1, 3 * FRAME_BYTES + 7])
+async def test_a_value_of_any_size_is_read_as_it_was_stored(world: World, bus: Bus, size: int) -> None:
+    content = of_size(size)
+    await bus.values.put("acme", "p", by_digest(content))
+    reader = await world.connect()
+    assert await reader.values.get("acme", [reference(content)]) == by_digest(content)
+
+
+async def test_many_values_are_stored_and_read_at_once(world: World, bus: Bus) -> None:
+    contents = [of_size(100 + n, n) for n in range(300)]
+    await bus.values.put("", "p", by_digest(*contents))
+    reader = await world.connect()
+    assert await reader.values.get("", map(reference, contents)) == by_digest(*contents)
+    assert await reader.values.get("", []) == {}
+
+
+@pytest.mark.parametrize(
+    ("owner", "other"), [("acme", "globex"), ("acme", ""), ("", "acme"), ("", "%"), ("a.b", "a"), ("-", "")]
+)
+async def test_a_tenant_does_not_get_the_value_of_another_by_its_digest(
+    world: World, bus: Bus, owner: str, other: str
+) -> None:
+    content = of_size(100)
+    await bus.values.put(owner, "p", by_digest(content))
+    for each in (bus, await world.connect()):
+        assert await each.values.get(owner, [reference(content)]) == by_digest(content)
+        with pytest.raises(UnreadableValue, match=f"the value {digest_of(content).hex()} is missing"):
+            await each.values.get(other, [reference(content)])
+
+
+async def test_a_value_that_was_exchanged_is_named_and_not_returned(world: World, bus: Bus) -> None:
+    content = of_size(3_000)
+    await bus.values.put("", "p", {digest_of(content): of_size(2_000)})
+    with pytest.raises(UnreadableValue, match=r"is damaged: 2,000 bytes of 3,000 were found"):
+        await (await world.connect()).values.get("", [reference(content)])
+
+
+async def test_values_and_the_plans_that_use_them_are_listed(bus: Bus) -> None:
+    small, large = of_size(10), of_size(FRAME_BYTES + 5)
+    before = await bus.values.now()
+    await bus.values.put("acme", "a.b", by_digest(small))
+    await bus.values.put("", "other plan", by_digest(large))
+    listed = [each async for each in bus.values.values()]
+    sizes: dict[tuple[str, bytes], int] = {}
+    for each in listed:
+        sizes[each.tenant, each.digest] = sizes.get((each.tenant, each.digest), 0) + each.size
+    assert sizes == {("acme", digest_of(small)): 10, ("", digest_of(large)): FRAME_BYTES + 5}
+    assert [each.correlation_id async for each in bus.values.plans()] == ["a.b", "other plan"]
+    assert before <= listed[0].stored_at <= listed[-1].stored_at <= await bus.values.now()
+
+
+async def test_what_was_stored_again_is_not_dropped(world: World, bus: Bus) -> None:
+    kept, dropped, large = of_size(10, 1), of_size(10, 2), of_size(2 * FRAME_BYTES)
+    await bus.values.put("", "kept", by_digest(kept))
+    await bus.values.put("", "dropped", by_digest(dropped, large))
+    listed = [each async for each in bus.values.values()]
+    plans = [each async for each in bus.values.plans()]
+    await bus.values.put("", "kept", by_digest(kept))
+    for _ in range(2):  # as by a collector that was killed, and begins again
+        await bus.values.drop([*listed, *plans])
+    reader = await world.connect()
+    assert await reader.values.get("", [reference(kept)]) == by_digest(kept)
+    assert {each.digest async for each in bus.values.values()} == {digest_of(kept)}
+    assert [each.correlation_id async for each in bus.values.plans()] == ["kept"]
+    for content in (dropped, large):
+        with pytest.raises(UnreadableValue):
+            await reader.values.get("", [reference(content)])
+
+
+async def test_a_folded_checkpoint_is_loaded_in_full_and_watched_in_full(world: World, bus: Bus) -> None:
+    state = {"results": {"text": "long " * 2_000, "list": [{"n": n} for n in range(2_000)]}}
+    entries = [{"revision": 1, "event": {"data": "said " * 3_000}}, {"revision": 2}]
+    done, parts = Folder(1 << 20).fold(state), [Folder(1 << 20).fold(each) for each in entries]
+    contents = {digest: each for part in (done, *parts) for digest, each in part.contents.items()}
+    await bus.values.put("acme", "p", contents)
+    made = checkpoint("p", state=done.packed, tenant="acme", timeline=(parts[1].packed,))
+    version = await bus.checkpoints.commit(replace(made, is_folded=True, sealed=1))
+    await bus.emit([SealHistory("p", 1, codec.pack([parts[0].packed]))])
+    full = replace(made, state=codec.pack(state), timeline=(codec.pack(entries[1]),), sealed=1, version=version)
+    for reader in (bus, await world.connect()):
+        assert await reader.checkpoints.load("p") == full
+        async with aclosing(reader.checkpoints.watch("p")) as watching:  # type: ignore[type-var]
+            assert await anext(watching) == full
+        assert await reader.checkpoints.history("p") == [codec.pack(each) for each in entries]
+        assert await reader.checkpoints.history("p", folded=True) == [each.packed for each in parts]
+        stored = await reader.checkpoints.load("p", folded=True)
+        assert stored is not None
+        assert (stored.state, stored.is_folded) == (done.packed, True)
+    await bus.values.drop([each async for each in bus.values.values()])
+    with pytest.raises(UnreadableValue, match="plan p: the value"):
+        await (await world.connect()).checkpoints.load("p")
+
+
+async def test_the_checkpoint_before_the_newest_is_kept_too(bus: Bus) -> None:
+    assert await bus.checkpoints.kept("p") == []
+    version = await bus.checkpoints.commit(checkpoint("p", state=b"1"))
+    for revision in (2, 3):
+        version = await bus.checkpoints.commit(
+            checkpoint("p", state=b"%d" % revision, revision=revision, version=version)
+        )
+    assert [each.state for each in await bus.checkpoints.kept("p")] == [b"2", b"3"]
+    await bus.checkpoints.commit(replace(checkpoint("p", revision=4, version=version), expires_after=60.0))
+    assert [each.revision for each in await bus.checkpoints.kept("p")] == [4]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from cachetools import LRUCache
@@ -38,6 +38,7 @@ from plancast_bus.jetstream.stores.key_store import KeyStore
 from plancast_bus.jetstream.stores.store import Store, StreamAccess
 from plancast_bus.ports.bus import Delivery
 from plancast_bus.ports.checkpoints import Checkpoint, Committed, PlanFilter, PlanSummary, StoredMachine
+from plancast_bus.ports.values import ValueStore, in_full, timeline_of
 from plancast_bus.subjects import decode_token
 
 logger = logging.getLogger(__name__)
@@ -52,13 +53,20 @@ MACHINES = 1024
 class JetStreamCheckpoints(Store):
     """The checkpoint store. A checkpoint's version is its sequence in the stream."""
 
-    def __init__(self, access: StreamAccess, keys: KeyStore, dead_letters: JetStreamDeadLetters) -> None:
+    def __init__(
+        self, access: StreamAccess, keys: KeyStore, dead_letters: JetStreamDeadLetters, values: ValueStore
+    ) -> None:
         super().__init__(access)
         self._keys = keys
         self._dead_letters = dead_letters
+        self._values = values
         self._machines: LRUCache[str, bytes] = LRUCache(MACHINES)
 
-    async def load(self, correlation_id: str) -> Checkpoint | None:
+    async def load(self, correlation_id: str, *, folded: bool = False) -> Checkpoint | None:
+        checkpoint = await self._load(correlation_id)
+        return checkpoint if checkpoint is None or folded else await in_full(checkpoint, self._values)
+
+    async def _load(self, correlation_id: str) -> Checkpoint | None:
         while True:
             message = await self._newest(self._names.checkpoints, self._subjects.checkpoint(correlation_id))
             if message is None:
@@ -79,10 +87,7 @@ class JetStreamCheckpoints(Store):
         Raises:
             UnreadableCheckpoint: the one before is not valid either.
         """
-        stored = []
-        async with aclosing(self._reader.read(self._names.checkpoints, refused.subject, "all")) as reading:
-            async for message in reading:
-                stored.append(message)
+        stored = await self._messages(correlation_id)
         if not stored or stored[-1].sequence != refused.sequence:
             return None
         faults = [f"sequence {refused.sequence}: {refusal}"]
@@ -110,6 +115,22 @@ class JetStreamCheckpoints(Store):
                 await self._drop(self._names.checkpoints, refused.sequence)
                 return checkpoint
         return replace(checkpoint, version=refused.sequence)
+
+    async def _messages(self, correlation_id: str) -> list[StoredMessage]:
+        subject = self._subjects.checkpoint(correlation_id)
+        async with aclosing(self._reader.read(self._names.checkpoints, subject, "all")) as reading:
+            return [message async for message in reading]
+
+    async def kept(self, correlation_id: str) -> list[Checkpoint]:
+        while True:
+            keys, messages = await self._keys.read(), await self._messages(correlation_id)
+            found = []
+            for message in messages:
+                with suppress(Forged):
+                    found.append(_decode(correlation_id, message, keys))
+            if found or not messages:
+                return found
+            await self._load(correlation_id)  # says why, or the plan has moved on
 
     async def _put_aside(self, correlation_id: str, refused: StoredMessage, fault: str) -> None:
         headers = refused.headers
@@ -163,9 +184,9 @@ class JetStreamCheckpoints(Store):
             f"revision {checkpoint.revision} was to follow version {checkpoint.version}"
         ) from cause
 
-    async def history(self, correlation_id: str) -> list[bytes]:
+    async def history(self, correlation_id: str, *, folded: bool = False) -> list[bytes]:
         # The checkpoint first: a part that is sealed meanwhile is then read twice instead of not at all.
-        checkpoint = await self.load(correlation_id)
+        checkpoint = await self._load(correlation_id)
         if checkpoint is None:
             return []
         parts: dict[int, bytes] = {}
@@ -174,7 +195,7 @@ class JetStreamCheckpoints(Store):
         async with aclosing(reading):
             async for message in reading:
                 parts[int(message.subject.rpartition(".")[2])] = message.payload
-        return checkpoint.whole_timeline(parts)
+        return await timeline_of(checkpoint, parts, self._values, folded=folded)
 
     def committed_after(self, version: int) -> AsyncGenerator[Committed]:
         every = self._subjects.checkpoints
@@ -234,7 +255,7 @@ class JetStreamCheckpoints(Store):
             pass
         try:
             correlation_id = decode_token(message.subject.rpartition(".")[2])
-            checkpoint = await self.load(correlation_id)
+            checkpoint = await self._load(correlation_id)
         except InvalidSubject:
             return None
         except InvalidEnvelope as error:
@@ -257,7 +278,7 @@ class JetStreamCheckpoints(Store):
                         logger.warning("%s", error, extra={"correlation_id": correlation_id})
                         continue
                 if checkpoint is not None:
-                    yield checkpoint
+                    yield await in_full(checkpoint, self._values)
 
     async def forget(self, correlation_id: str, aliases: Sequence[str] = ()) -> None:
         await self._api.purge(self._names.checkpoints, self._subjects.checkpoint(correlation_id))

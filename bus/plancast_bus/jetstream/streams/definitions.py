@@ -31,6 +31,7 @@ class StreamNames:
     responses: str
     checkpoints: str
     history: str
+    values: str
     meta: str
     registry: str
     dead_letters: str
@@ -145,6 +146,11 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
             "allow_direct": False,
         },
         {**newest, "name": names.history, "subjects": [f"{store}.history.*.*"], "allow_msg_ttl": True},
+        {
+            **newest,
+            "name": names.values,
+            "subjects": [subjects.every_value, subjects.plans_with_values, subjects.value_clock],
+        },
         {
             **newest,
             "name": names.meta,

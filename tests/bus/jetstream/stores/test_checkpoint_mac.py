@@ -33,7 +33,7 @@ from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.jetstream.client.api import StoredMessage
 from plancast_bus.jetstream.stores.checkpoint_mac import COVERED, EXPECTED, MAC, SUMMARY, CheckpointKeys, covered_text
 from plancast_bus.nats_server.process import NatsServer
-from plancast_bus.ports.checkpoints import FORMAT, Checkpoint, Committed, PlanFilter, PlanSummary
+from plancast_bus.ports.checkpoints import FOLDED, Checkpoint, Committed, PlanFilter, PlanSummary
 from plancast_bus.settings import BusSettings, NatsSettings
 
 PATIENCE = 30.0
@@ -330,10 +330,10 @@ async def test_a_format_of_a_later_version_is_ours_and_nothing_takes_its_place(
     await commits(bus, revisions=1)
     (first,) = await stored(bus)
     headers = {EXPECTED: str(first.sequence), SUMMARY: first.headers[SUMMARY]}
-    body = pack([FORMAT + 1, *unpack(first.payload)[1:]])
+    body = pack([FOLDED + 1, *unpack(first.payload)[1:]])
     headers[MAC] = (await bus._keys.require()).mac(covered_text(first.subject, headers), body)
     await put(attacker, first.subject, body, headers)
-    with pytest.raises(InvalidEnvelope, match=f"plan victim has format {FORMAT + 1}"):
+    with pytest.raises(InvalidEnvelope, match=f"plan victim has format {FOLDED + 1}"):
         await bus.checkpoints.load("victim")
     assert await bus.dead_letters.count() == 0
 
@@ -478,6 +478,18 @@ async def test_a_wrong_key_reads_nothing_and_destroys_nothing(made: Make) -> Non
     found = await bus.checkpoints.load("victim")
     assert found is not None
     assert found.revision == 2
+
+
+async def test_a_process_without_the_right_key_finds_no_checkpoint_instead_of_taking_the_plan_for_gone(
+    made: Make, bus: JetStreamBus
+) -> None:
+    """A collector would remove all that the plan refers to."""
+    await commits(bus)
+    stranger = await made(checkpoint_keys=(OTHER,))
+    with pytest.raises(UnreadableCheckpoint):
+        await stranger.checkpoints.kept("victim")
+    assert len(await bus.checkpoints.kept("victim")) == 2
+    assert await stranger.checkpoints.kept("nobody") == []
 
 
 async def test_keys_are_changed_without_a_break(made: Make) -> None:

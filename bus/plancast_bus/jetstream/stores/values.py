@@ -1,0 +1,99 @@
+"""Values in a stream: a message for each 512 KiB of a content."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+
+from cachetools import LRUCache
+
+from plancast_bus.errors import BusUnavailable, InvalidSubject
+from plancast_bus.events.folding import Reference
+from plancast_bus.jetstream.client.api import MESSAGE_GONE, ApiError, StoredMessage
+from plancast_bus.jetstream.stores.store import Store, StreamAccess
+from plancast_bus.ports.values import FRAME_BYTES, PlanWithValues, StoredValue, checked
+from plancast_bus.subjects import decode_token
+
+CACHE_BYTES = 32 << 20
+"""Contents that a connection keeps in memory: watchers and pages read the same ones again."""
+AT_ONCE = 32
+"""Messages under way at a time, each of up to :data:`FRAME_BYTES`."""
+
+
+class JetStreamValues(Store):
+    """The store of values."""
+
+    def __init__(self, access: StreamAccess) -> None:
+        super().__init__(access)
+        self._cache: LRUCache[tuple[str, bytes], bytes] = LRUCache(CACHE_BYTES, getsizeof=len)
+
+    async def put(self, tenant: str, plan: str, contents: Mapping[bytes, bytes]) -> None:
+        messages = [(self._subjects.plan_with_values(plan), b"")]
+        for digest, content in contents.items():
+            for frame, start in enumerate(range(0, len(content), FRAME_BYTES)):
+                subject = self._subjects.value(tenant, digest.hex(), frame)
+                messages.append((subject, content[start : start + FRAME_BYTES]))
+        for start in range(0, len(messages), AT_ONCE):
+            sending = messages[start : start + AT_ONCE]
+            await asyncio.gather(*(self._publisher.publish_acked(subject, frame, {}) for subject, frame in sending))
+
+    async def get(self, tenant: str, references: Iterable[Reference]) -> dict[bytes, bytes]:
+        contents: dict[bytes, bytes] = {}
+        places = asyncio.Semaphore(AT_ONCE)
+
+        async def read(reference: Reference) -> None:
+            key = tenant, reference.digest
+            content = self._cache.get(key)
+            if content is None:
+                count = -(-reference.size // FRAME_BYTES)
+                frames = await asyncio.gather(*(self._frame(*key, frame, places) for frame in range(count)))
+                content = checked(reference, b"".join(each for each in frames if each is not None) or None)
+                if len(content) <= CACHE_BYTES:
+                    self._cache[key] = content
+            contents[reference.digest] = content
+
+        await asyncio.gather(*map(read, references))
+        return contents
+
+    async def _frame(self, tenant: str, digest: bytes, frame: int, places: asyncio.Semaphore) -> bytes | None:
+        async with places:
+            message = await self._newest(self._names.values, self._subjects.value(tenant, digest.hex(), frame))
+        return message.payload if message is not None else None
+
+    async def now(self) -> float:
+        subject = self._subjects.value_clock
+        await self._publisher.publish_acked(subject, b"", {})
+        message = await self._api.last_from_leader(self._names.values, subject)
+        if message is None:
+            raise BusUnavailable(f"{self._names.values} was emptied a moment ago")
+        return message.time
+
+    async def values(self) -> AsyncGenerator[StoredValue]:
+        async with aclosing(self._listed(self._subjects.every_value)) as messages:
+            async for message in messages:
+                try:
+                    tenant, digest = self._subjects.parse_value(message.subject)
+                    content = bytes.fromhex(digest)
+                except (InvalidSubject, ValueError):
+                    continue  # nothing that plancast wrote
+                size = int(message.headers.get("Nats-Msg-Size", 0))
+                yield StoredValue(tenant, content, message.sequence, size, message.time)
+
+    async def plans(self) -> AsyncGenerator[PlanWithValues]:
+        async with aclosing(self._listed(self._subjects.plans_with_values)) as messages:
+            async for message in messages:
+                plan = decode_token(message.subject.rpartition(".")[2])
+                yield PlanWithValues(plan, message.sequence, message.time)
+
+    def _listed(self, subject: str) -> AsyncGenerator[StoredMessage]:
+        return self._reader.read(self._names.values, subject, "all", headers_only=True)
+
+    async def drop(self, stored: Sequence[StoredValue | PlanWithValues]) -> None:
+        for each in stored:
+            try:
+                request = {"seq": each.version, "no_erase": True}
+                await self._api.call(f"STREAM.MSG.DELETE.{self._names.values}", request)
+            except ApiError as error:
+                if error.code not in MESSAGE_GONE:
+                    raise

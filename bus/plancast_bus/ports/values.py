@@ -1,0 +1,136 @@
+"""The port of the store of values: contents that checkpoints and timelines refer to, stored once each, by digest.
+
+A content is stored before the checkpoint that refers to it is committed, again if it is stored already. What no stored
+plan refers to is removed by a collector, which reads all plans that use the store, and removes only contents that were
+not stored again since. So a host may die at any point, and so may the collector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+from plancast_bus.errors import UnreadableValue
+from plancast_bus.events.codec import pack
+from plancast_bus.events.folding import Reference, Unfolding, digest_of
+from plancast_bus.ports.checkpoints import Checkpoint
+
+FRAME_BYTES = 512 * 1024
+"""Largest part of a content in one message. Part of the stored format."""
+
+
+class StoredValue(NamedTuple):
+    """A message of a content, as returned by listings."""
+
+    tenant: str
+    digest: bytes
+    version: int
+    """The store's version of the message; it grows with every message stored."""
+    size: int
+    """Bytes in this message; contents over :data:`FRAME_BYTES` have several."""
+    stored_at: float
+    """By the store's clock, seconds since the epoch, UTC."""
+
+
+class PlanWithValues(NamedTuple):
+    """A plan that has stored contents."""
+
+    correlation_id: str
+    version: int
+    stored_at: float
+
+
+class ValueStore(Protocol):
+    """Store of contents. Those of one tenant are out of reach of the others."""
+
+    async def put(self, tenant: str, plan: str, contents: Mapping[bytes, bytes]) -> None:
+        """Store contents by digest, and note that the plan with this correlation id uses some; repeatable.
+
+        Returns once they are durable.
+
+        Raises:
+            PublishRefused: the store is full.
+            BusUnavailable: not all are known to be stored; put all again.
+        """
+        ...
+
+    async def get(self, tenant: str, references: Iterable[Reference]) -> dict[bytes, bytes]:
+        """Return contents by digest.
+
+        Raises:
+            UnreadableValue: one is missing or damaged.
+            BusUnavailable: the store cannot be reached.
+        """
+        ...
+
+    async def now(self) -> float:
+        """Return the time of the store's clock, seconds since the epoch, UTC."""
+        ...
+
+    def values(self) -> AsyncGenerator[StoredValue]:
+        """List the messages of all contents, oldest first."""
+        ...
+
+    def plans(self) -> AsyncGenerator[PlanWithValues]:
+        """List the plans that have stored contents."""
+        ...
+
+    async def drop(self, stored: Sequence[StoredValue | PlanWithValues]) -> None:
+        """Remove messages and notes of plans, except those that were stored again since."""
+        ...
+
+
+def checked(reference: Reference, content: bytes | None) -> bytes:
+    """Return the content that was found for a reference.
+
+    Raises:
+        UnreadableValue: none was found, or another one.
+    """
+    if content is None or digest_of(content) != reference.digest:
+        state = "missing" if content is None else f"damaged: {len(content):,} bytes of {reference.size:,} were found"
+        raise UnreadableValue(f"the value {reference.digest.hex()} is {state}")
+    return content
+
+
+async def unfold(
+    store: ValueStore, tenant: str, plan: str, packed: Sequence[bytes]
+) -> tuple[list[Any], dict[bytes, Reference]]:
+    """Return folded values of the plan with this correlation id in full, and their references by digest.
+
+    Raises as :meth:`ValueStore.get`.
+    """
+    contents: dict[bytes, bytes] = {}
+    while True:
+        unfolding = Unfolding(contents)
+        values = [unfolding.read(each) for each in packed]
+        if not unfolding.missing:
+            return values, unfolding.references
+        try:
+            contents |= await store.get(tenant, unfolding.missing.values())
+        except UnreadableValue as error:
+            raise UnreadableValue(f"plan {plan}: {error}; see plancast doctor") from error
+
+
+async def in_full(checkpoint: Checkpoint, store: ValueStore) -> Checkpoint:
+    """Return a checkpoint with its values in full; raises as :meth:`ValueStore.get`."""
+    if not checkpoint.is_folded:
+        return checkpoint
+    plan, tenant = checkpoint.correlation_id, checkpoint.summary.tenant_id
+    values, _ = await unfold(store, tenant, plan, (checkpoint.state, *checkpoint.timeline))
+    state, *timeline = map(pack, values)
+    return replace(checkpoint, state=state, timeline=tuple(timeline), is_folded=False)
+
+
+async def timeline_of(
+    checkpoint: Checkpoint, sealed: Mapping[int, bytes], store: ValueStore, *, folded: bool
+) -> list[bytes]:
+    """Return the whole timeline of a plan; ``sealed`` are its sealed parts by first revision.
+
+    Raises as :meth:`ValueStore.get`.
+    """
+    entries = checkpoint.whole_timeline(sealed)
+    if folded or not checkpoint.is_folded:
+        return entries
+    values, _ = await unfold(store, checkpoint.summary.tenant_id, checkpoint.correlation_id, entries)
+    return [*map(pack, values)]
