@@ -177,6 +177,13 @@ class PlanSettings(SettingsSection):
     """Bytes of these values and their names, with the same consequence. One turn that shares more fails its plan."""
     max_kept_events: int = Field(100, ge=1)
     """Buffered events that came early or while paused; beyond it the oldest is dropped, and the timeline warns."""
+    inline_bytes: int = Field(32_768, ge=4_096)
+    """Bytes of a plan's state and newest timeline up to which a checkpoint holds them whole. Of a larger plan, values
+    of 2 KiB and more are stored once each, beside the checkpoints, so that a turn writes what is new in it."""
+    max_value_bytes: int = Field(64 << 20, ge=65_536)
+    """Largest text, or entry of a list or an object, in a plan; the turn that leaves a larger one fails its plan."""
+    max_plan_bytes: int = Field(1 << 30, ge=1 << 20)
+    """Largest state of a plan, with the same consequence."""
     max_processed_ids: int = Field(512, ge=16)
     """Event ids in a checkpoint, for deduplication."""
     timeline_tail_bytes: int = Field(8192, ge=256)

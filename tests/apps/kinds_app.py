@@ -74,12 +74,24 @@ machines.add_goal("machine.goal", MACHINE)
 machines.add_goal("child.goal", machine(state("one", "done", **ADD)))
 
 handled = Planner("handled")
+PAGES = 20
+
+
+def page_of(number: int) -> str:
+    return f"page {number} " * 300
+
+
+def right_pages(pages: list[str]) -> bool:
+    """Whether the document has the pages that it began with, but for those that the plan's turns have changed."""
+    changed = {number: page for number, page in enumerate(pages) if page != page_of(number)}
+    return sorted(page.partition(" ")[0] for page in changed.values()) == ["done", "two"] and len(pages) == PAGES
 
 
 @handled.on_goal("handled.goal")
 async def on_goal(goal: Any, context: Any) -> None:
-    """Makes the plan by hand."""
+    """Makes the plan by hand, with a document that is too large for a checkpoint to hold it whole."""
     plan = await PlanContext.create_from_goal(goal, HANDLED)
+    plan.results["pages"] = [page_of(n) for n in range(PAGES)]
     await plan.save()
     await plan.execute_next()
 
@@ -88,7 +100,12 @@ async def on_goal(goal: Any, context: Any) -> None:
 async def on_transition(event: Any, context: Any) -> None:
     """Moves the plan by hand."""
     plan = await PlanContext.restore_by_correlation(event.correlation_id, context)
-    if plan and plan.get_next_state(event):
+    if plan and (onward := plan.get_next_state(event)):
+        pages = plan.results["pages"]
+        pages[len(plan.results)] = f"{onward} {page_of(0)}"
+        if onward == "done":
+            plan.results["right"] = right_pages(pages)
+            del plan.results["pages"]
         await plan.execute_next(trigger_event=event)
 
 
@@ -176,5 +193,5 @@ def is_right(kind: str, n: int, result: Any) -> bool:
         child = result["child"]
         return bool(result["one"] == {"n": n + 1} and child["status"] == "completed")
     if kind == "handled":
-        return bool(result == {"one": {"n": n + 1}, "two": {"n": n + 1}})
+        return bool(result == {"one": {"n": n + 1}, "two": {"n": n + 1}, "right": True})
     return bool(result == ({"n": 3} if kind == "tree" else {"steps": 4}))

@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ from plancast.turn_record.lifecycle import logger as move_logger
 from plancast.turn_record.serialization_check import packed_and_checked
 from plancast_actors.maintenance.machine_gc import is_recent
 from plancast_actors.plan_actors.outbox_recovery import unsent_effects
+from plancast_actors.plan_actors.plan_values import PlanValues
 from plancast_actors.plan_actors.protocol import Inbound
 from plancast_actors.plan_actors.services import Emitted, HostServices
 from plancast_actors.telemetry.samples import Laps
@@ -35,6 +37,8 @@ _T = TypeVar("_T")
 DIGEST_BYTES = 8
 EXPIRED = "plan.expired"
 """Type of the timer that removes a finished plan's history and aliases."""
+FOLDED_TAIL = 2048
+"""Bytes of timeline in the checkpoint of a large plan: such plans take many turns, and each writes them again."""
 EXPIRY_GRACE = 60.0
 """Seconds by which such a plan's checkpoint outlives that timer."""
 
@@ -47,7 +51,7 @@ class Activation:
     """
 
     __slots__ = (
-        "_has_sent", "_machine_hash", "_machine_put_at", "_remembered", "_sealed", "_tail", "_tail_bytes",
+        "_has_sent", "_machine_hash", "_machine_put_at", "_remembered", "_sealed", "_tail", "_tail_bytes", "_values",
         "conflicts", "correlation_id", "host", "laps", "loaded", "plan", "processed", "revision",
         "unsettled", "version",
     )  # fmt: skip
@@ -76,6 +80,8 @@ class Activation:
         self._machine_hash, self._machine_put_at = "", 0.0
         self._has_sent = False
         """True if the last turn had effects."""
+        self._values: PlanValues | None = None
+        """The values stored apart; None while the plan is small."""
 
     def unload_turn(self) -> bool:
         """Drop what an uncommitted turn did to the plan; True if there was no plan before, so none is to be loaded."""
@@ -137,10 +143,14 @@ class Activation:
         """Load the plan from its checkpoint; send its last effects again unless known to be acknowledged."""
         if fault_injection.armed:
             await self._reach(CrashPoint.TURN_LOAD_BEFORE)
-        checkpoint = await self.host.bus.checkpoints.load(self.correlation_id)
+        checkpoint = await self.host.bus.checkpoints.load(self.correlation_id, folded=True)
         self.unload()
         if checkpoint is not None:
-            state = unpack(checkpoint.state)
+            if checkpoint.is_folded:
+                self._values = PlanValues(self.host.bus.values, self.correlation_id, self.host.settings.plans)
+                state = await self._values.load(checkpoint)
+            else:
+                state = unpack(checkpoint.state)
             machine = await self.host.machine(state.pop("machine", ""))
             self.plan = PlanContext.from_dict(state | {"state_machine": machine})
             self._machine_hash = machine.hash if machine is not None else ""
@@ -191,9 +201,13 @@ class Activation:
             await self._store(machine)
         of_code = turn.has_called or (turn.plan is not None and bool(turn.plan.decider))
         checkpoint = self.stage(turn, digest, of_code=of_code)
+        if self.has_unstored_values:
+            await self.patiently(self.store_values)
         if fault_injection.armed:
             await self._reach(CrashPoint.TURN_COMMIT_BEFORE)
-        version = await self.patiently(lambda: self.host.bus.checkpoints.commit(checkpoint))
+        version = await self.patiently(partial(self._commit, checkpoint))
+        if self.has_old_values:
+            await self.patiently(self.renew_values)
         self.committed(turn, checkpoint, version)
         if self.laps is not None:
             self.laps.end("commit")
@@ -205,6 +219,35 @@ class Activation:
         await self.emit(checkpoint.outbox)
         if self.laps is not None:
             self.laps.end("emit")
+
+    async def _commit(self, checkpoint: Checkpoint) -> int:
+        if self.has_old_values:
+            await self.renew_values()
+        return await self.host.bus.checkpoints.commit(checkpoint)
+
+    @property
+    def has_unstored_values(self) -> bool:
+        """True if the staged checkpoint refers to values that are not stored yet."""
+        return self._values is not None and bool(self._values.unstored)
+
+    @property
+    def has_old_values(self) -> bool:
+        """True if it refers to values that were stored so long ago that a collector may take them for unused."""
+        return self._values is not None and self._values.are_old(self.host.clock.time())
+
+    async def renew_values(self) -> None:
+        """Store them again."""
+        assert self._values is not None
+        await self._values.store(self.host.clock.time())
+
+    async def store_values(self) -> None:
+        """Store the values that the staged checkpoint refers to, before it is committed."""
+        assert self._values is not None
+        if fault_injection.armed:
+            await self._reach(CrashPoint.VALUES_PUT_BEFORE)
+        await self._values.store(self.host.clock.time())
+        if fault_injection.armed:
+            await self._reach(CrashPoint.VALUES_PUT_AFTER)
 
     async def store_machine(self) -> None:
         """Store the plan's state machine, unless this host has stored it lately."""
@@ -241,10 +284,15 @@ class Activation:
             state, entry = packed_and_checked(turn, digest_of_machine)
         else:
             state, entry = pack_state(plan, digest_of_machine), turn.packed_entry()
+        if len(state) + len(entry) + self._tail_bytes > limits.inline_bytes or self._values is not None:
+            if self._values is None:
+                self._values = PlanValues(self.host.bus.values, self.correlation_id, limits)
+            state, entry = self._values.stage(plan, digest_of_machine, state, entry)
         if limits.lifecycle_events:
             turn.effects.extend(lifecycle_effects(turn, plan))
         tail, sealed = self._tail, self._sealed
-        if tail and self._tail_bytes + len(entry) > limits.timeline_tail_bytes:
+        most = limits.timeline_tail_bytes if self._values is None else min(limits.timeline_tail_bytes, FOLDED_TAIL)
+        if tail and self._tail_bytes + len(entry) > most:
             first = self.revision + 1 - len(tail)
             turn.effects.append(SealHistory(self.correlation_id, first, pack(tail)))
             tail, sealed = (), sealed + 1
@@ -263,6 +311,7 @@ class Activation:
             (*tail, entry),
             sealed,
             expires_after,
+            self._values is not None,
             self.version,
         )
 
@@ -273,6 +322,8 @@ class Activation:
         self._tail, self._tail_bytes = checkpoint.timeline, before + len(checkpoint.timeline[-1])
         self.revision, self._sealed = checkpoint.revision, checkpoint.sealed
         self._has_sent = bool(checkpoint.outbox)
+        if self._values is not None:
+            self._values.committed()
         self._remembered = checkpoint.processed
         self.processed[checkpoint.processed[-DIGEST_BYTES:]] = None
         while len(self.processed) > self.host.settings.plans.max_processed_ids:

@@ -100,6 +100,8 @@ class FastTurn:
         if fault_injection.armed:
             yield self._reach(CrashPoint.TURN_HANDLE_AFTER)
         checkpoint = state.stage(turn, self._digest)
+        if state.has_unstored_values:
+            yield asyncio.ensure_future(state.store_values())
         if fault_injection.armed:
             yield self._reach(CrashPoint.TURN_COMMIT_BEFORE)
         committing = bus.checkpoints.begin_commit(checkpoint)
@@ -109,6 +111,8 @@ class FastTurn:
         except CommitConflict:
             state.host.commits_refused += 1
             raise
+        if state.has_old_values:
+            yield asyncio.ensure_future(state.renew_values())
         state.committed(turn, checkpoint, version)
         self._lap("commit")
         if not state.may_stage(turn, state.host.clock.time()):

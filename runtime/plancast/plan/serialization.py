@@ -60,12 +60,17 @@ def to_state(plan: PlanRecord) -> dict[str, Any]:
     return state
 
 
-def pack_state(plan: PlanRecord, machine: str) -> bytes:
-    """The result of :func:`to_state` in msgpack, with the hash of the state machine (empty: there is none)."""
+def stored_state(plan: PlanRecord, machine: str) -> dict[str, Any]:
+    """The result of :func:`to_state` with the hash of the state machine (empty: there is none)."""
     state = to_state(plan)
     if machine:
         state["machine"] = machine
-    return pack(state)
+    return state
+
+
+def pack_state(plan: PlanRecord, machine: str) -> bytes:
+    """The result of :func:`stored_state` in msgpack."""
+    return pack(stored_state(plan, machine))
 
 
 def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from plancast.turn_record.account import read_return, take_back
 from plancast.turn_record.environment import TurnEnvironment, TurnOutcome
 from plancast.turn_record.record import check_response
 from plancast.turn_record.timeline_entry import timeline_entry
-from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventTopic
 
@@ -108,20 +107,9 @@ class Turn(EventTurn):
         self.notes.append(f"the turn failed: {type(error).__name__}")
         if isinstance(error, (InvalidDecision, InvalidStateMachine)):
             self.exchange = list(getattr(error, "exchange", ()))
-        if isinstance(error, PayloadTooLarge):
-            self._make_room(self.plan)
         await self.plan.fail(words_of(error) if isinstance(error, TerminalError) else error)
         reconcile_requests(self, self.plan)
         return COMMIT
-
-    def _make_room(self, plan: PlanContext) -> None:
-        """Drop what may have made the plan too large for its checkpoint, so that at least its failure fits."""
-        plan.results, plan.result, plan.kept, plan.trajectory, plan.control = {}, None, [], [], {}
-        self.too_large = True
-        self.notes.append("the results were dropped, for the plan to fit into its checkpoint")
-        if len(pack(plan.goal_data)) > self.environment.max_event_bytes // 4:
-            plan.goal_data = {}
-            self.notes.append("what the goal said was dropped, too")
 
     def entry(self) -> dict[str, Any]:
         """The turn as an entry of the plan's timeline."""

@@ -110,8 +110,6 @@ class TurnRecord:
         """The planner's decisions, with their cost."""
         self.exchange: list[dict[str, Any]] = []
         """Messages of a conversation with a model that ended without a decision."""
-        self.too_large = False
-        """The plan did not fit into its checkpoint; the timeline leaves the event's data out too."""
         self.has_called = False
         """True if a handler was called: it may have changed the plan and the event."""
         self.apart = False

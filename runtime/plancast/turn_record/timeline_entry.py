@@ -16,8 +16,6 @@ _EVENTS = (Publish, Respond)
 def timeline_entry(turn: TurnRecord, plan: PlanRecord) -> dict[str, Any]:
     """The entry of a turn; empty fields are left out."""
     event = unpack(turn.packed_event) if turn.packed_event else turn.event.to_wire()
-    if turn.too_large:
-        event = {name: value for name, value in event.items() if name not in ("data", "metadata")}
     entry: dict[str, Any] = {
         "event": event,
         "revision": turn.revision,

@@ -495,14 +495,14 @@ class TestFailures:
         said = response(await Story(planner).goal())
         assert len(said["error"]) <= 2000
 
-    async def test_a_checkpoint_that_grew_too_large_is_failed_without_its_results(self) -> None:
+    async def test_a_plan_that_grew_too_large_fails_with_what_it_had(self) -> None:
         story = Story(a_planner(TWO_STEPS))
         await story.goal()
         await story.answer("search.completed", {"hits": ["x" * 1000]})
         turn = story.turn(story.event("summarize.completed"))
         assert await turn.fail(PayloadTooLarge("9 MB")) is TurnOutcome.COMMIT
         assert turn.plan is not None
-        assert (turn.plan.status, turn.plan.results) == (PlanStatus.FAILED, {})
+        assert (turn.plan.status, turn.plan.results) == (PlanStatus.FAILED, {"search": {"hits": ["x" * 1000]}})
 
     async def test_a_failed_plan_fails_once(self) -> None:
         story = Story(a_planner(SEARCH))
