@@ -18,6 +18,7 @@ from plancast.settings import PlanSettings
 from plancast.state_machine.machine import Machine
 from plancast.turn.stall import Stall, StallKind, find_stall
 from plancast_actors.maintenance.machine_gc import MachineCollector
+from plancast_actors.maintenance.value_gc import ValueCollector
 from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.errors import BusError, InvalidEnvelope
 from plancast_bus.events.codec import unpack
@@ -58,7 +59,7 @@ class Sweeper:
 
     A stalled plan is woken by an event whose id depends on the plan and its revision only, so repetitions are
     deduplicated. Plans with timers are checked again when these are overdue. One sweeper per deployment is enough;
-    several do no harm. It also runs the :class:`MachineCollector`.
+    several do no harm. It also runs the collectors of state machines and values.
     """
 
     def __init__(self, bus: Bus, settings: PlanSettings, *, clock: Clock | None = None) -> None:
@@ -73,7 +74,7 @@ class Sweeper:
         self._schedule: Schedule[str] = Schedule()
         """When they are to be checked."""
         self._machines: LRUCache[str, Machine] = LRUCache(MAX_MACHINES)
-        self._collector = MachineCollector(bus, settings, self._began)
+        self._collectors = MachineCollector(bus, settings, self._began), ValueCollector(bus, self._began)
         self._task: asyncio.Task[None] | None = None
         self.stalled: OrderedDict[str, Stalled] = OrderedDict()
         """Stalled plans by correlation id."""
@@ -133,7 +134,8 @@ class Sweeper:
                     await self._check(committed, now)
                 self._seen = committed.version
         await self._publish_report(now)
-        await self._collector.collect(now)
+        for collector in self._collectors:
+            await collector.collect(now)
 
     async def _recheck(self, key: str, stalled: Stalled) -> None:
         try:
