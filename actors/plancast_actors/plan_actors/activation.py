@@ -225,6 +225,11 @@ class Activation:
             await self.renew_values()
         return await self.host.bus.checkpoints.commit(checkpoint)
 
+    def fold(self) -> None:
+        """Have the plan's checkpoints refer to large values from now on."""
+        if self._values is None:
+            self._values = PlanValues(self.host.bus.values, self.correlation_id, self.host.settings.plans)
+
     @property
     def has_unstored_values(self) -> bool:
         """True if the staged checkpoint refers to values that are not stored yet."""
@@ -285,8 +290,8 @@ class Activation:
         else:
             state, entry = pack_state(plan, digest_of_machine), turn.packed_entry()
         if len(state) + len(entry) + self._tail_bytes > limits.inline_bytes or self._values is not None:
-            if self._values is None:
-                self._values = PlanValues(self.host.bus.values, self.correlation_id, limits)
+            self.fold()
+            assert self._values is not None
             state, entry = self._values.stage(plan, digest_of_machine, state, entry)
         if limits.lifecycle_events:
             turn.effects.extend(lifecycle_effects(turn, plan))

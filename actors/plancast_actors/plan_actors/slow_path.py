@@ -234,6 +234,7 @@ class SlowTurn:
         except (PayloadTooLarge, InvalidEnvelope, UnstorablePlan) as error:
             state.abandon(turn)
             turn, _ = await self._failed(error)
+            state.fold()
             await state.commit(turn, self._digest)
         state.conflicts = 0
         turn.close()

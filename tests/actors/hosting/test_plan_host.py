@@ -646,6 +646,7 @@ async def test_a_plan_that_outgrows_its_checkpoint_fails_and_says_so() -> None:
         plan = await bench.plan()
         assert plan.status == "failed"
         assert "PayloadTooLarge" in (plan.error or "")
+        assert plan.results["one"] == {"x": "x" * 4_000}, "what it has stays readable"
         await eventually(bench.responses)
         assert bench.responses()[0]["status"] == "failed"
 
