@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,7 +33,11 @@ def text(length: int, seed: object) -> str:
     return found[:length]
 
 
-def an_app() -> App:
+async def at_once(n: int) -> None:
+    """Do not hold an answer back."""
+
+
+def an_app(answering: Callable[[int], Awaitable[None]] = at_once) -> App:
     """A plan that holds a conversation, and asks a worker as often as its goal says; each answer stays."""
     planner, worker = Planner("collector"), Worker("writer")
     ask = StateAction(event_type="write.requested", response_event="write.completed", data={"n": "{{results.asked}}"})
@@ -62,6 +66,7 @@ def an_app() -> App:
 
     @worker.on_task("write.requested")
     async def write(task: Any, context: Any) -> dict[str, Any]:
+        await answering(task.data["n"])
         return {"n": task.data["n"], "said": text(5_000, task.data["n"])}
 
     return App("collecting", planners=[planner], workers=[worker])
@@ -74,8 +79,10 @@ def expected(calls: int, messages: int) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def deployed(settings: Settings | None = None) -> AsyncIterator[PlancastTest]:
-    async with PlancastTest(an_app(), settings=settings or Settings()) as env:
+async def deployed(
+    settings: Settings | None = None, answering: Callable[[int], Awaitable[None]] = at_once
+) -> AsyncIterator[PlancastTest]:
+    async with PlancastTest(an_app(answering), settings=settings or Settings()) as env:
         yield env
 
 
@@ -144,13 +151,19 @@ async def test_a_turn_writes_what_is_new_in_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_another_host_goes_on_from_the_values_of_the_one_that_crashed() -> None:
-    async with deployed() as env:
+    asked, crashed = [asyncio.Event() for _ in range(40)], asyncio.Event()
+
+    async def answering(n: int) -> None:
+        asked[n].set()
+        if n == 39:
+            await crashed.wait()
+
+    async with deployed(answering=answering) as env:
         handle = await env.submit("collect.goal", {"calls": 40, "messages": 200})
-        for _ in range(3):
-            seen = len(await handle.history())
-            while len(await handle.history()) < seen + 5:
-                await asyncio.sleep(0.01)
+        for n in (10, 20, 30):
+            await asked[n].wait()
             await env.crash_host()
+        crashed.set()
         assert await handle.result(timeout=60) == {"asked": 40}
         assert await results_of(handle, 40) == expected(40, 200)
 
