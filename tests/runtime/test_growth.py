@@ -72,10 +72,10 @@ class Recorder:
         def counted(name: str) -> Any:
             call = getattr(store, name)
 
-            async def counting(*args: Any) -> Any:
+            async def counting(*args: Any, **options: Any) -> Any:
                 self._calls += 1
                 self.calls.append(name)
-                return await call(*args)
+                return await call(*args, **options)
 
             return counting
 
