@@ -122,7 +122,7 @@ def _action(plan: PlanSpec, state: str, step: Step) -> StateAction:
 
 def _task(key: str, step: Step) -> dict[str, Any]:
     do = "first fail" if step.kind == "retry" else step.do
-    return {"key": key, "n": step.n, "do": do, "times": step.times, "seconds": step.seconds}
+    return {"key": key, "n": step.n, "do": do, "times": step.times, "seconds": step.seconds, "document": step.document}
 
 
 class ScriptedPlanner:
@@ -261,4 +261,10 @@ async def _work(task: TaskContext, refusals: Refusals) -> dict[str, Any]:
         raise TerminalError("not yet")
     if data["do"] == "flaky" and task.attempt <= data["times"]:
         raise RetryableError("try again", retry_after=0.2)
-    return {"key": data["key"], "n": data["n"]}
+    return answer_of(data["key"], data["n"], data["document"])
+
+
+def answer_of(key: str, n: int, document: int) -> dict[str, Any]:
+    """The worker's answer: a text of this length begins as those of other answers do, and differs from all of them."""
+    answer: dict[str, Any] = {"key": key, "n": n}
+    return answer | {"document": "the same " * (document // 9) + key} if document else answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Final, get_args
 
@@ -35,7 +36,7 @@ def make_workload(seed: int) -> Workload:
     """Generate the workload of a seed, identical on every machine."""
     random = Random(f"workload:{seed}")
     noise = _noise(random)
-    return Workload(
+    workload = Workload(
         seed=seed,
         plans=tuple(_plan(random, f"p{number}", 0) for number in range(random.randint(2, 6))),
         faults=tuple(sorted((_fault(random) for _ in range(random.choice((0, 1, 2, 3, 5)))), key=lambda each: each.at)),
@@ -45,6 +46,21 @@ def make_workload(seed: int) -> Workload:
         max_live_plans=random.choice((1, 2, 1000)),
         timeline_tail_bytes=random.choice((256, 1024, 8192)),
     )
+    if random.random() < 0.7:
+        return workload
+    plans = tuple(_with_documents(random, plan) for plan in workload.plans)
+    return replace(workload, plans=plans, inline_bytes=random.choice((1024, 8192, 32_768)))
+
+
+def _with_documents(random: Random, plan: PlanSpec) -> PlanSpec:
+    """Have workers answer with texts, of which some are stored apart from the plan's checkpoints."""
+
+    def step(each: Step) -> Step:
+        child = _with_documents(random, each.child) if each.child is not None else None
+        document = random.choice((0, 100, 3_000, 12_000))
+        return replace(each, members=tuple(map(step, each.members)), child=child, document=document)
+
+    return replace(plan, steps=tuple(map(step, plan.steps)))
 
 
 def _plan(random: Random, key: str, depth: int) -> PlanSpec:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
+from plancast_bus.events.codec import pack
+from plancast_bus.events.folding import Unfolding
 from plancast_bus.memory import MemoryWorld
 from plancast_bus.memory.checkpoints import PlanTable
+from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.ports.effects import Effect
 from plancast_bus.settings import BusSettings
 from simulation.history import Committed, Emitted, Entry, Fact, History
@@ -29,11 +33,25 @@ class ObservedWorld(MemoryWorld):
         self.note(Emitted(effect))
         return sequence
 
+    def in_full(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return a checkpoint with the values that are stored now; one that is missing is an error of the run."""
+        if not checkpoint.is_folded:
+            return checkpoint
+        tenant = checkpoint.summary.tenant_id
+        unfolding = Unfolding(
+            {digest: content for (owner, digest), content in self.values.contents.items() if owner == tenant}
+        )
+        state, *timeline = [pack(unfolding.read(each)) for each in (checkpoint.state, *checkpoint.timeline)]
+        for digest in unfolding.missing:
+            self.history.errors.append(
+                f"revision {checkpoint.revision} of {checkpoint.correlation_id} lacks the value {digest.hex()}"
+            )
+        return replace(checkpoint, state=state, timeline=tuple(timeline), is_folded=False)
+
     async def conclude(self, undelivered: list[str]) -> History:
         """Complete the history with the final state."""
         for kept in self.plans.all():
-            checkpoint = kept.decode()
-            self.history.stored[kept.correlation_id] = checkpoint
+            self.history.stored[kept.correlation_id] = self.in_full(kept.decode())
         for letter in self.dead_letters.valid().values():
             self.history.dead_letters.append((letter.subject, letter.reason))
         self.history.undelivered = undelivered
@@ -50,7 +68,7 @@ class _ObservedPlans(PlanTable):
         if stored:
             kept = self.find(correlation_id)
             assert kept is not None
-            self._world.note(Committed(correlation_id, stored, kept.decode()))
+            self._world.note(Committed(correlation_id, stored, self._world.in_full(kept.decode())))
         return stored
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from simulation.app import state_of
+from simulation.app import answer_of, state_of
 from simulation.workload import PlanSpec, Step
 
 IGNORED = frozenset({"user_input"})
@@ -70,7 +70,7 @@ def _wrong_answer(step: Step, answer: Any, key: str) -> str:
             return _wrong_child(step.child, answer)
     if step.do in ("fail", "die"):
         return "" if answer.get("error") else "it tells of no failure"
-    return "" if answer == {"key": key, "n": step.n} else f"it should be of {key} and say {step.n}"
+    return "" if answer == answer_of(key, step.n, step.document) else f"it should be of {key} and say {step.n}"
 
 
 def _wrong_child(child: PlanSpec, answer: Mapping[str, Any]) -> str:

@@ -59,6 +59,8 @@ def _smaller(workload: Workload) -> Iterator[Workload]:
         yield replace(workload, max_live_plans=1000)
     if workload.timeline_tail_bytes < 8192:
         yield replace(workload, timeline_tail_bytes=8192)
+    if workload.inline_bytes < 32_768:
+        yield replace(workload, inline_bytes=32_768)
 
 
 def _less(plan: PlanSpec) -> Iterator[PlanSpec]:

@@ -149,6 +149,7 @@ def _settings(workload: Workload) -> Settings:
     settings.hosts.max_live_plans = workload.max_live_plans
     settings.hosts.idle_seconds = 5.0
     settings.plans.timeline_tail_bytes = workload.timeline_tail_bytes
+    settings.plans.inline_bytes = workload.inline_bytes
     return settings
 
 

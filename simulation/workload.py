@@ -37,6 +37,8 @@ class Step:
     fail_fast: bool = False
     members: tuple[Step, ...] = ()
     child: PlanSpec | None = None
+    document: int = 0
+    """Length of a text in the worker's answer."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,8 @@ class Workload:
     workers: int = 1
     max_live_plans: int = 1000
     timeline_tail_bytes: int = 8192
+    inline_bytes: int = 32_768
+    """Largest plan whose checkpoints hold all their values."""
     chaos_seconds: float = 20.0
     """End of faults; afterwards all plans must end."""
 

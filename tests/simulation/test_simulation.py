@@ -23,6 +23,7 @@ from plancast_actors.plan_actors.activation import Activation
 from plancast_actors.plan_actors.services import Emitted
 from plancast_actors.plan_actors.slow_path import SlowTurn
 from plancast_bus.memory.checkpoints import PlanTable
+from plancast_bus.ports.checkpoints import Checkpoint
 from simulation import (
     Fault,
     Noise,
@@ -154,6 +155,22 @@ def _kept_answers_all_have_requests(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(autonomous, "take_answer", take)
 
 
+def _values_stored_after_the_commit(patch: pytest.MonkeyPatch) -> None:
+    commit = Activation._commit
+
+    async def committed_first(self: Activation, checkpoint: Checkpoint) -> int:
+        version = await commit(self, checkpoint)
+        if self._values is not None and self._values.unstored:
+            await self.renew_values()
+        return version
+
+    async def nothing(self: Activation) -> None:
+        return None
+
+    patch.setattr(Activation, "store_values", nothing)
+    patch.setattr(Activation, "_commit", committed_first)
+
+
 ENDED_BY_ANOTHER = Workload(
     seed=1,
     plans=(
@@ -184,6 +201,7 @@ def _seeds(*first: Workload) -> Iterator[Workload]:
         (_reports_by_the_dispatchers_name_alone, {"nothing is lost"}),
         (_kept_answers_all_have_requests, {"results are right"}),
         (_timeouts_that_do_not_look, {"answers come before timeouts"}),
+        (_values_stored_after_the_commit, {"no defect"}),
     ],
     ids=lambda value: value.__name__.strip("_") if callable(value) else "",
 )
