@@ -32,7 +32,7 @@ STREAMS = [
     f"PLANCAST_{kind}"
     for kind in (
         "RESULTS", "REQUESTS", "FACTS", "TIMERS", "RESPONSES", "CHECKPOINTS", "HISTORY", "META", "REGISTRY",
-        "DEADLETTERS", "KEYS",
+        "DEADLETTERS", "VALUES", "KEYS",
     )
 ]  # fmt: skip
 ALLOWED = {
@@ -41,6 +41,7 @@ ALLOWED = {
     "fort": "plancast.action-results.p.fort.worked",
 }
 """Of each login, something that it may send a request to."""
+VALUE = f"plancast-store.values.%.{'0' * 64}.0"
 
 
 def delegates(request: Any) -> Any:
@@ -131,12 +132,16 @@ async def test_no_login_reaches_a_stream_by_a_reply(fort: Shipped, role: str) ->
                 for call in ("STREAM.DELETE", "STREAM.PURGE", "STREAM.MSG.DELETE"):
                     await attacker.publish(ALLOWED[role], b"{}", reply=f"$JS.API.{call}.{stream}")
             await attacker.publish(ALLOWED[role], b"{}", reply=f"plancast-store.checkpoints.{held.plan_id}")
+            await attacker.publish(ALLOWED[role], b"{}", reply=VALUE)
             await attacker.flush()
         await held.signal("go")
         assert (await held.result(timeout=PATIENCE))["work"] == {"how": "plan 0"}
     async with raw(fort.nats, "runtime") as (runtime, _):
         answer = json.loads((await runtime.request("$JS.API.STREAM.NAMES", b"", timeout=10)).data)
         assert sorted(answer["streams"]) == sorted(STREAMS)
+        asked = json.dumps({"subjects_filter": VALUE}).encode()
+        stored = json.loads((await runtime.request("$JS.API.STREAM.INFO.PLANCAST_VALUES", asked, timeout=10)).data)
+        assert not stored["state"].get("subjects")
 
 
 @pytest.mark.attack(who="client", what="goals with fields that end a connection", expected="put aside, all live on")
