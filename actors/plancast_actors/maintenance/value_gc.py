@@ -75,7 +75,7 @@ class ValueCollector:
             return ()
         packed = await self._checkpoints.history(kept[-1].correlation_id, folded=True)
         for checkpoint in kept:
-            packed += checkpoint.state, *checkpoint.timeline
+            packed += checkpoint.folded_parts
         contents: dict[bytes, bytes] = {}
         while True:
             unfolding = Unfolding(contents)

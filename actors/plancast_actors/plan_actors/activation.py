@@ -26,10 +26,10 @@ from plancast_actors.plan_actors.services import Emitted, HostServices
 from plancast_actors.telemetry.samples import Laps
 from plancast_bus import fault_injection
 from plancast_bus.errors import BusUnavailable, PublishRefused
-from plancast_bus.events.codec import pack, unpack
+from plancast_bus.events.codec import unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.fault_injection import CrashPoint
-from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary, sealed_part
 from plancast_bus.ports.effects import Effect, Publish, SealHistory, SetTimer, Share
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 DIGEST_BYTES = 8
 EXPIRED = "plan.expired"
 """Type of the timer that removes a finished plan's history and aliases."""
-FOLDED_TAIL = 2048
+FOLDED_TAIL = 4096
 """Bytes of timeline in the checkpoint of a large plan: such plans take many turns, and each writes them again."""
 EXPIRY_GRACE = 60.0
 """Seconds by which such a plan's checkpoint outlives that timer."""
@@ -75,7 +75,7 @@ class Activation:
         self.processed: dict[bytes, None] = {}
         """Digests of the ids of processed events, oldest first."""
         self._remembered = b""
-        """The same digests as the checkpoint stores them."""
+        """The same digests as the checkpoint stores them, without those that a value of the plan holds."""
         self._tail: tuple[bytes, ...] = ()
         self._machine_hash, self._machine_put_at = "", 0.0
         self._has_sent = False
@@ -136,7 +136,7 @@ class Activation:
 
     async def is_stale(self) -> bool:
         """True if another host has committed a turn of the plan since this one."""
-        stored = await self.host.bus.checkpoints.load(self.correlation_id)
+        stored = await self.host.bus.checkpoints.load(self.correlation_id, folded=True)
         return (stored.version if stored is not None else 0) != self.version
 
     async def load(self) -> None:
@@ -148,9 +148,9 @@ class Activation:
         if checkpoint is not None:
             if checkpoint.is_folded:
                 self._values = PlanValues(self.host.bus.values, self.correlation_id, self.host.settings.plans)
-                state = await self._values.load(checkpoint)
+                state, processed_before = await self._values.load(checkpoint)
             else:
-                state = unpack(checkpoint.state)
+                state, processed_before = unpack(checkpoint.state), b""
             machine = await self.host.machine(state.pop("machine", ""))
             self.plan = PlanContext.from_dict(state | {"state_machine": machine})
             self._machine_hash = machine.hash if machine is not None else ""
@@ -159,7 +159,8 @@ class Activation:
             self._has_sent = bool(checkpoint.outbox)
             self._tail = checkpoint.timeline
             self._tail_bytes = sum(map(len, self._tail))
-            remembered = self._remembered = checkpoint.processed
+            self._remembered = checkpoint.processed
+            remembered = processed_before + checkpoint.processed
             self.processed = dict.fromkeys(
                 remembered[at : at + DIGEST_BYTES] for at in range(0, len(remembered), DIGEST_BYTES)
             )
@@ -285,26 +286,30 @@ class Activation:
         expires_after = limits.retention_seconds if plan.status.finished else 0.0
         machine = plan.machine if plan.state_machine else None
         digest_of_machine = machine.hash if machine is not None else ""
-        if of_code:
-            state, entry = packed_and_checked(turn, digest_of_machine)
-        else:
-            state, entry = pack_state(plan, digest_of_machine), turn.packed_entry()
-        if len(state) + len(entry) + self._tail_bytes > limits.inline_bytes or self._values is not None:
-            self.fold()
-            assert self._values is not None
-            state, entry = self._values.stage(plan, digest_of_machine, state, entry)
+        state = entry = b""
+        if self._values is None:
+            if of_code:
+                state, entry = packed_and_checked(turn, digest_of_machine)
+            else:
+                state, entry = pack_state(plan, digest_of_machine), turn.packed_entry()
+            if len(state) + len(entry) + self._tail_bytes > limits.inline_bytes:
+                self.fold()
+        remembered, before = (self._remembered + digest)[-DIGEST_BYTES * limits.max_processed_ids :], b""
+        if self._values is not None:
+            state, entry = self._values.stage(turn, digest_of_machine, of_code=of_code)
+            before, remembered = self._values.stage_processed(remembered, DIGEST_BYTES)
         if limits.lifecycle_events:
             turn.effects.extend(lifecycle_effects(turn, plan))
         tail, sealed = self._tail, self._sealed
         most = limits.timeline_tail_bytes if self._values is None else min(limits.timeline_tail_bytes, FOLDED_TAIL)
         if tail and self._tail_bytes + len(entry) > most:
             first = self.revision + 1 - len(tail)
-            turn.effects.append(SealHistory(self.correlation_id, first, pack(tail)))
+            part = sealed_part(tail, compress=self._values is not None)
+            turn.effects.append(SealHistory(self.correlation_id, first, part))
             tail, sealed = (), sealed + 1
         if expires_after and (sealed or plan.aliases):
             turn.effects.append(self._expiry(plan, turn, expires_after))
             expires_after += EXPIRY_GRACE
-        remembered = self._remembered + digest
         return Checkpoint(  # positional: keyword arguments would cost more than all the rest
             self.correlation_id,
             turn.revision,
@@ -312,12 +317,13 @@ class Activation:
             state,
             _summary(plan, turn, machine),
             tuple(turn.effects),
-            remembered[-DIGEST_BYTES * limits.max_processed_ids :],
+            remembered,
             (*tail, entry),
             sealed,
             expires_after,
             self._values is not None,
             self.version,
+            before,
         )
 
     def committed(self, turn: Turn, checkpoint: Checkpoint, version: int) -> None:

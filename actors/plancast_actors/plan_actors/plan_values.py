@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from plancast.plan.context import PlanContext
+from plancast.plan.record import PlanRecord
 from plancast.plan.serialization import stored_state
 from plancast.settings import PlanSettings
+from plancast.turn.turn import Turn
+from plancast.turn_record.serialization_check import checked
 from plancast_bus.errors import PayloadTooLarge
-from plancast_bus.events.codec import unpack
-from plancast_bus.events.folding import PART_BYTES, Folder, Unfolding
+from plancast_bus.events.codec import pack, unpack
+from plancast_bus.events.folding import PART_BYTES, Folded, Folder, Unfolding, reference_to
 from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.ports.values import ValueStore, unfold
 
@@ -17,22 +19,17 @@ RENEWAL: Final = 3_600.0
 """Seconds after which values that no checkpoint refers to yet are stored again; far less than their minimum age for the
 collector, :mod:`plancast_actors.maintenance.value_gc`."""
 
+PROCESSED_TAIL: Final = 32
+"""Ids of processed events in a checkpoint; the value with the older ones is written again when there are more."""
+
 
 class PlanValues:
     """The values that the newest checkpoint of a plan refers to, and those that the next one will."""
 
     __slots__ = (
-        "_folder",
-        "_known",
-        "_limits",
-        "_next",
-        "_plan",
-        "_staged",
-        "_store",
-        "_stored_at",
-        "_tenant",
-        "unstored",
-    )
+        "_folder", "_is_noted", "_known", "_limits", "_next", "_next_sealed", "_plan", "_sealed", "_staged", "_store",
+        "_stored_at", "_tenant", "unstored",
+    )  # fmt: skip
 
     def __init__(self, store: ValueStore, plan: str, limits: PlanSettings) -> None:
         self._store = store
@@ -46,40 +43,56 @@ class PlanValues:
         """Those that the staged checkpoint refers to."""
         self._staged: dict[bytes, bytes] | None = None
         """Contents that the staged checkpoint adds; None if none is staged."""
+        self._sealed = self._next_sealed = b""
+        """Ids of processed events that rest in a value, of the newest checkpoint and of the staged one."""
         self._stored_at = 0.0
+        self._is_noted = False
+        """The store knows that the plan uses it."""
         self.unstored: dict[bytes, bytes] = {}
-        """Those of them that are not known to be stored."""
+        """Those of the added contents that are not known to be stored."""
 
-    async def load(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Read the state of a checkpoint in full.
+    async def load(self, checkpoint: Checkpoint) -> tuple[dict[str, Any], bytes]:
+        """Read the state of a checkpoint in full, and the ids of processed events before those in it.
 
         Raises:
             UnreadableValue: a value is missing or damaged.
             BusUnavailable: the store cannot be reached.
         """
         self._tenant = checkpoint.summary.tenant_id
-        (state,), references = await unfold(self._store, self._tenant, self._plan, [checkpoint.state])
+        packed = [each for each in (checkpoint.state, checkpoint.processed_before) if each]
+        (state, *sealed), references = await unfold(self._store, self._tenant, self._plan, packed)
         timeline = Unfolding({})
         for entry in checkpoint.timeline:
             timeline.read(entry)
         self._known = {*references, *timeline.references}
-        return dict(state)
+        self._sealed, self._is_noted = b"".join(sealed), True
+        return dict(state), self._sealed
 
-    def stage(self, plan: PlanContext, machine: str, state: bytes, entry: bytes) -> tuple[bytes, bytes]:
-        """Fold the state and the timeline entry of a turn, both given packed in full; returns them packed.
+    def stage(self, turn: Turn, machine: str, *, of_code: bool) -> tuple[bytes, bytes]:
+        """Fold the state and the timeline entry of a turn; returns them packed.
+
+        ``of_code``: code of the app may have changed the plan.
 
         Raises:
             PayloadTooLarge: the plan, or a value in it, is over its limit.
+            UnstorablePlan: code of the app left something in the plan that cannot be stored.
         """
         if self._staged is not None:  # it was not committed: what the folder has seen may not be stored
             self._folder = Folder(self._limits.max_value_bytes)
+        self._staged, plan = {}, turn.plan
+        assert plan is not None
         self._tenant = plan.tenant_id
-        if len(state) > self._limits.max_plan_bytes:
+
+        def packed(plan: PlanRecord) -> tuple[Folded, bool]:
+            folded = self._folder.fold(stored_state(plan, machine))
+            return folded, folded.is_json
+
+        folded, entry = checked(turn, packed) if of_code else (packed(plan)[0], turn.packed_entry())
+        if folded.size > self._limits.max_plan_bytes:
             raise PayloadTooLarge(
-                f"plan {self._plan} has a state of {len(state):,} bytes, over plans.max_plan_bytes "
+                f"plan {self._plan} has a state of {folded.size:,} bytes, over plans.max_plan_bytes "
                 f"({self._limits.max_plan_bytes:,})"
             )
-        folded = self._folder.fold(stored_state(plan, machine))
         contents, self._next = folded.contents, {*folded.references}
         if len(entry) >= PART_BYTES:
             of_entry = Folder(self._limits.max_value_bytes).fold(unpack(entry))
@@ -90,10 +103,30 @@ class PlanValues:
         self.unstored = self._staged
         return folded.packed, entry
 
+    def stage_processed(self, newest: bytes, width: int) -> tuple[bytes, bytes]:
+        """Stage the ids of processed events, of ``width`` bytes each; ``newest`` are those that are not in a value yet.
+
+        Returns a packed reference to the value with the older ones, and those that stay in the checkpoint.
+        """
+        assert self._staged is not None
+        if len(newest) > PROCESSED_TAIL * width:
+            older, newest = self._sealed + newest[:-width], newest[-width:]
+            self._next_sealed = older[-width * self._limits.max_processed_ids :]
+        else:
+            self._next_sealed = self._sealed
+        if not self._next_sealed:
+            return b"", newest
+        content = pack(self._next_sealed)
+        reference, packed = reference_to(content)
+        self._next.add(reference.digest)
+        if reference.digest not in self._known:
+            self._staged[reference.digest] = content
+        return packed, newest
+
     async def store(self, now: float) -> None:
         """Store what the staged checkpoint adds; raises as :meth:`ValueStore.put`."""
-        await self._store.put(self._tenant, self._plan, self._staged or {})
-        self._stored_at, self.unstored = now, {}
+        await self._store.put(self._tenant, None if self._is_noted else self._plan, self._staged or {})
+        self._stored_at, self._is_noted, self.unstored = now, True, {}
 
     def are_old(self, now: float) -> bool:
         """True if it was stored long ago: a collector may take it for unused until it is committed."""
@@ -101,4 +134,4 @@ class PlanValues:
 
     def committed(self) -> None:
         """Take the staged checkpoint for the newest one."""
-        self._known, self._staged = self._next, None
+        self._known, self._sealed, self._staged = self._next, self._next_sealed, None

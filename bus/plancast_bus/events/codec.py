@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from typing import Any, Literal
@@ -54,6 +55,27 @@ def unpack(payload: bytes) -> Any:
         return msgpack.unpackb(payload, raw=False, strict_map_key=True)
     except Exception as error:
         raise InvalidEnvelope(f"not decodable as msgpack: {type(error).__name__}") from error
+
+
+def deflate(packed: bytes) -> bytes:
+    """Compress, large values quickly rather than best."""
+    return zlib.compress(packed, 6 if len(packed) <= 65_536 else 1)
+
+
+def inflate(payload: bytes, most: int) -> bytes:
+    """Undo :func:`deflate`.
+
+    Raises:
+        InvalidEnvelope: the bytes are not the output of :func:`deflate`, or are more than ``most`` when decompressed.
+    """
+    reader = zlib.decompressobj()
+    try:
+        packed = reader.decompress(payload, most + 1)
+    except zlib.error as error:
+        raise InvalidEnvelope(f"not decodable as zlib: {error}") from error
+    if len(packed) > most or not reader.eof:
+        raise InvalidEnvelope(f"not decodable as zlib: incomplete, or more than {most:,} bytes")
+    return packed
 
 
 def unpack_rows(payload: bytes, width: int, most: int) -> list[list[Any]]:

@@ -1,14 +1,17 @@
 """Folding: large parts of JSON values become references to contents that are stored once, apart from the value.
 
-A value that is stored with references costs what is new in it. A part is a text, or a run of the entries of a list or
-an object, of :data:`PART_BYTES` on average. Entries decide by their content where a run ends, so that a change leaves
-all other runs as they are. Equal values have equal references, wherever they occur.
+A value that is stored with references costs what is new in it. A part is a text of :data:`PART_BYTES` and more, or a
+run of the entries of a list or an object, of :data:`RUN_BYTES` on average. Entries decide by their content where a run
+ends, so that a change leaves all other runs as they are. Equal values have equal references, wherever they occur.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from itertools import chain
+from math import isfinite
+from operator import is_
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -18,17 +21,21 @@ from plancast_bus.errors import InvalidEnvelope, PayloadTooLarge
 from plancast_bus.events.codec import is_json, pack
 
 PART_BYTES: Final = 2048
-"""Packed size from which a text is stored apart, and average size of the runs into which entries are cut."""
+"""Packed size from which a text is stored apart, and a list or an object is cut into runs."""
+RUN_BYTES: Final = 1024
+"""Average size of a run."""
 DIGEST_BYTES: Final = 32
-_LONGEST_RUN: Final = 4 * PART_BYTES
-_GROUP: Final = 64
+_LONGEST_RUN: Final = 4 * RUN_BYTES
+_GROUP: Final = 8
 """Runs whose references are stored apart together, once there are more."""
 _CHECKED_FIRST: Final = 16
 """Entries up to which a container is packed before its entries are looked at: most small ones have no parts."""
+_DEEPEST: Final = 64
+"""Depth of the lists and objects that are cut; what is deeper stays whole, so that no recursion is deep."""
 _LEAF, _NODE, _RUNS = 1, 2, 3
 """Extension types: a reference to a content without references, one to a content with references, and consecutive
 runs of the entries of one list or object."""
-_SCALARS: Final = frozenset((int, float, bool, type(None)))
+_CONTAINERS: Final = (dict, list, tuple)
 
 
 class Reference(NamedTuple):
@@ -41,6 +48,9 @@ class Reference(NamedTuple):
     """The content holds references itself."""
 
 
+_NONE: Final[Mapping[bytes, Reference]] = {}
+
+
 class Folded(NamedTuple):
     """A folded value."""
 
@@ -49,7 +59,12 @@ class Folded(NamedTuple):
     references: dict[bytes, Reference]
     """All references by digest, also those in contents."""
     contents: dict[bytes, bytes]
-    """Contents by digest, without those of texts that were known already."""
+    """Contents by digest, without those of parts that were known already."""
+    size: int = 0
+    """Bytes of the value in msgpack, in full; the headers of large lists and objects are not counted."""
+    is_json: bool = True
+    """All that was not known already is JSON. True is certain, as it is of :func:`~plancast_bus.events.codec.is_json`.
+    """
 
 
 def digest_of(content: bytes) -> bytes:
@@ -57,10 +72,48 @@ def digest_of(content: bytes) -> bytes:
     return sha256(content).digest()
 
 
+class _Part(NamedTuple):
+    """A value, or a run of entries, after it was folded."""
+
+    folded: Any
+    references: Mapping[bytes, Reference] = _NONE
+    size: int = 8
+    """Bytes in msgpack, in full."""
+
+
+class _Run(NamedTuple):
+    """Entries that follow one another, as they were when they were folded.
+
+    They are unchanged if their keys and values are the same ones, by identity, and the lists and objects among the
+    values are unchanged: all other values are immutable. An object without lists and objects in it is flat: flat ones
+    are compared together, which is many times faster.
+    """
+
+    keys: tuple[Any, ...]
+    values: tuple[Any, ...]
+    flat: list[dict[str, Any]]
+    flat_sizes: list[int]
+    flat_keys: tuple[str, ...]
+    flat_values: tuple[Any, ...]
+    others: list[_Container]
+    """All other lists and objects among the values."""
+    part: _Part
+
+
+class _Container(NamedTuple):
+    """A list or an object as it was when it was folded."""
+
+    value: Any
+    part: _Part
+    runs: Sequence[_Run] = ()
+    packed: bytes | None = None
+    """A small one that holds lists or objects is unchanged if it is packed to these bytes."""
+
+
 class Folder:
     """Folds values; one for each plan.
 
-    Texts that the fold before has seen, which are recognized by identity, are not read again.
+    Texts, lists and objects that the fold before has seen, and that did not change, are not read again.
 
     Args:
         max_bytes: Largest text or run, in bytes.
@@ -68,104 +121,221 @@ class Folder:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._texts: dict[int, tuple[str, Reference]] = {}
-        self._seen: dict[int, tuple[str, Reference]] = {}
+        self._texts: dict[int, tuple[str, _Part]] = {}
+        self._containers: dict[int, _Container] = {}
+        self._seen_texts: dict[int, tuple[str, _Part]] = {}
+        self._seen: dict[int, _Container] = {}
+        """Containers that this fold has folded or found unchanged, by identity, as the texts are."""
         self._contents: dict[bytes, bytes] = {}
-        self._references: dict[bytes, Reference] = {}
+        self._is_json = True
 
     def fold(self, value: dict[str, Any]) -> Folded:
         """Fold an object. Its own entries stay, however many they are; what is in them is folded.
 
         Raises:
             PayloadTooLarge: a text, or an entry of a list or an object, is larger than ``max_bytes``.
-            InvalidEnvelope: the value is not JSON.
+            InvalidEnvelope: the value cannot be packed.
         """
-        self._seen, self._contents, self._references = {}, {}, {}
-        packed = pack({key: self._fold(each) for key, each in value.items()})
-        self._texts = self._seen
-        return Folded(packed, self._references, self._contents)
+        self._seen_texts, self._seen, self._contents, self._is_json = {}, {}, {}, True
+        whole = self._run((*value,), (*value.values(),), 0, 0, cut=False)[0].part
+        self._texts, self._containers = self._seen_texts, self._seen
+        return Folded(pack(whole.folded or {}), dict(whole.references), self._contents, whole.size, self._is_json)
 
-    def _fold(self, value: Any) -> Any:
-        if type(value) in _SCALARS:
-            return value
-        if isinstance(value, str):
-            return self._fold_text(value)
-        if len(value) <= _CHECKED_FIRST and len(pack(value)) < PART_BYTES:
-            return value
-        if isinstance(value, dict):
-            return self._fold_object(value)
-        return self._fold_list(value)
-
-    def _fold_text(self, text: str) -> Any:
+    def _text(self, text: str) -> _Part:
         if 4 * len(text) < PART_BYTES:  # a character has at most four bytes
-            return text
+            return _Part(text, size=len(text) + 1)
         known = self._texts.get(id(text))
         if known is None:
             packed = pack(text)
             if len(packed) < PART_BYTES:
-                return text
-            known = text, self._store(packed)
-        self._seen[id(text)] = known
-        self._references[known[1].digest] = known[1]
-        return _extension(known[1])
+                return _Part(text, size=len(packed))
+            reference = self._store(packed, has_references=False)
+            known = text, _Part(_extension(reference), {reference.digest: reference}, len(packed))
+        self._seen_texts[id(text)] = known
+        return known[1]
 
-    def _fold_object(self, value: dict[str, Any]) -> Any:
-        runs: list[dict[str, Any]] = []
-        run: dict[str, Any] = {}
-        size = 0
-        for key, each in value.items():
-            folded = run[key] = self._fold(each)
-            entry = pack((key, folded))
-            size += len(entry)
-            if _ends_run(entry, size):
-                runs.append(run)
-                run, size = {}, 0
-        return self._join(runs, run)
+    def _scalar(self, value: Any) -> _Part:
+        if isinstance(value, str):
+            return self._text(value)
+        if not (value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value))):
+            self._is_json = False
+        return _Part(value)
 
-    def _fold_list(self, value: Iterable[Any]) -> Any:
-        runs: list[list[Any]] = []
-        run: list[Any] = []
-        size = 0
-        for each in value:
-            folded = self._fold(each)
-            run.append(folded)
-            entry = pack(folded)
-            size += len(entry)
-            if _ends_run(entry, size):
-                runs.append(run)
-                run, size = [], 0
-        return self._join(runs, run)
+    def _container(self, value: Any, depth: int) -> _Container:
+        folded = self._seen.get(id(value)) or self._folded(value, self._containers.get(id(value)), depth)
+        if type(value) in _CONTAINERS:  # other classes may give anything for their entries
+            self._seen[id(value)] = folded
+        return folded
 
-    def _join(self, runs: Sequence[Any], rest: Any) -> Any:
-        """Put references in the place of full runs; the rest of the entries stays."""
-        if not runs:
-            return rest
-        pieces = [_extension(self._store(pack(each))) for each in runs]
-        if len(pieces) == 1 and not rest:
-            return pieces[0]
+    def _is_unchanged(self, known: _Container) -> bool:
+        value = known.value
+        if (seen := self._seen.get(id(value))) is not None or type(value) not in _CONTAINERS:
+            return seen is known
+        if known.packed is not None:
+            unchanged = pack(value) == known.packed
+        elif sum(len(run.values) for run in known.runs) != len(value):
+            return False
+        else:
+            keys, values = _entries(value)
+            at = 0
+            for run in known.runs:
+                if not self._is_same(run, keys, values, at):
+                    return False
+                at += len(run.values)
+            unchanged = True
+        if unchanged:
+            self._seen[id(value)] = known
+        return unchanged
+
+    def _is_same(self, run: _Run, keys: tuple[Any, ...], values: tuple[Any, ...], at: int) -> bool:
+        """Return whether the entries from this place on are those of the run, unchanged."""
+        end = at + len(run.values)
+        return (
+            end <= len(values)
+            and all(map(is_, values[at:end], run.values))
+            and all(map(is_, keys[at:end], run.keys))
+            and [*map(len, run.flat)] == run.flat_sizes
+            and all(map(is_, chain.from_iterable(run.flat), run.flat_keys))
+            and all(map(is_, chain.from_iterable(map(dict.values, run.flat)), run.flat_values))
+            and all(map(self._is_unchanged, run.others))
+        )
+
+    def _folded(self, value: Any, known: _Container | None, depth: int) -> _Container:
+        """Fold a container that was folded to ``known`` before."""
+        if known is not None and known.packed is not None and self._is_unchanged(known):
+            return known
+        keys, values = _entries(value)
+        if depth >= _DEEPEST or (len(values) <= _CHECKED_FIRST and _may_be_small(value)):
+            packed = pack(value)
+            if len(packed) < PART_BYTES or depth >= _DEEPEST:
+                self._is_json = self._is_json and is_json(packed)
+                return _Container(value, _Part(value, size=len(packed)), packed=packed)
+        before = known.runs if known is not None else ()
+        beginning = {id(run.values[0]): run for run in before}
+        runs: list[_Run] = []
+        at, ends = 0, True
+        while at < len(values):
+            run = beginning.get(id(values[at]))
+            if run is None or not self._is_same(run, keys, values, at):
+                run, ends = self._run(keys, values, at, depth + 1)
+            elif type(run.part.folded) is not msgpack.ExtType:
+                ends = False  # it was the last one
+                if at + len(run.values) < len(values):
+                    run, ends = self._run(keys, values, at, depth + 1)
+            runs.append(run)
+            at += len(run.values)
+        if known is not None and len(runs) == len(before) and all(map(is_, runs, before)):
+            return known
+        return _Container(value, self._join(runs, ends), runs)
+
+    def _run(
+        self, keys: tuple[Any, ...], values: tuple[Any, ...], at: int, depth: int, *, cut: bool = True
+    ) -> tuple[_Run, bool]:
+        """Fold the entries from this place on to the end of a run; returns also whether it ends by its content."""
+        folded: list[Any] = []
+        flat: list[dict[str, Any]] = []
+        others: list[_Container] = []
+        references: dict[bytes, Reference] = {}
+        length = size = 0
+        ends = False
+        for place in range(at, len(values)):
+            value = values[place]
+            if isinstance(value, _CONTAINERS):
+                container = self._container(value, depth)
+                if type(value) is dict and not any(isinstance(each, _CONTAINERS) for each in value.values()):
+                    flat.append(value)
+                else:
+                    others.append(container)
+                part = container.part
+            else:
+                part = self._scalar(value)
+            folded.append(part.folded)
+            references.update(part.references)
+            size += part.size
+            if keys:
+                size += len(key) + 1 if isinstance(key := keys[place], str) else 0
+                self._is_json = self._is_json and isinstance(key, str)
+            if cut:
+                entry = pack((keys[place], part.folded) if keys else part.folded)
+                length += len(entry)
+                few = len(values) <= _CHECKED_FIRST
+                if ends := length >= _LONGEST_RUN if few else _ends_run(entry, length, bool(part.references)):
+                    break
+        end = at + len(folded)
+        entries: Any = dict(zip(keys[at:end], folded, strict=True)) if keys else folded
+        if ends:
+            reference = self._store(pack(entries), has_references=bool(references))
+            references[reference.digest] = reference
+            entries = _extension(reference)
+        run = _Run(
+            keys[at:end], values[at:end], flat, [*map(len, flat)], (*chain.from_iterable(flat),),
+            (*chain.from_iterable(map(dict.values, flat)),), others, _Part(entries, references, size),
+        )  # fmt: skip
+        return run, ends
+
+    def _join(self, runs: Sequence[_Run], ends: bool) -> _Part:
+        """Return a container of its runs, with references in their places; unless it ``ends``, the last one stays."""
+        references: dict[bytes, Reference] = {}
+        for run in runs:
+            references.update(run.part.references)
+        size = sum(run.part.size for run in runs)
+        pieces = [run.part.folded for run in runs]
+        if len(pieces) == 1:
+            return _Part(pieces[0], references, size)
+        rest = [] if ends else [pieces.pop()]
         while len(pieces) > _GROUP:
             whole = len(pieces) // _GROUP * _GROUP
-            groups = [_runs(pieces[at : at + _GROUP]) for at in range(0, whole, _GROUP)]
-            pieces = [_extension(self._store(pack(group))) for group in groups] + pieces[whole:]
-        return _runs([*pieces, rest] if rest else pieces)
+            groups = []
+            for at in range(0, whole, _GROUP):
+                group = self._store(pack(_runs(pieces[at : at + _GROUP])), has_references=True)
+                references[group.digest] = group
+                groups.append(_extension(group))
+            pieces = groups + pieces[whole:]
+        return _Part(_runs(pieces + rest), references, size)
 
-    def _store(self, content: bytes) -> Reference:
+    def _store(self, content: bytes, *, has_references: bool) -> Reference:
         if len(content) > self._max_bytes:
             raise PayloadTooLarge(
                 f"a value of {len(content):,} bytes is over plans.max_value_bytes ({self._max_bytes:,} bytes)"
             )
-        reference = Reference(digest_of(content), len(content), not is_json(content))
+        reference = Reference(digest_of(content), len(content), has_references)
         self._contents[reference.digest] = content
-        self._references[reference.digest] = reference
         return reference
 
 
-def _ends_run(entry: bytes, size: int) -> bool:
+def _may_be_small(value: Any) -> bool:
+    """Return whether a value may be less than :data:`PART_BYTES` packed, without reading much of a larger one."""
+    least, inside = 0, [value]
+    while inside and least < PART_BYTES:
+        each = inside.pop()
+        if isinstance(each, str):
+            least += len(each)
+        elif isinstance(each, _CONTAINERS):
+            least += len(each)
+            if least < PART_BYTES:
+                inside.extend(_entries(each)[1])
+    return least < PART_BYTES
+
+
+def _entries(container: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return keys and values of an object; of a list, no keys."""
+    return ((*container,), (*container.values(),)) if isinstance(container, dict) else ((), (*container,))
+
+
+def reference_to(content: bytes) -> tuple[Reference, bytes]:
+    """Return the reference to a content without references, also as it is packed."""
+    reference = Reference(digest_of(content), len(content))
+    return reference, pack(_extension(reference))
+
+
+def _ends_run(entry: bytes, size: int, has_references: bool) -> bool:
     """Return whether a run of this size ends with this entry.
 
-    An entry decides by itself whether it ends a run, the more likely the larger it is. So a change moves no other end.
+    An entry decides by itself whether it ends a run, the more likely the larger it is, and the more so if it stands for
+    more than its bytes. So a change moves no other end.
     """
-    return crc32(entry) * PART_BYTES < len(entry) << 32 or size >= _LONGEST_RUN
+    weight = 3 * len(entry) if has_references else len(entry)
+    return crc32(entry) * RUN_BYTES < weight << 32 or size >= _LONGEST_RUN
 
 
 def _extension(reference: Reference) -> msgpack.ExtType:

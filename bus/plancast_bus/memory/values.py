@@ -52,12 +52,13 @@ class MemoryValues:
     def __init__(self, bus: MemoryBus) -> None:
         self._bus = bus
 
-    async def put(self, tenant: str, plan: str, contents: Mapping[bytes, bytes]) -> None:
+    async def put(self, tenant: str, plan: str | None, contents: Mapping[bytes, bytes]) -> None:
         table, subjects = await self._table(), self._bus.subjects
-        subject = subjects.plan_with_values(plan)
-        await self._before(subject)
-        table.note(plan)
-        await self._bus.point("publish.after", subject)
+        if plan is not None:
+            subject = subjects.plan_with_values(plan)
+            await self._before(subject)
+            table.note(plan)
+            await self._bus.point("publish.after", subject)
         for digest, content in contents.items():
             subject = subjects.value(tenant, digest.hex(), 0)
             await self._before(subject)

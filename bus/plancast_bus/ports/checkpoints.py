@@ -13,12 +13,14 @@ from typing import Any, NamedTuple, Protocol
 from pydantic_core import to_json
 
 from plancast_bus.errors import InvalidEnvelope
-from plancast_bus.events.codec import pack, unpack
+from plancast_bus.events.codec import deflate, inflate, pack, unpack
 from plancast_bus.ports.effects import Effect, SealHistory, from_fields, to_fields
 
-FORMAT, FOLDED = 1, 2
-"""Versions of the stored format, without references to the store of values and with them. A new one is used where
-readers of the old one would misread it."""
+FORMAT, FOLDED, DEFLATED = 1, 2, 3
+"""Versions of the stored format: without references to the store of values, with them, and with them and compressed.
+A new one is used where readers of the old one would misread it. The second one is read, and written no more."""
+MAX_BYTES = 64 << 20
+"""Largest decompressed checkpoint or part of a timeline; what is large in them is stored apart."""
 
 
 def _one_line(value: Any) -> str:
@@ -201,22 +203,25 @@ class Checkpoint:
     is_folded: bool = False
     """State and timeline, also its sealed parts, may refer to values; see :mod:`plancast_bus.events.folding`."""
     version: int = field(default=0, compare=False)
+    processed_before: bytes = b""
+    """Of a folded checkpoint: a packed reference to the digests before those in ``processed``; empty: none."""
 
     def encode(self) -> bytes:
         """Encode the body of the checkpoint; the summary is stored beside it."""
-        return pack(
-            [
-                FOLDED if self.is_folded else FORMAT,
-                self.revision,
-                self.epoch,
-                self.state,
-                [to_fields(effect) for effect in self.outbox],
-                self.processed,
-                self.timeline,
-                self.sealed,
-                self.expires_after,
-            ]
-        )
+        fields = [
+            FORMAT,
+            self.revision,
+            self.epoch,
+            self.state,
+            [to_fields(effect) for effect in self.outbox],
+            self.processed,
+            self.timeline,
+            self.sealed,
+            self.expires_after,
+        ]
+        if not self.is_folded:
+            return pack(fields)
+        return pack([DEFLATED, deflate(pack([*fields[1:], self.processed_before]))])
 
     @classmethod
     def decode(cls, correlation_id: str, payload: bytes, summary: PlanSummary, version: int) -> Checkpoint:
@@ -226,14 +231,19 @@ class Checkpoint:
             InvalidEnvelope: the body is not a checkpoint of a supported format.
         """
         fields = unpack(payload)
-        if not isinstance(fields, list) or fields[:1] not in ([FORMAT], [FOLDED]):
+        if not isinstance(fields, list) or fields[:1] not in ([FORMAT], [FOLDED], [DEFLATED]):
             found = fields[0] if isinstance(fields, list) and fields else None
             raise InvalidEnvelope(
                 f"the checkpoint of plan {correlation_id} has format {found!r:.40}; this version reads "
-                f"{FORMAT} and {FOLDED}"
+                f"{FORMAT} to {DEFLATED}"
             )
         try:
-            version_of_format, revision, epoch, state, outbox, processed, timeline, sealed, expires_after = fields
+            version_of_format, *rest = fields
+            before = b""
+            if version_of_format == DEFLATED:
+                (body,) = rest
+                *rest, before = unpack(inflate(body, MAX_BYTES))
+            revision, epoch, state, outbox, processed, timeline, sealed, expires_after = rest
             effects, entries = tuple(from_fields(effect) for effect in outbox), tuple(timeline)
         except (ValueError, TypeError) as error:
             raise InvalidEnvelope(f"the checkpoint of plan {correlation_id} is damaged: {error}") from error
@@ -248,9 +258,15 @@ class Checkpoint:
             timeline=entries,
             sealed=sealed,
             expires_after=expires_after,
-            is_folded=version_of_format == FOLDED,
+            is_folded=version_of_format != FORMAT,
             version=version,
+            processed_before=before,
         )
+
+    @property
+    def folded_parts(self) -> tuple[bytes, ...]:
+        """All parts that may refer to values, the state first, then the timeline."""
+        return (self.state, *self.timeline, *filter(None, (self.processed_before,)))
 
     def whole_timeline(self, sealed: Mapping[int, bytes]) -> list[bytes]:
         """Join the sealed parts of the timeline, by first revision, and the entries of this checkpoint.
@@ -263,11 +279,24 @@ class Checkpoint:
             if isinstance(effect, SealHistory) and effect.plan == self.correlation_id:
                 parts[effect.first_revision] = effect.payload
         entries: list[bytes] = []
-        for more in (*(unpack(parts[first]) for first in sorted(parts)), self.timeline):
+        for more in (*(_entries_of(parts[first]) for first in sorted(parts)), self.timeline):
             if more and more[0] in entries:
                 del entries[entries.index(more[0]) :]
             entries.extend(more)
         return entries
+
+
+def sealed_part(entries: Sequence[bytes], *, compress: bool) -> bytes:
+    """Pack timeline entries for :class:`~plancast_bus.ports.effects.SealHistory`."""
+    return pack(deflate(pack(entries))) if compress else pack(entries)
+
+
+def _entries_of(part: bytes) -> list[bytes]:
+    """Undo :func:`sealed_part`."""
+    entries: Any = unpack(part)
+    if isinstance(entries, bytes):
+        entries = unpack(inflate(entries, MAX_BYTES))
+    return list(entries)
 
 
 class CheckpointStore(Protocol):

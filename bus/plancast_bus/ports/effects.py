@@ -83,7 +83,7 @@ class SealHistory:
     first_revision: int
     """Revision of the first entry."""
     payload: bytes
-    """The entries as in ``Checkpoint.timeline``: a packed list of bytes."""
+    """The entries as in ``Checkpoint.timeline``: by :func:`plancast_bus.ports.checkpoints.sealed_part`."""
 
 
 @dataclass(frozen=True, slots=True)

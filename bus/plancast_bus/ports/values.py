@@ -44,10 +44,10 @@ class PlanWithValues(NamedTuple):
 class ValueStore(Protocol):
     """Store of contents. Those of one tenant are out of reach of the others."""
 
-    async def put(self, tenant: str, plan: str, contents: Mapping[bytes, bytes]) -> None:
+    async def put(self, tenant: str, plan: str | None, contents: Mapping[bytes, bytes]) -> None:
         """Store contents by digest, and note that the plan with this correlation id uses some; repeatable.
 
-        Returns once they are durable.
+        Returns once they are durable. ``None`` as the plan: it is noted already.
 
         Raises:
             PublishRefused: the store is full.
@@ -117,9 +117,13 @@ async def in_full(checkpoint: Checkpoint, store: ValueStore) -> Checkpoint:
     if not checkpoint.is_folded:
         return checkpoint
     plan, tenant = checkpoint.correlation_id, checkpoint.summary.tenant_id
-    values, _ = await unfold(store, tenant, plan, (checkpoint.state, *checkpoint.timeline))
-    state, *timeline = map(pack, values)
-    return replace(checkpoint, state=state, timeline=tuple(timeline), is_folded=False)
+    (state, *rest), _ = await unfold(store, tenant, plan, checkpoint.folded_parts)
+    before, count = b"".join(rest[len(checkpoint.timeline) :]), len(checkpoint.timeline)
+    timeline = tuple(map(pack, rest[:count]))
+    return replace(
+        checkpoint, state=pack(state), timeline=timeline, processed=before + checkpoint.processed,
+        processed_before=b"", is_folded=False,
+    )  # fmt: skip
 
 
 async def timeline_of(

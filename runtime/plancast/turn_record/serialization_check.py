@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from plancast.errors import UnstorablePlan
 from plancast.plan.attributes import check_attributes
@@ -11,8 +12,10 @@ from plancast.plan.record import PlanRecord
 from plancast.plan.serialization import pack_state, to_state
 from plancast.turn_record.record import TurnRecord, check_response
 from plancast.turn_record.timeline_entry import timeline_entry
+from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events.codec import fault_of, is_json, pack, unpack
 
+_T = TypeVar("_T")
 _DEPTH: Final = 256
 """Depth to which values are searched for a fault."""
 _TYPES: Final = (
@@ -38,17 +41,33 @@ _TYPES: Final = (
 
 
 def packed_and_checked(turn: TurnRecord, machine: str) -> tuple[bytes, bytes]:
-    """Pack a turn's plan and its timeline entry in msgpack.
+    """Pack a turn's plan and its timeline entry in msgpack, as :func:`checked` does.
+
+    Args:
+        turn: A turn with a plan.
+        machine: The hash of the plan's state machine.
+    """
+
+    def packed(plan: PlanRecord) -> tuple[bytes, bool]:
+        state = pack_state(plan, machine)
+        return state, is_json(state)
+
+    return checked(turn, packed)
+
+
+def checked(turn: TurnRecord, packing: Callable[[PlanRecord], tuple[_T, bool]]) -> tuple[_T, bytes]:
+    """Pack a turn's plan, and its timeline entry in msgpack.
 
     msgpack writes some values that it cannot read again (keys that are not strings), and some that no event can carry
     (bytes, NaN). Both are refused here, while the plan's last checkpoint is intact.
 
     Args:
         turn: A turn with a plan.
-        machine: The hash of the plan's state machine.
+        packing: Packs the plan; returns also whether all of it is certainly JSON.
 
     Raises:
         UnstorablePlan: the message names the plan and the path.
+        PayloadTooLarge: raised by ``packing``.
     """
     plan = turn.plan
     assert plan is not None
@@ -56,12 +75,14 @@ def packed_and_checked(turn: TurnRecord, machine: str) -> tuple[bytes, bytes]:
         _check_types(plan)
         _check_identity(turn, plan)
         check_response(plan.response_event, plan.response_topic)  # else no end of the plan could be sent
-        state, entry = pack_state(plan, machine), pack(timeline_entry(turn, plan))
+        (state, state_is_json), entry = packing(plan), pack(timeline_entry(turn, plan))
         event_as_it_came = bool(turn.packed_event)  # else code may have written into it
-        if not (is_json(state) and (event_as_it_came or is_json(entry))):
+        if not (state_is_json and (event_as_it_came or is_json(entry))):
             if fault := _fault(turn):
                 raise ValueError(fault)
-            unpack(state), unpack(entry)
+            unpack(pack_state(plan, "")), unpack(entry)
+    except PayloadTooLarge:
+        raise
     except BaseException as error:  # values of the app's own classes may panic when they are read
         why = _fault(turn) or words_of(error)
         raise UnstorablePlan(f"plan {turn.correlation_id} cannot be stored: {why}") from error

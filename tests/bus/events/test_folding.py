@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import random
+from functools import cache
 from typing import Any
 
 import msgpack
@@ -17,6 +19,7 @@ from plancast_bus.events.folding import PART_BYTES, Folded, Folder, Unfolding, d
 MOST = 1 << 20
 
 
+@cache
 def text(length: int, seed: object = 0) -> str:
     return "".join(random.Random(str(seed)).choices("abcdefgh ijkl", k=length))
 
@@ -67,6 +70,138 @@ def test_a_folder_that_is_used_again_needs_only_what_it_has_not_stored(changes: 
         done = folder.fold(value)
         stored |= done.contents
         assert unfolded(done, stored) == value
+
+
+def grown() -> dict[str, Any]:
+    """A value with containers of all kinds: small, large, nested, and in two places."""
+    shared = {"deep": [{"text": text(3_000, "shared"), "n": 1}], "flag": True}
+    return {
+        "rows": [{"n": n, "text": text(90, n), "tags": [n, {"even": n % 2 == 0}]} for n in range(60)],
+        "pages": {f"page {n}": {"said": text(2_500, n), "of": shared if n % 7 == 0 else None} for n in range(40)},
+        "numbers": list(range(1_000)),
+        "shared": shared,
+    }
+
+
+def containers_in(value: Any) -> list[Any]:
+    """All lists and objects in a value, outermost first; one in two places twice."""
+    found = [value]
+    for each in value.values() if isinstance(value, dict) else value:
+        if isinstance(each, (dict, list)):
+            found += containers_in(each)
+    return found
+
+
+ALIKE = st.sampled_from([0, 0.0, -0.0, False, 1, 1.0, True, None, "", "1"])
+"""Values that compare as equal and are stored in other bytes."""
+new_values = ALIKE | values
+
+
+@st.composite
+def edits(draw: st.DrawFn) -> tuple[float, str, float, Any]:
+    kind = draw(st.sampled_from(["set", "alike", "append", "remove", "reorder", "clear", "copy", "nothing"]))
+    return draw(st.floats(0, 1, exclude_max=True)), kind, draw(st.floats(0, 1, exclude_max=True)), draw(new_values)
+
+
+def edit(value: dict[str, Any], edited: tuple[float, str, float, Any]) -> None:
+    """Change one of the containers in a value in its place."""
+    which, kind, where, new = edited
+    found = containers_in(value)[1:] or [value]
+    target: Any = found[int(which * len(found))]
+    keys = list(target) if isinstance(target, dict) else list(range(len(target)))
+    key = keys[int(where * len(keys))] if keys else None
+    if kind == "append":
+        target.append(new) if isinstance(target, list) else target.update({f"new {where}": new})
+    elif kind == "clear" and which > 0.9:
+        target.clear()
+    elif key is None:
+        pass
+    elif kind == "set":
+        target[key] = new
+    elif kind == "alike":
+        target[key] = {0: False, 1: 1.0}.get(target[key], target[key]) if type(target[key]) in (int, bool) else new
+    elif kind == "remove":
+        del target[key]
+    elif kind == "copy":
+        target[key] = copy.deepcopy(target[key])
+    elif kind == "reorder":
+        moved = target.pop(key)
+        target.append(moved) if isinstance(target, list) else target.update({key: moved})
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(edits(), max_size=8))
+def test_every_change_is_seen_however_deep_it_is(changes: list[tuple[float, str, float, Any]]) -> None:
+    folder, stored, value = Folder(MOST), {}, grown()  # type: ignore[var-annotated]
+    for change in [None, *changes]:
+        if change is not None:
+            edit(value, change)
+        done = folder.fold(value)
+        stored |= done.contents
+        assert pack(unfolded(done, stored)) == pack(value)
+        anew = Folder(MOST).fold(value)
+        assert (done.packed, done.references, done.size) == (anew.packed, anew.references, anew.size)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, True), (1, 1.0), (0, False), (0.0, -0.0), (True, 1.0)])
+@pytest.mark.parametrize("key", ["numbers", "pages", "rows"])
+def test_a_value_that_equals_the_one_before_is_stored_as_it_is(key: str, before: Any, after: Any) -> None:
+    folder, value = Folder(MOST), grown()
+    where = {"numbers": value["numbers"], "pages": value["pages"], "rows": value["rows"][7]["tags"]}[key]
+    place: Any = "page 9" if key == "pages" else 0
+    where[place] = before
+    stored = folder.fold(value).contents
+    where[place] = after
+    done = folder.fold(value)
+    assert pack(unfolded(done, stored | done.contents)) == pack(value)
+
+
+def test_the_size_is_that_of_the_value_in_full() -> None:
+    value = grown()
+    assert folded(value).size == pytest.approx(len(pack(value)), rel=0.1)
+
+
+class Odd(dict[str, Any]):
+    """An object of a class of the app."""
+
+
+@pytest.mark.parametrize("many", [1, 100])
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), b"bytes", {1: "a key"}, {"a": {2: "a key"}}, [{"a": b""}]])
+def test_what_is_not_json_is_noticed_where_it_is_new(odd: Any, many: int) -> None:
+    folder, value = Folder(MOST), {"rows": [{"n": n} for n in range(many)]}  # type: ignore[var-annotated]
+    assert folder.fold(value).is_json
+    value["rows"].append(odd)
+    assert not folder.fold(value).is_json
+
+
+@pytest.mark.parametrize("odd", [object(), {"a": {1, 2}}, 2**64])
+def test_what_cannot_be_packed_is_refused(odd: Any) -> None:
+    with pytest.raises(InvalidEnvelope):
+        folded({"rows": [*range(100), odd]})
+
+
+def test_objects_of_other_classes_and_very_deep_ones_are_read_each_time() -> None:
+    folder, odd, stored = Folder(MOST), Odd(), {}  # type: ignore[var-annotated]
+    deep: dict[str, Any] = {"text": text(4_000)}
+    for _ in range(150):
+        deep = {"text": text(4_000), "in": deep}
+    value = {"odd": [text(3_000), odd], "deep": deep}
+    for n in range(3):
+        odd[str(n)] = text(3_000, n)
+        done = folder.fold(value)
+        stored |= done.contents
+        assert unfolded(done, stored) == value
+        lowest = deep
+        while "in" in lowest:
+            lowest = lowest["in"]
+        lowest["n"] = n
+
+
+def test_what_holds_itself_is_refused() -> None:
+    endless: list[Any] = [text(3_000)]
+    endless.append(endless)
+    with pytest.raises(InvalidEnvelope):
+        folded({"endless": endless})
 
 
 def test_small_values_stay_and_refer_to_nothing() -> None:

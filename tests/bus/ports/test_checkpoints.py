@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plancast_bus.errors import InvalidEnvelope
-from plancast_bus.events.codec import pack, unpack
-from plancast_bus.ports.checkpoints import FOLDED, FORMAT, Checkpoint, PlanFilter, PlanSummary
+from plancast_bus.events.codec import deflate, pack, unpack
+from plancast_bus.ports.checkpoints import DEFLATED, FOLDED, FORMAT, Checkpoint, PlanFilter, PlanSummary, sealed_part
 from plancast_bus.ports.effects import CancelTimer, DropAlias, Effect, Publish, SealHistory, Share
 
 seconds = st.floats(0, 1e12)
@@ -49,7 +51,9 @@ checkpoints = st.builds(
     timeline=tuples(st.binary()),
     sealed=st.integers(0, 10**6),
     expires_after=seconds,
-    is_folded=st.booleans(),
+)
+checkpoints |= st.builds(
+    lambda made, before: replace(made, is_folded=True, processed_before=before), checkpoints, st.binary()
 )
 SUMMARY = PlanSummary("p", "running", "goal", "start", 1)
 
@@ -129,7 +133,7 @@ def test_no_text_is_taken_for_a_summary(line: str) -> None:
         pack({}),
         pack("text"),
         pack([FORMAT]),
-        pack([FOLDED + 1, *range(8)]),
+        pack([DEFLATED + 1, *range(8)]),
         pack([FORMAT, 1, "e", b"", [["no_such_effect"]], b"", [], 0, 0.0]),
         pack([FORMAT, 1, "e", b"", 5, b"", [], 0, 0.0]),
         pack([FORMAT, 1, "e", b"", [], b"", 5, 0, 0.0]),
@@ -140,7 +144,32 @@ def test_what_is_no_checkpoint_is_refused(body: bytes) -> None:
         Checkpoint.decode("p", body, SUMMARY, 1)
 
 
+def test_a_folded_checkpoint_that_is_not_compressed_is_read_too() -> None:
+    made = Checkpoint("p", 3, "e", b"state", SUMMARY, (), b"12345678", (b"entry",), 2, 0.0, True, 7)
+    body = pack([FOLDED, 3, "e", b"state", [], b"12345678", [b"entry"], 2, 0.0])
+    assert Checkpoint.decode("p", body, SUMMARY, 7) == made
+    assert unpack(made.encode())[0] == DEFLATED
+
+
+@pytest.mark.parametrize(
+    "body", [[DEFLATED], [DEFLATED, b"no zlib"], [DEFLATED, deflate(pack([1]))], [DEFLATED, b"", 1]]
+)
+def test_a_damaged_compressed_checkpoint_is_refused(body: list[Any]) -> None:
+    with pytest.raises(InvalidEnvelope):
+        Checkpoint.decode("p", pack(body), SUMMARY, 1)
+
+
+def test_a_small_checkpoint_is_not_compressed() -> None:
+    assert unpack(Checkpoint("p", 1, "e", b"s", SUMMARY).encode()) == [FORMAT, 1, "e", b"s", [], b"", [], 0, 0.0]
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_sealed_parts_of_both_forms_are_joined(compress: bool) -> None:
+    made = Checkpoint("p", 3, "e", b"s", SUMMARY, timeline=(b"3",), sealed=1)
+    assert made.whole_timeline({1: sealed_part([b"1", b"2"], compress=compress)}) == [b"1", b"2", b"3"]
+
+
 def test_a_later_format_is_named_together_with_the_plan() -> None:
     body = unpack(Checkpoint("p", 1, "e", b"", SUMMARY).encode())
-    with pytest.raises(InvalidEnvelope, match=f"plan p has format {FOLDED + 1}; .* {FORMAT} and {FOLDED}"):
-        Checkpoint.decode("p", pack([FOLDED + 1, *body[1:]]), SUMMARY, 1)
+    with pytest.raises(InvalidEnvelope, match=f"plan p has format {DEFLATED + 1}; .* {FORMAT} to {DEFLATED}"):
+        Checkpoint.decode("p", pack([DEFLATED + 1, *body[1:]]), SUMMARY, 1)

@@ -27,10 +27,10 @@ from plancast_bus.errors import (
 )
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
-from plancast_bus.events.folding import Folder, Reference, digest_of
+from plancast_bus.events.folding import Folder, Reference, digest_of, reference_to
 from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.ports.bus import CUT_BYTES, Bus, Consumer, ConsumerSpec, Delivery
-from plancast_bus.ports.checkpoints import Checkpoint, PlanFilter, PlanSummary, StoredMachine
+from plancast_bus.ports.checkpoints import Checkpoint, PlanFilter, PlanSummary, StoredMachine, sealed_part
 from plancast_bus.ports.effects import (
     CancelTimer,
     DropAlias,
@@ -1646,6 +1646,20 @@ async def test_values_and_the_plans_that_use_them_are_listed(bus: Bus) -> None:
     assert before <= listed[0].stored_at <= listed[-1].stored_at <= await bus.values.now()
 
 
+@pytest.mark.parametrize("size", [600, 100_000, 3 * FRAME_BYTES + 5])
+async def test_values_that_can_be_compressed_come_back_as_they_were(world: World, bus: Bus, size: int) -> None:
+    content = (b"a value that repeats itself, " * size)[:size]
+    await bus.values.put("acme", "p", by_digest(content))
+    assert await (await world.connect()).values.get("acme", [reference(content)]) == by_digest(content)
+
+
+async def test_a_plan_that_is_noted_already_is_not_noted_again(bus: Bus) -> None:
+    await bus.values.put("acme", "p", by_digest(of_size(10)))
+    noted = [each async for each in bus.values.plans()]
+    await bus.values.put("acme", None, by_digest(of_size(20)))
+    assert [each async for each in bus.values.plans()] == noted
+
+
 async def test_what_was_stored_again_is_not_dropped(world: World, bus: Bus) -> None:
     kept, dropped, large = of_size(10, 1), of_size(10, 2), of_size(2 * FRAME_BYTES)
     await bus.values.put("", "kept", by_digest(kept))
@@ -1670,10 +1684,17 @@ async def test_a_folded_checkpoint_is_loaded_in_full_and_watched_in_full(world: 
     done, parts = Folder(1 << 20).fold(state), [Folder(1 << 20).fold(each) for each in entries]
     contents = {digest: each for part in (done, *parts) for digest, each in part.contents.items()}
     await bus.values.put("acme", "p", contents)
+    ids = codec.pack(b"id of 01id of 02")
+    await bus.values.put("acme", None, {digest_of(ids): ids})
     made = checkpoint("p", state=done.packed, tenant="acme", timeline=(parts[1].packed,))
-    version = await bus.checkpoints.commit(replace(made, is_folded=True, sealed=1))
-    await bus.emit([SealHistory("p", 1, codec.pack([parts[0].packed]))])
-    full = replace(made, state=codec.pack(state), timeline=(codec.pack(entries[1]),), sealed=1, version=version)
+    made = replace(made, processed=b"id of 03")
+    before = reference_to(ids)[1]
+    version = await bus.checkpoints.commit(replace(made, is_folded=True, sealed=1, processed_before=before))
+    await bus.emit([SealHistory("p", 1, sealed_part([parts[0].packed], compress=True))])
+    full = replace(
+        made, state=codec.pack(state), timeline=(codec.pack(entries[1]),), sealed=1, version=version,
+        processed=b"id of 01id of 02id of 03",
+    )  # fmt: skip
     for reader in (bus, await world.connect()):
         assert await reader.checkpoints.load("p") == full
         async with aclosing(reader.checkpoints.watch("p")) as watching:  # type: ignore[type-var]

@@ -8,7 +8,8 @@ from contextlib import aclosing
 
 from cachetools import LRUCache
 
-from plancast_bus.errors import BusUnavailable, InvalidSubject
+from plancast_bus.errors import BusUnavailable, InvalidEnvelope, InvalidSubject
+from plancast_bus.events.codec import deflate, inflate
 from plancast_bus.events.folding import Reference
 from plancast_bus.jetstream.client.api import MESSAGE_GONE, ApiError, StoredMessage
 from plancast_bus.jetstream.stores.store import Store, StreamAccess
@@ -21,6 +22,13 @@ AT_ONCE = 32
 """Messages under way at a time, each of up to :data:`FRAME_BYTES`."""
 
 
+LEAST_DEFLATED = 512
+"""Bytes from which a message is worth compressing."""
+MOST_AT_ONCE = 64 * 1024
+"""Bytes up to which a message is compressed where it is sent; larger ones in a thread, as it takes milliseconds."""
+ENCODING, DEFLATE = "Content-Encoding", "deflate"
+
+
 class JetStreamValues(Store):
     """The store of values."""
 
@@ -28,15 +36,23 @@ class JetStreamValues(Store):
         super().__init__(access)
         self._cache: LRUCache[tuple[str, bytes], bytes] = LRUCache(CACHE_BYTES, getsizeof=len)
 
-    async def put(self, tenant: str, plan: str, contents: Mapping[bytes, bytes]) -> None:
-        messages = [(self._subjects.plan_with_values(plan), b"")]
+    async def put(self, tenant: str, plan: str | None, contents: Mapping[bytes, bytes]) -> None:
+        messages = [(self._subjects.plan_with_values(plan), b"")] if plan is not None else []
         for digest, content in contents.items():
             for frame, start in enumerate(range(0, len(content), FRAME_BYTES)):
                 subject = self._subjects.value(tenant, digest.hex(), frame)
                 messages.append((subject, content[start : start + FRAME_BYTES]))
         for start in range(0, len(messages), AT_ONCE):
-            sending = messages[start : start + AT_ONCE]
-            await asyncio.gather(*(self._publisher.publish_acked(subject, frame, {}) for subject, frame in sending))
+            await asyncio.gather(*(self._store(*each) for each in messages[start : start + AT_ONCE]))
+
+    async def _store(self, subject: str, frame: bytes) -> None:
+        """Store a message; compressed where that saves much."""
+        headers = {}
+        if len(frame) >= LEAST_DEFLATED:
+            deflated = await asyncio.to_thread(deflate, frame) if len(frame) > MOST_AT_ONCE else deflate(frame)
+            if len(deflated) < len(frame) * 7 // 8:
+                frame, headers = deflated, {ENCODING: DEFLATE}
+        await self._publisher.publish_acked(subject, frame, headers)
 
     async def get(self, tenant: str, references: Iterable[Reference]) -> dict[bytes, bytes]:
         contents: dict[bytes, bytes] = {}
@@ -59,7 +75,11 @@ class JetStreamValues(Store):
     async def _frame(self, tenant: str, digest: bytes, frame: int, places: asyncio.Semaphore) -> bytes | None:
         async with places:
             message = await self._newest(self._names.values, self._subjects.value(tenant, digest.hex(), frame))
-        return message.payload if message is not None else None
+        if message is None or message.headers.get(ENCODING) != DEFLATE:
+            return message.payload if message is not None else None
+        if len(message.payload) > MOST_AT_ONCE:
+            return await asyncio.to_thread(_inflated, message.payload)
+        return _inflated(message.payload)
 
     async def now(self) -> float:
         subject = self._subjects.value_clock
@@ -97,3 +117,11 @@ class JetStreamValues(Store):
             except ApiError as error:
                 if error.code not in MESSAGE_GONE:
                     raise
+
+
+def _inflated(payload: bytes) -> bytes:
+    """Decompress a message; empty where it is damaged, as the digest tells."""
+    try:
+        return inflate(payload, FRAME_BYTES)
+    except InvalidEnvelope:
+        return b""

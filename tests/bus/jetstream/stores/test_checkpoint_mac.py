@@ -33,7 +33,7 @@ from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.jetstream.client.api import StoredMessage
 from plancast_bus.jetstream.stores.checkpoint_mac import COVERED, EXPECTED, MAC, SUMMARY, CheckpointKeys, covered_text
 from plancast_bus.nats_server.process import NatsServer
-from plancast_bus.ports.checkpoints import FOLDED, Checkpoint, Committed, PlanFilter, PlanSummary
+from plancast_bus.ports.checkpoints import DEFLATED, Checkpoint, Committed, PlanFilter, PlanSummary
 from plancast_bus.settings import BusSettings, NatsSettings
 
 PATIENCE = 30.0
@@ -330,10 +330,10 @@ async def test_a_format_of_a_later_version_is_ours_and_nothing_takes_its_place(
     await commits(bus, revisions=1)
     (first,) = await stored(bus)
     headers = {EXPECTED: str(first.sequence), SUMMARY: first.headers[SUMMARY]}
-    body = pack([FOLDED + 1, *unpack(first.payload)[1:]])
+    body = pack([DEFLATED + 1, *unpack(first.payload)[1:]])
     headers[MAC] = (await bus._keys.require()).mac(covered_text(first.subject, headers), body)
     await put(attacker, first.subject, body, headers)
-    with pytest.raises(InvalidEnvelope, match=f"plan victim has format {FOLDED + 1}"):
+    with pytest.raises(InvalidEnvelope, match=f"plan victim has format {DEFLATED + 1}"):
         await bus.checkpoints.load("victim")
     assert await bus.dead_letters.count() == 0
 
