@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 from urllib.parse import unquote
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
 from plancast_bus.spelling import nearest
 
@@ -88,6 +88,21 @@ class NatsSettings(SettingsSection):
 GroupCommit = Literal["auto", "always", "never"]
 
 
+class DataLimits(Protocol):
+    """Limits of the data of an event, in bytes: those of plans."""
+
+    @property
+    def max_value_bytes(self) -> int: ...
+
+    @property
+    def max_plan_bytes(self) -> int: ...
+
+
+class _DefaultLimits(NamedTuple):
+    max_value_bytes: int = 64 << 20
+    max_plan_bytes: int = 1 << 30
+
+
 class BusSettings(SettingsSection):
     """Settings of streams and events."""
 
@@ -102,7 +117,8 @@ class BusSettings(SettingsSection):
     """Number of partitions of correlation ids; fixed once the streams exist."""
     replicas: int = Field(1, ge=1, le=5)
     max_event_bytes: int = Field(1_048_576, ge=1024)
-    """Larger events become dead letters."""
+    """The data of larger events are stored apart, up to ``plans.max_value_bytes`` and ``plans.max_plan_bytes``. Larger
+    messages of other programs become dead letters."""
     volume_bytes: int = -1
     """Size of the volume that holds the streams (each server's ``max_file_store``). New goals from outside are refused
     while three quarters of it are used, so that plans that have begun can end. -1: unknown."""
@@ -129,6 +145,17 @@ class BusSettings(SettingsSection):
     """Keys for the MACs of checkpoints, at least 32 characters each, the same in all processes of the runtime: the
     first one signs, all verify. When empty, the deployment creates a key and stores it in NATS. To rotate, give every
     process the new key after the old one, then before it; a process without a key rejects its checkpoints as forged."""
+
+    _data_limits: DataLimits = PrivateAttr(default_factory=_DefaultLimits)
+
+    @property
+    def data_limits(self) -> DataLimits:
+        """Limits of the data of an event: those of the plans that these settings came with, or the defaults."""
+        return self._data_limits
+
+    def limit_data(self, limits: DataLimits) -> None:
+        """Limit the data of events as plans are."""
+        self._data_limits = limits
 
     @property
     def queue_bytes(self) -> int:

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 
 from plancast_bus.errors import InvalidSubject
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.references import Writer
 
 _TYPE = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+")
@@ -29,8 +30,6 @@ _LISTED = frozenset({"agent", "app", "event"})
 """Kinds of registrations that clients, workers and observers may list."""
 PLACEHOLDERS = "*.keepers.*"
 """Filter for :meth:`Subjects.placeholder` of all deployments and work queues."""
-LetterWriter = Literal["runtime", "login"]
-"""Writer of a dead letter: the runtime, or a worker with its own login, which is not trusted."""
 MAX_TOKEN = 400
 """Longest encoded correlation id, in characters."""
 MAX_TYPE = 200
@@ -222,7 +221,7 @@ class Subjects:
     def is_checkpoint(self, subject: str) -> bool:
         return subject.startswith(f"{self.store}.checkpoints.")
 
-    def is_replayable(self, subject: str, writer: LetterWriter = "runtime") -> bool:
+    def is_replayable(self, subject: str, writer: Writer = "runtime") -> bool:
         """Return whether a dead letter may be replayed on a subject: an event's or a due timer's, as published.
 
         A letter that a worker's login wrote may only be a request, since workers receive nothing but tasks.
@@ -245,9 +244,12 @@ class Subjects:
         """A sealed part of a plan's timeline."""
         return f"{self.store}.history.{encode_token(plan)}.{first_revision}"
 
-    def value(self, tenant: str, digest: str, frame: int | str) -> str:
-        """A part of a content that checkpoints of a tenant refer to, by its digest in hexadecimal digits."""
-        return f"{self.store}.values.{encode_token(tenant) if tenant else _NO_TENANT}.{digest}.{frame}"
+    def value(self, tenant: str, digest: str, frame: int | str, writer: Writer = "runtime") -> str:
+        """A part of a content that plans or events of a tenant refer to, by its digest in hexadecimal digits.
+
+        Logins have subjects of their own: what the runtime has stored is out of their reach.
+        """
+        return f"{self._values(writer)}.{encode_token(tenant) if tenant else _NO_TENANT}.{digest}.{frame}"
 
     def plan_with_values(self, plan: str) -> str:
         """The note that a plan has stored contents."""
@@ -258,10 +260,17 @@ class Subjects:
         """A message by which the collector of values reads the server's clock."""
         return f"{self.store}.valueclock"
 
+    def values(self, writer: Writer) -> str:
+        """Filter for :meth:`value` of a writer."""
+        return f"{self._values(writer)}.*.*.*"
+
+    def _values(self, writer: Writer) -> str:
+        return f"{self.store}.{'values' if writer == 'runtime' else 'sentvalues'}"
+
     @property
     def every_value(self) -> str:
-        """Filter for :meth:`value`."""
-        return f"{self.store}.values.*.*.*"
+        """Filter for :meth:`value` of all writers, within the stream of values."""
+        return f"{self.store}.*.*.*.*"
 
     @property
     def plans_with_values(self) -> str:
@@ -305,7 +314,7 @@ class Subjects:
         """The message that keeps a work queue from being empty."""
         return f"{self.store}.keepers.{source}"
 
-    def dead_letter(self, reason: str, writer: LetterWriter | Literal["*"] = "runtime") -> str:
+    def dead_letter(self, reason: str, writer: Writer | Literal["*"] = "runtime") -> str:
         """A message that could not be processed."""
         return f"{self.store}.deadletters.{writer}.{reason}"
 

@@ -181,9 +181,10 @@ class PlanSettings(SettingsSection):
     """Bytes of a plan's state and newest timeline up to which a checkpoint holds them whole. Of a larger plan, values
     of 2 KiB and more are stored once each, beside the checkpoints, so that a turn writes what is new in it."""
     max_value_bytes: int = Field(64 << 20, ge=65_536)
-    """Largest text, or entry of a list or an object, in a plan; the turn that leaves a larger one fails its plan."""
+    """Largest text, or entry of a list or an object, in a plan; the turn that leaves a larger one fails its plan. An
+    event with a larger one is refused where it is sent."""
     max_plan_bytes: int = Field(1 << 30, ge=1 << 20)
-    """Largest state of a plan, with the same consequence."""
+    """Largest state of a plan, and largest data of an event, with the same consequences."""
     max_processed_ids: int = Field(512, ge=16)
     """Event ids in a checkpoint, for deduplication."""
     timeline_tail_bytes: int = Field(8192, ge=256)
@@ -284,6 +285,11 @@ class Settings(BaseSettings):
             if name.upper().startswith(_PREFIX):
                 _check_variable(name, value, cls)
         return given
+
+    @model_validator(mode="after")
+    def _limit_events_as_plans(self) -> Self:
+        self.bus.limit_data(self.plans)
+        return self
 
     def secrets(self) -> list[str]:
         """The values of all secret settings."""

@@ -292,7 +292,7 @@ class Activation:
                 state, entry = packed_and_checked(turn, digest_of_machine)
             else:
                 state, entry = pack_state(plan, digest_of_machine), turn.packed_entry()
-            if len(state) + len(entry) + self._tail_bytes > limits.inline_bytes:
+            if len(state) + len(entry) + self._tail_bytes > limits.inline_bytes or turn.outbox.contents:
                 self.fold()
         remembered, before = (self._remembered + digest)[-DIGEST_BYTES * limits.max_processed_ids :], b""
         if self._values is not None:

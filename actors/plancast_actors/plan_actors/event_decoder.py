@@ -27,8 +27,10 @@ class EventDecoder:
         self._subjects = subjects
         self._limit = limit
 
-    def read(self, inbound: Inbound) -> tuple[EventEnvelope, bool, bool]:
+    def read(self, inbound: Inbound, whole: bytes = b"") -> tuple[EventEnvelope, bool, bool]:
         """Decode an event; returns it, whether it is a due timer, and ``in_full`` (see :func:`decode_packed`).
+
+        ``whole``: the event with its data in full, msgpack, where the data of the inbound one is a reference.
 
         Raises:
             InvalidEnvelope: the payload is no envelope, or contradicts its subject.
@@ -36,16 +38,17 @@ class EventDecoder:
         payload = inbound.payload
         if len(payload) > self._limit:
             raise InvalidEnvelope(f"{len(payload)} bytes; the limit is {self._limit} (PLANCAST_BUS__MAX_EVENT_BYTES)")
+        payload, content_type = (whole, MSGPACK_TYPE) if whole else (payload, inbound.content_type)
         try:
             address = self._subjects.parse_stored(inbound.subject)
             encode_token(address.correlation_id)
         except InvalidSubject as error:
             raise InvalidEnvelope(str(error)) from error
-        event, in_full = decode_packed(payload) if inbound.content_type == MSGPACK_TYPE else (None, False)
+        event, in_full = decode_packed(payload) if content_type == MSGPACK_TYPE else (None, False)
         if not address.topic:
-            return event or decode(payload, inbound.content_type), True, in_full
+            return event or decode(payload, content_type), True, in_full
         if event is None:
-            event = decode(payload, inbound.content_type, defaults=_defaults(inbound, address))
+            event = decode(payload, content_type, defaults=_defaults(inbound, address))
         fields = event.__dict__
         if (fields["topic"], fields["correlation_id"], fields["type"]) != address:
             raise InvalidEnvelope(_contradiction(event, address))

@@ -19,6 +19,7 @@ from plancast_actors.plan_actors.reports import Reports
 from plancast_actors.telemetry.samples import Laps, laps_of
 from plancast_bus import fault_injection
 from plancast_bus.errors import CommitConflict
+from plancast_bus.events.codec import REFERENCE_TYPES
 from plancast_bus.fault_injection import CrashPoint
 
 _T = TypeVar("_T")
@@ -58,7 +59,7 @@ class FastTurn:
         Raises:
             InvalidEnvelope: the event cannot be decoded.
         """
-        if inbound.crash_reason:
+        if inbound.crash_reason or inbound.content_type in REFERENCE_TYPES:
             return None
         laps = laps_of(state.host.samples, inbound.token)
         event, is_timer, in_full = state.host.decode(inbound)

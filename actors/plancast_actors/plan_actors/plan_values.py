@@ -27,8 +27,8 @@ class PlanValues:
     """The values that the newest checkpoint of a plan refers to, and those that the next one will."""
 
     __slots__ = (
-        "_folder", "_is_noted", "_known", "_limits", "_next", "_next_sealed", "_plan", "_sealed", "_staged", "_store",
-        "_stored_at", "_tenant", "unstored",
+        "_folder", "_is_noted", "_known", "_limits", "_next", "_next_sealed", "_plan", "_sealed", "_sent_to", "_staged",
+        "_store", "_stored_at", "_tenant", "unstored",
     )  # fmt: skip
 
     def __init__(self, store: ValueStore, plan: str, limits: PlanSettings) -> None:
@@ -45,6 +45,8 @@ class PlanValues:
         """Contents that the staged checkpoint adds; None if none is staged."""
         self._sealed = self._next_sealed = b""
         """Ids of processed events that rest in a value, of the newest checkpoint and of the staged one."""
+        self._sent_to: tuple[str, ...] = ()
+        """Correlation ids of events whose data the staged checkpoint adds."""
         self._stored_at = 0.0
         self._is_noted = False
         """The store knows that the plan uses it."""
@@ -99,7 +101,13 @@ class PlanValues:
             contents = of_entry.contents | contents
             self._next |= of_entry.references.keys()
             entry = of_entry.packed
-        self._staged = {digest: content for digest, content in contents.items() if digest not in self._known}
+        known = self._known
+        for each in turn.outbox.contents.values():  # the outbox refers to them
+            contents = contents | each
+            self._next |= each.keys()
+            known = known - {next(reversed(each))}  # stored in any case, with a note of the event
+        self._sent_to = tuple(turn.outbox.contents)
+        self._staged = {digest: content for digest, content in contents.items() if digest not in known}
         self.unstored = self._staged
         return folded.packed, entry
 
@@ -125,6 +133,9 @@ class PlanValues:
 
     async def store(self, now: float) -> None:
         """Store what the staged checkpoint adds; raises as :meth:`ValueStore.put`."""
+        for correlation_id in self._sent_to:
+            if correlation_id != self._plan:
+                await self._store.put(self._tenant, correlation_id, {})
         await self._store.put(self._tenant, None if self._is_noted else self._plan, self._staged or {})
         self._stored_at, self._is_noted, self.unstored = now, True, {}
 

@@ -23,6 +23,8 @@ from plancast_actors.plan_actors.protocol import Inbound, Outcome
 from plancast_actors.telemetry.samples import laps_of
 from plancast_bus import fault_injection
 from plancast_bus.errors import BusUnavailable, CommitConflict, InvalidEnvelope, PayloadTooLarge
+from plancast_bus.event_data import in_full
+from plancast_bus.events.codec import REFERENCE_TYPES
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.ports.effects import Publish
@@ -58,6 +60,8 @@ class SlowTurn:
         self._done = Outcome(inbound.token, "done", 0.0)
         self._event: EventEnvelope
         self._is_timer = self._in_full = False
+        self._whole = b""
+        """The event with its data in full, where its data is a reference."""
         self._digest = b""
         self._backlog: Backlog | None = None
         """Undelivered events of the plan; read before a timer times a request out."""
@@ -112,7 +116,7 @@ class SlowTurn:
         if early := host.retries.early(inbound, host.clock.time()):
             return Outcome(inbound.token, "retry", early)
         try:
-            self._decode()
+            await self._read()
         except InvalidEnvelope as error:
             raise UndecodableEvent(str(error)) from error
         LOG_CONTEXT.set(self._log_fields)
@@ -123,8 +127,19 @@ class SlowTurn:
             pass
         return outcome
 
+    async def _read(self) -> None:
+        """Decode the event, and read its data if it is stored apart: with the tenant of its plan."""
+        inbound, state, bus = self._inbound, self._state, self._host.bus
+        if inbound.content_type in REFERENCE_TYPES:
+            if not state.loaded:
+                await state.patiently(state.load)
+            tenant = state.plan.tenant_id if state.plan is not None else None
+            read = partial(in_full, bus, inbound.payload, inbound.content_type, tenant=tenant)
+            self._whole, _ = await state.patiently(read)
+        self._decode()
+
     def _decode(self) -> None:
-        self._event, self._is_timer, self._in_full = self._host.decode(self._inbound)
+        self._event, self._is_timer, self._in_full = self._host.decode(self._inbound, self._whole)
         self._digest = digest_of(self._event.id)
 
     async def _attempt(self) -> Outcome | None:
@@ -145,7 +160,7 @@ class SlowTurn:
                 return postponed
         turn = self._turn()
         if self._in_full and not turn.outbox.trace:  # else the timeline has the event with the trace of its turn
-            turn.packed_event = self._inbound.payload
+            turn.packed_event = self._whole or self._inbound.payload
         if turn.needs_seals:
             await state.patiently(self._host.bus.seals.prepare)
         if (place := turn.new_child) is not None and (refusal := await self._refusal(place)):
@@ -162,7 +177,7 @@ class SlowTurn:
             await self._dead_letter("refused", turn.reason)
             return self._done
         if result is TurnOutcome.EMIT:
-            await state.emit(tuple(turn.effects))
+            await self._emit(turn)
             return self._done
         if result is TurnOutcome.IGNORE:
             turn.close()
@@ -254,7 +269,7 @@ class SlowTurn:
         """Fail the event's plan without running any code of the app; a goal's plan fails before it began."""
         state = self._state
         try:
-            self._decode()
+            await self._read()
         except InvalidEnvelope:
             return
         while True:
@@ -334,7 +349,7 @@ class SlowTurn:
         if await turn.fail(TerminalError(f"the plan was refused: {refusal}")) is TurnOutcome.REFUSE:
             await self._dead_letter("refused", turn.reason)
         else:
-            await state.emit(tuple(turn.effects))
+            await self._emit(turn)
             if turn.plan is not None and turn.plan.parent_plan_id is None:  # nobody waits for its answer
                 await self._dead_letter("refused", refusal)
         state.unload_turn()
@@ -349,7 +364,7 @@ class SlowTurn:
         self._state.unload()
         owner = await self._state.patiently(lambda: host.bus.checkpoints.get_alias(plan))
         if owner is not None and owner != plan:
-            await self._state.emit((self._readdressed(owner),))
+            await self._readdress(owner)
             return self._done
         if host.is_fact(self._event.topic) or inbound.subject.startswith(host.bus.subjects.store + "."):
             return self._done
@@ -371,15 +386,24 @@ class SlowTurn:
             return Outcome(self._inbound.token, "retry", delay)
         turn = self._turn()
         if answer_follower(turn, UNKNOWN) is TurnOutcome.EMIT:
-            await self._state.emit(tuple(turn.effects))
+            await self._emit(turn)
         return self._done
 
-    def _readdressed(self, owner: str) -> Publish:
-        """The event for the plan that its correlation id is an alias of; with a new id, or the stream would drop it."""
-        bus = self._host.bus
-        payload, content_type = bus.encode(self._event.model_copy(update={"correlation_id": owner}))
-        subject = bus.subjects.event(self._event.topic, owner, self._event.type)
-        return Publish(subject, payload, f"readdressed:{self._digest.hex()}", content_type, "", self._inbound.trace)
+    async def _readdress(self, owner: str) -> None:
+        """Send the event to the plan that its correlation id is an alias of, as a new message of the stream."""
+        bus, state = self._host.bus, self._state
+        event = self._event.model_copy(update={"correlation_id": owner})
+        payload, content_type = await state.patiently(partial(bus.prepare, event))
+        subject = bus.subjects.event(event.topic, owner, event.type)
+        message_id = f"readdressed:{self._digest.hex()}"
+        await state.emit((Publish(subject, payload, message_id, content_type, "", self._inbound.trace),))
+
+    async def _emit(self, turn: Turn) -> None:
+        """Send the effects of a turn that commits nothing."""
+        state, values, tenant = self._state, self._host.bus.values, self._event.tenant_id or ""
+        for correlation_id, contents in turn.outbox.contents.items():
+            await state.patiently(partial(values.put, tenant, correlation_id, contents))
+        await state.emit(tuple(turn.effects))
 
     async def _dead_letter(self, reason: str, detail: str) -> None:
         extra = self._place() | {"stream": self._inbound.stream}

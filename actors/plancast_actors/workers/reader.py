@@ -20,6 +20,8 @@ from plancast_actors.workers.responses import RequestTooLarge, Response, read_re
 from plancast_bus import fault_injection
 from plancast_bus.clock import Clock
 from plancast_bus.errors import BusError, BusUnavailable, InvalidEnvelope, InvalidSubject, PayloadTooLarge
+from plancast_bus.event_data import delivered_in_full
+from plancast_bus.events.codec import REFERENCE_TYPES
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.events.trace_context import trace_id_of
 from plancast_bus.fault_injection import CrashPoint
@@ -192,7 +194,7 @@ class TaskReader:
         delivery = held.delivery
         try:
             try:
-                request = read_request(delivery, self._bus.subjects, self._max_event_bytes)
+                request = await self._request(delivery)
             except InvalidEnvelope as error:
                 self._refuse(held, error)
                 return
@@ -208,6 +210,13 @@ class TaskReader:
         except Exception:
             logger.exception("a task could not be processed and is returned", extra={"task": self._event_type})
             await self._return(held, LONGEST_PAUSE)
+
+    async def _request(self, delivery: Delivery) -> EventEnvelope:
+        if delivery.content_type not in REFERENCE_TYPES:
+            return read_request(delivery, self._bus.subjects, self._max_event_bytes)
+        read = partial(delivered_in_full, self._bus, delivery)
+        whole = await retrying(read, logger, first=FIRST_PAUSE, fields={"task": self._event_type})
+        return read_request(whole, self._bus.subjects, len(whole.payload))
 
     def _refuse(self, held: _InFlight, error: InvalidEnvelope) -> None:
         """Dead-letter a malformed request; it is acknowledged when that is durable, without taking capacity."""

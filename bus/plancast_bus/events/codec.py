@@ -22,6 +22,12 @@ JSON_TYPE = "application/json"
 MSGPACK_TYPE = "application/msgpack"
 CONTENT_TYPES: dict[WireFormat, str] = {"json": JSON_TYPE, "msgpack": MSGPACK_TYPE}
 
+REFERENCE_TYPES: Mapping[str, WireFormat] = {
+    "application/vnd.plancast.reference.msgpack": "msgpack",
+    "application/vnd.plancast.reference.json": "json",
+}
+"""Content types of events whose data is a reference, see :mod:`plancast_bus.events.references`."""
+
 UNREADABLE = "application/cloudevents"
 """Content type that marks a malformed CloudEvent; the reason follows behind a semicolon."""
 
@@ -124,9 +130,10 @@ def load(payload: bytes, content_type: str | None) -> Any:
     if content_type == MSGPACK_TYPE:
         return unpack(payload)
     kind = (content_type or JSON_TYPE).split(";", 1)[0].strip().lower()
-    if kind in (MSGPACK_TYPE, "application/x-msgpack", "application/vnd.msgpack"):
+    wire_format = REFERENCE_TYPES.get(kind)
+    if wire_format == "msgpack" or kind in (MSGPACK_TYPE, "application/x-msgpack", "application/vnd.msgpack"):
         return unpack(payload)
-    if kind == JSON_TYPE or kind.endswith("+json"):
+    if wire_format == "json" or kind == JSON_TYPE or kind.endswith("+json"):
         try:
             return _read_json(payload.decode(json.detect_encoding(payload), "surrogatepass"))
         except (ValueError, RecursionError) as error:
@@ -162,8 +169,10 @@ def decode(
     ``defaults`` are fields that may be absent on the wire, such as those in the subject.
 
     Raises:
-        InvalidEnvelope: the bytes cannot be decoded, or a field is missing or wrong.
+        InvalidEnvelope: the bytes cannot be decoded, a field is missing or wrong, or the data is a reference.
     """
+    if content_type in REFERENCE_TYPES:
+        raise InvalidEnvelope("its data is a reference, which plancast_bus.event_data.in_full reads")
     fields = load(payload, content_type)
     if not isinstance(fields, dict):
         raise InvalidEnvelope(f"an event is an object, not {type(fields).__name__}")

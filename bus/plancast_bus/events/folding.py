@@ -72,6 +72,11 @@ def digest_of(content: bytes) -> bytes:
     return sha256(content).digest()
 
 
+def packed_reference(reference: Reference) -> bytes:
+    """Return a folded value that is nothing but this reference."""
+    return pack(_extension(reference))
+
+
 class _Part(NamedTuple):
     """A value, or a run of entries, after it was folded."""
 
@@ -325,7 +330,7 @@ def _entries(container: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 def reference_to(content: bytes) -> tuple[Reference, bytes]:
     """Return the reference to a content without references, also as it is packed."""
     reference = Reference(digest_of(content), len(content))
-    return reference, pack(_extension(reference))
+    return reference, packed_reference(reference)
 
 
 def _ends_run(entry: bytes, size: int, has_references: bool) -> bool:
@@ -351,10 +356,13 @@ class Unfolding:
 
     Args:
         contents: Contents by digest. May grow between calls.
+        max_bytes: Bytes of all contents together from which a value is refused: a few hostile ones, each of which
+            refers to another many times, would fill the memory. None: the values are trusted.
     """
 
-    def __init__(self, contents: Mapping[bytes, bytes]) -> None:
+    def __init__(self, contents: Mapping[bytes, bytes], max_bytes: int | None = None) -> None:
         self._contents = contents
+        self._left = max_bytes
         self.references: dict[bytes, Reference] = {}
         """The references that were met."""
         self.missing: dict[bytes, Reference] = {}
@@ -382,6 +390,10 @@ class Unfolding:
         digest = data[:DIGEST_BYTES]
         self.references[digest] = reference = Reference(digest, self._read(data[DIGEST_BYTES:]), code == _NODE)
         content = self._contents.get(digest)
+        if self._left is not None:
+            self._left -= reference.size if content is None else len(content)
+            if reference.size < 1 or self._left < 0:
+                raise ValueError("more bytes than a value may have")
         if content is None:
             self.missing[digest] = reference
             return None

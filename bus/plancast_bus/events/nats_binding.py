@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.events.cloud_events import STRUCTURED, attributes_of, fields_of, read_data
-from plancast_bus.events.codec import JSON_TYPE, MSGPACK_TYPE, UNREADABLE, WireFormat, dump, load
+from plancast_bus.events.codec import JSON_TYPE, MSGPACK_TYPE, REFERENCE_TYPES, UNREADABLE, WireFormat, dump, load
 from plancast_bus.events.trace_context import PARENT, STATE, read_trace
 
 MAX_ATTRIBUTES = 16 * 1024
@@ -50,8 +50,11 @@ def read_message(headers: Mapping[str, str], payload: bytes) -> Message:
 def as_cloud_event(payload: bytes, content_type: str) -> tuple[bytes, dict[str, str]]:
     """Convert an envelope to binary mode: its data, and its other fields as headers.
 
-    A payload that is no envelope, or whose fields are too large for headers, is returned as it is.
+    A payload that is no envelope, whose data is a reference, or whose fields are too large for headers, is returned as
+    it is.
     """
+    if content_type in REFERENCE_TYPES:
+        return payload, {}
     try:
         fields = load(payload, content_type)
         if not isinstance(fields, dict) or "specversion" not in fields:

@@ -12,10 +12,12 @@ from nats import errors as nats_errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from plancast_bus.errors import AccessDenied, BusUnavailable, PayloadTooLarge, UnsupportedServer
+from plancast_bus.errors import AccessDenied, BusUnavailable, UnsupportedServer
+from plancast_bus.event_data import stored_apart
 from plancast_bus.events.codec import CONTENT_TYPES, encode
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, WireEvent
 from plancast_bus.events.nats_binding import read_message
+from plancast_bus.events.references import Writer
 from plancast_bus.jetstream.client.api import CONSUMER_NOT_FOUND, NO_JETSTREAM, STREAM_NOT_FOUND, ApiError, JetStreamApi
 from plancast_bus.jetstream.client.connection import Connection
 from plancast_bus.jetstream.client.login import ConnectedUser, read_user
@@ -119,19 +121,15 @@ class JetStreamBus:
         access = StreamAccess(self._api, self._publisher, reader, self.subjects, replicated)
         self._keys = KeyStore(access, settings.checkpoint_keys, restricted=restricted)
         connection.on_reconnect(self._keys.forget)
-        self.dead_letters = JetStreamDeadLetters(access, "login" if restricted else "runtime")
-        self.values = JetStreamValues(access)
+        writer: Writer = "login" if restricted else "runtime"
+        self.dead_letters, self.values = JetStreamDeadLetters(access, writer), JetStreamValues(access, writer)
         self.checkpoints = JetStreamCheckpoints(access, self._keys, self.dead_letters, self.values)
         self.registry = JetStreamRegistry(access)
         self.trees, self.sessions = Trees(self.registry), Sessions(self.registry)
         self.seals = JetStreamSeals(self._keys)
 
     async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
-        payload, content_type = self.encode(event)
-        if len(payload) > self._settings.max_event_bytes:
-            raise PayloadTooLarge(
-                f"event {event.type} of {len(payload)} bytes is over max_event_bytes, {self._settings.max_event_bytes}"
-            )
+        payload, content_type = await self.prepare(event)
         subject = self.subjects.event(event.topic, event.correlation_id, event.type)
         if self._admission is not None and event.topic == EventTopic.ACTION_REQUESTS:
             await self._admission.admit(len(payload))
@@ -147,6 +145,12 @@ class JetStreamBus:
     def encode(self, event: EventEnvelope | WireEvent) -> tuple[bytes, str]:
         wire_format = self._settings.wire_format
         return encode(event, wire_format), CONTENT_TYPES[wire_format]
+
+    async def prepare(self, event: EventEnvelope) -> tuple[bytes, str]:
+        payload, content_type = self.encode(event)
+        if len(payload) <= self._settings.max_event_bytes:
+            return payload, content_type
+        return await stored_apart(self.values, event, content_type, self._settings)
 
     async def stored_events(
         self, topic: str, correlation_id: str, *, after: int = 0, limit: int | None = None

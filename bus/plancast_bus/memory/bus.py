@@ -9,7 +9,8 @@ from uuid import uuid4
 
 from plancast_bus import fault_injection
 from plancast_bus.clock import Clock
-from plancast_bus.errors import BusUnavailable, PayloadTooLarge
+from plancast_bus.errors import BusUnavailable
+from plancast_bus.event_data import stored_apart
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, WireEvent
 from plancast_bus.memory.broker import MemoryWorld
@@ -72,11 +73,7 @@ class MemoryBus:
 
     async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
         subject = self.subjects.event(event.topic, event.correlation_id, event.type)
-        payload, content_type = self.encode(event)
-        if len(payload) > self.settings.max_event_bytes:
-            raise PayloadTooLarge(
-                f"event {event.type} has {len(payload)} bytes, over max_event_bytes ({self.settings.max_event_bytes})"
-            )
+        payload, content_type = await self.prepare(event)
         await self.turn()
         if event.topic == EventTopic.ACTION_REQUESTS:
             self.world.streams["requests"].admit(len(payload))
@@ -92,6 +89,12 @@ class MemoryBus:
     def encode(self, event: EventEnvelope | WireEvent) -> tuple[bytes, str]:
         wire_format = self.settings.wire_format
         return codec.encode(event, wire_format), codec.CONTENT_TYPES[wire_format]
+
+    async def prepare(self, event: EventEnvelope) -> tuple[bytes, str]:
+        payload, content_type = self.encode(event)
+        if len(payload) <= self.settings.max_event_bytes:
+            return payload, content_type
+        return await stored_apart(self.values, event, content_type, self.settings)
 
     async def stored_events(
         self, topic: str, correlation_id: str, *, after: int = 0, limit: int | None = None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from plancast_bus.clock import Clock
 from plancast_bus.events.folding import Reference
+from plancast_bus.events.references import Writer
 from plancast_bus.ports.values import PlanWithValues, StoredValue, checked
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class MemoryValues:
 
     def __init__(self, bus: MemoryBus) -> None:
         self._bus = bus
+        self.writer: Writer = "runtime"
 
     async def put(self, tenant: str, plan: str | None, contents: Mapping[bytes, bytes]) -> None:
         table, subjects = await self._table(), self._bus.subjects
@@ -65,7 +67,7 @@ class MemoryValues:
             table.put(tenant, digest, content)
             await self._bus.point("publish.after", subject)
 
-    async def get(self, tenant: str, references: Iterable[Reference]) -> dict[bytes, bytes]:
+    async def get(self, tenant: str, references: Iterable[Reference], writer: Writer = "runtime") -> dict[bytes, bytes]:
         contents = (await self._table()).contents
         return {each.digest: checked(each, contents.get((tenant, each.digest))) for each in references}
 

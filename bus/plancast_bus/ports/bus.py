@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from plancast_bus.errors import InvalidSubject, PayloadTooLarge
 from plancast_bus.events.envelope import EventEnvelope, WireEvent
+from plancast_bus.events.references import Writer
 from plancast_bus.ports.checkpoints import CheckpointStore
 from plancast_bus.ports.effects import Effect
 from plancast_bus.ports.registry import Registry
@@ -19,7 +20,7 @@ from plancast_bus.ports.seals import Seals
 from plancast_bus.ports.sessions import Sessions
 from plancast_bus.ports.trees import Trees
 from plancast_bus.ports.values import ValueStore
-from plancast_bus.subjects import LetterWriter, Subjects
+from plancast_bus.subjects import Subjects
 from plancast_bus.topics import Source
 
 
@@ -118,7 +119,7 @@ class DeadLetter:
     """Time of storing, seconds since the epoch, UTC."""
     cut_from: int | None = None
     """Original size of a payload that was too large and therefore truncated; such a letter cannot be replayed."""
-    writer: LetterWriter = "runtime"
+    writer: Writer = "runtime"
     """Writer of the letter. A worker's login is not trusted: its letters can only be replayed as requests."""
     more: int = 0
     """Further messages in the letter, from the same flood with the same reason. The fields above describe the first;
@@ -228,6 +229,8 @@ class Bus(Protocol):
     async def publish(self, event: EventEnvelope, *, trace: str = "") -> None:
         """Publish an event with its trace context and wait until it is durable; idempotent by the event's id.
 
+        The event is sent as :meth:`prepare` encodes it.
+
         Raises:
             PublishRefused: the stream is full, or none takes the subject.
             PayloadTooLarge: the event exceeds the limit of settings or server.
@@ -251,6 +254,15 @@ class Bus(Protocol):
 
     def encode(self, event: EventEnvelope | WireEvent) -> tuple[bytes, str]:
         """Encode an event in the configured wire format; return bytes and content type."""
+        ...
+
+    async def prepare(self, event: EventEnvelope) -> tuple[bytes, str]:
+        """Encode an event for sending: data that is too large for a message is stored apart, and is a reference then.
+
+        Raises:
+            PayloadTooLarge: the data, or the event without it, exceeds the limit of settings.
+            PublishRefused, BusUnavailable: the data is not known to be stored.
+        """
         ...
 
     async def stored_events(

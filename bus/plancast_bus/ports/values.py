@@ -1,8 +1,8 @@
-"""The port of the store of values: contents that checkpoints and timelines refer to, stored once each, by digest.
+"""The port of the store of values: contents that plans and events refer to, stored once each, by digest.
 
-A content is stored before the checkpoint that refers to it is committed, again if it is stored already. What no stored
-plan refers to is removed by a collector, which reads all plans that use the store, and removes only contents that were
-not stored again since. So a host may die at any point, and so may the collector.
+A content is stored before the checkpoint or the event that refers to it, again if it is stored already. What no stored
+plan or event refers to is removed by a collector, which reads all that use the store, and removes only contents that
+were not stored again since. So a host may die at any point, and so may the collector.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from plancast_bus.errors import UnreadableValue
 from plancast_bus.events.codec import pack
 from plancast_bus.events.folding import Reference, Unfolding, digest_of
+from plancast_bus.events.references import Writer
 from plancast_bus.ports.checkpoints import Checkpoint
 
 FRAME_BYTES = 512 * 1024
@@ -44,8 +45,13 @@ class PlanWithValues(NamedTuple):
 class ValueStore(Protocol):
     """Store of contents. Those of one tenant are out of reach of the others."""
 
+    @property
+    def writer(self) -> Writer:
+        """The writer that this connection stores contents as."""
+        ...
+
     async def put(self, tenant: str, plan: str | None, contents: Mapping[bytes, bytes]) -> None:
-        """Store contents by digest, and note that the plan with this correlation id uses some; repeatable.
+        """Store contents by digest, and note that the plan or events with this correlation id use some; repeatable.
 
         Returns once they are durable. ``None`` as the plan: it is noted already.
 
@@ -55,8 +61,8 @@ class ValueStore(Protocol):
         """
         ...
 
-    async def get(self, tenant: str, references: Iterable[Reference]) -> dict[bytes, bytes]:
-        """Return contents by digest.
+    async def get(self, tenant: str, references: Iterable[Reference], writer: Writer = "runtime") -> dict[bytes, bytes]:
+        """Return contents by digest, as the runtime or a login has stored them.
 
         Raises:
             UnreadableValue: one is missing or damaged.
@@ -94,20 +100,26 @@ def checked(reference: Reference, content: bytes | None) -> bytes:
 
 
 async def unfold(
-    store: ValueStore, tenant: str, plan: str, packed: Sequence[bytes]
+    store: ValueStore,
+    tenant: str,
+    plan: str,
+    packed: Sequence[bytes],
+    *,
+    max_bytes: int | None = None,
+    writer: Writer = "runtime",
 ) -> tuple[list[Any], dict[bytes, Reference]]:
     """Return folded values of the plan with this correlation id in full, and their references by digest.
 
-    Raises as :meth:`ValueStore.get`.
+    Raises as :meth:`ValueStore.get`; InvalidEnvelope: they have more than ``max_bytes``.
     """
     contents: dict[bytes, bytes] = {}
     while True:
-        unfolding = Unfolding(contents)
+        unfolding = Unfolding(contents, max_bytes)
         values = [unfolding.read(each) for each in packed]
         if not unfolding.missing:
             return values, unfolding.references
         try:
-            contents |= await store.get(tenant, unfolding.missing.values())
+            contents |= await store.get(tenant, unfolding.missing.values(), writer)
         except UnreadableValue as error:
             raise UnreadableValue(f"plan {plan}: {error}; see plancast doctor") from error
 

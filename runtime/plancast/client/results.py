@@ -22,6 +22,7 @@ from plancast.errors import PlanNotFound
 from plancast.plan.status import PlanStatus
 from plancast.plan_store.store import find_checkpoint, unbegun_plan
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, InvalidEnvelope
+from plancast_bus.event_data import in_full
 from plancast_bus.events import codec
 from plancast_bus.events.codec import unpack
 from plancast_bus.ports.bus import Bus, Subscription
@@ -182,7 +183,7 @@ class ResultWaiter:
     async def _on_response(self, subject: str, payload: bytes, content_type: str | None) -> None:
         """Resolve the wait for a plan with a final response from the inbox."""
         try:
-            event = codec.load(payload, content_type)
+            event = codec.load(*await in_full(self.bus, payload, content_type))
         except InvalidEnvelope:
             event = None
         data = event.get("data") if isinstance(event, dict) else None

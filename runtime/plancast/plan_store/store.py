@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from plancast.errors import ForeignPlan, GoalConflict
 from plancast.replaced_names import missing
 from plancast_bus.errors import AccessDenied, InvalidEnvelope
+from plancast_bus.event_data import delivered_in_full
 from plancast_bus.events.codec import decode, unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.ports.bus import Bus, Delivery
@@ -57,7 +58,7 @@ async def unbegun_plan(bus: Bus, correlation_id: str) -> PlanContext | None:
     except AccessDenied:
         return None
     for delivery in stored:
-        goal = _decode_goal(delivery, bus.subjects)
+        goal = _decode_goal(await delivered_in_full(bus, delivery), bus.subjects)
         from plancast.context import GoalContext
         from plancast.plan.context import PlanContext
 

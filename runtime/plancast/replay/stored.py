@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -15,11 +16,11 @@ from plancast.replay.report import ReplayedTurn, Which
 from plancast.settings import Settings
 from plancast.state_machine.machine import Machine
 from plancast.turn.fork import fork_event, require_unfinished
-from plancast_bus.errors import AccessDenied, PayloadTooLarge
+from plancast_bus.errors import AccessDenied
+from plancast_bus.event_data import in_full
 from plancast_bus.events.codec import unpack
 from plancast_bus.ports.checkpoints import Checkpoint
-from plancast_bus.ports.effects import SetTimer
-from plancast_bus.settings import BusSettings
+from plancast_bus.ports.effects import Effect, Publish, Respond, SetTimer
 from plancast_bus.subjects import encode_token
 
 if TYPE_CHECKING:
@@ -49,7 +50,16 @@ async def recorded_plan(bus: Bus, checkpoint: Checkpoint) -> RecordedPlan:
         if encoded is None:
             raise CannotReplay(checkpoint.summary.plan_id, checkpoint.revision, "its state machine is gone")
         machine = Machine.decode(encoded)
-    return RecordedPlan(key, state, history, machine, checkpoint.outbox)
+    sent = [await _in_full(bus, effect, checkpoint.summary.tenant_id) for effect in checkpoint.outbox]
+    return RecordedPlan(key, state, history, machine, tuple(sent))
+
+
+async def _in_full(bus: Bus, effect: Effect, tenant: str) -> Effect:
+    """The effect of a tenant's plan, with the data of its event."""
+    if not isinstance(effect, (Publish, Respond)):
+        return effect
+    payload, content_type = await in_full(bus, effect.payload, effect.content_type, tenant=tenant)
+    return replace(effect, payload=payload, content_type=content_type or effect.content_type)
 
 
 async def options_of(bus: Bus, app: App | None = None, *, machine: Which = "then") -> ReplayOptions:
@@ -95,12 +105,7 @@ async def send_fork(
     state, step = await _plan_at(plan, revision, options)
     given = None if data is None else plain(dict(data))
     event = fork_event(fork_id, revision, state, step.asked if step else {}, data=given, notify=notify)
-    payload, content_type = bus.encode(event)
-    limit = BusSettings().max_event_bytes // 2  # the first checkpoint holds the state twice: itself and in the timeline
-    if len(payload) > limit:
-        raise PayloadTooLarge(
-            f"plan {plan.plan_id} has {len(payload)} bytes at revision {revision}; forks take {limit}"
-        )
+    payload, content_type = await bus.prepare(event)
     await bus.emit((SetTimer(fork_id, "fork", _AT_ONCE, payload, content_type),))
     return fork_id
 

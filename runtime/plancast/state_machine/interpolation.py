@@ -26,8 +26,8 @@ ROOTS: Final = frozenset(("goal_data", "results", "plan_id", "correlation_id", "
 MAX_DEPTH: Final = 100
 """Deepest nesting of an action's data."""
 
-MAX_INSERTED: Final = 4_000_000
-"""Bytes that placeholders may insert into an action's data in all, as JSON without escapes; an event takes less."""
+MAX_INSERTED: Final = 64 << 20
+"""Bytes that placeholders may insert into an action's data in all, as JSON without escapes."""
 
 MAX_PLACEHOLDERS: Final = 1_000
 """Placeholders in an action's data."""

@@ -11,8 +11,9 @@ from plancast.plan.context import PlanContext
 from plancast.plan.requests import Request, effect_id
 from plancast.turn_record.environment import TurnEnvironment
 from plancast_bus.errors import PayloadTooLarge
-from plancast_bus.events.codec import load, pack
+from plancast_bus.events.codec import REFERENCE_TYPES, dump, load, pack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, WireEvent, utc_text
+from plancast_bus.events.references import data_of, fold_data
 from plancast_bus.ports.effects import Effect, NoteAlias, Publish, Respond, Share
 from plancast_bus.ports.sessions import session_name
 from plancast_bus.subjects import fitting_token, message_id_of, tenant_token
@@ -25,7 +26,8 @@ class Outbox:
 
     __slots__ = (
         "_before_plan", "_cause", "_correlation_id", "_environment", "_event", "_index", "_response", "_revision",
-        "_time", "apart", "begun", "deadline", "effects", "goals", "lent", "plan", "sent", "trace", "trace_id",
+        "_time", "apart", "begun", "contents", "deadline", "effects", "goals", "lent", "plan", "sent", "trace",
+        "trace_id",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +64,8 @@ class Outbox:
         self.effects: list[Effect] = []
         self.sent: list[list[str]] = []
         """Type and id of every staged event."""
+        self.contents: dict[str, dict[bytes, bytes]] = {}
+        """Data of events that is stored apart, before the turn is committed: contents by digest, by correlation id."""
         self.goals: tuple[int, ...] = ()
         """Indexes of the effects that are goals of child plans."""
         self.lent: dict[str, dict[str, float]] = {}
@@ -234,7 +238,7 @@ class Outbox:
         self.goals = tuple(index for index in self.goals if index < effects)
 
     def event(self, index: int) -> dict[str, Any]:
-        """The staged event of an effect, in wire form."""
+        """The staged event of an effect, in wire form; large data is a reference."""
         effect = self.effects[index]
         assert isinstance(effect, (Publish, Respond))
         event: dict[str, Any] = load(effect.payload, effect.content_type)
@@ -249,7 +253,16 @@ class Outbox:
         event, effect = self.event(index), self.effects[index]
         assert isinstance(effect, (Publish, Respond))
         event["metadata"] = {**(event.get("metadata") or {}), **metadata}
-        effect.payload, effect.content_type = self._encoded(event)
+        if effect.content_type in REFERENCE_TYPES:
+            effect.payload = dump(event, REFERENCE_TYPES[effect.content_type])
+        else:
+            effect.payload, effect.content_type = self._encoded(event)
+
+    def data(self) -> list[Any]:
+        """The data of all staged events, in full."""
+        staged = [effect for effect in self.effects if isinstance(effect, (Publish, Respond))]
+        contents = {digest: content for each in self.contents.values() for digest, content in each.items()}
+        return [data_of(each.payload, each.content_type, contents) for each in staged]
 
     def next_id(self) -> str:
         """Allocate the id of the next event."""
@@ -265,13 +278,22 @@ class Outbox:
         return (self._correlation_id,) if self.plan is None else (self._correlation_id, self.plan.plan_id)
 
     def _encoded(self, event: dict[str, Any]) -> tuple[bytes, str]:
-        payload, content_type = self._environment.encode(WireEvent(event))
-        if len(payload) > self._environment.max_event_bytes:
+        wire, environment = WireEvent(event), self._environment
+        payload, content_type = environment.encode(wire)
+        if len(payload) <= environment.max_event_bytes:
+            return payload, content_type
+        if (event.get("tenant_id") or "") != self._tenant:
             raise PayloadTooLarge(
-                f"{event['type']} of plan {event.get('plan_id')} has {len(payload)} bytes; "
-                f"the limit is {self._environment.max_event_bytes} (PLANCAST_BUS__MAX_EVENT_BYTES)"
+                f"event {event['type']} has {len(payload):,} bytes, over bus.max_event_bytes "
+                f"({environment.max_event_bytes:,} bytes), and is for another tenant, which cannot read larger data"
             )
-        return payload, content_type
+        folded = fold_data(wire.to_wire(), content_type, environment.max_event_bytes, environment.settings)
+        self.contents.setdefault(event["correlation_id"], {}).update(folded.contents)
+        return folded.payload, folded.content_type
+
+    @property
+    def _tenant(self) -> str:
+        return self.plan.tenant_id if self.plan is not None else self._event.tenant_id or ""
 
     def _place_beside(self, correlation_id: str, topic: str = "") -> plan_tree.Place | None:
         """The place that an event names to who hears it apart from its plan; None where that plan is known to them.

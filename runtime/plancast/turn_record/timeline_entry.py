@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import Any
 
 from plancast.plan.record import PlanRecord
 from plancast.turn_record.record import TurnRecord
-from plancast_bus.events.codec import load, unpack
-from plancast_bus.ports.effects import Effect, Publish, Respond, effect_kind
+from plancast_bus.events.codec import unpack
+from plancast_bus.ports.effects import Publish, Respond, effect_kind
 
 _EVENTS = (Publish, Respond)
 """Effects that the entry lists under ``sent``."""
@@ -27,7 +27,7 @@ def timeline_entry(turn: TurnRecord, plan: PlanRecord) -> dict[str, Any]:
         "sent": turn.outbox.sent,
     }
     if turn.environment.in_full:
-        entry["said"] = [load(each.payload, each.content_type).get("data") for each in turn.effects if _is_event(each)]
+        entry["said"] = turn.outbox.data()
         if turn.answers:
             entry["answers"] = turn.answers
     others = [effect_kind(each) for each in turn.effects if type(each) not in _EVENTS]
@@ -58,7 +58,3 @@ def timeline_entry(turn: TurnRecord, plan: PlanRecord) -> dict[str, Any]:
     if plan.pause_reason is not None:
         entry["pause_reason"] = plan.pause_reason
     return entry
-
-
-def _is_event(effect: Effect) -> TypeGuard[Publish | Respond]:
-    return type(effect) in _EVENTS

@@ -64,6 +64,10 @@ class Deployed(PlancastTest):
                 await asyncio.sleep(0.005)
 
 
+def limited() -> Settings:
+    return Settings.model_validate({"plans": {"max_value_bytes": 2 * MEBIBYTE, "max_plan_bytes": 4 * MEBIBYTE}})
+
+
 def settings_of(**dispatchers: Any) -> Settings:
     return Settings.model_validate({"dispatchers": dispatchers})
 
@@ -271,31 +275,31 @@ def large_app() -> App:
 
 @pytest.mark.parametrize("size", [MEBIBYTE - 20_000, MEBIBYTE + 1, 3 * MEBIBYTE])
 async def test_a_result_that_is_too_large_is_heard_of(size: int) -> None:
-    async with PlancastTest(large_app()) as env:
+    async with PlancastTest(large_app(), settings=limited()) as env:
         handle = await env.submit("once.goal", {"size": size})
         async with asyncio.timeout(PATIENCE):
-            if size < MEBIBYTE:
+            if size < 2 * MEBIBYTE:
                 assert len((await handle.result())["one"]["text"]) == size
             else:
-                with pytest.raises(PlanFailed, match=r"(?i)max_event_bytes"):
+                with pytest.raises(PlanFailed, match=r"over plans.max_value_bytes \(2,097,152 bytes\)"):
                     await handle.result()
 
 
-async def test_results_that_add_up_to_more_than_a_checkpoint_or_response_holds_fail_the_plan() -> None:
-    async with PlancastTest(large_app()) as env:
+async def test_results_that_add_up_to_more_than_a_plan_may_have_fail_the_plan() -> None:
+    async with PlancastTest(large_app(), settings=limited()) as env:
         handle = await env.submit("many.goal", {"size": 900_000})
         async with asyncio.timeout(PATIENCE):
-            with pytest.raises(PlanFailed, match="limit"):
+            with pytest.raises(PlanFailed, match="plans.max_plan_bytes"):
                 await handle.result()
 
 
 async def test_a_goal_or_signal_that_is_too_large_is_refused() -> None:
-    async with PlancastTest(the_app()) as env:
-        with pytest.raises(PayloadTooLarge, match="max_event_bytes"):
-            await env.submit("x.goal", {"text": "x" * (MEBIBYTE + 1)})
+    async with PlancastTest(the_app(), settings=limited()) as env:
+        with pytest.raises(PayloadTooLarge, match="plans.max_value_bytes"):
+            await env.submit("x.goal", {"text": "x" * (2 * MEBIBYTE + 1)})
         handle = await env.submit("x.goal", {"n": 1})
-        with pytest.raises(PayloadTooLarge, match="max_event_bytes"):
-            await handle.signal("some.signal", {"text": "x" * (MEBIBYTE + 1)})
+        with pytest.raises(PayloadTooLarge, match="plans.max_value_bytes"):
+            await handle.signal("some.signal", {"text": "x" * (2 * MEBIBYTE + 1)})
         async with asyncio.timeout(PATIENCE):
             await handle.result()
 
@@ -315,10 +319,10 @@ async def test_a_goal_that_fits_into_a_message_and_not_into_a_checkpoint_is_carr
 async def test_what_a_model_says_too_much_fails_its_plan() -> None:
     model = Model("x" * (2 * MEBIBYTE))
     model.awake.set()
-    async with Deployed(the_app(), model) as env:
+    async with Deployed(the_app(), model, settings=limited()) as env:
         handle = await env.submit("ask.goal")
         async with asyncio.timeout(PATIENCE):
-            with pytest.raises(PlanFailed, match=r"(?i)max_event_bytes"):
+            with pytest.raises(PlanFailed, match="plans.max_value_bytes"):
                 await handle.result()
         await eventually(lambda: not env.world.streams["requests"].messages)
 

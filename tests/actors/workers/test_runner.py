@@ -18,7 +18,7 @@ from plancast.app import App
 from plancast.context import PlatformContext
 from plancast.errors import ForeignPlan, InvalidApp, RetryableError, TerminalError
 from plancast.plan.context import PlanContext
-from plancast.settings import WorkerSettings
+from plancast.settings import PlanSettings, WorkerSettings
 from plancast.worker import TaskContext, Worker
 from plancast_actors.workers.delivery_record import TRUSTED
 from plancast_actors.workers.responses import make_response
@@ -274,11 +274,12 @@ async def test_what_cannot_be_sent_is_answered_as_a_failure(bench: Bench, return
 
 
 async def test_an_answer_that_is_too_large_is_answered_as_a_failure(bench: Bench) -> None:
-    await bench.run(search(lambda task, context: {"text": "x" * 5000}))
+    bench.world.settings.limit_data(PlanSettings(max_value_bytes=65_536))
+    await bench.run(search(lambda task, context: {"text": "x" * 70_000}))
     await bench.ask()
     answer = await bench.answer()
     assert answer.type == "web.search.failed"
-    assert "max_event_bytes" in answer.data["error"]
+    assert "a value of 70,005 bytes is over plans.max_value_bytes (65,536 bytes)" in answer.data["error"]
     await bench.settled()
 
 

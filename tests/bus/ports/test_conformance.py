@@ -21,10 +21,12 @@ from plancast_bus.errors import (
     BusUnavailable,
     CommitConflict,
     DeadLetterNotFound,
+    InvalidEnvelope,
     PayloadTooLarge,
     PublishRefused,
     UnreadableValue,
 )
+from plancast_bus.event_data import delivered_in_full
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.events.folding import Folder, Reference, digest_of, reference_to
@@ -648,10 +650,30 @@ async def test_a_message_over_the_limit_is_refused_and_the_connection_goes_on(bu
     assert ids(await take(bus.consume(spec(bus)), 1)) == ["a"]
 
 
-async def test_an_event_over_the_configured_limit_is_refused(bus_factory: WorldFactory) -> None:
+@pytest.mark.parametrize("wire_format", ["msgpack", "json"])
+@pytest.mark.parametrize("cloudevents", [False, True])
+async def test_the_data_of_an_event_over_the_configured_limit_is_stored_apart(
+    bus_factory: WorldFactory, wire_format: str, cloudevents: bool
+) -> None:
+    world = await bus_factory(max_event_bytes=2000, wire_format=wire_format, cloudevents=cloudevents)
+    bus = await world.connect()
+    data = {"text": "x" * 3_000_000, "rows": [{"n": n} for n in range(100_000)]}
+    large = event("a").model_copy(update={"data": data, "tenant_id": "one"})
+    await bus.publish(large)
+    (taken,) = await take(bus.consume(spec(bus)), 1)
+    assert len(taken.payload) < 2000
+    with pytest.raises(InvalidEnvelope, match="its data is a reference"):
+        codec.decode(taken.payload, taken.content_type)
+    whole = await delivered_in_full(bus, taken)
+    assert codec.decode(whole.payload, whole.content_type) == large
+    with pytest.raises(InvalidEnvelope, match=r"the value [0-9a-f]{64} is missing"):
+        await delivered_in_full(bus, taken, tenant="other")
+
+
+async def test_an_event_that_is_too_large_without_its_data_is_refused(bus_factory: WorldFactory) -> None:
     bus = await (await bus_factory(max_event_bytes=2000)).connect()
-    with pytest.raises(PayloadTooLarge):
-        await bus.publish(event("a").model_copy(update={"data": {"text": "x" * 3000}}))
+    with pytest.raises(PayloadTooLarge, match=r"over bus.max_event_bytes \(2,000 bytes\)"):
+        await bus.publish(event("a").model_copy(update={"metadata": {"text": "x" * 3000}}))
 
 
 async def test_the_same_consumer_can_read_other_filters_later(bus: Bus) -> None:

@@ -222,7 +222,7 @@ async def test_decisions_that_are_executed_at_the_same_time_keep_the_limit(scrip
 
 async def test_a_decision_that_fails_leaves_nothing_behind_when_the_handler_goes_on() -> None:
     planner = ChoreographyPlanner("advisor", "scripted", max_actions=3)
-    large = ADD | {"data": {"n": 1, "lines": ["x" * 4_000] * 8}}
+    large = ADD | {"data": {"n": 1, "lines": ["x" * 4_000] * 60}}
     halves = ParallelAction.model_validate({"branches": [ADD, large]})
     delegated = DelegateAction(spec=SpawnSpec(event_type="add.requested", data=large["data"]), group_id="g")
     left = list[Any]()
@@ -237,6 +237,7 @@ async def test_a_decision_that_fails_leaves_nothing_behind_when_the_handler_goes
         await plan.finalize({})
 
     settings = Settings.model_validate({"bus": {"max_event_bytes": 16_384}})
+    settings.plans.max_plan_bytes = 200_000
     async with PlancastTest(App("app", planners=[planner], workers=[a_worker()]), settings=settings) as env:
         handle = await env.submit("x.goal", {})
         await handle.result(timeout=20)

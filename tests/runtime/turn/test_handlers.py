@@ -559,11 +559,11 @@ async def test_a_result_that_cannot_be_sent_leaves_the_response_as_it_was() -> N
     async def handle(transition: Any, context: Any) -> None:
         await transition.plan.execute_next(transition.event)
         try:
-            await transition.plan.finalize({"long": "x" * 3_000})
+            await transition.plan.finalize({"long": "x" * 70_000})
         except PayloadTooLarge as error:
             caught.append(error)
 
-    story = Story(planner, max_event_bytes=2_000)
+    story = Story(planner, max_event_bytes=2_000, max_value_bytes=65_536)
     await story.goal()
     turn = await story.answer("search.completed", {"hits": 1})
     assert len(caught) == 1

@@ -480,10 +480,18 @@ class TestFailures:
         assert story.plan.results == {}
 
     async def test_an_event_over_the_limit_fails_the_plan(self) -> None:
-        story = Story(a_planner(TWO_STEPS), max_event_bytes=2048)
-        said = response(await story.goal({"topic": "x" * 3000}))
+        story = Story(a_planner(TWO_STEPS), max_event_bytes=2048, max_value_bytes=65_536)
+        said = response(await story.goal({"topic": "x" * 70_000}))
         assert said["status"] == "failed"
-        assert "PLANCAST_BUS__MAX_EVENT_BYTES" in said["error"]
+        assert "plans.max_value_bytes (65,536 bytes)" in said["error"]
+
+    async def test_large_data_of_an_event_is_staged_beside_it(self) -> None:
+        story = Story(a_planner(TWO_STEPS), max_event_bytes=2048, timeline_detail="full")
+        turn = await story.goal({"topic": "x" * 3000})
+        assert turn.outbox.data() == story.entries[-1]["said"]
+        assert "x" * 3000 in turn.outbox.data()[0].values()
+        assert max(len(effect.payload) for effect in turn.effects if isinstance(effect, Publish)) < 2048
+        assert list(turn.outbox.contents) == ["plan-1"]
 
     async def test_an_error_without_end_is_cut(self) -> None:
         planner = a_planner()

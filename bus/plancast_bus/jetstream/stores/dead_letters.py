@@ -14,10 +14,11 @@ from uuid import uuid4
 from plancast_bus.errors import DeadLetterNotFound, InvalidEnvelope, PayloadTooLarge
 from plancast_bus.events.codec import pack, unpack_rows
 from plancast_bus.events.envelope import MAX_NAME
+from plancast_bus.events.references import Writer
 from plancast_bus.jetstream.client.api import StoredMessage
 from plancast_bus.jetstream.stores.store import Store, StreamAccess
 from plancast_bus.ports.bus import CUT_BYTES, DeadLetter, Delivery, refuse_replay
-from plancast_bus.subjects import LetterWriter, encode_token
+from plancast_bus.subjects import encode_token
 
 LETTER = "Plancast-Dead-Letter"
 """Header that describes the message and the reason: JSON, ASCII."""
@@ -44,7 +45,7 @@ Letter = dict[str, str | int | None]
 class JetStreamDeadLetters(Store):
     """Dead letters; a letter's number is its sequence in the stream."""
 
-    def __init__(self, access: StreamAccess, writer: LetterWriter = "runtime") -> None:
+    def __init__(self, access: StreamAccess, writer: Writer = "runtime") -> None:
         super().__init__(access)
         self._writer = writer
         self._stream = self._names.dead_letters
@@ -166,7 +167,7 @@ def _messages_of(subject: str) -> int:
 def _letter(message: StoredMessage) -> DeadLetter:
     """Decode a letter; a malformed one, which a worker's login can store, has the reason ``foreign``."""
     number, payload, time = message.sequence, message.payload, message.time
-    writer: LetterWriter = "runtime" if message.subject.split(".")[-2] == "runtime" else "login"
+    writer: Writer = "runtime" if message.subject.split(".")[-2] == "runtime" else "login"
     try:
         fields = json.loads(message.headers[LETTER])
         cut_from, more = fields.get("cut_from"), fields.get("more", 0)

@@ -11,6 +11,7 @@ from cachetools import LRUCache
 from plancast_bus.errors import BusUnavailable, InvalidEnvelope, InvalidSubject
 from plancast_bus.events.codec import deflate, inflate
 from plancast_bus.events.folding import Reference
+from plancast_bus.events.references import Writer
 from plancast_bus.jetstream.client.api import MESSAGE_GONE, ApiError, StoredMessage
 from plancast_bus.jetstream.stores.store import Store, StreamAccess
 from plancast_bus.ports.values import FRAME_BYTES, PlanWithValues, StoredValue, checked
@@ -32,15 +33,16 @@ ENCODING, DEFLATE = "Content-Encoding", "deflate"
 class JetStreamValues(Store):
     """The store of values."""
 
-    def __init__(self, access: StreamAccess) -> None:
+    def __init__(self, access: StreamAccess, writer: Writer = "runtime") -> None:
         super().__init__(access)
+        self.writer: Writer = writer
         self._cache: LRUCache[tuple[str, bytes], bytes] = LRUCache(CACHE_BYTES, getsizeof=len)
 
     async def put(self, tenant: str, plan: str | None, contents: Mapping[bytes, bytes]) -> None:
         messages = [(self._subjects.plan_with_values(plan), b"")] if plan is not None else []
         for digest, content in contents.items():
             for frame, start in enumerate(range(0, len(content), FRAME_BYTES)):
-                subject = self._subjects.value(tenant, digest.hex(), frame)
+                subject = self._subjects.value(tenant, digest.hex(), frame, self.writer)
                 messages.append((subject, content[start : start + FRAME_BYTES]))
         for start in range(0, len(messages), AT_ONCE):
             await asyncio.gather(*(self._store(*each) for each in messages[start : start + AT_ONCE]))
@@ -54,7 +56,7 @@ class JetStreamValues(Store):
                 frame, headers = deflated, {ENCODING: DEFLATE}
         await self._publisher.publish_acked(subject, frame, headers)
 
-    async def get(self, tenant: str, references: Iterable[Reference]) -> dict[bytes, bytes]:
+    async def get(self, tenant: str, references: Iterable[Reference], writer: Writer = "runtime") -> dict[bytes, bytes]:
         contents: dict[bytes, bytes] = {}
         places = asyncio.Semaphore(AT_ONCE)
 
@@ -63,7 +65,10 @@ class JetStreamValues(Store):
             content = self._cache.get(key)
             if content is None:
                 count = -(-reference.size // FRAME_BYTES)
-                frames = await asyncio.gather(*(self._frame(*key, frame, places) for frame in range(count)))
+                subjects = [
+                    self._subjects.value(tenant, reference.digest.hex(), frame, writer) for frame in range(count)
+                ]
+                frames = await asyncio.gather(*(self._frame(subject, places) for subject in subjects))
                 content = checked(reference, b"".join(each for each in frames if each is not None) or None)
                 if len(content) <= CACHE_BYTES:
                     self._cache[key] = content
@@ -72,9 +77,9 @@ class JetStreamValues(Store):
         await asyncio.gather(*map(read, references))
         return contents
 
-    async def _frame(self, tenant: str, digest: bytes, frame: int, places: asyncio.Semaphore) -> bytes | None:
+    async def _frame(self, subject: str, places: asyncio.Semaphore) -> bytes | None:
         async with places:
-            message = await self._newest(self._names.values, self._subjects.value(tenant, digest.hex(), frame))
+            message = await self._newest(self._names.values, subject)
         if message is None or message.headers.get(ENCODING) != DEFLATE:
             return message.payload if message is not None else None
         if len(message.payload) > MOST_AT_ONCE:

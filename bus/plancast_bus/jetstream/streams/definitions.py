@@ -149,7 +149,12 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
         {
             **newest,
             "name": names.values,
-            "subjects": [subjects.every_value, subjects.plans_with_values, subjects.value_clock],
+            "subjects": [
+                subjects.values("runtime"),
+                subjects.values("login"),
+                subjects.plans_with_values,
+                subjects.value_clock,
+            ],
         },
         {
             **newest,

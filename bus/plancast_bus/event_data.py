@@ -1,0 +1,71 @@
+"""The data of events of any size: stored apart before an event is sent, read when it is received."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from plancast_bus import fault_injection
+from plancast_bus.errors import InvalidEnvelope, UnreadableValue
+from plancast_bus.events.codec import REFERENCE_TYPES
+from plancast_bus.events.envelope import EventEnvelope
+from plancast_bus.events.folding import packed_reference
+from plancast_bus.events.references import fold_data, read_reference
+from plancast_bus.fault_injection import CrashPoint
+from plancast_bus.ports.bus import Bus, Delivery
+from plancast_bus.ports.values import ValueStore, unfold
+from plancast_bus.settings import BusSettings
+
+MAX_BYTES = 1 << 30
+"""Largest data that is read; ``plans.max_plan_bytes`` at its default."""
+
+
+async def stored_apart(
+    values: ValueStore, event: EventEnvelope, content_type: str, settings: BusSettings
+) -> tuple[bytes, str]:
+    """Store the data of an event that is too large for a message; return payload and content type of the event.
+
+    Raises as :meth:`ValueStore.put` and :func:`fold_data`.
+    """
+    outgoing = fold_data(event.to_wire(), content_type, settings.max_event_bytes, settings.data_limits, values.writer)
+    if fault_injection.armed:
+        await fault_injection.reach(CrashPoint.VALUES_PUT_BEFORE, event.correlation_id)
+    await values.put(event.tenant_id or "", event.correlation_id, outgoing.contents)
+    if fault_injection.armed:
+        await fault_injection.reach(CrashPoint.VALUES_PUT_AFTER, event.correlation_id)
+    return outgoing.payload, outgoing.content_type
+
+
+async def in_full(
+    bus: Bus, payload: bytes, content_type: str | None, *, tenant: str | None = None
+) -> tuple[bytes, str | None]:
+    """Return payload and content type of an event with its data in full; of one without a reference as they are.
+
+    Args:
+        bus: The connection.
+        payload: The event as it was received.
+        content_type: Its content type.
+        tenant: Tenant of the plan that the event is for, whatever the event says; None: the event begins a plan, or is
+            not for a plan.
+
+    Raises:
+        InvalidEnvelope: a value that it refers to is missing or damaged, or it is not an event.
+        BusUnavailable: the values cannot be read now.
+    """
+    if content_type is None or content_type not in REFERENCE_TYPES:
+        return payload, content_type
+    event = read_reference(payload, content_type)
+    owner = str(event.fields.get("tenant_id") or "") if tenant is None else tenant
+    plan, packed = str(event.fields.get("correlation_id")), packed_reference(event.reference)
+    try:
+        (data,), _ = await unfold(bus.values, owner, plan, (packed,), max_bytes=MAX_BYTES, writer=event.writer)
+    except UnreadableValue as error:
+        raise InvalidEnvelope(f"the data of the event cannot be read: {error}") from error
+    return event.with_data(data)
+
+
+async def delivered_in_full(bus: Bus, delivery: Delivery, *, tenant: str | None = None) -> Delivery:
+    """Return a delivery with the data of its event in full; arguments and errors as of :func:`in_full`."""
+    if delivery.content_type not in REFERENCE_TYPES:
+        return delivery
+    payload, content_type = await in_full(bus, delivery.payload, delivery.content_type, tenant=tenant)
+    return replace(delivery, payload=payload, content_type=content_type)

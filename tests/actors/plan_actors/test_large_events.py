@@ -1,0 +1,186 @@
+"""Events of any size: data over the limit of a message is stored apart, and every reader has it in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.actors.on_nats import OnNats
+
+from plancast import App, PlanContext, PlanHandle, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
+from plancast.errors import PlanFailed
+from plancast.testing import PlancastTest
+from plancast_bus import fault_injection
+from plancast_bus.errors import BusUnavailable, PayloadTooLarge
+from plancast_bus.events.codec import REFERENCE_TYPES
+from plancast_bus.fault_injection import CrashPoint
+from plancast_bus.memory.broker import MemoryWorld
+from plancast_bus.nats_server.process import NatsServer
+from plancast_bus.ports.effects import Publish, Respond
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(180)]
+LARGE, LARGER, LARGEST = 3_000_000, 5_000_000, 20_000_000
+
+
+def text(length: int, seed: object) -> str:
+    """Text that differs for each seed, and from part to part."""
+    return random.Random(str(seed)).randbytes(length // 2).hex()
+
+
+def rows(length: int, seed: object) -> list[dict[str, Any]]:
+    """A list of small objects of about this many bytes in all."""
+    return [{"n": n, "text": text(500, (seed, n))} for n in range(length // 520)]
+
+
+def an_app(answer: int = LARGE, result: int = LARGE) -> App:
+    """A plan whose goal has large data, sends them to a worker, is answered with large data, and ends with such."""
+    planner, worker = Planner("large"), Worker("large-worker")
+    ask = StateAction(event_type="large.requested", response_event="large.done", data={"rows": "{{goal_data.rows}}"})
+    machine = {
+        "start": StateConfig(state_name="start", default_next="ask"),
+        "ask": StateConfig(
+            state_name="ask", action=ask, transitions=[StateTransition(on_event="large.done", to_state="wait")]
+        ),
+        "wait": StateConfig(state_name="wait", transitions=[StateTransition(on_event="go", to_state="end")]),
+        "end": StateConfig(state_name="end", is_terminal=True),
+    }
+
+    @planner.on_goal("large.goal")
+    async def begin(goal: Any, context: Any) -> None:
+        plan = await PlanContext.create_from_goal(goal, machine)
+        await plan.execute_next()
+
+    @planner.on_transition()
+    async def moved(transition: Any, context: Any) -> None:
+        plan, event = transition.plan, transition.event
+        if event.type == "large.done":
+            plan.results["answer"] = event.data
+            await plan.execute_next(event)
+        else:
+            await plan.finalize({"rows": rows(result, "result"), "said": event.data["said"]})
+
+    @worker.on_task("large.requested")
+    async def work(task: Any, context: Any) -> dict[str, Any]:
+        return {"got": task.data["rows"], "text": text(answer, "answer")}
+
+    return App("large", planners=[planner], workers=[worker])
+
+
+GOAL = {"rows": rows(LARGER, "goal")}
+
+
+async def run_through(submit: Any, answer: int = LARGE) -> PlanHandle:
+    handle: PlanHandle = await submit("large.goal", GOAL)
+    async with asyncio.timeout(120):
+        while (await handle.state())["current_state"] != "wait":
+            await asyncio.sleep(0.05)
+    said = text(LARGE, "signal")
+    await handle.signal("go", {"said": said})
+    assert await handle.result(timeout=120) == {"rows": rows(LARGE, "result"), "said": said}
+    state = await handle.state()
+    assert state["goal_data"] == GOAL
+    assert state["results"]["answer"] == {"got": GOAL["rows"], "text": text(answer, "answer")}
+    events = [entry["event"]["data"] for entry in await handle.history()]
+    assert GOAL in events
+    assert {"said": said} in events
+    return handle
+
+
+@pytest.fixture
+async def env() -> AsyncIterator[PlancastTest]:
+    async with PlancastTest(an_app(), settings=Settings()) as env:
+        yield env
+
+
+@pytest.fixture
+def carried(monkeypatch: pytest.MonkeyPatch) -> list[Publish | Respond]:
+    """The events that the bus carries."""
+    events: list[Publish | Respond] = []
+    carry_out = MemoryWorld.carry_out
+
+    def note(world: MemoryWorld, effect: Any) -> int:
+        if isinstance(effect, (Publish, Respond)):
+            events.append(effect)
+        return carry_out(world, effect)
+
+    monkeypatch.setattr(MemoryWorld, "carry_out", note)
+    return events
+
+
+async def test_goals_requests_answers_signals_and_results_are_of_any_size(
+    env: PlancastTest, carried: list[Publish | Respond]
+) -> None:
+    handle = await run_through(env.submit)
+    assert max(len(each.payload) for each in carried) < 20_000
+    assert sum(each.content_type in REFERENCE_TYPES for each in carried) == 5
+    assert not [letter async for letter in env.bus.dead_letters.list()]
+    replayed = await handle.replay(app=env.app)
+    assert replayed.outcome == "same", replayed
+
+
+async def test_a_small_event_is_sent_as_ever(env: PlancastTest, carried: list[Publish | Respond]) -> None:
+    await env.submit("large.goal", {"rows": ["small"]})
+    async with asyncio.timeout(60):
+        while not any(b"large.requested" in each.payload for each in carried):
+            await asyncio.sleep(0.01)
+    assert {each.content_type for each in carried[:2]} == {"application/msgpack"}
+
+
+async def test_the_same_on_a_server(nats_server: NatsServer) -> None:
+    async with OnNats(nats_server, an_app(LARGEST)) as env:
+        await run_through(env.client.submit, LARGEST)
+
+
+@pytest.mark.parametrize("point", [CrashPoint.VALUES_PUT_BEFORE, CrashPoint.VALUES_PUT_AFTER])
+async def test_a_failure_around_the_storing_loses_nothing(env: PlancastTest, point: CrashPoint) -> None:
+    failed: set[str] = set()
+
+    async def fail(at: CrashPoint, about: str) -> None:
+        if at is point and len(failed) < 3:
+            failed.add(f"{about} {len(failed)}")
+            raise BusUnavailable("the connection is lost")
+
+    handle = await env.submit("large.goal", GOAL)
+    async with fault_injection.installed(fail):
+        async with asyncio.timeout(120):
+            while (await handle.state())["current_state"] != "wait":
+                await asyncio.sleep(0.05)
+    assert len(failed) == 3
+    assert (await handle.state())["results"]["answer"]["text"] == text(LARGE, "answer")
+
+
+async def test_crashed_hosts_send_the_same_events_again(env: PlancastTest) -> None:
+    handle = await env.submit("large.goal", GOAL)
+    for _ in range(3):
+        await env.crash_host()
+    async with asyncio.timeout(120):
+        while (await handle.state())["current_state"] != "wait":
+            await asyncio.sleep(0.05)
+    assert (await handle.state())["results"]["answer"]["got"] == GOAL["rows"]
+
+
+async def test_what_is_over_a_limit_is_refused_where_it_is_sent() -> None:
+    settings = Settings()
+    settings.plans.max_value_bytes, settings.plans.max_plan_bytes = 2_000_000, 8_000_000
+    async with PlancastTest(an_app(), settings=settings) as env:
+        with pytest.raises(PayloadTooLarge, match=r"large\.goal: a value of 3,000,0\d\d bytes is over plans.max_value"):
+            await env.submit("large.goal", {"rows": text(LARGE, 0)})
+        with pytest.raises(
+            PayloadTooLarge, match=r"large\.goal has 9,\d+,\d+ bytes of data, over plans.max_plan_bytes"
+        ):
+            await env.submit("large.goal", {"rows": [text(1_000_000, n) for n in range(9)]})
+        with pytest.raises(PayloadTooLarge, match=r"bytes without its data, over bus\.max_event_bytes"):
+            await env.submit("large.goal", {}, metadata={"text": text(2_000_000, 0)})
+        assert not env.world.values.contents
+
+
+async def test_an_answer_over_a_limit_fails_the_task_with_that_reason() -> None:
+    settings = Settings()
+    settings.plans.max_value_bytes = 2_000_000
+    async with PlancastTest(an_app(), settings=settings) as env:
+        handle = await env.submit("large.goal", GOAL)
+        with pytest.raises(PlanFailed, match=r"plans\.max_value_bytes"):
+            await handle.result(timeout=60)
