@@ -12,10 +12,9 @@ import logging
 from collections.abc import Iterable
 from contextlib import aclosing
 
-from plancast_bus.events.folding import Unfolding
 from plancast_bus.ports.bus import Bus
 from plancast_bus.ports.checkpoints import Checkpoint
-from plancast_bus.ports.values import PlanWithValues, StoredValue
+from plancast_bus.ports.values import PlanWithValues, StoredValue, references_of
 
 logger = logging.getLogger(__name__)
 MIN_AGE = 21_600.0
@@ -76,12 +75,4 @@ class ValueCollector:
         packed = await self._checkpoints.history(kept[-1].correlation_id, folded=True)
         for checkpoint in kept:
             packed += checkpoint.folded_parts
-        contents: dict[bytes, bytes] = {}
-        while True:
-            unfolding = Unfolding(contents)
-            for each in packed:
-                unfolding.read(each)
-            nodes = [each for each in unfolding.missing.values() if each.has_references]
-            if not nodes:
-                return unfolding.references
-            contents |= await self._values.get(tenant, nodes)
+        return await references_of(self._values, tenant, kept[-1].correlation_id, packed)

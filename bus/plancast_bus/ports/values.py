@@ -118,10 +118,40 @@ async def unfold(
         values = [unfolding.read(each) for each in packed]
         if not unfolding.missing:
             return values, unfolding.references
-        try:
-            contents |= await store.get(tenant, unfolding.missing.values(), writer)
-        except UnreadableValue as error:
-            raise UnreadableValue(f"plan {plan}: {error}; see plancast doctor") from error
+        contents |= await _got(store, tenant, plan, unfolding.missing.values(), writer)
+
+
+async def references_of(
+    store: ValueStore,
+    tenant: str,
+    plan: str,
+    packed: Sequence[bytes],
+    *,
+    max_bytes: int | None = None,
+    writer: Writer = "runtime",
+) -> dict[bytes, Reference]:
+    """Return all references in folded values of the plan with this correlation id, by digest.
+
+    Only contents that hold references are read. Raises as :func:`unfold`.
+    """
+    contents: dict[bytes, bytes] = {}
+    while True:
+        unfolding = Unfolding(contents, max_bytes)
+        for each in packed:
+            unfolding.read(each)
+        nodes = [each for each in unfolding.missing.values() if each.has_references]
+        if not nodes:
+            return unfolding.references
+        contents |= await _got(store, tenant, plan, nodes, writer)
+
+
+async def _got(
+    store: ValueStore, tenant: str, plan: str, references: Iterable[Reference], writer: Writer
+) -> dict[bytes, bytes]:
+    try:
+        return await store.get(tenant, references, writer)
+    except UnreadableValue as error:
+        raise UnreadableValue(f"plan {plan}: {error}; see plancast doctor") from error
 
 
 async def in_full(checkpoint: Checkpoint, store: ValueStore) -> Checkpoint:

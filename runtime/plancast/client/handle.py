@@ -15,6 +15,7 @@ from plancast.errors import InvalidAnswer, NotAwaited, PlanCancelled, PlanFailed
 from plancast.json_values.normalize import plain
 from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, RESUME
 from plancast.plan.status import PlanStatus
+from plancast.plan_store.plan_size import PlanSize, size_of
 from plancast.plan_store.store import find_checkpoint, plan_fields, unbegun_plan
 from plancast_bus.errors import AccessDenied, BusUnavailable
 from plancast_bus.events.codec import unpack
@@ -130,8 +131,12 @@ class PlanHandle:
         found = await self._found()
         if not isinstance(found, Checkpoint):
             return []
-        entries = await self._bus.checkpoints.history(found.correlation_id)
-        return [unpack(entry) for entry in entries]
+        return [unpack(entry) for entry in await self._bus.checkpoints.history(found.correlation_id)]
+
+    async def size(self) -> PlanSize:
+        """The bytes that the plan takes in the store; zeros before the first turn. Raises as :meth:`state` does."""
+        found = await self._found()
+        return await size_of(self._bus, found.correlation_id)
 
     async def state_at(self, revision: int, *, app: App | None = None) -> PlanAt:
         """The plan after one of its turns: results, state and status, as far as they are known.
@@ -147,9 +152,8 @@ class PlanHandle:
         from plancast.replay.replay import state_at
         from plancast.replay.stored import options_of, recorded_plan
 
-        bus = self._bus
-        plan = await recorded_plan(bus, await self.begun())
-        return await state_at(plan, revision, await options_of(bus, app))
+        plan = await recorded_plan(self._bus, await self.begun())
+        return await state_at(plan, revision, await options_of(self._bus, app))
 
     async def replay(self, *, app: App | None = None, machine: Which = "then") -> Replay:
         """Re-run the plan's history with the current code, and compare each turn with the recorded one.
@@ -167,9 +171,8 @@ class PlanHandle:
         from plancast.replay.replay import replay
         from plancast.replay.stored import options_of, recorded_plan
 
-        bus = self._bus
-        plan = await recorded_plan(bus, await self.begun())
-        return await replay(plan, await options_of(bus, app, machine=machine))
+        plan = await recorded_plan(self._bus, await self.begun())
+        return await replay(plan, await options_of(self._bus, app, machine=machine))
 
     async def signal(
         self,

@@ -536,6 +536,9 @@ class TestPlans:
     def test_show_tells_what_a_plan_waits_for(self, invoke: Invoke, deployed: Deployed) -> None:
         deployed.plan("waits", data={"to": "Bob"})
         said = invoke("plans", "show", "waits", "--json").json
+        assert {name: count > 50 for name, count in said["size"].items()} == {
+            "inline": True, "referenced": False, "history": True
+        }  # fmt: skip
         assert (said["plan_id"], said["status"], said["current_state"]) == ("waits", "running", "ask")
         assert said["goal_data"] == {"to": "Bob"}
         assert said["listens_for"] == ["name.given", "name.failed"]
@@ -544,6 +547,7 @@ class TestPlans:
         assert waiting["asked_at"].startswith("20")
         assert [step["state"] for step in said["way"]] == ["ask"]
         shown = invoke("plans", "show", "waits").out
+        assert re.search(r"size +[\d.]+ k?B in the checkpoint, [\d.]+ k?B of history", shown, re.I)
         assert "name.given" in shown
         assert re.search(r"\b(5[89] s|[1-9] min \d\d s)\b", shown)  # the age of the request, a minute on a fast machine
 

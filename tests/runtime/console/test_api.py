@@ -23,6 +23,9 @@ async def test_what_is_submitted_is_listed_shown_and_ends(api: Api) -> None:
     assert {name: shown[name] for name in listed} == listed | {"status": "running"}
     assert (shown["goal"], shown["machine"]) == ({"event_type": "order.goal", "data": {"item": "lamp"}}, True)
     assert shown["results"]["checking"] == {"in_stock": True}
+    assert shown["size"]["inline"] > 500
+    assert shown["size"]["history"] > 500
+    assert shown["size"]["referenced"] == 0
     assert await api.get(f"/plans/{plan}/status") == {"plan_id": plan, "status": "running", "revision": 2}
     await api.post(f"/plans/{plan}/signal", {"event_type": "order.approved", "data": {"by": "boss"}})
     ended = await api.get(f"/plans/{plan}/result", params={"wait": PATIENCE})

@@ -23,6 +23,7 @@ from plancast.terminal.progress import working
 if TYPE_CHECKING:
     from plancast.client.client import PlanPage
     from plancast.client.handle import PlanHandle
+    from plancast.plan_store.plan_size import PlanSize
 
 _T = TypeVar("_T")
 
@@ -101,10 +102,10 @@ def show(
 ) -> int:
     """Show a plan: its state, open requests, results and path."""
 
-    async def look(handle: PlanHandle) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        return await handle.state(), await handle.history()
+    async def look(handle: PlanHandle) -> tuple[dict[str, Any], list[dict[str, Any]], PlanSize]:
+        return await handle.state(), await handle.history(), await handle.size()
 
-    state, history = asyncio.run(_with_plan(nats_url, plan, look))
+    state, history, size = asyncio.run(_with_plan(nats_url, plan, look))
     if graph:
         diagram = mermaid(state, history)
         if as_json:
@@ -112,9 +113,9 @@ def show(
         else:
             print_line(diagram)
     elif as_json:
-        print_json(plan_view.plan_document(state, history))
+        print_json(plan_view.plan_document(state, history, size))
     else:
-        plan_view.show_plan(state, history, time.time())
+        plan_view.show_plan(state, history, size, time.time())
     return DONE
 
 

@@ -23,6 +23,7 @@ from plancast.terminal.output import (
     plain,
     plural,
     shorten,
+    size,
     status_text,
     table,
     timestamp,
@@ -30,6 +31,7 @@ from plancast.terminal.output import (
 from plancast_bus.ports.checkpoints import attribute_text
 
 if TYPE_CHECKING:
+    from plancast.plan_store.plan_size import PlanSize
     from plancast_bus.ports.checkpoints import PlanSummary
 
 RESULT_WIDTH = 240
@@ -74,8 +76,8 @@ def show_list(found: Sequence[PlanSummary], now: float, *, following: str | None
         note(f"the {len(found):,} most recently updated plans; --after {following} shows the next ones, --limit 0 all")
 
 
-def plan_document(state: Mapping[str, Any], history: _History) -> dict[str, Any]:
-    """The JSON of `plans show`: the plan's fields, open requests, control events and path."""
+def plan_document(state: Mapping[str, Any], history: _History, stored: PlanSize) -> dict[str, Any]:
+    """The JSON of `plans show`: the plan's fields, open requests, control events, path and size in the store."""
     return {
         **state,
         "revision": history[-1]["revision"] if history else 0,
@@ -83,6 +85,7 @@ def plan_document(state: Mapping[str, Any], history: _History) -> dict[str, Any]
         "listens_for": _listened(state),
         "steered_by": [asdict(each) | {"time": iso(each.time)} for each in timeline.controls(history)],
         "way": [asdict(step) | {"time": iso(step.time)} for step in timeline.steps(history)],
+        "size": asdict(stored),
     }
 
 
@@ -91,9 +94,9 @@ def _waiting_document(waiting: Waiting) -> dict[str, Any]:
     return asdict(waiting) | times
 
 
-def show_plan(state: Mapping[str, Any], history: _History, now: float) -> None:
+def show_plan(state: Mapping[str, Any], history: _History, stored: PlanSize, now: float) -> None:
     console = out()
-    console.print(_facts(state, history, now))
+    console.print(_facts(state, history, stored, now))
     waiting = timeline.waits(state, history)
     if waiting:
         _heading("waits for")
@@ -127,7 +130,7 @@ def _heading(text: str) -> None:
     console.print(cell(text, "bold"))
 
 
-def _facts(state: Mapping[str, Any], history: _History, now: float) -> Table:
+def _facts(state: Mapping[str, Any], history: _History, stored: PlanSize, now: float) -> Table:
     made = fields()
     made.add_row("plan", cell(state["plan_id"], "bold"))
     made.add_row("status", status_text(state["status"]))
@@ -161,6 +164,8 @@ def _facts(state: Mapping[str, Any], history: _History, now: float) -> Table:
         kept = ", ".join(str(event.get("type")) for event in state["kept"])
         made.add_row("early events", cell(kept))
     made.add_row("time", _times(state, history, now))
+    parts = f"{size(stored.inline)} in the checkpoint, {size(stored.history)} of history"
+    made.add_row("size", cell(f"{parts}, {size(stored.referenced)} of values" if stored.referenced else parts))
     return made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
@@ -21,6 +22,7 @@ from plancast.console.schemas.plans import (
     PlanStanding,
     Result,
     Spans,
+    StoredSize,
     Submission,
     Submitted,
     Tree,
@@ -39,6 +41,7 @@ from plancast.plan.attributes import read_attribute
 from plancast.plan.control_events import BY
 from plancast.plan.status import ListedStatus, PlanStatus
 from plancast.plan_store import timeline
+from plancast.plan_store.plan_size import size_of
 from plancast.plan_store.store import check_repetition
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 
@@ -216,6 +219,7 @@ async def get_plan(backend: Here, plan_id: PlanId) -> Plan:
         machine=bool(state["state_machine"]),
         decider=state.get("decider") or "",
         planner_version=state.get("planner_version") or "",
+        size=StoredSize(**asdict(await size_of(backend.bus, checkpoint.correlation_id))),
     )
 
 

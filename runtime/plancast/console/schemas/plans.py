@@ -160,6 +160,17 @@ class Group(ResponseModel):
     members: list[Member]
 
 
+class StoredSize(ResponseModel):
+    """Bytes of a plan in the store."""
+
+    inline: int
+    """Of the newest checkpoint, which each turn writes again."""
+    referenced: int
+    """Of the values that the checkpoint and the history refer to, each counted once, before compression."""
+    history: int
+    """Of the history, without the values that it refers to."""
+
+
 class Plan(Summary):
     """A plan without its history."""
 
@@ -184,6 +195,7 @@ class Plan(Summary):
     decider: str
     """Planner that decides each step; empty with a state machine or handlers."""
     planner_version: str
+    size: StoredSize
 
 
 class PlanStanding(ResponseModel):

@@ -2,7 +2,7 @@
 
 import { FINISHED, badge } from "./badges.js";
 import { h } from "./dom.js";
-import { compact, cost, deadline, duration, number, plural, pretty, when } from "./format.js";
+import { bytes, compact, cost, deadline, duration, number, plural, pretty, when } from "./format.js";
 import { icon } from "./icons.js";
 import * as router from "./router.js";
 import { session } from "./session.js";
@@ -154,6 +154,7 @@ export function factsOf(plan) {
     list("Session", plan.session_id),
     plan.user_id && ["User", plan.user_id],
     ...Object.entries(plan.attributes ?? {}).map(([name, value]) => [name, h("a", { href: router.link(["plans"], { attribute: `${name}=${value}` }), title: "Plans with this attribute" }, String(value))]),
+    plan.size && ["Size", h("span", { title: `${bytes(plan.size.inline)} in the checkpoint, ${bytes(plan.size.history)} of history, ${bytes(plan.size.referenced)} of values` }, bytes(plan.size.inline + plan.size.history + plan.size.referenced))],
     usage.decisions > 0 && ["Decisions", number(usage.decisions)],
     usage.tokens > 0 && ["Tokens", h("span", { title: by }, compact(usage.tokens))],
     usage.tokens > 0 && ["Cost", h("span", { title: by }, cost(usage.cost))],
