@@ -9,12 +9,11 @@ during the scan adds is too new to be removed, and all others are found in the c
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from contextlib import aclosing
 
+from plancast_actors.maintenance.value_use import find_use
 from plancast_bus.ports.bus import Bus
-from plancast_bus.ports.checkpoints import Checkpoint
-from plancast_bus.ports.values import PlanWithValues, StoredValue, references_of
+from plancast_bus.ports.values import StoredValue
 
 logger = logging.getLogger(__name__)
 MIN_AGE = 21_600.0
@@ -27,12 +26,11 @@ class ValueCollector:
     """Removes unused values four times a day. ``began`` is when the process started, seconds since the epoch."""
 
     def __init__(self, bus: Bus, began: float) -> None:
-        self._checkpoints = bus.checkpoints
-        self._values = bus.values
+        self._bus = bus
         self._due = began + FIRST_SCAN
 
     async def collect(self, now: float) -> None:
-        """Scan if a scan is due, and remove unused values.
+        """Scan if a scan is due, and remove unused values, except those of tenants whose use is not known.
 
         Raises:
             BusError: the scan was interrupted, or a plan cannot be read; all values stay.
@@ -40,39 +38,21 @@ class ValueCollector:
         if now < self._due:
             return
         self._due = now + SCAN_INTERVAL
-        before = await self._values.now() - MIN_AGE  # a clock of its own would remove new values if it were ahead
-        used, gone = await self._used(before)
+        store = self._bus.values
+        before = await store.now() - MIN_AGE  # a clock of its own would remove new values if it were ahead
+        use = await find_use(self._bus)
+        for error in use.faults.values():
+            logger.error("%s", error)
+        if use.unreadable is not None:
+            raise use.unreadable
         unused: list[StoredValue] = []
-        async with aclosing(self._values.values()) as values:
+        async with aclosing(store.values()) as values:
             async for each in values:
                 if each.stored_at >= before:
                     break  # so are all that follow
-                if (each.tenant, each.digest) not in used:
+                if not use.is_used(each):
                     unused.append(each)
-        await self._values.drop([*unused, *gone])
+        await store.drop([*unused, *(noted for noted in use.gone if noted.stored_at < before)])
         if unused:
             size = sum(each.size for each in unused)
             logger.info("%d unused values removed, %d bytes", len({each.digest for each in unused}), size)
-
-    async def _used(self, before: float) -> tuple[set[tuple[str, bytes]], list[PlanWithValues]]:
-        """Return what stored plans refer to, by tenant and digest, and notes of plans that were removed long ago."""
-        used: set[tuple[str, bytes]] = set()
-        gone: list[PlanWithValues] = []
-        async with aclosing(self._values.plans()) as plans:
-            async for noted in plans:
-                kept = await self._checkpoints.kept(noted.correlation_id)
-                if kept:
-                    tenant = kept[-1].summary.tenant_id
-                    used.update((tenant, digest) for digest in await self._references(tenant, kept))
-                elif noted.stored_at < before:
-                    gone.append(noted)
-        return used, gone
-
-    async def _references(self, tenant: str, kept: list[Checkpoint]) -> Iterable[bytes]:
-        """Digests of all values that a plan's checkpoints and its timeline refer to."""
-        if not any(each.is_folded for each in kept):
-            return ()
-        packed = await self._checkpoints.history(kept[-1].correlation_id, folded=True)
-        for checkpoint in kept:
-            packed += checkpoint.folded_parts
-        return await references_of(self._values, tenant, kept[-1].correlation_id, packed)

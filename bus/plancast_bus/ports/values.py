@@ -87,6 +87,11 @@ class ValueStore(Protocol):
         ...
 
 
+def frames_of(reference: Reference) -> int:
+    """Return the number of messages of a content."""
+    return -(-reference.size // FRAME_BYTES)
+
+
 def checked(reference: Reference, content: bytes | None) -> bytes:
     """Return the content that was found for a reference.
 

@@ -11,6 +11,7 @@ import pytest
 from plancast import App, PlanContext, PlanHandle, Planner, Settings, StateConfig, StateTransition
 from plancast.testing import ManualClock, PlancastTest
 from plancast_actors.maintenance.value_gc import MIN_AGE, SCAN_INTERVAL
+from plancast_actors.maintenance.value_use import examine_values
 from plancast_bus.errors import BusUnavailable, UnreadableValue
 from plancast_bus.events.folding import Unfolding
 from plancast_bus.memory.checkpoints import PlanTable
@@ -245,6 +246,50 @@ async def test_nothing_is_removed_while_a_plan_cannot_be_read(
     monkeypatch.setattr(PlanTable, "kept", kept)
     await time_passes(env, DAY)
     assert held(env) == {"t1", "t2"}
+
+
+async def test_a_missing_value_keeps_those_of_its_tenant_and_no_others(env: PlancastTest) -> None:
+    """The missing one may have referred to any value of the tenant."""
+    other, rows = await begin(env, "o0", tenant_id="other"), [text(f"r{n}", 5_000) for n in range(60)]
+    damaged = await env.submit("hold.goal", {"text": "d0", "rows": rows}, tenant_id="one")
+    await turn_of(env, damaged, 1)
+    for revision in (2, 3):
+        await replace(env, other, f"o{revision}", revision)
+    contents = env.world.values.contents
+    report = await examine_values(env.bus, 1 << 30)
+    assert not report.faults
+    assert (report.values, report.unused) == (len(contents), 1), "the first text of the other plan"
+    assert report.unused_bytes > 49_000
+    stored = env.world.plans.kept(damaged.plan_id)[-1].decode()
+    unfolding = Unfolding({})
+    for part in stored.folded_parts:
+        unfolding.read(part)
+    nodes = [each for each in unfolding.references.values() if each.has_references]
+    assert nodes
+    del contents["one", nodes[0].digest]
+    await time_passes(env, DAY)
+    assert {each for each in held(env) if each.startswith("o")} == {"o2", "o3"}
+    assert {f"r{n}" for n in range(60)} <= held(env)
+    report = await examine_values(env.bus, 0)
+    assert [*report.faults] == [damaged.plan_id]
+    assert f"plan {damaged.plan_id}: the value {nodes[0].digest.hex()} is missing" in report.faults[damaged.plan_id]
+
+
+@pytest.mark.parametrize(("harm", "checked"), [("missing", 0), ("damaged", 1 << 20)])
+async def test_missing_and_damaged_values_are_found_and_named_with_their_plans(
+    env: PlancastTest, harm: str, checked: int
+) -> None:
+    handles = [await begin(env, f"t{n}", tenant_id=f"tenant {n}") for n in range(3)]
+    contents = env.world.values.contents
+    ((tenant, digest),) = (key for key in contents if key[0] == "tenant 1")
+    if harm == "missing":
+        env.world.values.drop(next(each for each in env.world.values.values() if each.digest == digest))
+    else:
+        contents[tenant, digest] = b"x"
+    report = await examine_values(env.bus, checked)
+    assert [*report.faults] == [handles[1].plan_id]
+    assert f"plan {handles[1].plan_id}: the value {digest.hex()} is {harm}" in report.faults[handles[1].plan_id]
+    assert report.unused == 0
 
 
 async def test_nothing_is_removed_right_after_a_start(env: PlancastTest) -> None:

@@ -34,6 +34,7 @@ from plancast.terminal import output, progress
 from plancast.turn.turn import Turn, TurnEnvironment, TurnOutcome
 from plancast_bus.events.codec import pack, unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.folding import Folder
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.ports.bus import ConsumerSpec, Delivery
@@ -1012,6 +1013,35 @@ class TestDoctor:
         result = invoke("doctor")
         assert result.code == 1
         assert "missing" in result.out
+
+    def test_a_value_that_is_gone_is_a_fault_named_with_its_plan(self, invoke: Invoke, deployed: Deployed) -> None:
+        deployed.plan("small")
+
+        async def store(bus: JetStreamBus) -> bytes:
+            for plan in ("whole", "broken"):
+                state = {"results": {"text": f"{plan} " * 2_000}, "status": "running", "plan_id": plan}
+                done = Folder(1 << 20).fold(state)
+                await bus.values.put("", plan, done.contents)
+                summary = PlanSummary(plan, "running", "greet.goal", "ask", 1, updated_at=time.time())
+                await bus.checkpoints.commit(Checkpoint(plan, 1, "test", done.packed, summary, is_folded=True))
+            await bus.values.put("", None, {b"o" * 32: b"an orphan"})
+            return next(iter(done.contents))
+
+        digest = deployed.run(store)
+        said = [each for each in invoke("doctor", "--json").json["findings"] if each["check"] == "values"]
+        assert [each["level"] for each in said] == ["ok", "ok"]
+        assert said[0]["detail"].startswith("3 values of large plans")
+        assert said[1]["detail"].startswith("1 value of 9 B")
+
+        async def delete(bus: JetStreamBus) -> None:
+            await bus.values.drop([each async for each in bus.values.values() if each.digest == digest])
+
+        deployed.run(delete)
+        result = invoke("doctor")
+        assert result.code == 1
+        assert f"plan broken: the value {digest.hex()} is missing" in result.out
+        assert "plan whole" not in result.out
+        assert deployed.run(lambda bus: bus.checkpoints.load("broken", folded=True)) is not None, "nothing is deleted"
 
     def test_goals_that_nobody_reads_are_a_fault(self, invoke: Invoke, deployed: Deployed) -> None:
         invoke("submit", "greet.goal")

@@ -14,7 +14,7 @@ from plancast_bus.events.folding import Reference
 from plancast_bus.events.references import Writer
 from plancast_bus.jetstream.client.api import MESSAGE_GONE, ApiError, StoredMessage
 from plancast_bus.jetstream.stores.store import Store, StreamAccess
-from plancast_bus.ports.values import FRAME_BYTES, PlanWithValues, StoredValue, checked
+from plancast_bus.ports.values import FRAME_BYTES, PlanWithValues, StoredValue, checked, frames_of
 from plancast_bus.subjects import decode_token
 
 CACHE_BYTES = 32 << 20
@@ -64,10 +64,8 @@ class JetStreamValues(Store):
             key = tenant, reference.digest
             content = self._cache.get(key)
             if content is None:
-                count = -(-reference.size // FRAME_BYTES)
-                subjects = [
-                    self._subjects.value(tenant, reference.digest.hex(), frame, writer) for frame in range(count)
-                ]
+                name, numbers = reference.digest.hex(), range(frames_of(reference))
+                subjects = [self._subjects.value(tenant, name, frame, writer) for frame in numbers]
                 frames = await asyncio.gather(*(self._frame(subject, places) for subject in subjects))
                 content = checked(reference, b"".join(each for each in frames if each is not None) or None)
                 if len(content) <= CACHE_BYTES:

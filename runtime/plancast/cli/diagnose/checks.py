@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from plancast.cli.diagnose.evidence import Evidence
+from plancast.cli.diagnose.evidence import NAMED, Evidence
 from plancast.terminal.output import duration, plural, size
 
 FULL = 0.8
@@ -338,6 +338,26 @@ def _dead_letters(evidence: Evidence) -> Iterator[Finding]:
         yield _ok("no dead letters")
 
 
+def _values(evidence: Evidence) -> Iterator[Finding]:
+    report = evidence.values
+    if report is None:
+        return
+    for fault in list(report.faults.values())[:NAMED]:
+        yield _fault(
+            fault.removesuffix("; see plancast doctor"),
+            "Restore the stream of values from a backup. Nothing was deleted: the plan goes on once the value is back, "
+            "and `plancast deadletters replay N` publishes its events again.",
+            "The plan takes no turns, and its events become dead letters. Other plans go on.",
+        )
+    if (more := len(report.faults) - NAMED) > 0:
+        yield _fault(f"{plural(more, 'more plan')} cannot be read for values that are missing or damaged", "")
+    if not report.faults and report.values:
+        yield _ok(f"{plural(report.values, 'value')} of large plans: none that a plan refers to is missing")
+    if report.unused:
+        unused = f"{plural(report.unused, 'value')} of {size(report.unused_bytes)}"
+        yield _ok(f"{unused} are referred to by no plan; the dispatchers remove them within a day")
+
+
 def _youth(evidence: Evidence) -> float | None:
     """Age of the dispatcher in seconds while it is too young to have reported; None afterwards."""
     dispatchers = (evidence.ray.actors or {}).get("dispatchers") or ()
@@ -385,5 +405,6 @@ _CHECKS: dict[str, Callable[[Evidence], Iterator[Finding]]] = {
     "actors": _actors,
     "apps": _apps,
     "dead letters": _dead_letters,
+    "values": _values,
     "stuck plans": _stuck_plans,
 }

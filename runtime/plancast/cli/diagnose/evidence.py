@@ -19,6 +19,7 @@ from plancast_bus.errors import AccessDenied, BusError, InvalidEnvelope
 
 if TYPE_CHECKING:
     from plancast.settings import Settings
+    from plancast_actors.maintenance.value_use import ValueReport
     from plancast_bus.ports.bus import Bus
 
 Health = dict[str, Any]
@@ -26,6 +27,8 @@ MAX_LOOKS = 500
 """Maximum number of plans to check for stalls when no dispatcher has reported."""
 MAX_READ = 20_000
 """Maximum number of summaries to read for this."""
+CHECK_BYTES = 64 << 20
+"""Bytes of values that are read to find damaged ones; that all are there is seen without reading them."""
 NAMED = 5
 _SAMPLES = 5
 _RAY_PATIENCE = 3.0
@@ -76,6 +79,8 @@ class Evidence:
     """Total and free bytes of an embedded server's disk; None when it is not local."""
     sync_interval: str = ""
     """Interval at which the server syncs to disk; empty when unknown."""
+    values: ValueReport | None = None
+    """The state of the store of values; None when it could not be read."""
     seen_here: bool = False
     """True if the report on stalled plans was made here, of a part of the plans."""
 
@@ -104,8 +109,18 @@ async def gather(settings: Settings, *, with_ray: bool = True) -> Evidence:
             ray=await _ray(settings, bus if deployed else None) if with_ray else RayEvidence(),
             disk=shutil.disk_usage(data)[::2] if data is not None else None,
             sync_interval=_sync_interval(data) if data is not None else "",
+            values=await _values(bus) if deployed else None,
             seen_here=seen_here,
         )
+
+
+async def _values(bus: Bus) -> ValueReport | None:
+    from plancast_actors.maintenance.value_use import examine_values
+
+    try:
+        return await examine_values(bus, CHECK_BYTES)
+    except AccessDenied:
+        return None
 
 
 async def _refusal(bus: Bus) -> str:
