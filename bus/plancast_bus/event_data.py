@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from plancast_bus import fault_injection
-from plancast_bus.errors import InvalidEnvelope, UnreadableValue
+from plancast_bus.errors import InvalidEnvelope, InvalidSubject, UnreadableValue
 from plancast_bus.events.codec import REFERENCE_TYPES
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.events.folding import packed_reference
@@ -58,7 +58,7 @@ async def in_full(
     plan, packed = str(event.fields.get("correlation_id")), packed_reference(event.reference)
     try:
         (data,), _ = await unfold(bus.values, owner, plan, (packed,), max_bytes=MAX_BYTES, writer=event.writer)
-    except UnreadableValue as error:
+    except (InvalidSubject, UnreadableValue) as error:
         raise InvalidEnvelope(f"the data of the event cannot be read: {error}") from error
     return event.with_data(data)
 

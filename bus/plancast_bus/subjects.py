@@ -306,6 +306,12 @@ class Subjects:
         """A due timer, as published; stored with its shard before the plan."""
         return f"{self.store}.timers.due.{encode_token(plan)}.{_check_name(name)}"
 
+    def at_rest(self, correlation_id: str) -> tuple[str, str, str, str]:
+        """Filters for what is stored of a correlation id: events, responses, timers, and due timers."""
+        token, timers = encode_token(correlation_id), f"{self.store}.timers"
+        responses = f"{self.store}.responses.*.{token}.>"
+        return self.stored("*", "*", token), responses, f"{timers}.set.{token}.>", f"{timers}.due.*.{token}.>"
+
     def timers_due(self) -> str:
         """Filter for the stored due timers."""
         return f"{self.store}.timers.due.*.*.>"

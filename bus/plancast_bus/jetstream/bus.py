@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
 from typing import Any
 
 from nats import errors as nats_errors
@@ -14,7 +14,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 
 from plancast_bus.errors import AccessDenied, BusUnavailable, UnsupportedServer
 from plancast_bus.event_data import stored_apart
-from plancast_bus.events.codec import CONTENT_TYPES, encode
+from plancast_bus.events.codec import CONTENT_TYPES, REFERENCE_TYPES, encode
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, WireEvent
 from plancast_bus.events.nats_binding import read_message
 from plancast_bus.events.references import Writer
@@ -158,15 +158,29 @@ class JetStreamBus:
         if self.restricted:
             raise AccessDenied("this login's account has no JetStream, and may not read the streams of events")
         stream = self._names.of_source(SOURCES[topic])
-        subject = self.subjects.stored(topic, "*", encode_token(correlation_id))
-        found: list[Delivery] = []
-        while limit is None or len(found) < limit:
-            message = await self._api.next_from_leader(stream, subject, after)
-            if message is None:
-                break
-            after = message.sequence
-            found.append(as_delivery(message, stream, self._names.responses))
+        stored = self._stored(stream, self.subjects.stored(topic, "*", encode_token(correlation_id)), after)
+        async with aclosing(stored):
+            found: list[Delivery] = []
+            while limit is None or len(found) < limit:
+                if (each := await anext(stored, None)) is None:
+                    break
+                found.append(each)
+            return found
+
+    async def events_with_references(self, correlation_id: str) -> list[Delivery]:
+        names, found = self._names, list[Delivery]()
+        event, response, *timers = self.subjects.at_rest(correlation_id)
+        places = [(stream, event) for stream in (names.results, names.requests, names.facts)]
+        for stream, subject in (*places, (names.responses, response), *((names.timers, each) for each in timers)):
+            async with aclosing(self._stored(stream, subject)) as stored:
+                found += [each async for each in stored if each.content_type in REFERENCE_TYPES]
         return found
+
+    async def _stored(self, stream: str, subject: str, after: int = 0) -> AsyncGenerator[Delivery]:
+        """Yield the messages that match a filter, after a sequence, from the stream's leader."""
+        while (message := await self._api.next_from_leader(stream, subject, after)) is not None:
+            after = message.sequence
+            yield as_delivery(message, stream, self._names.responses)
 
     def consume(self, spec: ConsumerSpec) -> PullConsumer:
         """Read a durable consumer, which is created if missing; one of another account is waited for."""

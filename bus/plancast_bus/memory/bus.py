@@ -110,6 +110,16 @@ class MemoryBus:
         ]
         return found[:limit]
 
+    async def events_with_references(self, correlation_id: str) -> list[Delivery]:
+        await self.turn()
+        found = [
+            each.as_delivery(stream.name)
+            for stream in self.world.streams.values()
+            for each in stream.stored()
+            if each.content_type in codec.REFERENCE_TYPES
+        ]
+        return [each for each in found if self.subjects.parse_stored(each.subject).correlation_id == correlation_id]
+
     def consume(self, spec: ConsumerSpec) -> MemoryConsumer:
         self.check_open()
         stream = self.world.streams[spec.source]

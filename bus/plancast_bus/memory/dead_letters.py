@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 from plancast_bus.clock import Clock
 from plancast_bus.errors import DeadLetterNotFound
+from plancast_bus.events.codec import REFERENCE_TYPES
 from plancast_bus.ports.bus import CUT_BYTES, DeadLetter, Delivery, refuse_replay
 
 if TYPE_CHECKING:
@@ -81,6 +82,11 @@ class MemoryDeadLetters:
         letters = (await self._table()).valid().values()
         for letter in [each for each in letters if each.number > after][:limit]:
             yield letter
+
+    async def with_references(self) -> AsyncGenerator[DeadLetter]:
+        for letter in list((await self._table()).valid().values()):
+            if letter.content_type in REFERENCE_TYPES:
+                yield letter
 
     async def get(self, number: int) -> DeadLetter:
         letter = (await self._table()).valid().get(number)

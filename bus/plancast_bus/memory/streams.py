@@ -112,6 +112,11 @@ class MemoryStream:
                 break
             self.remove(oldest.sequence)
 
+    def stored(self) -> list[StoredMessage]:
+        """All messages, also those that timers will become."""
+        self.tick(self.clock.time())
+        return list(self.messages.values())
+
     def next_tick(self) -> float | None:
         """Time of the next message that the stream generates, if any."""
         return None
@@ -310,6 +315,9 @@ class TimerStream(MemoryStream):
         super().tick(now)
         while (key := self._schedule.pop(now)) is not None:
             self._store(self._timers.pop(key), now)
+
+    def stored(self) -> list[StoredMessage]:
+        return [*super().stored(), *self._timers.values()]
 
     def next_tick(self) -> float | None:
         return self._schedule.next_due()

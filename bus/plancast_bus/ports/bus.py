@@ -6,7 +6,7 @@ Both adapters pass one conformance suite.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -176,6 +176,10 @@ class DeadLetters(Protocol):
         """List letters after a number, oldest first."""
         ...
 
+    def with_references(self) -> AsyncGenerator[DeadLetter]:
+        """List the messages whose data is a reference; each one of a flood's."""
+        ...
+
     async def get(self, number: int) -> DeadLetter:
         """Return a letter.
 
@@ -276,6 +280,13 @@ class Bus(Protocol):
         Raises:
             AccessDenied: this login may not read streams of events.
             BusUnavailable: the stream cannot be read.
+        """
+        ...
+
+    async def events_with_references(self, correlation_id: str) -> list[Delivery]:
+        """Return the stored events, responses and timers of a correlation id whose data is a reference.
+
+        One request for each message of the correlation id, as :meth:`stored_events`.
         """
         ...
 

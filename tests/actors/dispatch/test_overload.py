@@ -289,16 +289,16 @@ async def test_results_that_add_up_to_more_than_a_plan_may_have_fail_the_plan() 
     async with PlancastTest(large_app(), settings=limited()) as env:
         handle = await env.submit("many.goal", {"size": 900_000})
         async with asyncio.timeout(PATIENCE):
-            with pytest.raises(PlanFailed, match="plans.max_plan_bytes"):
+            with pytest.raises(PlanFailed, match=r"plans\.max_plan_bytes"):
                 await handle.result()
 
 
 async def test_a_goal_or_signal_that_is_too_large_is_refused() -> None:
     async with PlancastTest(the_app(), settings=limited()) as env:
-        with pytest.raises(PayloadTooLarge, match="plans.max_value_bytes"):
+        with pytest.raises(PayloadTooLarge, match=r"plans\.max_value_bytes"):
             await env.submit("x.goal", {"text": "x" * (2 * MEBIBYTE + 1)})
         handle = await env.submit("x.goal", {"n": 1})
-        with pytest.raises(PayloadTooLarge, match="plans.max_value_bytes"):
+        with pytest.raises(PayloadTooLarge, match=r"plans\.max_value_bytes"):
             await handle.signal("some.signal", {"text": "x" * (2 * MEBIBYTE + 1)})
         async with asyncio.timeout(PATIENCE):
             await handle.result()
@@ -322,7 +322,7 @@ async def test_what_a_model_says_too_much_fails_its_plan() -> None:
     async with Deployed(the_app(), model, settings=limited()) as env:
         handle = await env.submit("ask.goal")
         async with asyncio.timeout(PATIENCE):
-            with pytest.raises(PlanFailed, match="plans.max_value_bytes"):
+            with pytest.raises(PlanFailed, match=r"plans\.max_value_bytes"):
                 await handle.result()
         await eventually(lambda: not env.world.streams["requests"].messages)
 

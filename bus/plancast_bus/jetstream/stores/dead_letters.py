@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from plancast_bus.errors import DeadLetterNotFound, InvalidEnvelope, PayloadTooLarge
-from plancast_bus.events.codec import pack, unpack_rows
+from plancast_bus.events.codec import REFERENCE_TYPES, pack, unpack_rows
 from plancast_bus.events.envelope import MAX_NAME
 from plancast_bus.events.references import Writer
 from plancast_bus.jetstream.client.api import StoredMessage
@@ -111,6 +111,9 @@ class JetStreamDeadLetters(Store):
         entries = [[*map(letter.get, BUNDLED), each.payload] for letter, (each, _) in zip(letters, bundle, strict=True)]
         origins = hashlib.sha256("".join(f"{each.stream}:{each.sequence} " for each, _ in bundle).encode())
         letter = letters[0] | {"more": len(bundle) - 1}
+        referring = (each for each, _ in bundle if each.content_type in REFERENCE_TYPES)
+        if (first := next(referring, None)) is not None:
+            letter["content_type"] = first.content_type  # of one message at least; the entries have their own
         token = f"{encode_token(reason)}{BUNDLE}{len(bundle)}"
         try:
             await self._store(token, origins.hexdigest(), letter, pack(entries))
@@ -133,6 +136,16 @@ class JetStreamDeadLetters(Store):
                 shown += 1
                 yield _letter(message)
 
+    async def with_references(self) -> AsyncGenerator[DeadLetter]:
+        every = self._subjects.dead_letter("*", "*")
+        async with aclosing(self._reader.read(self._stream, every, "all", headers_only=True)) as headers:
+            found = [each.sequence async for each in headers if _may_refer(each)]
+        for number in found:
+            message = await self._api.numbered(self._stream, number)
+            for letter in _letters(message) if message is not None else ():
+                if letter.content_type in REFERENCE_TYPES:
+                    yield letter
+
     async def get(self, number: int) -> DeadLetter:
         return _letter(await self._message(number))
 
@@ -150,12 +163,25 @@ class JetStreamDeadLetters(Store):
 
     async def replay(self, number: int) -> None:
         message = await self._message(number)
-        letter = _letter(message)
-        entries = [letter] if not letter.more else _bundled(letter, message.payload)
+        entries = _letters(message)
         for each in entries:
             refuse_replay(each, self._subjects)
         await asyncio.gather(*(self._publish(each.subject, each.content_type, each.payload) for each in entries))
         await self._api.call(f"STREAM.MSG.DELETE.{self._stream}", {"seq": number, "no_erase": True})
+
+
+def _may_refer(message: StoredMessage) -> bool:
+    """Return whether the headers of a letter name an event whose data is a reference."""
+    try:
+        return json.loads(message.headers[LETTER])["content_type"] in REFERENCE_TYPES
+    except (LookupError, ValueError, TypeError, RecursionError):
+        return False
+
+
+def _letters(message: StoredMessage) -> list[DeadLetter]:
+    """Decode a letter into one for each of its messages."""
+    letter = _letter(message)
+    return _bundled(letter, message.payload) if letter.more else [letter]
 
 
 def _messages_of(subject: str) -> int:
