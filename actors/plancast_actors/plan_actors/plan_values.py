@@ -27,7 +27,7 @@ class PlanValues:
     """The values that the newest checkpoint of a plan refers to, and those that the next one will."""
 
     __slots__ = (
-        "_folder", "_is_noted", "_known", "_limits", "_next", "_next_sealed", "_plan", "_sealed", "_sent_to", "_staged",
+        "_folder", "_known", "_limits", "_next", "_next_sealed", "_noted_at", "_plan", "_sealed", "_sent_to", "_staged",
         "_store", "_stored_at", "_tenant", "unstored",
     )  # fmt: skip
 
@@ -48,8 +48,8 @@ class PlanValues:
         self._sent_to: tuple[str, ...] = ()
         """Correlation ids of events whose data the staged checkpoint adds."""
         self._stored_at = 0.0
-        self._is_noted = False
-        """The store knows that the plan uses it."""
+        self._noted_at = 0.0
+        """Time when the store was last told that the plan uses it."""
         self.unstored: dict[bytes, bytes] = {}
         """Those of the added contents that are not known to be stored."""
 
@@ -67,7 +67,7 @@ class PlanValues:
         for entry in checkpoint.timeline:
             timeline.read(entry)
         self._known = {*references, *timeline.references}
-        self._sealed, self._is_noted = b"".join(sealed), True
+        self._sealed = b"".join(sealed)
         return dict(state), self._sealed
 
     def stage(self, turn: Turn, machine: str, *, of_code: bool) -> tuple[bytes, bytes]:
@@ -136,8 +136,11 @@ class PlanValues:
         for correlation_id in self._sent_to:
             if correlation_id != self._plan:
                 await self._store.put(self._tenant, correlation_id, {})
-        await self._store.put(self._tenant, None if self._is_noted else self._plan, self._staged or {})
-        self._stored_at, self._is_noted, self.unstored = now, True, {}
+        is_noted = now - self._noted_at <= RENEWAL
+        await self._store.put(self._tenant, None if is_noted else self._plan, self._staged or {})
+        self._stored_at, self.unstored = now, {}
+        if not is_noted:
+            self._noted_at = now
 
     def are_old(self, now: float) -> bool:
         """True if it was stored long ago: a collector may take it for unused until it is committed."""

@@ -202,11 +202,12 @@ async def test_a_commit_that_took_days_stores_its_values_again(env: PlancastTest
     assert (await handle.state())["results"]["text"] == text("t1")
 
 
+@pytest.mark.parametrize("is_first", [True, False])
 async def test_values_that_wait_for_their_commit_are_renewed(
-    env: PlancastTest, monkeypatch: pytest.MonkeyPatch
+    env: PlancastTest, monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:
     """The bus refuses the checkpoint for days, and the collector runs meanwhile."""
-    handle = await begin(env, "t0")
+    handle = None if is_first else await begin(env, "t0")
     host = env.hosts[0].host
     assert host is not None
     commit, refused = host.bus.checkpoints.commit, 0
@@ -222,8 +223,12 @@ async def test_values_that_wait_for_their_commit_are_renewed(
         raise BusUnavailable("away")
 
     monkeypatch.setattr(host.bus.checkpoints, "commit", refuse)
-    await replace(env, handle, "t1", 2)
+    if handle is None:
+        handle = await begin(env, "t1")
+    else:
+        await replace(env, handle, "t1", 2)
     assert refused > 8
+    await time_passes(env, 2 * DAY)
     assert (await handle.state())["results"]["text"] == text("t1")
 
 
