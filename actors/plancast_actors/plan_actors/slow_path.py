@@ -115,6 +115,7 @@ class SlowTurn:
             return self._done
         if early := host.retries.early(inbound, host.clock.time()):
             return Outcome(inbound.token, "retry", early)
+        await self._load_owner()
         try:
             await self._read()
         except InvalidEnvelope as error:
@@ -127,12 +128,15 @@ class SlowTurn:
             pass
         return outcome
 
+    async def _load_owner(self) -> None:
+        """Load the plan of an event whose data is stored apart: they are read with its tenant."""
+        if self._inbound.content_type in REFERENCE_TYPES and not self._state.loaded:
+            await self._state.patiently(self._state.load)
+
     async def _read(self) -> None:
-        """Decode the event, and read its data if it is stored apart: with the tenant of its plan."""
+        """Decode the event, and read its data if it is stored apart."""
         inbound, state, bus = self._inbound, self._state, self._host.bus
         if inbound.content_type in REFERENCE_TYPES:
-            if not state.loaded:
-                await state.patiently(state.load)
             tenant = state.plan.tenant_id if state.plan is not None else None
             read = partial(in_full, bus, inbound.payload, inbound.content_type, tenant=tenant)
             self._whole, _ = await state.patiently(read)
@@ -268,6 +272,7 @@ class SlowTurn:
     async def _fail_without_running(self, detail: str) -> None:
         """Fail the event's plan without running any code of the app; a goal's plan fails before it began."""
         state = self._state
+        await self._load_owner()
         try:
             await self._read()
         except InvalidEnvelope:
