@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any, get_args
 
 from plancast_bus import fault_injection
 from plancast_bus.errors import InvalidEnvelope, InvalidSubject, UnreadableValue
 from plancast_bus.events.codec import REFERENCE_TYPES
 from plancast_bus.events.envelope import EventEnvelope
-from plancast_bus.events.folding import packed_reference
-from plancast_bus.events.references import fold_data, read_reference
+from plancast_bus.events.folding import Reference, packed_reference
+from plancast_bus.events.references import Writer, fold_data, read_reference
 from plancast_bus.fault_injection import CrashPoint
-from plancast_bus.ports.bus import Bus, Delivery
+from plancast_bus.ports.bus import Bus, DeadLetter, Delivery
 from plancast_bus.ports.values import ValueStore, unfold
 from plancast_bus.settings import BusSettings
 
@@ -63,9 +65,38 @@ async def in_full(
     return event.with_data(data)
 
 
+async def read_value(bus: Bus, tenant: str, plan: str, digest: bytes) -> Any:
+    """Return the data that an event of a tenant's plan refers to, by the digest of the reference.
+
+    Raises:
+        UnreadableValue: the tenant has none with this digest, or a part of it is missing or damaged.
+        BusUnavailable: the values cannot be read now.
+    """
+    packed = packed_reference(Reference(digest, 1, True))  # its first frame holds the whole root
+    for writer in get_args(Writer):
+        with suppress(UnreadableValue):
+            (data,), _ = await unfold(bus.values, tenant, plan, (packed,), max_bytes=MAX_BYTES, writer=writer)
+            return data
+    raise UnreadableValue(f"plan {plan} has no event with the data {digest.hex()}, or its data is gone")
+
+
 async def delivered_in_full(bus: Bus, delivery: Delivery, *, tenant: str | None = None) -> Delivery:
     """Return a delivery with the data of its event in full; arguments and errors as of :func:`in_full`."""
     if delivery.content_type not in REFERENCE_TYPES:
         return delivery
     payload, content_type = await in_full(bus, delivery.payload, delivery.content_type, tenant=tenant)
     return replace(delivery, payload=payload, content_type=content_type)
+
+
+async def letter_in_full(bus: Bus, number: int) -> DeadLetter:
+    """Return a dead letter, with the data of its event in full where it can be read.
+
+    Raises:
+        DeadLetterNotFound: there is none of this number.
+    """
+    letter = await bus.dead_letters.get(number)
+    try:
+        payload, content_type = await in_full(bus, letter.payload, letter.content_type)
+    except InvalidEnvelope:  # perhaps the reason why it is one
+        return letter
+    return replace(letter, payload=payload, content_type=content_type)

@@ -288,7 +288,7 @@ class Client:
             CannotReplay: the state cannot be rebuilt: the code has changed, or the history is incomplete.
             PlanNotFound: no plan of this tenant has this id.
             ForeignPlan: another plan has the correlation id, or the client is bound to another tenant.
-            PayloadTooLarge: the plan is too large to be forked.
+            PayloadTooLarge: the plan exceeds ``plans.max_plan_bytes``, with the requests that were open.
             AccessDenied: forking requires the permissions of the runtime.
             BusUnavailable: it may have been forked nevertheless; fork again with the same correlation id.
         """

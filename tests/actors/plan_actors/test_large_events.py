@@ -15,7 +15,9 @@ from plancast.errors import PlanFailed
 from plancast.testing import PlancastTest
 from plancast_bus import fault_injection
 from plancast_bus.errors import BusUnavailable, PayloadTooLarge
-from plancast_bus.events.codec import REFERENCE_TYPES
+from plancast_bus.event_data import letter_in_full
+from plancast_bus.events.codec import REFERENCE_TYPES, decode
+from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.memory.broker import MemoryWorld
 from plancast_bus.nats_server.process import NatsServer
@@ -184,3 +186,36 @@ async def test_an_answer_over_a_limit_fails_the_task_with_that_reason() -> None:
         handle = await env.submit("large.goal", GOAL)
         with pytest.raises(PlanFailed, match=r"plans\.max_value_bytes"):
             await handle.result(timeout=60)
+
+
+async def test_a_fork_of_a_large_plan_adds_next_to_nothing(env: PlancastTest) -> None:
+    handle = await env.submit("large.goal", GOAL)
+    async with asyncio.timeout(120):
+        while (await handle.state())["current_state"] != "wait":
+            await asyncio.sleep(0.05)
+    contents = env.world.values.contents
+    before = sum(map(len, contents.values()))
+    fork = await env.client.fork(handle.plan_id, at=2, app=env.app)
+    async with asyncio.timeout(120):
+        while env.world.plans.find(fork.plan_id) is None:
+            await asyncio.sleep(0.05)
+    assert (await fork.state())["results"] == (await handle.state())["results"]
+    assert sum(map(len, contents.values())) - before < 0.01 * before
+    await fork.signal("go", {"said": "small"})
+    assert (await fork.result(timeout=60))["said"] == "small"
+
+
+async def test_a_dead_letter_shows_the_data_of_its_event(env: PlancastTest) -> None:
+    handle = await env.submit("large.goal", GOAL, tenant_id="one")
+    async with asyncio.timeout(60):
+        while env.world.plans.find(handle.plan_id) is None:
+            await asyncio.sleep(0.01)
+    other = EventEnvelope(
+        source="s", type="go", topic="plan-events", data=GOAL, correlation_id=handle.plan_id, tenant_id="other"
+    )
+    await env.bus.publish(other)
+    async with asyncio.timeout(60):
+        while not await env.bus.dead_letters.count():
+            await asyncio.sleep(0.01)
+    letter = await letter_in_full(env.bus, 1)
+    assert decode(letter.payload, letter.content_type).data == GOAL

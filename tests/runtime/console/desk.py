@@ -22,6 +22,8 @@ from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.liveness.registration import register_app
 from plancast_actors.plan_actors.protocol import HostPort
 from plancast_actors.workers.runner import TaskRunner
+from plancast_bus.events.codec import MSGPACK_TYPE, load
+from plancast_bus.events.references import fold_data
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.ports.bus import Delivery
 
@@ -148,6 +150,14 @@ async def served(desk: Desk, settings: Settings, **options: Any) -> AsyncIterato
 
 
 NUMBERS = count(1)
+
+
+async def large_data(api: Api, plan: str, data: Any, tenant_id: str | None = None) -> str:
+    """Store data as that of a large event of a plan; returns the SHA-256 of its reference."""
+    fields = {"type": "large.event", "topic": "system-events", "correlation_id": plan, "data": data}
+    folded = fold_data(fields, MSGPACK_TYPE, 1_048_576, api.desk.settings.plans)
+    await api.desk.bus.values.put(tenant_id or "", plan, folded.contents)
+    return str(load(folded.payload, folded.content_type)["data"]["sha256"])
 
 
 def lost(api: Api, payload: bytes) -> Delivery:

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.runtime.console.desk import PATIENCE, Api
+from tests.runtime.console.desk import PATIENCE, Api, large_data
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -346,3 +346,15 @@ async def test_a_body_that_is_no_json_says_so(api: Api) -> None:
     assert Api.read(response, 422)["errors"] == [
         {"where": "body", "what": "no JSON, at character 2: Expecting ',' delimiter"}
     ]
+
+
+async def test_large_data_of_events_is_read_by_its_hash_and_with_the_plans_tenant(api: Api) -> None:
+    plan, data = await api.waiting(), {"text": "x" * 2_000_000, "rows": [{"n": n} for n in range(10_000)]}
+    known = await large_data(api, plan, data)
+    assert await api.get(f"/plans/{plan}/values/{known}") == data
+    theirs = await large_data(api, plan, {"said": "a secret"}, tenant_id="other")
+    await api.get(f"/plans/{plan}/values/{theirs}", 404)
+    await api.get(f"/plans/{plan}/values/{'ab' * 32}", 404)
+    await api.get(f"/plans/unknown/values/{known}", 404)
+    await api.get(f"/plans/{plan}/values/{known.upper()}", 422)
+    await api.get(f"/plans/{plan}/values/*", 422)

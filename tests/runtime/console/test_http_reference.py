@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.docs.blocks import ROOT, blocks_of
-from tests.runtime.console.desk import Api, lost
+from tests.runtime.console.desk import Api, large_data, lost
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -87,6 +87,8 @@ async def test_every_example_is_accepted(api: Api) -> None:
         path = path.replace("$PLAN", plan)
         if "$LETTER" in path:
             path = path.replace("$LETTER", str(await letter(api)))
+        if "$VALUE" in path:
+            path = path.replace("$VALUE", await large_data(api, plan, {"text": "large"}))
         headers = {**headers, "Authorization": api.http.headers["Authorization"]}
         response = await api.http.request(method, path, headers=headers, content=body)
         assert response.status_code < 300, f"{method} {path}: {response.text}"
@@ -96,14 +98,18 @@ async def test_routes_refuse_as_the_reference_says(api: Api) -> None:
     known = operations(generator().openapi())
     for method, path, headers, body in requests():
         documented = known[
-            method, re.sub(r"\?.*", "", path).replace("$PLAN", "{plan_id}").replace("$LETTER", "{number}")
+            method,
+            re.sub(r"\?.*", "", path)
+            .replace("$PLAN", "{plan_id}")
+            .replace("$LETTER", "{number}")
+            .replace("$VALUE", "{sha256}"),
         ]
         wanted = documented["responses"]
         if "Authorization" in headers:
             bare = await api.http.request(method, path, headers={"Authorization": "", **without(headers)}, content=body)
             assert (bare.status_code, "401" in wanted) == (401, True), path
         if "$" in path:
-            unknown = re.sub(r"\$PLAN", "nobody", path).replace("$LETTER", "999999999")
+            unknown = re.sub(r"\$PLAN", "nobody", path).replace("$LETTER", "999999999").replace("$VALUE", "ab" * 32)
             told = await api.http.request(method, unknown, headers=without(headers), content=body)
             assert (told.status_code, "404" in wanted) == (404, True), f"{method} {path}: {told.text}"
         if body not in (None, "") and "Authorization" in headers:

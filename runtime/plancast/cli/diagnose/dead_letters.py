@@ -106,8 +106,10 @@ def show(number: Number, nats_url: NatsUrl = None, as_json: AsJson = False, verb
 
 
 async def _letter(nats_url: str | None, number: int) -> DeadLetter:
+    from plancast_bus.event_data import letter_in_full
+
     async with open_deployed(nats_url) as bus:
-        return await bus.dead_letters.get(number)
+        return await letter_in_full(bus, number)
 
 
 @deadletters.command()

@@ -15,6 +15,7 @@ from plancast.console.schemas.system import FullLetter, Letter, Letters, Replaye
 from plancast.console.service.auth import By
 from plancast.console.service.backend import Here
 from plancast_bus.errors import InvalidEnvelope
+from plancast_bus.event_data import letter_in_full
 from plancast_bus.events.codec import load
 from plancast_bus.ports.bus import DeadLetter, refuse_replay
 
@@ -43,8 +44,8 @@ async def list_letters(
 
 @routes.get("/{number}", summary="A dead letter")
 async def get_letter(backend: Here, number: Number) -> FullLetter:
-    """With its payload."""
-    letter = await backend.bus.dead_letters.get(number)
+    """With its payload, and the data of its event in full."""
+    letter = await letter_in_full(backend.bus, number)
     payload = {"payload": _decoded(letter), "payload_base64": base64.b64encode(letter.payload).decode()}
     return FullLetter.model_validate(_fields(letter) | payload)
 

@@ -43,6 +43,8 @@ from plancast.plan.status import ListedStatus, PlanStatus
 from plancast.plan_store import timeline
 from plancast.plan_store.plan_size import size_of
 from plancast.plan_store.store import check_repetition
+from plancast_bus.errors import InvalidEnvelope
+from plancast_bus.event_data import read_value
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
 
 SLASH = "\ue000"
@@ -59,6 +61,7 @@ PlanId = Annotated[
     Path(min_length=1, max_length=400, description="Id of the plan."),
     AfterValidator(lambda name: name.replace(SLASH, "/")),
 ]
+Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="The reference's `sha256`.")]
 IdempotencyKey = Annotated[
     str | None,
     Header(
@@ -307,6 +310,16 @@ async def get_result(
         return _standing(plan_id, checkpoint)
     plan = checkpoint.summary
     return Result(plan_id=plan.plan_id, status=PlanStatus(plan.status), result=ended["result"], error=ended["error"])
+
+
+@routes.get("/{plan_id}/values/{sha256}", summary="Large data of an event")
+async def get_value(backend: Here, plan_id: PlanId, sha256: Digest) -> Any:
+    """The data of an event that carries a [reference](events.md#large-data); only data of the plan's tenant."""
+    plan = (await backend.checkpoint(plan_id)).summary
+    try:
+        return await read_value(backend.bus, plan.tenant_id, plan.plan_id, bytes.fromhex(sha256))
+    except InvalidEnvelope as error:
+        raise Refused(404, str(error)) from error
 
 
 async def _end_within(backend: Backend, plan_id: str, seconds: float) -> None:

@@ -23,6 +23,7 @@ from plancast.integrations.soorma.events import (
 )
 from plancast.plan_store.store import find_checkpoint
 from plancast_bus.errors import BusError, InvalidEnvelope, InvalidSubject, PayloadTooLarge
+from plancast_bus.event_data import delivered_in_full
 from plancast_bus.events.codec import decode
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.ports.bus import Consumer, ConsumerSpec, Delivery
@@ -243,7 +244,7 @@ class SoormaBridge:
         try:
             deliveries = await consumer.fetch(BATCH)
             for delivery in deliveries:
-                event = _readable(delivery)
+                event = await _readable(self._bus, delivery)
                 if event is not None and (event.goal_id or "").startswith(FROM_SOORMA):
                     await self._turn_back(event, delivery.subject, turn)
             await self._theirs.flush()
@@ -309,9 +310,10 @@ class SoormaBridge:
 _SYSTEM = str(EventTopic.SYSTEM_EVENTS)
 
 
-def _readable(delivery: Delivery) -> EventEnvelope | None:
+async def _readable(bus: JetStreamBus, delivery: Delivery) -> EventEnvelope | None:
     try:
-        return decode(delivery.payload, delivery.content_type)
+        whole = await delivered_in_full(bus, delivery)
+        return decode(whole.payload, whole.content_type)
     except InvalidEnvelope as error:
         logger.warning("ignoring an event that cannot be decoded: %s", error)
         return None

@@ -312,12 +312,12 @@ async def test_what_cannot_be_read_is_reported_and_stops_nothing(
 
 
 async def test_a_goal_that_is_too_large_is_answered_as_failed(deployed: Deployed) -> None:
-    deployed.settings.bus.max_event_bytes = 2048
+    deployed.settings.bus.max_event_bytes, deployed.settings.plans.max_plan_bytes = 2048, 2048
     bridge, shop = await deployed.bridge(), await deployed.publisher("action-results")
     goal = await shop.send("action-requests", "greet.goal", {"name": "x" * 3000}, response_event="hello.done")
     answer = await shop.answer_to(goal)
     assert answer["data"]["status"] == "failed"
-    assert "max_event_bytes" in answer["data"]["error"]
+    assert "plans.max_plan_bytes (2,048 bytes)" in answer["data"]["error"]
     assert bridge.counts.refused == 1
 
 
