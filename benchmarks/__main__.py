@@ -39,7 +39,10 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--peers", nargs="*", metavar="PEER", help="instead: run ours and these peers side by side (all)"
     )
-    parser.add_argument("--n", type=int, nargs="+", help="w1: plans at once; w8: calls")
+    parser.add_argument("--n", type=int, nargs="+", help="w1: plans at once; w8: calls; w9: answers")
+    parser.add_argument(
+        "--answer-mb", type=float, nargs="+", default=(), help="w9: sizes of answers, repeated in this order (0.9)"
+    )
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, help="w1, w5: our systems to run (shared baseline)")
     parser.add_argument("--client", action="store_true", help="w1: submit through plancast.Client, not the bus")
     parser.add_argument(
@@ -62,8 +65,8 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     if side_by_side and not set(options.workloads) <= set(SIDE_BY_SIDE):
         parser.error(f"peers can run only {', '.join(SIDE_BY_SIDE)}")
     options.repeat = options.repeat or (3 if side_by_side else 1)
-    if min([*(options.n or ()), options.repeat]) < 1:
-        parser.error("--n and --repeat are at least 1")
+    if min([*(options.n or ()), options.repeat]) < 1 or any(size <= 0 for size in options.answer_mb):
+        parser.error("--n and --repeat are at least 1, --answer-mb is above 0")
     return options
 
 
@@ -80,8 +83,10 @@ async def _measure(workload: str, sync: str, options: argparse.Namespace, say: S
     chosen: dict[str, Any] = {}
     if workload == "w1":
         chosen = {"counts": options.n or (), "through_client": options.client}
-    if workload == "w8":
+    if workload in ("w8", "w9"):
         chosen = {"counts": options.n or ()}
+    if workload == "w9":
+        chosen["megabytes"] = options.answer_mb
     if workload in ("w1", "w5") and options.systems:
         chosen["systems"] = options.systems
     return await measure_of(workload)(options.scale, sync, say, **chosen)

@@ -80,7 +80,8 @@ def conversation(characters: int, seed: int = 0) -> list[dict[str, str]]:
     return found
 
 
-def _call(name: str, data: Any, *transitions: StateTransition) -> StateConfig:
+def call(name: str, data: Any, *transitions: StateTransition) -> StateConfig:
+    """Build a state that makes a call."""
     action = StateAction(event_type=REQUEST, response_event=ANSWER, data=data)
     return StateConfig(state_name=name, action=action, transitions=list(transitions))
 
@@ -89,7 +90,7 @@ def chain(calls: int) -> dict[str, StateConfig]:
     """Build a machine with a state for each call, numbered from 1."""
     names = [f"call-{number}" for number in range(1, calls + 1)]
     states = [
-        _call(name, {"number": number}, StateTransition(on_event=ANSWER, to_state=following))
+        call(name, {"number": number}, StateTransition(on_event=ANSWER, to_state=following))
         for number, (name, following) in enumerate(zip(names, (*names[1:], REST), strict=True), 1)
     ]
     return {each.state_name: each for each in (*_ends(names[0]), *states)}
@@ -99,7 +100,7 @@ def loop() -> dict[str, StateConfig]:
     """Build a machine with one state, which calls until the answer is the last one."""
     last = StateTransition(on_event=ANSWER, to_state=REST, condition="event.data.last")
     again = StateTransition(on_event=ANSWER, to_state="call", condition="!event.data.last")
-    state = _call("call", {"number": "{{results.number}}"}, last, again)
+    state = call("call", {"number": "{{results.number}}"}, last, again)
     return {each.state_name: each for each in (*_ends("call"), state)}
 
 

@@ -6,7 +6,8 @@ and the server's counters between two calls, are read where they pass. A plan wi
 bytes makes as many calls on the same deployment before.
 
 Bytes are what the clients have sent to the server, headers included: ``received`` of the account in the server's own
-``STATZ``. The part of the streams of checkpoints and of history is summed up by consumers that receive headers only.
+``STATZ``. The part of the streams of checkpoints, values and history is summed up by consumers that receive headers
+only.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import json
 import random
 import time
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import nats
@@ -108,9 +109,9 @@ class Agent:
         return Reading(account["received"]["bytes"], used["hosts"] + used["nats-server"])
 
     async def watch(self, prefix: str) -> None:
-        """Sum up the bytes that are stored in the streams of checkpoints and history from now on."""
+        """Sum up the bytes that are stored in the streams of checkpoints, values and history from now on."""
         names = StreamNames.of(prefix)
-        for kind, stream in (("checkpoints", names.checkpoints), ("history", names.history)):
+        for kind, stream in (("checkpoints", names.checkpoints), ("values", names.values), ("history", names.history)):
             self.streams[kind] = 0
 
             async def count(message: Any, kind: str = kind) -> None:
@@ -136,19 +137,22 @@ async def measure(scale: Scale, sync: Sync, say: Say, *, counts: Sequence[int] =
     for count in counts or CALLS[scale]:
         for variant in GOALS:
             say(f"{count:,} calls, answers kept as {variant}")
-            async with plancast("shared", sync, "benchmarks.apps.w8:app") as running, agent_of(running) as agent:
+            async with plancast("shared", sync, "benchmarks.apps.w8:app") as running, agent_of(running, Agent) as agent:
                 row = {**await _measure(agent, variant, count), **durability(sync)}
             say(f"  {row['written_mb']:,.1f} MB written, gap p99 {row['p99_ms']:,.1f} ms")
             rows.append(row)
     return rows
 
 
+A = TypeVar("A", bound=Agent)
+
+
 @asynccontextmanager
-async def agent_of(running: Running) -> AsyncIterator[Agent]:
+async def agent_of(running: Running, kind: Callable[[Running, NatsClient], A]) -> AsyncIterator[A]:
     """Answer the calls of a deployment's plans in this process."""
     bus = await connect(running.settings.nats, running.settings.bus)
     connection = await nats.connect(running.settings.nats.url, token=_token(running))
-    agent = Agent(running, connection)
+    agent = kind(running, connection)
     runner = TaskRunner(App("w8-worker", workers=[agent.worker]), bus, running.settings.workers)
     await runner.start()
     try:

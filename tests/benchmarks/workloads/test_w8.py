@@ -18,7 +18,7 @@ async def test_plans_keep_their_answers_and_give_rows() -> None:
 
     assert [(row["workload"], row["n"], row["variant"]) for row in found] == [("w8", 20, "keys"), ("w8", 20, "list")]
     for row in found:
-        assert row["written_mb"] > row["checkpoints_mb"] + row["history_mb"] > 0
+        assert row["written_mb"] > row["checkpoints_mb"] + row["values_mb"] + row["history_mb"] > 0
         assert row["written_mb"] > row["new_mb"] > (w8.CONVERSATION + 20 * w8.ANSWERED) / 1e6
         assert set(row["call_kb"]) == {"10", "20"}
         assert min(row["call_kb"].values()) > w8.ANSWERED / 1e3
