@@ -23,6 +23,7 @@ _TYPE = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+")
 _PLAIN = re.compile(r"[A-Za-z0-9_:-]+")
 _NAME = re.compile(r"[!-)+\-/-=?-~]+(\.[!-)+\-/-=?-~]+)*")  # printable ASCII but `.`, `*` and `>`
+_VALUE = re.compile(r"(sent)?values\.(%|[A-Za-z0-9_:%-]{1,400})\.[0-9a-f]{64}\.[0-9]{1,5}")
 _STORE = "-store"
 _NO_TENANT = "%"
 """Token of plans without a tenant; no encoded name is a percent sign alone."""
@@ -276,6 +277,26 @@ class Subjects:
     def plans_with_values(self) -> str:
         """Filter for :meth:`plan_with_values`."""
         return f"{self.store}.valueplans.*"
+
+    def value_read(self, value: str) -> str:
+        """The subject on which the runtime serves the contents with a subject of :meth:`value` to logins."""
+        return f"{self.store}.valuereads.{value.removeprefix(f'{self.store}.')}"
+
+    @property
+    def value_reads(self) -> str:
+        """Filter for :meth:`value_read`."""
+        return f"{self.store}.valuereads.*.*.*.*"
+
+    def parse_value_read(self, subject: str) -> str:
+        """Return the subject of :meth:`value` from one of :meth:`value_read`.
+
+        Raises:
+            InvalidSubject: it does not name one value. Direct gets would take wildcards in its place.
+        """
+        value = subject.removeprefix(f"{self.store}.valuereads.")
+        if not _VALUE.fullmatch(value):
+            raise InvalidSubject(f"{subject[:200]!r} does not name one value")
+        return f"{self.store}.{value}"
 
     def parse_value(self, subject: str) -> tuple[str, str]:
         """Return tenant and digest from a subject of :meth:`value`."""

@@ -27,6 +27,7 @@ from plancast_actors.plan_actors.protocol import HostPort
 from plancast_actors.workers.runner import TaskRunner, task_consumer
 from plancast_bus.errors import AccessDenied, BusUnavailable
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from plancast_bus.events.folding import Reference, digest_of
 from plancast_bus.jetstream import JetStreamBus, connect
 from plancast_bus.settings import BusSettings, NatsSettings
 from plancast_bus.subjects import name_of_type
@@ -49,7 +50,9 @@ def an_app() -> App:
             "start": StateConfig(state_name="start", default_next="ask"),
             "ask": StateConfig(
                 state_name="ask",
-                action=StateAction(event_type="work.requested", response_event="work.completed", data={}),
+                action=StateAction(
+                    event_type="work.requested", response_event="work.completed", data={"text": "{{goal_data.text?}}"}
+                ),
                 transitions=[StateTransition(on_event="work.completed", to_state="wait")],
             ),
             "wait": StateConfig(state_name="wait", transitions=[StateTransition(on_event="go", to_state="done")]),
@@ -60,7 +63,8 @@ def an_app() -> App:
     @worker.on_task("work.requested", "work.completed")
     async def work(task: Any, context: Any) -> dict[str, Any]:
         await context.bus.publish("work.seen", {}, topic="business-facts")
-        return {"done": True}
+        text = task.data.get("text")
+        return {"done": True} | ({"text": text} if text else {})
 
     return App("app", planners=[planner], workers=[worker])
 
@@ -164,6 +168,54 @@ async def test_every_role_can_do_its_work(server: RoleServer) -> None:
         assert any(subject.endswith(".work.seen") for subject in heard)
         with pytest.raises(LookupError, match="no planner takes"):
             await client.submit("y.goal", {})
+
+
+async def test_every_role_sends_and_reads_large_data(server: RoleServer) -> None:
+    async with (
+        deployed(server),
+        bus_of(server, "client") as client_bus,
+        bus_of(server, "observer") as observer_bus,
+        Client(client_bus, tenant_id="large") as client,
+        Client(observer_bus, tenant_id="large") as observer,
+    ):
+        text, said = "x" * 3_000_000, "y" * 2_000_000
+        handle = await client.submit("x.goal", {"text": text})
+        seen = observer.plan(handle.plan_id)
+        async with asyncio.timeout(60):
+            while (await states(seen))[-1] != "wait":
+                await asyncio.sleep(0.02)
+        await handle.signal("go", {"said": said})
+        result = await handle.result(timeout=60)
+        assert result["ask"] == {"done": True, "text": text}
+        assert result["wait"] == {"said": said}
+        assert (await seen.state())["results"]["wait"] == {"said": said}
+        assert [entry["event"]["data"] for entry in await seen.history()][-1] == {"said": said}
+
+
+@pytest.mark.attack(who="worker", what="reads of values by a wildcard in place of a hash", expected="nothing is read")
+@pytest.mark.parametrize("role", ["client", "worker"])
+async def test_no_value_is_read_without_its_hash(server: RoleServer, role: str) -> None:
+    async with deployed(server), bus_of(server, "runtime") as bus, raw(server, role) as (client, refused):
+        content = b"a secret of a plan"
+        digest = digest_of(content)
+        await bus.values.put("acme", "p", {digest: content})
+        read, root = bus.subjects.value_read, "plancast-store"
+        known = read(bus.subjects.value("acme", digest.hex(), 0))
+        assert (await client.request(known, b"", timeout=10)).data == content
+        guesses = ("acme.*.0", "*.*.*", f"*.{digest.hex()}.0", f"acme.{digest.hex()}.*", f"acme.{'ab' * 32}.0")
+        for guess in guesses:
+            assert (await client.request(f"{root}.valuereads.values.{guess}", b"", timeout=10)).data == b""
+        gets = [f"$JS.API.DIRECT.GET.PLANCAST_VALUES.{root}.values.{guess}" for guess in guesses]
+        more = ["$JS.API.DIRECT.GET.PLANCAST_VALUES", "$JS.API.STREAM.MSG.GET.PLANCAST_VALUES"]
+        more += ["$JS.API.STREAM.MSG.DELETE.PLANCAST_VALUES", "$JS.API.STREAM.PURGE.PLANCAST_VALUES"]
+        more += [bus.subjects.value("acme", digest.hex(), 0), bus.subjects.value_clock]
+        for subject in (*gets, *more):
+            await client.publish(subject, b"{}")
+        await client.flush()
+        async with asyncio.timeout(60):
+            while len(refused) < len(gets) + len(more):
+                await asyncio.sleep(0.01)
+        assert await bus.values.get("acme", [Reference(digest, len(content))]) == {digest: content}
 
 
 async def states(handle: Any) -> list[str]:

@@ -19,7 +19,7 @@ from plancast_actors.telemetry.samples import UNSAMPLED, Samples
 from plancast_bus import fault_injection
 from plancast_bus.errors import BusError, BusUnavailable, InvalidSubject
 from plancast_bus.fault_injection import CrashPoint
-from plancast_bus.ports.bus import Bus, Consumer, Delivery
+from plancast_bus.ports.bus import Bus, Consumer, Delivery, Subscription
 from plancast_bus.topics import Source
 
 __all__ = ("CONSUMER_PREFIX", "Dispatcher", "DispatcherOptions", "HostDirectory", "consumer_specs")
@@ -53,6 +53,8 @@ class Dispatcher:
         self._tasks: list[asyncio.Task[None]] = []
         self._readers: list[asyncio.Task[None]] = []
         self._consumers: list[Consumer] = []
+        self._values: Subscription | None = None
+        """Serves values to logins."""
         self._acks: dict[Consumer, list[Delivery]] = {}
         self._background: set[asyncio.Task[None]] = set()
 
@@ -63,6 +65,7 @@ class Dispatcher:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         router = self.router
+        self._values = await self.bus.serve_values()
         for spec in consumer_specs(self.bus.subjects, self.options):
             consumer = self.bus.consume(spec)
             self._consumers.append(consumer)
@@ -116,6 +119,8 @@ class Dispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.router.close()
         await self._close_consumers()
+        if self._values is not None:
+            await self._values.close()
 
     async def status(self) -> dict[str, Any]:
         return {

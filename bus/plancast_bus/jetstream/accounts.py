@@ -127,7 +127,11 @@ def access_of(login: Login, subjects: Subjects) -> Access:
 def _client(login: Login, subjects: Subjects) -> Access:
     names, prefix = StreamNames.of(subjects.prefix), subjects.prefix
     return Access(
-        publishes=(f"{prefix}.{EventTopic.ACTION_REQUESTS}.*.>", f"{prefix}.{EventTopic.PLAN_EVENTS}.*.>"),
+        publishes=(
+            f"{prefix}.{EventTopic.ACTION_REQUESTS}.*.>",
+            f"{prefix}.{EventTopic.PLAN_EVENTS}.*.>",
+            *_values(subjects),
+        ),
         reads=(_get(names.registry),),  # to refuse a goal without an app at once
         receives=(f"{login.inbox}.>",),  # the runtime sends results to the inbox of the submitter
     )
@@ -144,6 +148,7 @@ def _worker(login: Login, subjects: Subjects) -> Access:
             subjects.registered("agent"),
             subjects.registered("event"),
             subjects.dead_letter("*", "login"),
+            *_values(subjects),
             *records,
             *(f"{_get(names.meta)}.{record}" for record in records),
             *(f"$JS.ACK.{names.requests}.{consumer}.>" for consumer in consumers),
@@ -153,11 +158,21 @@ def _worker(login: Login, subjects: Subjects) -> Access:
     )
 
 
+def _values(subjects: Subjects) -> tuple[str, ...]:
+    """The subjects on which a login stores large data, and reads it by its hash.
+
+    It may not read the stream: a direct get takes wildcards in the place of a hash.
+    """
+    return subjects.values("login"), subjects.plans_with_values, subjects.value_reads
+
+
 def _observer(subjects: Subjects) -> Access:
     names, every_plan = StreamNames.of(subjects.prefix), subjects.checkpoints
     single = (
         f"{_get(names.checkpoints)}.{every_plan}",
         f"{_get(names.values)}.{subjects.store}.values.>",
+        f"{_get(names.values)}.{subjects.store}.sentvalues.>",
+        subjects.value_reads,
         f"{_get(names.meta)}.{subjects.store}.aliases.*",
         f"{_get(names.meta)}.{subjects.machine('*')}",
     )

@@ -12,7 +12,7 @@ from nats import errors as nats_errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from plancast_bus.errors import AccessDenied, BusUnavailable, UnsupportedServer
+from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, UnsupportedServer
 from plancast_bus.event_data import stored_apart
 from plancast_bus.events.codec import CONTENT_TYPES, REFERENCE_TYPES, encode
 from plancast_bus.events.envelope import EventEnvelope, EventTopic, WireEvent
@@ -221,6 +221,16 @@ class JetStreamBus:
         except nats_errors.Error as error:
             raise self._connection.unavailable(f"cannot subscribe to {subject[:200]}") from error
         return NoticeSubscription(subscription)
+
+    async def serve_values(self) -> NoticeSubscription:
+        async def answer(message: Msg) -> None:
+            try:
+                await self._connection.client.publish(message.reply, await self.values.serve(message.subject))
+            except (BusError, nats_errors.Error) as error:  # the reader asks again
+                logger.warning("a value was not served: %s", error)
+
+        subject, client = self.subjects.value_reads, self._connection.client
+        return NoticeSubscription(await client.subscribe(subject, queue=subject, cb=answer))
 
     async def ensure_streams(self) -> None:
         """Create or update the streams and the key of checkpoints; safe to call concurrently.

@@ -144,6 +144,12 @@ class MemoryBus:
         self._subscriptions.add(subscription)
         return subscription
 
+    async def serve_values(self) -> MemorySubscription:
+        async def ignore(subject: str, payload: bytes, content_type: str | None) -> None:
+            """Connections in memory read the values themselves."""
+
+        return await self.subscribe(self.subjects.value_reads, ignore)
+
     async def ensure_streams(self) -> None:
         await self.turn()
 

@@ -308,6 +308,10 @@ class Bus(Protocol):
         """Subscribe to messages published from now on; delivery is at most once."""
         ...
 
+    async def serve_values(self) -> Subscription:
+        """Serve contents of values to logins that may not read their stream, each by its digest."""
+        ...
+
     async def ensure_streams(self) -> None:
         """Create or update the streams; safe to call from many processes at once."""
         ...

@@ -85,6 +85,15 @@ class JetStreamApi:
             raise BusUnavailable(f"JetStream cannot do {operation} at the moment: {description}")
         raise ApiError(operation, code, description)
 
+    async def ask(self, subject: str) -> bytes:
+        """Send an empty request to another process, and return its reply.
+
+        Raises:
+            NoResponders: no process listens.
+            AccessDenied, BusUnavailable: as :meth:`call`.
+        """
+        return (await self._requester.request(subject)).data
+
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
         """Return the newest message of a subject, or None; in a cluster from any replica, which may lag."""
         return await self._direct(f"$JS.API.DIRECT.GET.{stream}.{subject}", b"")

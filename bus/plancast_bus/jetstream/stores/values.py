@@ -8,11 +8,12 @@ from contextlib import aclosing
 
 from cachetools import LRUCache
 
-from plancast_bus.errors import BusUnavailable, InvalidEnvelope, InvalidSubject
+from plancast_bus.errors import AccessDenied, BusUnavailable, InvalidEnvelope, InvalidSubject
 from plancast_bus.events.codec import deflate, inflate
 from plancast_bus.events.folding import Reference
 from plancast_bus.events.references import Writer
 from plancast_bus.jetstream.client.api import MESSAGE_GONE, ApiError, StoredMessage
+from plancast_bus.jetstream.client.request_reply import NoResponders
 from plancast_bus.jetstream.stores.store import Store, StreamAccess
 from plancast_bus.ports.values import FRAME_BYTES, PlanWithValues, StoredValue, checked, frames_of
 from plancast_bus.subjects import decode_token
@@ -77,12 +78,30 @@ class JetStreamValues(Store):
 
     async def _frame(self, subject: str, places: asyncio.Semaphore) -> bytes | None:
         async with places:
-            message = await self._newest(self._names.values, subject)
+            if self.writer == "runtime":
+                return await self._stored(subject)
+            try:
+                return (await self._api.ask(self._subjects.value_read(subject))) or None
+            except NoResponders as absence:  # observers may read the stream when no runtime is there
+                try:
+                    return await self._stored(subject)
+                except AccessDenied:
+                    raise BusUnavailable("no dispatcher runs, which serves large values to logins") from absence
+
+    async def _stored(self, subject: str) -> bytes | None:
+        message = await self._newest(self._names.values, subject)
         if message is None or message.headers.get(ENCODING) != DEFLATE:
             return message.payload if message is not None else None
         if len(message.payload) > MOST_AT_ONCE:
             return await asyncio.to_thread(_inflated, message.payload)
         return _inflated(message.payload)
+
+    async def serve(self, subject: str) -> bytes:
+        """Return what a login reads on a subject of ``Subjects.value_read``; empty if there is nothing."""
+        try:
+            return await self._stored(self._subjects.parse_value_read(subject)) or b""
+        except InvalidSubject:
+            return b""
 
     async def now(self) -> float:
         subject = self._subjects.value_clock
