@@ -27,6 +27,7 @@ from plancast_bus.events import codec
 from plancast_bus.events.codec import unpack
 from plancast_bus.ports.bus import Bus, Subscription
 from plancast_bus.ports.checkpoints import Checkpoint
+from plancast_bus.retry import retrying
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +184,10 @@ class ResultWaiter:
     async def _on_response(self, subject: str, payload: bytes, content_type: str | None) -> None:
         """Resolve the wait for a plan with a final response from the inbox."""
         try:
-            event = codec.load(*await in_full(self.bus, payload, content_type))
+            if content_type in codec.REFERENCE_TYPES:  # it is not sent again, and this login may not read checkpoints
+                read = partial(in_full, self.bus, payload, content_type)
+                payload, content_type = await retrying(read, logger, retried=BusUnavailable)
+            event = codec.load(payload, content_type)
         except InvalidEnvelope:
             event = None
         data = event.get("data") if isinstance(event, dict) else None

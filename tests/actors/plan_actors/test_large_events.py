@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 from tests.actors.on_nats import OnNats
 
-from plancast import App, PlanContext, PlanHandle, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
+from plancast import (
+    App,
+    Client,
+    PlanContext,
+    PlanHandle,
+    Planner,
+    Settings,
+    StateAction,
+    StateConfig,
+    StateTransition,
+    Worker,
+)
 from plancast.errors import PlanFailed
 from plancast.testing import PlancastTest
 from plancast_bus import fault_injection
@@ -20,6 +31,7 @@ from plancast_bus.events.codec import REFERENCE_TYPES, decode
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.memory.broker import MemoryWorld
+from plancast_bus.memory.bus import MemoryBus
 from plancast_bus.nats_server.process import NatsServer
 from plancast_bus.ports.effects import Publish, Respond
 
@@ -219,3 +231,30 @@ async def test_a_dead_letter_shows_the_data_of_its_event(env: PlancastTest) -> N
             await asyncio.sleep(0.01)
     letter = await letter_in_full(env.bus, 1)
     assert decode(letter.payload, letter.content_type).data == GOAL
+
+
+async def state_of(env: PlancastTest, handle: PlanHandle) -> str:
+    return str((await env.client.plan(handle.plan_id).state())["current_state"])
+
+
+async def test_a_result_is_read_again_when_its_values_could_not_be_read(env: PlancastTest) -> None:
+    """By a client that has nothing but the response: it never looks at the checkpoint."""
+    bus = MemoryBus(env.world)
+    get, refused = bus.values.get, 0
+
+    async def refuse(*arguments: Any) -> dict[bytes, bytes]:
+        nonlocal refused
+        refused += 1
+        if refused <= 2:
+            raise BusUnavailable("no dispatcher runs")
+        return await get(*arguments)
+
+    async with Client(bus, first_look=3_600, longest_look=3_600) as client:
+        handle = await client.submit("large.goal", {"rows": ["small"]})
+        async with asyncio.timeout(60):
+            while await state_of(env, handle) != "wait":
+                await asyncio.sleep(0.05)
+        bus.values.get = refuse  # type: ignore[method-assign]
+        await env.client.plan(handle.plan_id).signal("go", {"said": "small"})
+        assert (await handle.result(timeout=60))["rows"] == rows(LARGE, "result")
+    assert refused > 2
