@@ -20,6 +20,7 @@ from plancast_bus import fault_injection
 from plancast_bus.errors import BusError, BusUnavailable, InvalidSubject
 from plancast_bus.fault_injection import CrashPoint
 from plancast_bus.ports.bus import Bus, Consumer, Delivery, Subscription
+from plancast_bus.retry import retrying
 from plancast_bus.topics import Source
 
 __all__ = ("CONSUMER_PREFIX", "Dispatcher", "DispatcherOptions", "HostDirectory", "consumer_specs")
@@ -65,13 +66,15 @@ class Dispatcher:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         router = self.router
-        self._values = await self.bus.serve_values()
         for spec in consumer_specs(self.bus.subjects, self.options):
             consumer = self.bus.consume(spec)
             self._consumers.append(consumer)
             self._readers.append(loop.create_task(self._read(consumer, KINDS[spec.source])))
         self._readers.append(loop.create_task(self._dispatch_when_possible(router)))
-        self._tasks = [loop.create_task(self._keep_alive())]
+        self._tasks = [loop.create_task(self._keep_alive()), loop.create_task(self._serve_values())]
+
+    async def _serve_values(self) -> None:
+        self._values = await retrying(self.bus.serve_values, logger, retried=BusUnavailable)
 
     async def drain(self, timeout: float = 10.0, *, parked: bool = True) -> bool:
         """Stop reading, and wait until no event is in flight; True if reached in time.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -216,8 +216,13 @@ class JetStreamBus:
             except Exception:
                 logger.exception("the handler of a notice failed", extra={"subject": message.subject})
 
+        return await self._subscribe(subject, receive)
+
+    async def _subscribe(
+        self, subject: str, receive: Callable[[Msg], Awaitable[None]], queue: str = ""
+    ) -> NoticeSubscription:
         try:
-            subscription = await self._connection.client.subscribe(subject, cb=receive)
+            subscription = await self._connection.client.subscribe(subject, queue, cb=receive)
         except nats_errors.Error as error:
             raise self._connection.unavailable(f"cannot subscribe to {subject[:200]}") from error
         return NoticeSubscription(subscription)
@@ -229,8 +234,8 @@ class JetStreamBus:
             except (BusError, nats_errors.Error) as error:  # the reader asks again
                 logger.warning("a value was not served: %s", error)
 
-        subject, client = self.subjects.value_reads, self._connection.client
-        return NoticeSubscription(await client.subscribe(subject, queue=subject, cb=answer))
+        subject = self.subjects.value_reads
+        return await self._subscribe(subject, answer, queue=subject)
 
     async def ensure_streams(self) -> None:
         """Create or update the streams and the key of checkpoints; safe to call concurrently.
