@@ -110,9 +110,14 @@ class _Container(NamedTuple):
 
     value: Any
     part: _Part
-    runs: Sequence[_Run] = ()
+    full: Sequence[_Run] = ()
+    """Its runs, but for the last one if that has not ended."""
+    beginning: _Run | None = None
+    """All of them as one, so that they are compared together; references stand in the place of each."""
+    rest: _Run | None = None
+    """The last run if it has not ended."""
     packed: bytes | None = None
-    """A small one that holds lists or objects is unchanged if it is packed to these bytes."""
+    """A small one is unchanged if it is packed to these bytes."""
 
 
 class Folder:
@@ -178,16 +183,13 @@ class Folder:
             return seen is known
         if known.packed is not None:
             unchanged = pack(value) == known.packed
-        elif sum(len(run.values) for run in known.runs) != len(value):
-            return False
         else:
+            runs = [run for run in (known.beginning, known.rest) if run is not None]
+            if sum(len(run.values) for run in runs) != len(value):
+                return False
             keys, values = _entries(value)
-            at = 0
-            for run in known.runs:
-                if not self._is_same(run, keys, values, at):
-                    return False
-                at += len(run.values)
-            unchanged = True
+            starts = (0, len(runs[0].values)) if runs else ()
+            unchanged = all(self._is_same(run, keys, values, at) for run, at in zip(runs, starts, strict=False))
         if unchanged:
             self._seen[id(value)] = known
         return unchanged
@@ -215,23 +217,26 @@ class Folder:
             if len(packed) < PART_BYTES or depth >= _DEEPEST:
                 self._is_json = self._is_json and is_json(packed)
                 return _Container(value, _Part(value, size=len(packed)), packed=packed)
-        before = known.runs if known is not None else ()
-        beginning = {id(run.values[0]): run for run in before}
-        runs: list[_Run] = []
-        at, ends = 0, True
+        full: list[_Run] = []
+        rest: _Run | None = None
+        at = 0
+        if known is not None and known.beginning is not None and self._is_same(known.beginning, keys, values, 0):
+            full, at = [*known.full], len(known.beginning.values)
+        before = {id(run.values[0]): run for run in known.full[len(full) :]} if known is not None else {}
         while at < len(values):
-            run = beginning.get(id(values[at]))
+            run, ends = before.get(id(values[at])), True
             if run is None or not self._is_same(run, keys, values, at):
                 run, ends = self._run(keys, values, at, depth + 1)
-            elif type(run.part.folded) is not msgpack.ExtType:
-                ends = False  # it was the last one
-                if at + len(run.values) < len(values):
-                    run, ends = self._run(keys, values, at, depth + 1)
-            runs.append(run)
+            if ends:
+                full.append(run)
+            else:
+                rest = run
             at += len(run.values)
-        if known is not None and len(runs) == len(before) and all(map(is_, runs, before)):
-            return known
-        return _Container(value, self._join(runs, ends), runs)
+        if known is not None and len(full) == len(known.full) and all(map(is_, full, known.full)):
+            beginning = known.beginning
+        else:
+            beginning = self._as_one(full)
+        return _Container(value, _joined(beginning, rest), full, beginning, rest)
 
     def _run(
         self, keys: tuple[Any, ...], values: tuple[Any, ...], at: int, depth: int, *, cut: bool = True
@@ -278,16 +283,17 @@ class Folder:
         )  # fmt: skip
         return run, ends
 
-    def _join(self, runs: Sequence[_Run], ends: bool) -> _Part:
-        """Return a container of its runs, with references in their places; unless it ``ends``, the last one stays."""
+    def _as_one(self, runs: Sequence[_Run]) -> _Run | None:
+        """Return consecutive full runs as one, or None if there are none.
+
+        References stand in the places of the runs; references to groups of them where they are many.
+        """
+        if not runs:
+            return None
         references: dict[bytes, Reference] = {}
         for run in runs:
             references.update(run.part.references)
-        size = sum(run.part.size for run in runs)
         pieces = [run.part.folded for run in runs]
-        if len(pieces) == 1:
-            return _Part(pieces[0], references, size)
-        rest = [] if ends else [pieces.pop()]
         while len(pieces) > _GROUP:
             whole = len(pieces) // _GROUP * _GROUP
             groups = []
@@ -296,7 +302,17 @@ class Folder:
                 references[group.digest] = group
                 groups.append(_extension(group))
             pieces = groups + pieces[whole:]
-        return _Part(_runs(pieces + rest), references, size)
+        flat = [each for run in runs for each in run.flat]
+        return _Run(
+            (*chain.from_iterable(run.keys for run in runs),),
+            (*chain.from_iterable(run.values for run in runs),),
+            flat,
+            [*map(len, flat)],
+            (*chain.from_iterable(run.flat_keys for run in runs),),
+            (*chain.from_iterable(run.flat_values for run in runs),),
+            [each for run in runs for each in run.others],
+            _Part(pieces, references, sum(run.part.size for run in runs)),
+        )
 
     def _store(self, content: bytes, *, has_references: bool) -> Reference:
         if len(content) > self._max_bytes:
@@ -306,6 +322,18 @@ class Folder:
         reference = Reference(digest_of(content), len(content), has_references)
         self._contents[reference.digest] = content
         return reference
+
+
+def _joined(beginning: _Run | None, rest: _Run | None) -> _Part:
+    """Return a container of its full runs as one, and of the last one, which stays."""
+    if beginning is None:
+        assert rest is not None, "a container without entries is small"
+        return rest.part
+    pieces, references, size = beginning.part
+    if rest is not None:
+        pieces = [*pieces, rest.part.folded]
+        references, size = {**references, **rest.part.references}, size + rest.part.size
+    return _Part(pieces[0] if len(pieces) == 1 else _runs(pieces), references, size)
 
 
 def _may_be_small(value: Any) -> bool:

@@ -156,6 +156,18 @@ def test_a_value_that_equals_the_one_before_is_stored_as_it_is(key: str, before:
     assert pack(unfolded(done, stored | done.contents)) == pack(value)
 
 
+@pytest.mark.parametrize("where", ["pages", "page 9"])
+def test_a_key_that_was_renamed_in_its_place_is_seen(where: str) -> None:
+    folder, value = Folder(MOST), grown()
+    stored = folder.fold(value).contents
+    renamed = value["pages"] if where == "pages" else value["pages"][where]
+    entries = [(f"new {key}" if place == 1 else key, each) for place, (key, each) in enumerate(renamed.items())]
+    renamed.clear()
+    renamed.update(entries)
+    done = folder.fold(value)
+    assert pack(unfolded(done, stored | done.contents)) == pack(value)
+
+
 def test_the_size_is_that_of_the_value_in_full() -> None:
     value = grown()
     assert folded(value).size == pytest.approx(len(pack(value)), rel=0.1)
