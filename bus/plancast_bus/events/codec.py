@@ -33,7 +33,10 @@ UNREADABLE = "application/cloudevents"
 
 _SUSPECTS = tuple((suspect[:1], suspect) for suspect in (b"\xcb\x7f", b"\xcb\xff", b"\xc4\x00", b"\xc7\x00"))
 """First bytes of non-finite numbers and of empty bin and ext values in msgpack; none occurs in UTF-8 text."""
-_pack = msgpack.Packer(use_bin_type=True).pack  # reused: each packer allocates a buffer
+_packer = msgpack.Packer(use_bin_type=True)
+"""Reused: each packer allocates a buffer, which grows to the largest value and never shrinks."""
+KEPT_BYTES = 2 << 20
+"""A larger value is the last one of its packer, so that its buffer is freed."""
 MAX_DEPTH = 64
 """Maximum nesting of lists and objects in an event."""
 
@@ -44,10 +47,13 @@ def pack(value: Any) -> bytes:
     Raises:
         InvalidEnvelope: a value is not JSON, or an integer exceeds 64 bits.
     """
+    global _packer
     try:
-        packed: bytes = _pack(value)
+        packed: bytes = _packer.pack(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidEnvelope(f"cannot be sent as msgpack: {error}") from error
+    if len(packed) > KEPT_BYTES:
+        _packer = msgpack.Packer(use_bin_type=True)
     return packed
 
 

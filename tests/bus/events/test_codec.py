@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from datetime import UTC, datetime
 from typing import Any
 
@@ -370,3 +371,16 @@ def test_the_error_names_the_fields_and_keeps_their_values_to_itself() -> None:
 @given(value=any_json | st.binary() | st.lists(st.binary()))
 def test_packed_values_come_back_as_they_were(value: Any) -> None:
     assert codec.unpack(codec.pack(value)) == value
+
+
+def test_packing_a_large_value_leaves_no_large_buffer() -> None:
+    codec.pack("x")
+    tracemalloc.start()
+    try:
+        size = len(codec.pack("x" * 30_000_000))
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak > size > 30_000_000
+    assert kept < codec.KEPT_BYTES
