@@ -26,6 +26,7 @@ from plancast_actors.dispatcher_options import DispatcherOptions
 from plancast_actors.liveness.heartbeat import Heartbeat
 from plancast_actors.liveness.watchdog import Watchdog, end_process
 from plancast_actors.ray import placement
+from plancast_actors.ray.allocator import return_large_blocks
 from plancast_actors.release import Release, plancast_version
 from plancast_actors.scale import Scale
 from plancast_actors.telemetry import collectors
@@ -131,6 +132,7 @@ class Process(abc.ABC):
         self._ready: asyncio.Future[None] = asyncio.ensure_future(self._begin())
 
     async def _begin(self) -> None:
+        return_large_blocks()
         if self.is_registered:
             await self._until_reported()
         await self._start()
