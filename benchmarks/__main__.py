@@ -125,7 +125,7 @@ def _run(options: argparse.Namespace) -> int:
         ready, unready = sides.set_up(wanted, _say)
         failures += unready
         counts = options.n or ([20] if options.scale == "quick" else list(sides.COUNTS))
-        jobs = sides.jobs(ready, options.workloads, counts, options.scale)
+        jobs = sides.jobs(ready, options.workloads, counts, options.scale, options.n or ())
     saved = not options.no_save and options.scale != "quick"
     keep = partial(save, path=path) if saved else _keep_nothing
     found = uvloop.run(run(jobs, options.repeat, progress, keep))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from benchmarks.peers import postgres
+from benchmarks.peers import conversation, postgres
 from benchmarks.peers.figures import Crew
 from benchmarks.peers.peer import PeerSync
 from benchmarks.peers.programs import enter_all, environment, program
@@ -25,15 +25,17 @@ class Langgraph:
     """LangGraph as a peer."""
 
     name = NAME
-    workloads = frozenset({"w1", "w2", "w5"})
+    workloads = frozenset({"w1", "w2", "w5", "w8"})
 
     def setup(self, say: Say) -> None:
         """Create its environment, and find or install PostgreSQL."""
         postgres.setup(say)
         environment(NAME, say)
 
-    async def measure(self, workload: str, n: int, sync: PeerSync, say: Say) -> Row:
+    async def measure(self, workload: str, n: int, sync: PeerSync, say: Say) -> Row | list[Row]:
         """Run once."""
+        if workload == "w8":
+            return await conversation.on_postgres(NAME, ("messages", "delta"), n, sync)
         async with running(sync) as crew:
             row = await crew.measure(NAME, workload, n, sync)
             return {**row, "pattern": 'interrupt and Command(resume), durability="sync"'}

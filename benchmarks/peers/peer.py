@@ -38,12 +38,12 @@ class Peer(Protocol):
         """
         ...
 
-    async def measure(self, workload: str, n: int, sync: PeerSync, say: Say) -> Row:
-        """Run once.
+    async def measure(self, workload: str, n: int, sync: PeerSync, say: Say) -> Row | list[Row]:
+        """Run once; W8 gives a row for each way to keep the conversation.
 
         Args:
             workload: One of ``workloads``.
-            n: Plans at once; 1 runs plans one after the other.
+            n: Plans at once; 1 runs plans one after the other. Of W8 the calls of its plan.
             sync: When it syncs to disk.
             say: Reports progress.
 

@@ -146,6 +146,16 @@ async def postgres(folder: Path, sync: PeerSync) -> AsyncIterator[Postgres]:
                 await _stop(server)
 
 
+def counters(url: str) -> tuple[int, int]:
+    """Return the bytes of the write-ahead log so far, and those of the database ``bench``."""
+    programs = binaries()
+    assert programs is not None
+    query = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn, pg_database_size('bench')"
+    command = [str(programs / "psql"), "--no-psqlrc", "-At", "-F", " ", "-c", query, url]
+    written, stored = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout.split()
+    return int(written), int(stored)
+
+
 async def _accepting(programs: Path, place: Path, server: asyncio.subprocess.Process, log: Path) -> None:
     deadline = asyncio.get_running_loop().time() + START_SECONDS
     while True:

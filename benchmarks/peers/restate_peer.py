@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.load.outcome import BenchmarkFailed, Outcome
+from benchmarks.peers import conversation
 from benchmarks.peers.peer import PeerSync
 from benchmarks.peers.programs import environment
 from benchmarks.peers.restate_server import NAME, Running, fetch, restate
@@ -36,15 +37,18 @@ class Restate:
     """Restate as a peer."""
 
     name = NAME
-    workloads = frozenset({"w1", "w2", "w5", "w6"})
+    workloads = frozenset({"w1", "w2", "w5", "w6", "w8"})
 
     def setup(self, say: Say) -> None:
         """Create the environment of its SDK, and fetch its server with npm; the lock pins everything by hash."""
         environment(NAME, say)
         fetch(say)
 
-    async def measure(self, workload: str, n: int, sync: PeerSync, say: Say) -> Row:
+    async def measure(self, workload: str, n: int, sync: PeerSync, say: Say) -> Row | list[Row]:
         """Run once; W6 kills all processes of plans with N in flight, and restarts them at once."""
+        if workload == "w8":
+            rows = [await conversation.on_restate(variant, n, sync) for variant in ("journal", "session")]
+            return [{**row, **durability(sync)} for row in rows]
         async with restate(sync) as running:
             if workload == "w6":
                 return {**await _crash(running, n), **durability(sync)}

@@ -123,6 +123,8 @@ class Running:
     ports: dict[str, int]
     client: Program
     echoes: list[Program]
+    app: str
+    """Address of the services, a module of the folder ``restate``."""
     children: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     """The server and hypercorn, each in a process group of its own."""
 
@@ -140,7 +142,7 @@ class Running:
         settings = ("--config", self.folder / "hypercorn.toml")
         echo_ports = " ".join(str(echo.hello["port"]) for echo in self.echoes)
         python = ENVIRONMENTS / NAME / "bin" / "python"
-        self.start("plans", python, "-m", "hypercorn", *settings, "plans:app", ECHO_PORTS=echo_ports)
+        self.start("plans", python, "-m", "hypercorn", *settings, self.app, ECHO_PORTS=echo_ports)
 
     def kill(self, kind: str) -> None:
         """Kill a process and all below it."""
@@ -165,8 +167,12 @@ class Running:
 
 
 @asynccontextmanager
-async def restate(sync: PeerSync) -> AsyncIterator[Running]:
+async def restate(sync: PeerSync, app: str = "plans:app") -> AsyncIterator[Running]:
     """Run a server on an empty folder, its plans and echo processes, and the client; stop all at the end.
+
+    Args:
+        sync: When it syncs to disk.
+        app: Address of the services, a module of the folder ``restate``.
 
     Raises:
         BenchmarkFailed: they do not start.
@@ -178,7 +184,8 @@ async def restate(sync: PeerSync) -> AsyncIterator[Running]:
         async with contextlib.AsyncExitStack() as stack:
             client = await stack.enter_async_context(program(NAME, "client", ingress=ingress, patience=ROUND_SECONDS))
             programs = [program(NAME, "echo", ingress=ingress) for _ in range(ECHOES)]
-            running = Running(folder, ports, client, [await stack.enter_async_context(each) for each in programs])
+            echoes = [await stack.enter_async_context(each) for each in programs]
+            running = Running(folder, ports, client, echoes, app)
             try:
                 running.start("restate-server", _binaries()[0], "--no-logo", "--config-file", folder / "restate.toml")
                 running.serve()

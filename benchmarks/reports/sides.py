@@ -11,7 +11,7 @@ from benchmarks import peers
 from benchmarks.peers.peer import Peer, PeerSync
 from benchmarks.reports.rounds import Job
 from benchmarks.reports.rows import Row, Say, Scale, Sync
-from benchmarks.workloads import w2, w6
+from benchmarks.workloads import w2, w6, w8
 from benchmarks.workloads.catalogue import measure_of
 
 COUNTS = (1_000, 10_000)
@@ -53,10 +53,18 @@ def set_up(wanted: dict[str, Peer], say: Say) -> tuple[dict[str, Peer], list[str
     return ready, failures
 
 
-def jobs(ready: dict[str, Peer], workloads: Sequence[str], counts: Sequence[int], scale: Scale = "short") -> list[Job]:
-    """Return the jobs for each workload: ours, then the peers."""
+def jobs(
+    ready: dict[str, Peer],
+    workloads: Sequence[str],
+    counts: Sequence[int],
+    scale: Scale = "short",
+    calls: Sequence[int] = (),
+) -> list[Job]:
+    """Return the jobs for each workload: ours, then the peers; ``calls`` are those of W8, overriding the scale."""
     found = []
     for workload in workloads:
+        if workload == "w8":
+            counts = calls or w8.CALLS[scale]
         found += [_ours(workload, counts, sync, scale) for sync in SYNCS]
         for peer in ready.values():
             if workload in peer.workloads:
@@ -66,7 +74,11 @@ def jobs(ready: dict[str, Peer], workloads: Sequence[str], counts: Sequence[int]
 
 def _ours(workload: str, counts: Sequence[int], sync: Sync, scale: Scale) -> Job:
     async def measure(say: Say) -> list[Row]:
-        options: dict[str, dict[str, Any]] = {"w1": {"counts": counts}, "w6": {"kills": ("host",)}}
+        options: dict[str, dict[str, Any]] = {
+            "w1": {"counts": counts},
+            "w8": {"counts": counts},
+            "w6": {"kills": ("host",)},
+        }
         return await measure_of(workload)(scale, sync, say, **options.get(workload, {}))
 
     return Job(f"{workload}, ours and the baseline, sync {sync}", measure)
@@ -78,15 +90,17 @@ def _theirs(peer: Peer, workload: str, counts: Sequence[int], sync: PeerSync, sc
     async def measure(say: Say) -> list[Row]:
         rows: list[Row] = []
         for place, n in enumerate(chosen):
-            if rows:
+            if rows and workload == "w1":
                 n = chosen[place] = within_time(n, rows[0]["plans_per_second"])
             if n in [row["n"] for row in rows]:
                 continue
-            say(f"{peer.name}: {n:,} plans" if n > 1 else f"{peer.name}: plans one after the other")
-            row = await peer.measure(workload, n, sync, say)
-            rows.append(row)
-            rate = row["plans_per_second"]
-            say(f"  {f'{rate:,.0f} plans/s, ' if rate else ''}p50 {row['p50_ms']:,.1f} ms, {row['rss_mb']:,.0f} MB")
+            what = "calls" if workload == "w8" else "plans"
+            say(f"{peer.name}: {n:,} {what}" if n > 1 else f"{peer.name}: plans one after the other")
+            found = await peer.measure(workload, n, sync, say)
+            for row in found if isinstance(found, list) else [found]:
+                rows.append(row)
+                rate = row["plans_per_second"]
+                say(f"  {f'{rate:,.0f} plans/s, ' if rate else ''}p50 {row['p50_ms']:,.1f} ms, {row['rss_mb']:,.0f} MB")
         return rows
 
     return Job(f"{workload}, {peer.name}, sync {sync}", measure)
@@ -94,7 +108,7 @@ def _theirs(peer: Peer, workload: str, counts: Sequence[int], sync: PeerSync, sc
 
 def _counts(workload: str, counts: Sequence[int], scale: Scale) -> list[int]:
     """Return as many plans as ours have: at once, or in flight when their process is killed."""
-    if workload == "w1":
+    if workload in ("w1", "w8"):
         return list(counts)
     return [{"w2": w2.COUNTS[scale][0], "w5": 1, "w6": w6.IN_FLIGHT[scale]}[workload]]
 

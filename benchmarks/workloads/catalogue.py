@@ -24,7 +24,7 @@ MODULES = {
     "idle": "benchmarks.workloads.idle",
     "import": "benchmarks.workloads.importing",
 }
-SIDE_BY_SIDE = ("w1", "w2", "w5", "w6")
+SIDE_BY_SIDE = ("w1", "w2", "w5", "w6", "w8")
 """Workloads that peers can run."""
 TITLES = {
     "w1": "three requests in sequence; N plans at once",

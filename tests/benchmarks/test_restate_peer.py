@@ -32,7 +32,7 @@ FIELDS = {
 
 def test_restate_follows_the_contract_of_peers() -> None:
     assert isinstance(peer, Peer)
-    assert peer.workloads == {"w1", "w2", "w5", "w6"}
+    assert peer.workloads == {"w1", "w2", "w5", "w6", "w8"}
 
 
 @pytest.mark.parametrize(("sync", "skips"), [("always", False), ("off", True)])

@@ -112,6 +112,23 @@ async def test_peers_are_given_as_many_plans_as_ours() -> None:
     assert counts == {"w1": 1_000, "w2": w2.COUNTS["short"][0], "w5": 1, "w6": w6.IN_FLIGHT["short"]}
 
 
+async def test_peers_make_as_many_calls_as_our_plan_and_each_way_is_a_row() -> None:
+    class Talker(FakePeer):
+        workloads = frozenset({"w8"})
+
+        async def measure(self, workload: str, n: int, sync: str, say: rows.Say) -> Any:
+            row = await super().measure(workload, n, sync, say)
+            return [{**row, "variant": way} for way in ("a", "b")]
+
+    peer = Talker(rate=0)
+    jobs = [each for each in sides.jobs({"fake": peer}, ["w8"], (1_000,), calls=(7, 9)) if "fake" in each.title]
+
+    found = await rounds.run(jobs, 1, QUIET, lambda merged: None)
+
+    assert peer.asked == [("w8", n, sync) for sync in ("always", "off") for n in (7, 9)]
+    assert len(found.rows) == 8
+
+
 @pytest.mark.parametrize("given", ["--report", "--targets"])
 def test_reports_need_no_ray(given: str) -> None:
     program = f"""\
@@ -158,7 +175,7 @@ def test_options_that_make_no_sense_are_refused(given: list[str], capsys: pytest
 def test_side_by_side_runs_three_times_by_default() -> None:
     options = command.arguments(["--peers"])
 
-    assert (options.peers, options.repeat, options.workloads) == ([], 3, ["w1", "w2", "w5", "w6"])
+    assert (options.peers, options.repeat, options.workloads) == ([], 3, ["w1", "w2", "w5", "w6", "w8"])
     assert command.arguments([]).repeat == 1
 
 
