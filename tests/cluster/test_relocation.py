@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.util.placement_group import placement_group_table
 from tests.cluster.expedition import Expedition
 from tests.cluster.plancast_cli import Shop
 from tests.cluster.ray_nodes import RayNodes
@@ -41,6 +42,12 @@ def spread_out(settings: Settings) -> Settings:
     settings.hosts.cpus = 0.3
     settings.dispatchers.ack_wait = 90.0  # longer than any plan takes that does not wait for it
     return settings
+
+
+def reserved() -> set[str]:
+    """The nodes on which placement groups hold cores."""
+    groups = placement_group_table().values()
+    return {node for group in groups if group["state"] == "CREATED" for node in group["bundles_to_node_id"].values()}
 
 
 class ProbedDeployment(Deployment):
@@ -82,6 +89,7 @@ async def test_a_node_is_drained_before_it_stops_and_gets_actors_when_it_is_back
         assert (sorted(moved.names), sorted(deployment.probed), moved.drained) == (here, here, True)
         after = await asyncio.to_thread(ray_nodes.where)
         assert (set(after), leaves in after.values(), head() in after.values()) == (set(where), False, False)
+        assert leaves not in reserved(), "Ray would place the bundles again, on the next node"
         await asyncio.to_thread(ray_nodes.kill_node, leaves)
         await plans.underway()
         status = await deployment.status()

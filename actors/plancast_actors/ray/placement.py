@@ -37,10 +37,13 @@ def spread(namespace: str, name: str, cpus: float) -> dict[str, Any]:
         name: The actor's: its role, and its number among the actors of this role, such as ``host-3``.
         cpus: Share of a core that the actor requests; 0 lets Ray place it anywhere, also on a head without CPUs.
     """
-    if not cpus or not role_of(name) or len(open_nodes()) < 2 or _is_there(namespace, name):
+    if not cpus or not role_of(name) or _is_there(namespace, name):
         return {"num_cpus": cpus}
     with _making:
-        group = _kept(namespace, name) or _make(namespace, name, cpus)
+        group = _kept(namespace, name)  # also where there is nothing to choose: Ray would place a left one again
+        if group is None and len(open_nodes()) < 2:
+            return {"num_cpus": cpus}
+        group = group or _make(namespace, name, cpus)
     strategy = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=False)
     return {"num_cpus": group.bundle_specs[0]["CPU"], "scheduling_strategy": strategy}
 
@@ -73,7 +76,7 @@ def nodes_of(namespace: str) -> dict[str, str]:
     groups, found = _groups(namespace), {}
     everywhere = ray.util.list_named_actors(all_namespaces=True)
     for name in (actor["name"] for actor in everywhere if actor["namespace"] == namespace):
-        found[name] = groups[name][1] if name in groups else _node_of(namespace, name)
+        found[name] = _node_of(namespace, name) or (groups[name][1] if name in groups else "")
     return found
 
 
@@ -160,16 +163,16 @@ def _is_there(namespace: str, name: str) -> bool:
 def _counts(namespace: str, name: str) -> dict[str, int]:
     """Other actors of an actor's role on each node that takes actors, those included that are about to start there."""
     groups = {each: node or _targets.get(f"{namespace}/{each}", "") for each, (_, node) in _groups(namespace).items()}
-    where = nodes_of(namespace) | groups
+    where = groups | {each: node for each, node in nodes_of(namespace).items() if node}
     counts = Counter(node for each, node in where.items() if each != name and role_of(each) == role_of(name))
     return {node: counts[node] for node in open_nodes()}
 
 
 def _node_of(namespace: str, name: str) -> str:
-    """The id of an actor's node; empty if there is none, or Ray does not tell (to a Ray client)."""
+    """The id of the node on which an actor runs; empty while it does not, or if Ray does not tell (to a Ray client)."""
     try:
         table: Any = ray_state.actors(ray.get_actor(name, namespace=namespace)._actor_id.hex())
-        return str(table["Address"]["NodeID"])
+        return str(table["Address"]["NodeID"]) if table["State"] == "ALIVE" else ""
     except Exception as error:
         logger.debug("the node of %s cannot be read from Ray: %s", name, error)
         return ""
