@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ray.util.placement_group import placement_group_table
+from tests.cluster.conftest import APPS
 from tests.cluster.expedition import Expedition
-from tests.cluster.plancast_cli import Shop
+from tests.cluster.plancast_cli import BIN, Shop
 from tests.cluster.ray_nodes import RayNodes
 from tests.cluster.test_placement import head, most_of_a_role
 
@@ -48,6 +52,30 @@ def reserved() -> set[str]:
     """The nodes on which placement groups hold cores."""
     groups = placement_group_table().values()
     return {node for group in groups if group["state"] == "CREATED" for node in group["bundles_to_node_id"].values()}
+
+
+@contextlib.contextmanager
+def watched(settings: Settings, log: Path) -> Iterator[None]:
+    """`plancast deploy --watch` of the app of the walks, in a process of its own."""
+    names = {
+        "NATS_URL": settings.nats.url,
+        "PLANCAST_RAY__NAMESPACE": settings.ray.namespace,
+        "PLANCAST_HOSTS__COUNT": str(settings.hosts.count),
+        "PLANCAST_HOSTS__CPUS": str(settings.hosts.cpus),
+        "PLANCAST_DISPATCHERS__COUNT": str(settings.dispatchers.count),
+        "PLANCAST_DISPATCHERS__ACK_WAIT": str(settings.dispatchers.ack_wait),
+        "PLANCAST_WORKERS__PROCESSES": str(settings.workers.processes),
+    }
+    command = [BIN / "plancast", "deploy", "walk_app:app", "--no-ship", "--watch", "--address", settings.ray.address]
+    with log.open("w") as output:
+        running = subprocess.Popen(
+            command, cwd=APPS, env={**os.environ, **names}, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            yield
+        finally:
+            running.kill()
+            running.wait()
 
 
 class ProbedDeployment(Deployment):
@@ -109,3 +137,41 @@ async def test_a_node_is_drained_before_it_stops_and_gets_actors_when_it_is_back
         print(f"[slowest plan {max(plans.seconds.values()):.1f} s]")
         assert max(plans.seconds.values()) < spread_out.dispatchers.ack_wait
     await deployment.down()
+
+
+async def test_a_watched_deployment_is_even_again_after_a_node_was_killed_and_another_has_come(
+    ray_nodes: RayNodes, spread_out: Settings, tmp_path: Path
+) -> None:
+    spread_out.dispatchers.ack_wait = 10.0
+    ray_nodes.start(nodes=1, num_cpus=0)
+    nodes = [ray_nodes.add_node(num_cpus=3) for _ in range(2)]
+    log = tmp_path / "watch.log"
+    with watched(spread_out, log):
+        async with asyncio.timeout(2 * PATIENCE):
+            while "watching" not in log.read_text():
+                await asyncio.sleep(0.2)
+        where = await asyncio.to_thread(ray_nodes.where)
+        assert is_even(where, nodes)
+        async with Expedition(spread_out) as plans:
+            plans.go_on(5)
+            await plans.underway()
+            await asyncio.to_thread(ray_nodes.kill_node, nodes[0])
+            async with asyncio.timeout(2 * PATIENCE):
+                while set(await asyncio.to_thread(ray_nodes.where)) != set(where):
+                    await asyncio.sleep(0.5)
+            nodes[0] = ray_nodes.add_node(num_cpus=3)
+            async with asyncio.timeout(4 * PATIENCE):
+                while "moved: nodes have" not in log.read_text():
+                    await asyncio.sleep(0.5)
+            assert is_even(await asyncio.to_thread(ray_nodes.where), nodes), log.read_text()
+            await plans.arrive()
+            print(f"[slowest plan {max(plans.seconds.values()):.1f} s]")
+    await Deployment("", spread_out).down()
+
+
+def is_even(where: dict[str, str], nodes: list[str]) -> bool:
+    """True if all actors are on the nodes, and none of these has more than its share of a role."""
+    most = most_of_a_role(where)
+    return set(where.values()) == set(nodes) and {role: most[role] for role in ROLES} == {
+        role: ceil(count / len(nodes)) for role, count in ROLES.items()
+    }

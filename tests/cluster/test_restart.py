@@ -60,7 +60,7 @@ async def test_a_watch_deploys_again_on_a_new_ray_cluster_without_a_command(
         await deploy()
 
     said: list[str] = []
-    watch = DeploymentWatch(bus, settings.ray.namespace, "", again, said.append)
+    watch = DeploymentWatch(bus, settings.ray.namespace, "", again, again, said.append)
     watching = asyncio.create_task(watch.run())
     async with Expedition(settings) as plans:
         plans.go_on()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -10,6 +11,7 @@ from plancast_actors.dispatch.directory import RayDirectory
 from plancast_actors.dispatch.dispatcher import Dispatcher
 from plancast_actors.dispatcher_options import delete_other_consumers
 from plancast_actors.maintenance.stalled_plans import Sweeper
+from plancast_actors.ray import placement
 from plancast_actors.ray.process import Blueprint, Process, open_bus, starter
 from plancast_actors.scale import Scale, read_record
 from plancast_actors.telemetry import collectors
@@ -34,6 +36,8 @@ class DispatcherProcess(Process):
         self.bus = await open_bus(settings)
         self._changing = asyncio.Lock()
         self._paused = False
+        self._nodes: list[str] = []
+        """Ids of the nodes that take actors, for the deployment's watch."""
         self.blueprint = await self._recorded()
         self.directory = RayDirectory(self.blueprint, settings)
         self.dispatcher = Dispatcher(self.bus, self.directory, self.blueprint.options)
@@ -47,7 +51,7 @@ class DispatcherProcess(Process):
 
     def _load(self) -> dict[str, Any]:
         in_flight = self.dispatcher.in_flight
-        return {"backlog": in_flight.waiting + in_flight.outstanding}
+        return {"backlog": in_flight.waiting + in_flight.outstanding, "nodes": self._nodes}
 
     def _own_readings(self) -> Iterable[Reading]:
         return collectors.of_dispatcher(self.dispatcher)
@@ -100,6 +104,8 @@ class DispatcherProcess(Process):
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)
             await self._follow(FOLLOW_SECONDS)
+            with contextlib.suppress(Exception):  # while Ray does not answer, the last ones hold
+                self._nodes = sorted(await asyncio.to_thread(placement.open_nodes))
 
     async def _recorded(self) -> Blueprint:
         assert self.bus is not None

@@ -25,7 +25,7 @@ from plancast.telemetry import trace_export
 from plancast_actors.dispatcher_options import DispatcherOptions
 from plancast_actors.liveness.heartbeat import Heartbeat
 from plancast_actors.liveness.watchdog import Watchdog, end_process
-from plancast_actors.ray import placement
+from plancast_actors.ray import connection, placement
 from plancast_actors.ray.allocator import return_large_blocks
 from plancast_actors.release import Release, plancast_version
 from plancast_actors.scale import Scale
@@ -144,8 +144,9 @@ class Process(abc.ABC):
         if self._stall_seconds:
             Watchdog(self.name, self._stall_seconds).start()
         registry = self.bus.registry if self.bus is not None and self.is_registered else None
+        self._node = connection.own_node() if connection.is_connected() else ""
         namespace, code = self.blueprint.settings.ray.namespace, self.blueprint.release.code
-        self.heartbeat = Heartbeat(namespace, self.name, registry, code, self._details(), self._load)
+        self.heartbeat = Heartbeat(namespace, self.name, registry, code, self._details(), self._beat)
 
     async def _until_reported(self) -> None:
         """Let Ray report that the process runs, before an import that hangs can block the event loop."""
@@ -174,6 +175,10 @@ class Process(abc.ABC):
     def _details(self) -> dict[str, Any] | None:
         """Return the fields that the process registers once, beside its heartbeats; None: no fields."""
         return None
+
+    def _beat(self) -> dict[str, Any]:
+        """Return the fields of each heartbeat that are particular to an actor."""
+        return {"node": self._node, **self._load()}
 
     def _load(self) -> dict[str, Any]:
         """Return further fields of each heartbeat."""

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 KINDS = ("dispatchers", "hosts", "workers", "reasoners")
 HERE: Final = "here"
 """Stands for the id of the node on which a command runs."""
+REBALANCE_SECONDS = 60.0
+"""Seconds for which a rebalance by the watch drains each actor, and waits for another change to end."""
 NoWorkers = Annotated[
     bool, typer.Option("--no-workers", help="Do not start the app's workers; `plancast worker` runs them.")
 ]
@@ -50,7 +52,8 @@ def deploy(
     no_ship: NoShip = False,
     code_name: CodeName = "",
     watch: Annotated[
-        bool, typer.Option("--watch", help="Stay, and deploy again when the whole Ray cluster was lost.")
+        bool,
+        typer.Option("--watch", help="Stay; deploy again when Ray was lost, rebalance when a node has come."),
     ] = False,
     as_json: AsJson = False,
     verbose: Verbose = 0,
@@ -80,11 +83,15 @@ def deploy(
 
 
 async def _watch(settings: Settings, code: str, deploy_again: Callable[[], Awaitable[object]]) -> None:
+    from plancast.cli.deploy.nodes import moved
     from plancast_actors.deployment.watch import DeploymentWatch
 
-    note("watching: deploys again when no process reports any more; ends with `plancast stop`")
+    async def rebalance() -> None:
+        await moved(settings, "", REBALANCE_SECONDS)
+
+    note("watching: deploys again when no process reports, rebalances for new nodes; ends with `plancast stop`")
     async with open_bus(settings) as bus:
-        await DeploymentWatch(bus, settings.ray.namespace, code, deploy_again, note).run()
+        await DeploymentWatch(bus, settings.ray.namespace, code, deploy_again, rebalance, note).run()
     note("the deployment was stopped")
 
 
