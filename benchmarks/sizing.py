@@ -1,5 +1,8 @@
 """Measures the bytes that a finished plan takes on a nats-server, and computes which rates fit into a volume.
 
+The memory that a server needs with it is computed from that of a stored message, which `python -m benchmarks.sharding
+--measure` measures.
+
 `python -m benchmarks.sizing` prints the table of docs/how-to/sizing.md from the stored figures, `--measure` takes them
 anew with W1's plans, `--write` writes the table into the page.
 """
@@ -15,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.load.measuring import WARM_UP, driven
+from benchmarks.sharding import figures
 from benchmarks.sharding.tables import Table, write
 from benchmarks.systems.ending import supervised
 from benchmarks.systems.launcher import SYSTEMS
@@ -27,8 +31,8 @@ FIGURES = ROOT / "benchmarks" / "results" / "sizing.json"
 DOCUMENT = ROOT / "docs" / "how-to" / "sizing.md"
 PLANS = 5_000
 GIB = 1 << 30
-VOLUMES = (10, 45, 100, 500)
-"""GiB. 45 is that of deploy/kubernetes."""
+VOLUMES = (10, 20, 45, 100, 500)
+"""GiB. 20 is that of deploy/compose, 45 that of deploy/kubernetes."""
 DAYS = (1, 7, 30)
 """Retention of finished plans; 7 is the default."""
 DAY = 86400.0
@@ -52,14 +56,31 @@ def plans_per_second(plan: Mapping[str, float], volume: int, retention: float, s
     return admitted_bytes(volume) / held
 
 
-def table(plan: Mapping[str, float]) -> Table:
-    """The table of the page."""
+def server_memory(plan: Mapping[str, float], volume: int, settings: Settings, message: float) -> float:
+    """Bytes of memory of a server whose volume is full, at the retention of :data:`DAYS` with the most messages.
+
+    ``message``: bytes of memory for a stored message. A plan leaves one in each stream, with a subject of its own.
+    """
+
+    def admitted(retention: float) -> float:
+        each = sum(kept_seconds(stream, settings, retention) for stream in plan)
+        return plans_per_second(plan, volume, retention, settings) * each
+
+    return max(admitted(days * DAY) for days in DAYS) * volume / admitted_bytes(volume) * message
+
+
+def table(plan: Mapping[str, float], message: float) -> Table:
+    """The table of the page; ``message`` as for :func:`server_memory`."""
     settings = Settings.model_construct()
     rows = [
-        [f"{size} GiB", *(f"{plans_per_second(plan, size * GIB, days * DAY, settings):.1f}" for days in DAYS)]
+        [
+            f"{size} GiB",
+            *(f"{plans_per_second(plan, size * GIB, days * DAY, settings):.1f}" for days in DAYS),
+            f"{server_memory(plan, size * GIB, settings, message) / GIB:.1f} GiB",
+        ]
         for size in VOLUMES
     ]
-    columns = ["volume of each server", *(f"{days} days" if days > 1 else "1 day" for days in DAYS)]
+    columns = ["volume of each server", *(f"{days} days" if days > 1 else "1 day" for days in DAYS), "its memory"]
     return Table("capacity", "Plans a second that fit, by retention of finished plans", columns, rows)
 
 
@@ -87,8 +108,13 @@ async def measure(plans: int = PLANS) -> dict[str, float]:
 
 def read(path: Path = FIGURES) -> dict[str, float]:
     """The stored bytes of a plan, by stream."""
-    figures: dict[str, float] = json.loads(path.read_text())
-    return figures
+    found: dict[str, float] = json.loads(path.read_text())
+    return found
+
+
+def message_memory() -> float:
+    """The measured bytes of a server's memory for a stored message."""
+    return figures.read().kept_plan_memory_kb * 1024
 
 
 def main() -> int:
@@ -101,9 +127,10 @@ def main() -> int:
     plan = read()
     console = Console()
     console.print("Bytes of a finished plan, by stream:", plan)
-    console.print(table(plan).shown())
+    made = table(plan, message_memory())
+    console.print(made.shown())
     if options.write:
-        write([table(plan)], DOCUMENT)
+        write([made], DOCUMENT)
     return 0
 
 
