@@ -43,6 +43,7 @@ def kept_seconds(stream: str, settings: Settings, retention: float) -> float:
     ages = {
         "checkpoints": retention,
         "history": retention,
+        "values": retention,
         "meta": retention,
         "facts": settings.bus.facts_max_age,
         "responses": settings.bus.responses_max_age,

@@ -27,6 +27,8 @@ def test_a_rate_fills_three_quarters_of_the_volume_by_what_each_stream_keeps() -
     plan = {"checkpoints": 3000.0, "responses": 700.0, "requests": 99.0}
     rate = sizing.plans_per_second(plan, 1_000_000_000, 7 * sizing.DAY, settings)
     assert rate * (3000 * 7 + 700 * 1) * sizing.DAY == pytest.approx(750_000_000)
+    apart = {"checkpoints": 1000.0, "values": 2000.0, "responses": 700.0}
+    assert sizing.plans_per_second(apart, 1_000_000_000, 7 * sizing.DAY, settings) == pytest.approx(rate)
 
 
 def test_memory_is_that_of_all_messages_of_a_full_volume() -> None:
