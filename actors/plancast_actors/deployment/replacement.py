@@ -76,10 +76,14 @@ class Replacement:
             self._say(f"replacing {name}")
             seconds = self._timeout if is_spared or prefix != KINDS["hosts"] else ROLLING_DRAIN_SECONDS
             drained &= await self._end(name, seconds if await self._found(name) is not None else 0.0)
+            await self._release_keys(spare)
             await self.start(STARTS[prefix], blueprint, name)
             if is_spared:
                 await self._move(spare, name, name, members)
-        return await self._end(spare, self._timeout) and drained
+        drained &= await self._end(spare, self._timeout)
+        for name in successors:
+            await self._release_keys(name)
+        return drained
 
     async def start(self, start: Callable[..., Any], blueprint: Blueprint, name: str) -> None:
         """Start an actor, or find it, and wait until it is ready. Raises what :meth:`Deployment.start` raises."""
@@ -151,6 +155,12 @@ class Replacement:
         if not await self._deployment.call(target, *arguments, seconds=STAFF_SECONDS + CALL_SECONDS) and members:
             raise StartHangs(f"none of the processes that {target} starts is ready after {STAFF_SECONDS:g} s")
         await self._call(target, "take_over", await self._call(source, "refuse") or [])
+
+    async def _release_keys(self, name: str) -> None:
+        """Have a pool accept requests that the one before it had in flight, now that this has ended: a reply that was
+        lost with its process is asked for again."""
+        if name.startswith(tuple(POOLS)):
+            await self._call(name, "take_over", [])
 
     async def _move_plans(self, source: str, target: str, host: str) -> None:
         """Have all dispatchers send the events of a host's plans to its stand-in, or back to it."""

@@ -162,13 +162,15 @@ class RayReasoner:
         patience = request.timeout or self._patience
         lost_at: float | None = None
         while True:
+            pool: ActorClient | None = None
             try:
                 pool = await self._find()
                 lost_at = None
                 return await pool.forward(packed)
             except CallLost as error:
-                if self._pool is not None and (error.refused or not self._pool.connected):
-                    self._names.turn_from(self._pool.name)
+                # Other calls may have turned to the next pool already.
+                if pool is not None and pool is self._pool and (error.refused or not pool.connected):
+                    self._names.turn_from(pool.name)
                     self._pool = None
                 lost_at = loop.time() if lost_at is None else lost_at
                 if loop.time() - lost_at > patience:

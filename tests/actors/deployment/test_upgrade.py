@@ -178,7 +178,7 @@ async def steps_of(version: str) -> int:
     return len(site.actors.log)
 
 
-@pytest.mark.parametrize(("version", "expected"), [("1", 61), ("2", 23)], ids=["one by one", "all together"])
+@pytest.mark.parametrize(("version", "expected"), [("1", 65), ("2", 23)], ids=["one by one", "all together"])
 @pytest.mark.parametrize("then", ["two", "one"], ids=["again", "back"])
 async def test_an_upgrade_that_was_killed_at_any_step_is_seen_and_healed(
     version: str, expected: int, then: str
@@ -197,6 +197,26 @@ async def test_an_upgrade_that_was_killed_at_any_step_is_seen_and_healed(
         await site.upgrade(then, version if then == "two" else "1")
         assert (site.codes, len(site.actors.running)) == ({then}, ACTORS), step
         assert await site.mixed() == ""
+
+
+async def test_a_pool_repeats_requests_of_the_one_before_it_once_that_has_ended() -> None:
+    site = Site()
+    await site.deploy()
+    await site.upgrade("two")
+    for pool in MEMBERS:
+        kept, ended = set[str](), set[str]()
+        for what, name in site.actors.log:
+            actor, _, keys = name.partition(" ")
+            if actor not in pools_like(pool):
+                continue
+            if what == "take_over":
+                (kept.discard if keys == "[]" else kept.add)(actor)
+            if what == "start":
+                assert not kept, f"{actor} starts while requests of a pool that has ended are refused"
+            if what == "end":
+                ended.add(actor)
+        assert not kept
+        assert ended == pools_like(pool)
 
 
 @pytest.mark.parametrize("name", ["host-0", "host-1", "host-2", "worker-1", "dispatcher-0", "dispatcher-1"])

@@ -12,8 +12,10 @@ from ray.exceptions import RayActorError
 
 from plancast.errors import ModelUnavailable, PlancastError, ReasonerUnavailable
 from plancast.models.port import ReasonReply, ReasonRequest, Usage
+from plancast_actors.ray import pool as pool_module
+from plancast_actors.ray.process import spare_of
 from plancast_actors.reasoning import client
-from plancast_actors.reasoning.client import ActorClient
+from plancast_actors.reasoning.client import POOL, ActorClient, RayReasoner
 from plancast_actors.reasoning.serialization import (
     CallLost,
     pack_call,
@@ -250,3 +252,39 @@ async def test_a_line_that_is_over_takes_no_call() -> None:
         with pytest.raises(ConnectionLost):
             await connection.call("run", pack_call("c", REQUEST))
         assert actor.asked == []
+
+
+async def test_a_pool_that_refuses_late_does_not_turn_other_requests_from_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both, late, answer = asyncio.Event(), asyncio.Event(), ReasonReply("from the next", Usage(0, 0), "m")
+    asked: list[str] = []
+
+    class Named(ActorClient):
+        async def forward(self, request: Any) -> ReasonReply:
+            asked.append(self.name)
+            if len(asked) == 2:
+                both.set()
+            if self.name != POOL:
+                return answer
+            number = asked.count(POOL)
+            await (late if number > 1 else both).wait()
+            raise CallLost(f"{self.name} has refused the call", refused=True)
+
+    async def ready() -> None:
+        return None
+
+    def find(name: str, namespace: str) -> Any:
+        return type("Found", (), {"ready": Remote(ready)})
+
+    monkeypatch.setattr(client, "ActorClient", Named)
+    monkeypatch.setattr(pool_module.ray, "get_actor", find)
+    monkeypatch.setattr(client, "RETRY_SECONDS", 0.0)
+    reasoner = RayReasoner("n")
+    await reasoner._find()
+    first, second = (asyncio.create_task(reasoner.complete(REQUEST)) for _ in range(2))
+    assert await first == answer
+    late.set()
+    assert await second == answer
+    assert await reasoner.complete(REQUEST) == answer
+    assert asked == [POOL, POOL, *[spare_of(POOL)] * 3]
