@@ -29,7 +29,7 @@ ROLLING_DRAIN_SECONDS = 2.0
 GONE_SECONDS = 30.0
 """Timeout for Ray to release the names of killed actors."""
 STAFF_SECONDS = 60.0
-"""Timeout for a pool to have the members that its predecessor needs; it works with fewer then."""
+"""Timeout for a pool to have a further one of the members that its predecessor needs; it works with fewer then."""
 STARTS: dict[str, Callable[..., Any]] = {
     KINDS["hosts"]: start_host,
     KINDS["workers"]: start_worker,
@@ -151,8 +151,8 @@ class Replacement:
 
     async def _move_requests(self, source: str, target: str, members: int) -> None:
         """Have a pool refuse requests from when its successor has the members for them; clients turn to that one."""
-        arguments = ("staff", members, STAFF_SECONDS)
-        if not await self._deployment.call(target, *arguments, seconds=STAFF_SECONDS + CALL_SECONDS) and members:
+        arguments, seconds = ("staff", members, STAFF_SECONDS), STAFF_SECONDS * max(members, 1) + CALL_SECONDS
+        if not await self._deployment.call(target, *arguments, seconds=seconds) and members:
             raise StartHangs(f"none of the processes that {target} starts is ready after {STAFF_SECONDS:g} s")
         await self._call(target, "take_over", await self._call(source, "refuse") or [])
 

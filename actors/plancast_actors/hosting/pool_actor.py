@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 
 from plancast.settings import HostSettings
 from plancast_actors.hosting.leased_actor import start_leased_host
-from plancast_actors.hosting.plan_pool import DEDICATED_PREFIX, HostGone, PlanPool, PoolRefuses
+from plancast_actors.hosting.plan_pool import DEDICATED_PREFIX, STARTS, HostGone, PlanPool, PoolRefuses
 from plancast_actors.ray.pool import PoolProcess
 from plancast_actors.ray.process import (
     Blueprint,
@@ -41,6 +41,7 @@ class PlanPoolProcess(PoolProcess):
 
     role = "dedicated_pool"
     pool: PlanPool
+    starts_at_once = STARTS
     methods: CallableMethods
 
     async def _start(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import ray
 from ray.exceptions import RayError
@@ -43,6 +43,8 @@ class PoolProcess(Process):
     """A pool in a Ray actor. It refuses requests from when its successor takes over."""
 
     pool: Pool
+    starts_at_once: ClassVar[int]
+    """Number of members that may start at the same time while another pool still serves."""
 
     @abc.abstractmethod
     def _layout(self) -> object:
@@ -64,13 +66,17 @@ class PoolProcess(Process):
         return self.pool.needed
 
     async def staff(self, count: int, seconds: float) -> int:
-        """Start members, and wait until ``count`` are ready, or for some seconds; returns how many are."""
+        """Start members until ``count`` are ready, or for some seconds no further one is; returns how many are."""
         await self.ready()
-        self.pool.fill(count)
-        deadline = asyncio.get_running_loop().time() + seconds
-        while self.pool.ready < count and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - rare
+        loop, ready = asyncio.get_running_loop(), self.pool.ready
+        deadline = loop.time() + seconds
+        while ready < count and loop.time() < deadline:
+            self.pool.fill(min(count, ready + self.starts_at_once))
             await asyncio.sleep(STAFF_PAUSE)
-        return self.pool.ready
+            if self.pool.ready > ready:
+                deadline = loop.time() + seconds
+            ready = self.pool.ready
+        return ready
 
     @abc.abstractmethod
     async def refuse(self) -> list[Any]:

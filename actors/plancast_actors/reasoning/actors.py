@@ -125,10 +125,10 @@ class ReasonerProcess(RequestProcess):
 
     def __init__(self, blueprint: Blueprint, name: str) -> None:
         self._keys: LRUCache[Key, None] = LRUCache(RECENT_KEYS)
+        os.nice(NICENESS)  # in Linux: this thread, and those that it starts from now on, which load litellm
         super().__init__(blueprint, name)
 
     async def _start(self) -> None:
-        os.nice(NICENESS)
         settings = self.blueprint.settings
         pool = spare_of(POOL) if is_spare(self.name) else POOL
         limits = {model: PooledLimit(model, pool, settings.ray.namespace) for model in settings.reasoners.limits}
@@ -173,6 +173,7 @@ class ReasonerPoolProcess(RequestProcess, PoolProcess):
 
     role = "reasoner_pool"
     pool: ReasonerPool
+    starts_at_once = 1  # each takes seconds of a core, for which the calls of the other pool wait
     _refuses = False
     _others: frozenset[Key] = frozenset()
     """Keys of requests that another pool has in flight."""

@@ -12,9 +12,11 @@ from ray.exceptions import RayActorError
 
 from plancast.errors import ModelUnavailable, PlancastError, ReasonerUnavailable
 from plancast.models.port import ReasonReply, ReasonRequest, Usage
+from plancast.settings import Settings
 from plancast_actors.ray import pool as pool_module
-from plancast_actors.ray.process import spare_of
-from plancast_actors.reasoning import client
+from plancast_actors.ray.process import Blueprint, spare_of
+from plancast_actors.reasoning import actors, client
+from plancast_actors.reasoning.actors import ReasonerPoolProcess
 from plancast_actors.reasoning.client import POOL, ActorClient, RayReasoner
 from plancast_actors.reasoning.serialization import (
     CallLost,
@@ -288,3 +290,45 @@ async def test_a_pool_that_refuses_late_does_not_turn_other_requests_from_the_ne
     assert await second == answer
     assert await reasoner.complete(REQUEST) == answer
     assert asked == [POOL, POOL, *[spare_of(POOL)] * 3]
+
+
+async def test_a_pool_starts_one_reasoner_after_the_other_while_another_pool_serves() -> None:
+    class Reasoners:
+        """A pool whose members are ready when the next one is wanted, if they start at all."""
+
+        needed, ready, most = 3, 0, 3
+
+        def __init__(self) -> None:
+            self.filled: list[int] = []
+
+        def fill(self, count: int) -> None:
+            self.filled.append(count)
+            self.ready = min(count, self.most)
+
+        def status(self) -> dict[str, Any]:
+            return {}
+
+    class Staffed(ReasonerPoolProcess):
+        def __init__(self, pool: Any) -> None:
+            self.pool = pool
+
+        async def ready(self) -> str:
+            return POOL
+
+    pool = Reasoners()
+    assert await Staffed(pool).staff(3, PATIENCE) == 3
+    assert pool.filled == [1, 2, 3]
+    pool.ready, pool.most = 0, 2
+    assert await Staffed(pool).staff(3, 0.2) == 2, "fewer, when no further one starts"
+
+
+async def test_a_reasoner_loads_litellm_in_threads_that_give_way_to_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+
+    def begin(process: Any, blueprint: Any, name: str) -> None:
+        steps.append("threads start")
+
+    monkeypatch.setattr(actors.os, "nice", lambda by: steps.append(f"nice {by}"))
+    monkeypatch.setattr(actors.RequestProcess, "__init__", begin)
+    actors.ReasonerProcess(Blueprint("", Settings()), "reasoner-0")
+    assert steps == [f"nice {actors.NICENESS}", "threads start"]

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import logging
+import os
 import pickle
 import subprocess
 import sys
@@ -542,6 +543,34 @@ asyncio.run(main())
     done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 0.5, "share of the loading time in which the loop did not run"
+    assert done.stderr == ""
+
+
+@pytest.mark.slow
+async def test_the_first_call_loads_next_to_nothing_that_loading_could_have_loaded() -> None:
+    code = """
+import asyncio, gc, sys
+from plancast.models.port import ReasonRequest
+from plancast.models.reasoner import Reasoner, load_litellm
+from plancast.testing import ModelServer
+async def main():
+    async with ModelServer() as server:
+        await load_litellm()
+        assert gc.isenabled()
+        loaded = set(sys.modules)
+        await Reasoner().complete(ReasonRequest([{"role": "user", "content": "?"}], "openai/any", api_base=server.url))
+        print(len(set(sys.modules) - loaded))
+asyncio.run(main())
+"""
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OPENAI_API_KEY": "none"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 20
     assert done.stderr == ""
 
 
