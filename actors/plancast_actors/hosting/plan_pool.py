@@ -379,6 +379,7 @@ class PlanPool:
         states = self.states()
         return {
             "hosts": len(self._slots),
+            "warm": self._settings.dedicated_warm,
             "max": self._settings.dedicated_max,
             "held": states["held"],
             "free": states["free"],

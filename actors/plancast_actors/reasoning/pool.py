@@ -162,6 +162,10 @@ class ReasonerPool:
 
     def status(self) -> dict[str, Any]:
         return {
+            "reasoners": self.ready,
+            "min": self._settings.min,
+            "max": self._settings.max,
+            "slots": self.ready * self._settings.concurrency,
             "in_hand": self._in_flight,
             "outstanding": self._autoscaler.outstanding,
             "waiting": len(self._queue),

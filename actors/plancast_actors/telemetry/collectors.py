@@ -105,6 +105,7 @@ def of_pool(pool: ReasonerPool) -> Iterator[Reading]:
     yield Reading(metrics.REASONER_WAITING, status["waiting"])
     yield Reading(metrics.REASONER_OUTSTANDING, status["outstanding"])
     yield Reading(metrics.REASONERS, len(status["members"]))
+    yield Reading(metrics.REASONERS_MAX, status["max"])
     yield Reading(metrics.REASONERS_LOST, status["lost"])
     for model, tally in status["usage"]["models"].items():
         if model == OTHERS:  # already counted under their own names
@@ -123,6 +124,7 @@ def of_plan_pool(pool: PlanPool) -> Iterator[Reading]:
     """Read a pool of dedicated hosts."""
     for state, count in pool.states().items():
         yield Reading(metrics.DEDICATED_HOSTS, count, (state,))
+    yield Reading(metrics.DEDICATED_MAX, pool.status()["max"])
     yield Reading(metrics.DEDICATED_WAITING, pool.waiting)
     yield Reading(metrics.DEDICATED_GRANTED, pool.granted)
     yield Reading(metrics.DEDICATED_DELAYED, pool.delayed)

@@ -126,6 +126,7 @@ STALLS = _counter("stalls", "Stalls that were found, by cause.", "kind")
 # Dedicated hosts, as their pool sees them.
 
 DEDICATED_HOSTS = _gauge("dedicated_hosts", "Dedicated hosts, by state: free, held, starting, leaving.", "state")
+DEDICATED_MAX = _gauge("dedicated_hosts_max", "Maximum number of dedicated hosts (hosts.dedicated_max).")
 DEDICATED_WAITING = _gauge("dedicated_waiting", "Plans that wait for a dedicated host.")
 DEDICATED_GRANTED = _counter("dedicated_granted", "Dedicated hosts that were granted to plans.")
 DEDICATED_DELAYED = _counter("dedicated_delayed", "Plans that were refused a dedicated host at first, and waited.")
@@ -155,6 +156,7 @@ MODEL_SECONDS = _histogram("model_answer", "Time to a reply that was paid for, r
 REASONER_WAITING = _gauge("reasoner_waiting", "Requests that wait in the pool for a reasoner or for a rate limit.")
 REASONER_OUTSTANDING = _gauge("reasoner_outstanding", "Requests in flight in reasoners.")
 REASONERS = _gauge("reasoners", "Running reasoners.")
+REASONERS_MAX = _gauge("reasoners_max", "Maximum number of reasoners (reasoners.max).")
 REASONERS_LOST = _counter("reasoners_lost", "Reasoners that have died.")
 
 # Processes.

@@ -261,7 +261,9 @@ async def test_a_start_that_fails_is_shown_and_repeated() -> None:
     starter.failure = RuntimeError("no module named app")
     async with a_pool(starter, warm=1) as pool:
         await until(lambda: pool.failed > 1)
-        assert pool.status()["failure"] == "no module named app"
+        shown = pool.status()
+        assert shown["failure"] == "no module named app"
+        assert (shown["hosts"], shown["warm"], shown["max"]) == (1, 1, pool._settings.dedicated_max)
         starter.failure = None
         await pool.acquire("p1")
 

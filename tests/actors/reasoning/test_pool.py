@@ -260,7 +260,8 @@ async def test_other_bounds_start_reasoners_and_let_surplus_ones_finish() -> Non
         tasks = [ask(pool) for _ in range(4)]
         await stage.until_asked(3)
         assert sorted(stage.running) == [0, 1, 2]
-        assert pool.status()["waiting"] == 1
+        shown = pool.status()
+        assert (shown["reasoners"], shown["min"], shown["max"], shown["slots"], shown["waiting"]) == (3, 3, 3, 3, 1)
         pool.resize(ReasonerSettings(min=0, max=1, concurrency=1))
         await settle()
         assert sorted(stage.running) == [0, 1, 2], "their calls are paid for"

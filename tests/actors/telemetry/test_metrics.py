@@ -445,7 +445,7 @@ def test_names_that_a_ledger_has_summed_up_are_not_counted_twice() -> None:
 
     class Pool:
         def status(self) -> dict[str, Any]:
-            return {"waiting": 0, "outstanding": 0, "members": [], "lost": 0, "usage": ledger.to_dict()}
+            return {"waiting": 0, "outstanding": 0, "members": [], "max": 4, "lost": 0, "usage": ledger.to_dict()}
 
     models = [each.labels[0] for each in collectors.of_pool(Pool()) if each.metric is metrics.MODEL_ANSWERS]  # type: ignore[arg-type]
     assert "(others)" not in models

@@ -18,6 +18,7 @@ from plancast.console.schemas.system import (
     Goal,
     HostOf,
     NatsOf,
+    PoolOf,
     ReasonerOf,
     StreamOf,
     WorkerOf,
@@ -85,8 +86,12 @@ async def get_deployment(backend: Here) -> DeploymentOf:
         dispatchers=[DispatcherOf(**_known(each)) for each in actors.get("dispatchers", ())],
         hosts=[
             *(HostOf(**_known(each), kind="shared", plans=each.get("live_plans")) for each in actors["hosts"]),
-            *(HostOf(**_known(each), kind="dedicated", plans=each.get("live_plans")) for each in actors["dedicated"]),
+            *(
+                HostOf(**_known(each), kind="dedicated", plans=each.get("live_plans"), rss_bytes=_bytes(each))
+                for each in actors["dedicated"]
+            ),
         ],
+        pools=[PoolOf(**_known(each)) for each in actors.get("pools", ())],
         reasoners=[
             ReasonerOf(**{"outstanding": each.get("in_hand")} | _known(each)) for each in actors.get("reasoners", ())
         ],
@@ -104,6 +109,12 @@ async def _actors(backend: Backend) -> dict[str, Any] | None:
     except Exception as error:  # Ray raises many types; the rest of the report is valid
         logger.warning("the actors cannot be queried: %s: %s", type(error).__name__, error)
         return None
+
+
+def _bytes(host: dict[str, Any]) -> int | None:
+    """Return the memory of a dedicated host, of which there may be hundreds; others do not report it."""
+    megabytes = host.get("memory_mb")
+    return None if megabytes is None else round(megabytes * 2**20)
 
 
 def _known(actor: dict[str, Any]) -> dict[str, Any]:

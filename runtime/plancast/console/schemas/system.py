@@ -112,7 +112,22 @@ class HostOf(Actor):
     plans: int | None = None
     turns: int | None = None
     rss_bytes: int | None = None
-    """Resident memory in bytes."""
+    """Memory of a dedicated host in bytes, with its share of pages that several processes have."""
+
+
+class PoolOf(Actor):
+    """The pool of dedicated hosts, or its spare during an upgrade."""
+
+    hosts: int | None = None
+    max: int | None = None
+    """Maximum number of hosts."""
+    held: int | None = None
+    """Number of hosts that have a plan."""
+    free: int | None = None
+    waiting: int | None = None
+    """Number of plans that wait for a host."""
+    delayed: int | None = None
+    """Number of plans that were refused a host at first, and waited."""
 
 
 class ReasonerOf(Actor):
@@ -159,6 +174,7 @@ class DeploymentOf(ResponseModel):
     """``ray``: reported by the actors; ``nats``: derived from consumers and registrations."""
     dispatchers: list[DispatcherOf]
     hosts: list[HostOf]
+    pools: list[PoolOf] = Field(default_factory=list)
     reasoners: list[ReasonerOf]
     workers: list[WorkerOf]
     nats: NatsOf

@@ -24,7 +24,7 @@ export function showDeployment({ main, signal }) {
       if (text === print) return;
       print = text;
       const scrolled = window.scrollY;
-      put(place, dispatchers(now.dispatchers), now.source === "ray" && [hosts(now.hosts), reasoners(now.reasoners)], workers(now.workers), nats(now.nats));
+      put(place, dispatchers(now.dispatchers), now.source === "ray" && [hosts(now.hosts), pools(now.pools), reasoners(now.reasoners)], workers(now.workers), nats(now.nats));
       window.scrollTo(0, scrolled);
     },
     failed: (error) => (there ? put(notice, stale(error)) : put(place, failed(error, () => again()))),
@@ -113,6 +113,30 @@ function hosts(items) {
   );
 }
 
+function pools(items) {
+  if (!items.length) return null;
+  return panel(
+    "Pool of dedicated hosts",
+    "gives plans hosts of their own",
+    table("Pool of dedicated hosts", items, [
+      named,
+      state,
+      ["Hosts", (item) => load(item.hosts, item.max, item.max ? `${number(item.hosts)} of ${number(item.max)}` : undefined, true)],
+      ["With a plan", n("held"), "num"],
+      ["Free", n("free"), "num"],
+      ["Starting", n("starting"), "num"],
+      ["Waiting plans", n("waiting"), "num"],
+      ["Granted", n("granted"), "num"],
+      ["Delayed", trouble("delayed"), "num"],
+      ["Lost", trouble("lost"), "num"],
+      ["Failed starts", trouble("failed_starts"), "num"],
+      restarts,
+      up,
+      ["", (item) => (item.error || item.failure ? h("span", { class: "turn-error" }, item.error || item.failure) : null)],
+    ]),
+  );
+}
+
 function reasoners(items) {
   if (!items.length) return panel("Reasoners", "", empty("No reasoner is running", "No planner of this deployment calls a model."));
   return panel(
@@ -121,6 +145,7 @@ function reasoners(items) {
     table("Reasoners", items, [
       named,
       state,
+      ["Reasoners", (item) => (item.max ? `${number(item.reasoners)} (${number(item.min)} to ${number(item.max)})` : null), "num"],
       ["In flight", (item) => load(item.outstanding, item.slots, item.slots ? `${number(item.outstanding)} of ${number(item.slots)}` : undefined, true)],
       ["Waiting", n("waiting"), "num"],
       ["Answered", n("answered"), "num"],
