@@ -117,10 +117,11 @@ def _states(plan: PlanSpec, number: int, step: Step, after: str) -> list[StateCo
 
 
 def _action(plan: PlanSpec, state: str, step: Step) -> StateAction:
-    return StateAction(event_type=WORK, response_event=DONE, data=_task(f"{plan.key}/{state}", step))
+    return StateAction(event_type=WORK, response_event=DONE, data=task_data(f"{plan.key}/{state}", step))
 
 
-def _task(key: str, step: Step) -> dict[str, Any]:
+def task_data(key: str, step: Step) -> dict[str, Any]:
+    """The data of a step's task, which tell :func:`make_worker` what to do and to answer."""
     do = "first fail" if step.kind == "retry" else step.do
     return {"key": key, "n": step.n, "do": do, "times": step.times, "seconds": step.seconds, "document": step.document}
 
@@ -170,7 +171,7 @@ def _grouped(plan: PlanSpec, number: int, groups: int, run: RunContext) -> Plann
     members = step.members or (step,)
     if step.kind == "parallel" and group is None:
         branches = [
-            PublishAction(event_type=WORK, data=_task(f"{plan.key}/{number}/{each}", member), response_event=DONE)
+            PublishAction(event_type=WORK, data=task_data(f"{plan.key}/{number}/{each}", member), response_event=DONE)
             for each, member in enumerate(members)
         ]
         return ParallelAction(branches=branches, join=step.join, n=step.n if step.join == "n" else None)
@@ -184,7 +185,7 @@ def _spec(plan: PlanSpec, number: int, index: int, step: Step) -> SpawnSpec:
     member = (step.members or (step,))[index]
     if member.child is not None:
         return SpawnSpec(event_type=member.child.goal, data={"n": member.n}, fail_fast=step.fail_fast)
-    data = _task(f"{plan.key}/{number}/{index}", member)
+    data = task_data(f"{plan.key}/{number}/{index}", member)
     return SpawnSpec(event_type=WORK, data=data, fail_fast=step.fail_fast)
 
 

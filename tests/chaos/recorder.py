@@ -20,6 +20,7 @@ from simulation.history import Entry, Fact
 from plancast_bus.jetstream.stores.checkpoint_mac import SUMMARY
 from plancast_bus.jetstream.streams.definitions import StreamNames
 from plancast_bus.ports.checkpoints import Checkpoint, PlanSummary
+from plancast_bus.ports.values import ValueStore, in_full
 from plancast_bus.subjects import Subjects, decode_token
 
 VERSIONS = 100_000
@@ -136,15 +137,15 @@ class Recorder:
             self.commits += 1
         self.record.seen.append(Seen(time.time(), subject, message.data, dict(message.headers or {})))
 
-    async def conclude(self, notes: Path) -> Record:
-        """Read all that is stored at the end; the recorder cannot be used afterwards."""
+    async def conclude(self, notes: Path, values: ValueStore) -> Record:
+        """Read all that is stored at the end, the values of checkpoints too; the recorder cannot be used afterwards."""
         record, names = self.record, self._names
         for stored in await self._read(names.checkpoints):
             if SUMMARY in stored.headers:
                 plan = decode_token(stored.subject.rpartition(".")[2])
                 summary = PlanSummary.from_header(stored.headers[SUMMARY])
                 checkpoint = Checkpoint.decode(plan, stored.payload, summary, stored.sequence)
-                record.versions.append((stored, checkpoint))
+                record.versions.append((stored, await in_full(checkpoint, values)))
         for kind in ("results", "timers", "requests", "responses", "dead_letters", "history", "meta"):
             record.left[kind] = await self._read(getattr(names, kind))
         record.notes = await asyncio.to_thread(_read_notes, notes)

@@ -98,7 +98,7 @@ class Chaos:
                     for each in self._following:
                         each.cancel()
                     await asyncio.gather(*self._following, return_exceptions=True)
-            await recorder.conclude(self.folder)
+                await recorder.conclude(self.folder, client.bus.values)
         if self.options.keep is not None:
             self.options.keep.write_bytes(pickle.dumps((self.record, self.plans, timelines)))
         proof = await asyncio.to_thread(prove, self.record, self.plans, timelines)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from simulation.app import WORK
+from simulation.app import WORK, task_data
 from simulation.generator import make_workload
 from simulation.workload import PlanSpec, Step, Workload
 
@@ -132,5 +132,4 @@ def _next(plan: PlanSpec, now: Situation) -> dict[str, Any]:
 def _spec(plan: PlanSpec, number: int, index: int, member: Step) -> dict[str, Any]:
     if member.child is not None:
         return {"event_type": member.child.goal, "data": {"n": member.n}}
-    task = {"key": f"{plan.key}/{number}/{index}", "n": member.n, "do": member.do, "times": 0}
-    return {"event_type": WORK, "data": {**task, "seconds": member.seconds}}
+    return {"event_type": WORK, "data": task_data(f"{plan.key}/{number}/{index}", member)}
