@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from tests.runtime.console.desk import Api
+from tests.runtime.console.desk import Api, large_data
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 CHECKS = [
@@ -49,8 +49,11 @@ def cases(operation: Any) -> st.SearchStrategy[Any]:
     return asked | operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)
 
 
-def fuzz(operation: Any, plans: list[str], headers: dict[str, str]) -> Counter[int]:
-    """Sends requests to unknown plans and to those that there are; how often each status was answered."""
+def fuzz(operation: Any, plans: list[str], content: str, headers: dict[str, str]) -> Counter[int]:
+    """Sends requests to unknown plans and to those that there are, of which the first has this content.
+
+    Returns how often each status was answered.
+    """
     sent: Counter[int] = Counter()
 
     @settings(
@@ -69,6 +72,8 @@ def fuzz(operation: Any, plans: list[str], headers: dict[str, str]) -> Counter[i
             case.body["token"] = headers["Authorization"].removeprefix("Bearer ")
         if operation.path.endswith(("/stream", "/retry")):
             plan = plan and plans[0]  # a plan under way has a stream without an end, and nothing to try again
+        if plan and "sha256" in (case.path_parameters or {}):
+            plan, case.path_parameters["sha256"] = plans[0], content
         if plan and "plan_id" in (case.path_parameters or {}):
             case.path_parameters["plan_id"] = plan
         if "wait" in (case.query or {}):
@@ -81,6 +86,7 @@ def fuzz(operation: Any, plans: list[str], headers: dict[str, str]) -> Counter[i
 
 async def test_whatever_is_sent_is_answered_as_the_schema_says(api: Api) -> None:
     ended = await api.failed()
+    content = await large_data(api, ended, {"text": "x" * 2_000_000}, tenant_id="t")
     asked = await asyncio.to_thread(lambda: list(operations(api.url)))
     waiting = [await api.submit("ticket.goal", {"id": "7"}) for _ in asked]  # for each its own: some end what they get
     for plan in waiting:
@@ -90,7 +96,7 @@ async def test_whatever_is_sent_is_answered_as_the_schema_says(api: Api) -> None
 
     def run() -> dict[str, Counter[int]]:
         return {
-            f"{each.method} {each.path}": fuzz(each, [ended, plan], token)
+            f"{each.method} {each.path}": fuzz(each, [ended, plan], content, token)
             for each, plan in zip(asked, waiting, strict=True)
         }
 
