@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -371,9 +372,8 @@ def module(tmp_path: Path) -> Iterator[AppModules]:
             """
         )
     )
-    yield AppModules("leased_app:app", [str(tmp_path)])
-    for name in ("leased_app", "leased_app_helper"):
-        sys.modules.pop(name, None)
+    with mock.patch.dict(sys.modules):  # it drops the modules of all tests, too: they are not installed
+        yield AppModules("leased_app:app", [str(tmp_path)])
     sys.path.remove(str(tmp_path))
 
 
