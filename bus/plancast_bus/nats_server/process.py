@@ -8,6 +8,7 @@ sockets, without a NATS client.
 import asyncio
 import fcntl
 import json
+import logging
 import shutil
 import subprocess
 import time
@@ -22,6 +23,8 @@ from plancast_bus import private_files
 from plancast_bus.errors import NatsServerError
 from plancast_bus.nats_server.batch_ramdisk import BatchRamdisk
 from plancast_bus.nats_server.probe import ask_jetstream, dialable, joined
+
+logger = logging.getLogger(__name__)
 
 # The shell becomes the server (same pid) and leaves a watchdog behind that reads from a pipe whose only writer is
 # this process. A line means that the server has ended; an end of file means that this process has died, and the
@@ -42,6 +45,7 @@ exec "$@"
 _LOCK_PATIENCE = 5.0  # a server whose parent was killed needs a moment to leave its data folder
 _PROBE_INTERVAL = 0.02
 _LOG_TAIL_LINES = 12
+_READY = b"Server is ready"  # in the log of each successful start
 _LOG_SIZE_LIMIT = 16 * 1024 * 1024
 
 
@@ -119,6 +123,7 @@ class NatsServer:
         self.options = options or ServerOptions()
         self._port = self.options.port
         self._process: subprocess.Popen[bytes] | None = None
+        self._has_run = False
         self._batch_ramdisk = BatchRamdisk(self.data_dir)
 
     @property
@@ -167,6 +172,7 @@ class NatsServer:
         binary = find_binary()
         # The lock comes first: a running server may use the files in the folder.
         with self._lock_data_dir() as lock:
+            self._warn_of_loss()
             self._write_config()
             log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
             process = self._spawn(binary, lock)
@@ -176,6 +182,7 @@ class NatsServer:
         except BaseException:
             self.kill()
             raise
+        self._has_run = True
         self.stage_in_memory()
         return self
 
@@ -217,6 +224,17 @@ class NatsServer:
         if port == 0:
             raise NatsServerError("The embedded nats-server has no address yet: its port is chosen at start.")
         return joined(dialable(self.options.host), port)
+
+    def _warn_of_loss(self) -> None:
+        """Say that the data of an earlier start are gone, as far as its log or this process tells."""
+        if (self.data_dir / "jetstream").exists():
+            return
+        if self._has_run or (self.log_path.exists() and _READY in self.log_path.read_bytes()):
+            logger.warning(
+                "the data of the embedded nats-server have vanished from %s while it was down: it starts empty, "
+                "without the streams and plans of earlier runs. If there is a copy, stop, and put it back",
+                self.data_dir,
+            )
 
     def _write_config(self) -> None:
         try:

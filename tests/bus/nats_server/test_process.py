@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +98,23 @@ async def test_a_server_that_crashed_by_itself_starts_again(fresh_nats: NatsServ
     assert has_jetstream(fresh_nats)
 
 
+@pytest.mark.parametrize("what", ["", "jetstream"], ids=["vanished", "without data"])
+@pytest.mark.parametrize("again", [True, False], ids=["this process", "another process"])
+def test_a_start_without_the_data_of_earlier_ones_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str, again: bool
+) -> None:
+    with NatsServer(tmp_path / "data") as server:
+        pass
+    with server:
+        pass
+    assert caplog.messages == []
+    shutil.rmtree(server.data_dir / what)
+    with server if again else NatsServer(tmp_path / "data"):
+        pass
+    told = [f"have vanished from {server.data_dir} while it was down" in each for each in caplog.messages]
+    assert told == ([True] if again or what else []), "of a folder that is gone as a whole, nobody else knows"
+
+
 async def test_the_async_context_manager_starts_and_stops(tmp_path: Path) -> None:
     async with NatsServer(tmp_path) as server:
         await remember(server.url, b"async")
@@ -163,13 +181,16 @@ def test_an_occupied_port_is_named_with_the_log(nats_server: NatsServer, tmp_pat
     assert not second.running
 
 
-def test_a_bad_config_is_reported_with_the_servers_error(tmp_path: Path) -> None:
+def test_a_bad_config_is_reported_with_the_servers_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     server = NatsServer(tmp_path, ServerOptions(sync_interval="sometimes"))
 
     with pytest.raises(NatsServerError, match=r'sync_interval: .*invalid duration "sometimes"'):
         server.start()
 
     assert not server.running
+    with NatsServer(tmp_path):
+        pass
+    assert caplog.messages == [], "nothing is lost that was never there"
 
 
 def test_an_error_shows_only_the_log_of_this_start(tmp_path: Path) -> None:
