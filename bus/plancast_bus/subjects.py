@@ -128,6 +128,11 @@ def task_consumer_name(event_type: str) -> str:
     return f"task-{name_of_type(event_type)}"
 
 
+def undo_type(event_type: str) -> str:
+    """The task type that undoes the effects of another one."""
+    return f"{event_type}.undo"
+
+
 class EventAddress(NamedTuple):
     """The parts of an event's subject, decoded."""
 
@@ -336,6 +341,10 @@ class Subjects:
     def timers_due(self) -> str:
         """Filter for the stored due timers."""
         return f"{self.store}.timers.due.*.*.>"
+
+    def withdrawals(self, task: str) -> str:
+        """The notices of withdrawn requests of a task type; the payload is the sequence of the request."""
+        return f"{self.store}.withdrawals.{check_event_type(task)}"
 
     def placeholder(self, source: str) -> str:
         """The message that keeps a work queue from being empty."""

@@ -11,6 +11,8 @@ from plancast.client.signals import SignalOutcome as SignalOutcome
 from plancast.context import GoalContext as GoalContext
 from plancast.context import PlatformContext as PlatformContext
 from plancast.context import TransitionContext as TransitionContext
+from plancast.effects.effect import Effect as Effect
+from plancast.effects.effect import Outcome as Outcome
 from plancast.errors import BudgetExhausted as BudgetExhausted
 from plancast.errors import ConditionFailed as ConditionFailed
 from plancast.errors import DeterministicStepError as DeterministicStepError

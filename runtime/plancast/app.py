@@ -82,8 +82,8 @@ class App:
 
     @property
     def tasks(self) -> dict[str, tuple[Worker, TaskDefinition]]:
-        """Workers and task definitions by event type."""
-        return {task: (worker, definition) for worker in self.workers for task, definition in worker.tasks.items()}
+        """Workers and task definitions by event type, without those that undo other tasks."""
+        return {task: (worker, definition) for worker in self.workers for task, definition in worker.offered.items()}
 
     def planner(self, name: str) -> Planner | None:
         """The planner of this name."""
@@ -146,8 +146,12 @@ class App:
                 yield f"{place_of(moved)}: planner {planner.name!r}, handler of transitions: {fault}"
         for worker in self.workers:
             for name, task in worker.tasks.items():
-                if (fault := arity_fault(task.handler, ("task", "context"))) is not None:
+                wanted = ("task", "result", "context") if task.undoes else ("task", "context")
+                if (fault := arity_fault(task.handler, wanted)) is not None:
                     yield f"{place_of(task.handler)}: worker {worker.name!r}, handler of task {name!r}: {fault}"
+                look_up = task.look_up
+                if look_up is not None and (fault := arity_fault(look_up, ("task", "context"))) is not None:
+                    yield f"{place_of(look_up)}: worker {worker.name!r}, look-up of task {name!r}: {fault}"
 
     def _faults(self) -> Iterable[str]:
         for kind, members in (("planners", self.planners), ("workers", self.workers)):

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from plancast.settings import PlanSettings
 from plancast_bus.events.envelope import EventEnvelope
 
 if TYPE_CHECKING:
     from plancast.plan.record import PlanRecord
+    from plancast.settings import PlanSettings
 
 ROOT, DEPTH = "tree_root", "tree_depth"
 """Keys in the metadata of a goal that a plan has sent."""
@@ -89,7 +89,7 @@ def place_of(plan: PlanRecord) -> Place:
 
 def read_cause(event: EventEnvelope) -> Place | None:
     """Read the place of the plan that has caused an event; None when no plan has."""
-    if (place := _place_of_cause(event.metadata)) is not None:
+    if (place := place_of_cause(event.metadata)) is not None:
         return place
     return Place(event.plan_id) if event.plan_id else None
 
@@ -99,11 +99,12 @@ def passed_on(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
     It is for those who hear of it: a goal with it is a top-level goal nevertheless.
     """
-    place = _place_of_cause(metadata) if metadata else None
+    place = place_of_cause(metadata) if metadata else None
     return {} if place is None else {CAUSE: place.metadata()}
 
 
-def _place_of_cause(metadata: Mapping[str, Any]) -> Place | None:
+def place_of_cause(metadata: Mapping[str, Any]) -> Place | None:
+    """Read the place of the plan that has caused an event from the event's metadata; None when they name none."""
     if (place := _named_place(metadata)) is not None:
         return place
     cause = metadata.get(CAUSE)

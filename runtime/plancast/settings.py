@@ -117,6 +117,9 @@ class WorkerSettings(SettingsSection):
     max_lost: int = Field(10, ge=0)
     """Process crashes during a task before it fails and becomes a dead letter. Only started attempts count, and not the
     first three deliveries (fewer when this is less), whose start is not recorded."""
+    effects_seconds: float = Field(30 * 86_400.0, gt=0)
+    """Seconds that the record of a settled effect is stored: further tasks of its key are answered with its outcome for
+    so long. The record of an effect whose outcome is not known is stored until it is."""
     stall_seconds: float = Field(300.0, ge=0)
     """Seconds that an async handler may block its process before it is restarted; 0: for ever. Plain functions run in
     threads and do not block."""

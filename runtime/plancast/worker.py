@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from plancast.effects.effect import Effect, idempotency_key
 from plancast.errors import InvalidApp
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.subjects import check_event_type
+from plancast_bus.subjects import undo_type as undo_type
 
 TaskHandler = Callable[..., Any]
 _H = TypeVar("_H", bound=TaskHandler)
@@ -28,6 +30,22 @@ class TaskDefinition:
     """Schema of the request's data: a JSON Schema dict or a pydantic model."""
     response_schema: Any = None
     worker: str = ""
+    effect: Effect | None = None
+    """Effect of the task outside; None: nothing that has to be recorded."""
+    look_up: TaskHandler | None = field(default=None, repr=False)
+    """Handler of :meth:`Worker.reconcile`."""
+    has_undo: bool = False
+    """True if the worker has a handler that undoes its done effects."""
+    undoes: str = ""
+    """Task type whose done effects the handler undoes (:meth:`Worker.compensate`); empty for other tasks."""
+
+    @property
+    def is_recorded(self) -> bool:
+        """True if the ledger has a record of each of its effects: something has to be known of an earlier attempt."""
+        effect = self.effect
+        return effect is not None and (
+            effect.key is not None or effect.repeat == "never" or self.look_up is not None or self.has_undo
+        )
 
 
 @dataclass
@@ -39,6 +57,12 @@ class TaskContext:
     """1 for the first delivery."""
     answer: tuple[str, Any] | None = None
     """Arguments of the last :meth:`respond_with`."""
+    cancelled: bool = False
+    """True once nobody waits for the task: its plan has ended, or gone on without it.
+
+    The coroutine of an async handler is then cancelled; a plain function may look here, and return. Nothing is answered
+    or retried. A task with a recorded effect is not interrupted: it may look here too, and its outcome is recorded.
+    """
 
     @property
     def event_type(self) -> str:
@@ -54,6 +78,14 @@ class TaskContext:
     def plan_id(self) -> str | None:
         """Id of the requesting plan."""
         return self.event.plan_id
+
+    @property
+    def idempotency_key(self) -> str:
+        """Key for services that take one: the same for all attempts at this task, different for different tasks.
+
+        40 hexadecimal digits. A fork of a plan repeats its acts under other keys.
+        """
+        return idempotency_key(self.event)
 
     @property
     def correlation_id(self) -> str:
@@ -86,6 +118,12 @@ class Worker:
         self.concurrency = concurrency
         self.max_attempts = max_attempts
         self.tasks: dict[str, TaskDefinition] = {}
+        """Tasks by type, with those that undo other tasks."""
+
+    @property
+    def offered(self) -> dict[str, TaskDefinition]:
+        """Tasks by type that planners and people may request: all but those that undo others."""
+        return {task: definition for task, definition in self.tasks.items() if not definition.undoes}
 
     def __repr__(self) -> str:
         return f"Worker({self.name!r}, tasks={sorted(self.tasks)})"
@@ -98,12 +136,16 @@ class Worker:
         description: str = "",
         schema: Any = None,
         response_schema: Any = None,
+        effect: Effect | None = None,
     ) -> Callable[[_H], _H]:
         """Register ``handler(task, context)``, plain or async, for a task type.
 
         The return value is sent on the request's ``response_event``. An exception is sent on ``<base>.failed`` as
         ``{"success": false, "error": ...}``; after :class:`RetryableError` the task is retried first. A plain
         function runs in a thread.
+
+        With an ``effect``, the outcome of what the task does outside is recorded; see :class:`Effect`. A
+        :class:`RetryableError` is then an attempt whose end is not known, a :class:`TerminalError` a known failure.
         """
         check_event_type(event_type)
         if response_event is not None:
@@ -111,10 +153,61 @@ class Worker:
         if event_type in self.tasks:
             raise InvalidApp(f"worker {self.name!r} takes the task {event_type!r} twice")
 
+        if effect is not None and not isinstance(effect, Effect):
+            raise InvalidApp(f"worker {self.name!r}: effect of {event_type!r} is {effect!r:.80}, allowed: an Effect")
+
         def register(handler: _H) -> _H:
             self.tasks[event_type] = TaskDefinition(
-                event_type, handler, response_event, description, schema, response_schema, self.name
+                event_type, handler, response_event, description, schema, response_schema, self.name, effect
             )
             return handler
 
         return register
+
+    def reconcile(self, event_type: str) -> Callable[[_H], _H]:
+        """Register the look-up of a task's effect: ``handler(task, context)`` returns an :class:`Outcome`.
+
+        It is called before a task is begun again after an attempt whose end is not known.
+
+        Raises:
+            InvalidApp: the worker has no such task with an ``effect``, or it has a look-up already.
+        """
+        definition = self._with_effect(event_type, "reconcile")
+        if definition.look_up is not None:
+            raise InvalidApp(f"worker {self.name!r} reconciles the task {event_type!r} twice")
+
+        def register(handler: _H) -> _H:
+            self.tasks[event_type] = replace(self.tasks[event_type], look_up=handler)
+            return handler
+
+        return register
+
+    def compensate(self, event_type: str) -> Callable[[_H], _H]:
+        """Register the undo of a task's done effect: ``handler(task, result, context)``.
+
+        ``task`` has the data of the task that was done, and an ``idempotency_key`` of the undo; ``result`` is what its
+        handler returned. An undo is repeated until its end is known: after :class:`RetryableError` and after a crash.
+
+        Raises:
+            InvalidApp: the worker has no such task with an ``effect``, or it has an undo already.
+        """
+        definition = self._with_effect(event_type, "compensate")
+        undo = check_event_type(undo_type(event_type))
+        if definition.has_undo or undo in self.tasks:
+            raise InvalidApp(f"worker {self.name!r} compensates the task {event_type!r} twice")
+
+        def register(handler: _H) -> _H:
+            self.tasks[event_type] = replace(self.tasks[event_type], has_undo=True)
+            self.tasks[undo] = TaskDefinition(undo, handler, f"{undo}.completed", worker=self.name, undoes=event_type)
+            return handler
+
+        return register
+
+    def _with_effect(self, event_type: str, decorator: str) -> TaskDefinition:
+        definition = self.tasks.get(event_type)
+        if definition is None or definition.effect is None:
+            raise InvalidApp(
+                f"worker {self.name!r}: {decorator}({event_type!r}) needs the task first, as "
+                f"on_task({event_type!r}, effect=Effect(...))"
+            )
+        return definition

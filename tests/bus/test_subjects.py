@@ -156,3 +156,4 @@ def test_no_internal_subject_has_an_ambiguous_token(text: str) -> None:
 def test_internal_subjects_do_not_match_wildcards_for_events() -> None:
     assert not SUBJECTS.checkpoint("p").startswith("plancast.")
     assert SUBJECTS.timers_due() == "plancast-store.timers.due.*.*.>"
+    assert SUBJECTS.withdrawals("web.search") == "plancast-store.withdrawals.web.search"

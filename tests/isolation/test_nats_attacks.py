@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -209,6 +209,58 @@ async def test_nothing_is_heard_that_is_not_exported(server: RoleServer, runtime
     if role in ("observer", "operator"):  # who hear every event
         others = [each for each in others if not each.startswith("plancast.")]
     assert others == []
+
+
+@pytest.mark.attack(
+    who="worker", what="learn of the withdrawn tasks of others", expected="it receives notices of its own tasks only"
+)
+async def test_a_worker_is_notified_of_its_own_withdrawn_tasks_only(server: RoleServer, runtime: NatsClient) -> None:
+    heard: dict[str, list[str]] = {"worker": [], "painter": []}
+
+    def note(role: str) -> Callable[[Msg], Awaitable[None]]:
+        async def received(message: Msg) -> None:
+            heard[role].append(message.subject)
+
+        return received
+
+    root = "plancast-store.withdrawals"
+    async with raw(server, "worker") as (worker, _), raw(server, "painter") as (painter, _):
+        for role, client in (("worker", worker), ("painter", painter)):
+            for subject in (f"{root}.work.requested", f"{root}.image.render", f"{root}.>", "plancast-store.>"):
+                await client.subscribe(subject, cb=note(role))
+            await client.flush()
+        for task in ("work.requested", "image.render"):
+            await runtime.publish(f"{root}.{task}", b"1")
+        await runtime.flush()
+        async with asyncio.timeout(30):
+            while not all(heard.values()):
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(QUIET)
+    assert set(heard["worker"]) == {f"{root}.work.requested"}
+    assert set(heard["painter"]) == {f"{root}.image.render"}
+
+
+@by_each_role("cancel the running tasks of a worker", "its worker receives no notice")
+async def test_no_login_withdraws_the_tasks_of_a_worker(server: RoleServer, runtime: NatsClient, role: str) -> None:
+    task = "image.render" if role == "worker" else "work.requested"
+    heard: list[bytes] = []
+
+    async def note(message: Msg) -> None:
+        heard.append(message.data)
+
+    subject = f"plancast-store.withdrawals.{task}"
+    async with raw(server, role) as (client, _), raw(server, "painter" if role == "worker" else "worker") as (owner, _):
+        await owner.subscribe(subject, cb=note)
+        await owner.flush()
+        for body in (b"1", b"2"):
+            await client.publish(subject, body, reply=subject)
+        await client.flush()
+        await asyncio.sleep(QUIET)
+        await runtime.publish(subject, b"of the runtime")
+        async with asyncio.timeout(30):
+            while not heard:
+                await asyncio.sleep(0.02)
+    assert heard == [b"of the runtime"]
 
 
 @by_each_role("have a consumer push what streams hold to a subject of its choice", "no consumer is created")

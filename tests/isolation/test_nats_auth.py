@@ -19,13 +19,15 @@ from tests.isolation.nats_with_roles import RoleServer, make_certificates, make_
 
 from plancast import App, Client, Planner, StateAction, StateConfig, StateTransition, Worker
 from plancast.cli import main
+from plancast.effects.ledger import PART_BYTES, EffectLedger
+from plancast.effects.record import EffectRecord, EffectState
 from plancast.errors import PlanNotFound
 from plancast.settings import Settings
 from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.plan_actors.protocol import HostPort
 from plancast_actors.workers.runner import TaskRunner, task_consumer
-from plancast_bus.errors import AccessDenied, BusUnavailable
+from plancast_bus.errors import AccessDenied, BusUnavailable, CommitConflict
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.events.folding import Reference, digest_of
 from plancast_bus.jetstream import JetStreamBus, connect
@@ -253,6 +255,43 @@ async def test_a_worker_may_note_what_becomes_of_its_tasks(server: RoleServer) -
             await bus.registry.get(other, "x")
 
 
+async def test_a_worker_records_and_undoes_the_effects_of_its_tasks_alone(server: RoleServer) -> None:
+    own, large = EffectRecord(state=EffectState.BEGUN, task="t", key="k"), {"data": "x" * 2 * PART_BYTES}
+    async with (
+        bus_of(server, "runtime") as runtime,
+        bus_of(server, "worker") as bus,
+        bus_of(server, "painter") as rival,
+    ):
+        await runtime.ensure_streams()
+        await runtime.ensure_consumer(task_consumer("work.requested.undo", bus.subjects, 30.0))
+        ledger = EffectLedger(bus.registry, "work.requested", 60.0)
+        version = await ledger.write("a", own, 0)
+        done = own.moved(EffectState.DONE, request=large)
+        version = await ledger.write("a", done, version)
+        assert await ledger.read("a") == (done, version)
+        with pytest.raises(CommitConflict):
+            await ledger.write("a", own, 0)
+        theirs = EffectLedger(rival.registry, "work.requested", 60.0)
+        with pytest.raises(AccessDenied):
+            await theirs.read("a")
+        with pytest.raises(AccessDenied):
+            await theirs.write("a", own, version)
+        with pytest.raises(AccessDenied):
+            await theirs.write("b", own.moved(EffectState.DONE, request=large), 0)
+        assert await ledger.read("a") == (done, version)
+
+        undo = EventEnvelope(source="p", type="work.requested.undo", topic=EventTopic.ACTION_REQUESTS, data={})
+        await runtime.publish(undo)
+        stolen = rival.consume(task_consumer("work.requested.undo", bus.subjects, 30.0))
+        with pytest.raises(AccessDenied):
+            await stolen.fetch(1)
+        consumer = bus.consume(task_consumer("work.requested.undo", bus.subjects, 30.0))
+        [delivery] = await consumer.fetch(1)
+        assert delivery.message_id == undo.id
+        await consumer.ack([delivery])
+        await consumer.close()
+
+
 async def test_a_new_login_is_taken_up_by_two_reloads_while_others_go_on(tmp_path: Path) -> None:
     worker = "--worker=worker=work.requested"
     with role_server(tmp_path, worker) as server:
@@ -277,7 +316,7 @@ GET_CHECKPOINT = "$JS.API.DIRECT.GET.PLANCAST_CHECKPOINTS." + CHECKPOINT
 NOT_ALLOWED = {
     "client": [
         CHECKPOINT, "plancast-store.responses.action-results.p.x", "plancast-store.timers.set.p.t",
-        "plancast-store.aliases.p", "plancast-store.machines.x",
+        "plancast-store.aliases.p", "plancast-store.machines.x", "plancast-store.withdrawals.work.requested",
         "plancast-store.registrations.app.x", "plancast-store.registrations.agent.x",
         "plancast.action-results.p.work.completed", "plancast.business-facts.p.x", "_INBOX.runtime.x",
         "_INBOX.client.x", GET_CHECKPOINT, "$JS.API.STREAM.MSG.GET.PLANCAST_CHECKPOINTS",
@@ -296,10 +335,12 @@ NOT_ALLOWED = {
         "$JS.API.CONSUMER.CREATE.PLANCAST_REQUESTS.task-work-requested",
         "$JS.API.CONSUMER.MSG.NEXT.PLANCAST_REQUESTS.plans-goals", "$JS.API.STREAM.PURGE.PLANCAST_META",
         "$JS.ACK.PLANCAST_REQUESTS.plans-goals.1.1.1.1.0", "_INBOX.client.x",
+        "plancast-store.withdrawals.work.requested", "plancast-store.withdrawals.image.render",
     ],
     "observer": [
         CHECKPOINT, "plancast.action-requests.p.x.goal", "plancast.plan-events.p.plan.cancel",
-        "$JS.API.STREAM.PURGE.PLANCAST_CHECKPOINTS", "$JS.API.STREAM.DELETE.PLANCAST_CHECKPOINTS",
+        "plancast-store.withdrawals.work.requested", "$JS.API.STREAM.PURGE.PLANCAST_CHECKPOINTS",
+        "$JS.API.STREAM.DELETE.PLANCAST_CHECKPOINTS",
         "$JS.API.STREAM.MSG.DELETE.PLANCAST_REQUESTS", "$JS.API.CONSUMER.DELETE.PLANCAST_REQUESTS.plans-goals",
         "$JS.API.CONSUMER.MSG.NEXT.PLANCAST_RESULTS.plans-results", "_INBOX.client.x",
         "$JS.API.DIRECT.GET.PLANCAST_META.plancast-store.registry.answers.x", "$JS.API.DIRECT.GET.PLANCAST_META",
@@ -308,7 +349,14 @@ NOT_ALLOWED = {
 }  # fmt: skip
 NOT_HEARD = {
     "client": ["_INBOX.>", "_INBOX.runtime.>", "plancast.>", "plancast-store.>", ">", "$JS.API.>", "_INBOX.*.x"],
-    "worker": ["_INBOX.client.>", "plancast.>", "plancast-store.checkpoints.*", ">"],
+    "worker": [
+        "_INBOX.client.>",
+        "plancast.>",
+        "plancast-store.checkpoints.*",
+        ">",
+        "plancast-store.withdrawals.>",
+        "plancast-store.withdrawals.image.render",
+    ],
     "observer": ["_INBOX.client.>", "plancast-store.>", "$JS.>", ">"],
 }
 

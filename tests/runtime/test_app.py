@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plancast import App, ChoreographyPlanner, InvalidApp, Planner, StateAction, StateConfig, Worker
+from plancast import App, ChoreographyPlanner, Effect, InvalidApp, Planner, StateAction, StateConfig, Worker
 from plancast.app import load_app
 from plancast.planners import DeterministicPlanner, SpawnAndAwaitStep, SpawnSpec, TaskRegistry
 
@@ -39,6 +39,24 @@ class TestPuttingTogether:
         assert app.planner("p") is planner
         assert app.planner("q") is None
         app.validate()
+
+    def test_undos_are_no_tasks_of_their_own(self) -> None:
+        worker = Worker("bank")
+        worker.on_task("card.charge", effect=Effect())(lambda task, context: None)
+        worker.compensate("card.charge")(lambda task, result, context: None)
+        app = App("app", workers=[worker])
+        assert list(app.tasks) == list(worker.offered) == ["card.charge"]
+        app.validate()
+
+    def test_look_ups_and_undos_with_other_parameters_are_refused(self) -> None:
+        worker = Worker("bank")
+        worker.on_task("card.charge", effect=Effect())(lambda task, context: None)
+        worker.reconcile("card.charge")(lambda task: None)
+        worker.compensate("card.charge")(lambda task, context: None)
+        with pytest.raises(InvalidApp) as caught:
+            App("app", workers=[worker]).validate()
+        assert "look-up of task 'card.charge'" in str(caught.value)
+        assert "handler of task 'card.charge.undo'" in str(caught.value)
 
     def test_goals_given_later_count(self) -> None:
         planner = a_planner("p")

@@ -33,7 +33,7 @@ from plancast_actors.reasoning.client import POOL, wants_reasoners
 from plancast_actors.release import RECORD, Release
 from plancast_actors.scale import CONFIGURED, Scale, read_record
 from plancast_actors.workers.actor import start_worker
-from plancast_actors.workers.runner import task_consumer
+from plancast_actors.workers.runner import task_consumers
 from plancast_bus.errors import BusError, BusUnavailable, PlancastError
 from plancast_bus.jetstream import connect
 from plancast_bus.ports.bus import Bus
@@ -129,8 +129,8 @@ class Deployment:
         """Start, replace and stop actors to match a blueprint, and register its release. Raises what `start` raises."""
         settings = blueprint.settings
         await bus.ensure_streams()
-        for task in sorted({*app.tasks, *settings.workers.tasks}):  # logins of external workers may create no consumer
-            await bus.ensure_consumer(task_consumer(task, bus.subjects, settings.workers.ack_wait))
+        for consumer in task_consumers(app, settings.workers, bus.subjects):
+            await bus.ensure_consumer(consumer)
         pooled, dedicated = wants_reasoners(app, settings), bool(blueprint.options.dedicated_goals)
         pools: dict[str, Any] = {
             POOL: settings.reasoners if pooled else None,

@@ -45,7 +45,7 @@ def declare_worker(worker: Worker, process: str) -> Declaration:
     Raises:
         InvalidApp: a schema of a task is neither a JSON Schema nor a pydantic model.
     """
-    tasks = list(worker.tasks.values())
+    tasks = list(worker.offered.values())
     answers = [task.response_event for task in tasks if task.response_event]
     agent = AgentDefinition(
         agent_id=f"{worker.name}@{process}",
@@ -61,6 +61,7 @@ def declare_worker(worker: Worker, process: str) -> Declaration:
             task.schema,
             task.response_event,
             task.response_schema,
+            effect=task.is_recorded,
         )
         for task in tasks
     )
@@ -101,6 +102,9 @@ async def register_app(port: Registry, app: App, ttl: float) -> None:
     }
     if schemas and len(pack(schemas)) <= MAX_SCHEMAS_BYTES:
         fields["schemas"] = schemas
+    effects = sorted(task for task, (_, definition) in app.tasks.items() if definition.is_recorded)
+    if effects:
+        fields["effects"] = effects
     await port.put(APP, app.name, fields, ttl=ttl)
 
 

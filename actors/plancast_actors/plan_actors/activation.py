@@ -12,7 +12,9 @@ from hashlib import blake2b
 from typing import TypeVar
 
 from plancast.plan.context import PlanContext
+from plancast.plan.effects import EFFECTS_UNKNOWN
 from plancast.plan.serialization import pack_state
+from plancast.plan.undo_list import asks_about_effects
 from plancast.state_machine.machine import Machine
 from plancast.turn.turn import Turn
 from plancast.turn_record.lifecycle import lifecycle_effects, log_move
@@ -343,7 +345,7 @@ class Activation:
         host.turns += 1
         if checkpoint.revision == 1:
             host.plans_begun += 1
-        if status in host.plans_ended:
+        if status in host.plans_ended and not turn.has_ended_before:
             host.plans_ended[status] += 1
         if turn.is_unwanted:
             host.events_unwanted += 1
@@ -420,6 +422,9 @@ def _machine_of(turn: Turn) -> Machine | None:
 
 
 def _summary(plan: PlanContext, turn: Turn, machine: Machine | None) -> PlanSummary:
+    attributes = dict(plan.attributes) if plan.attributes else None
+    if plan.effects and asks_about_effects(plan):
+        attributes = (attributes or {}) | {EFFECTS_UNKNOWN: True}
     return PlanSummary(
         plan.plan_id,
         str(plan.status),
@@ -434,5 +439,5 @@ def _summary(plan: PlanContext, turn: Turn, machine: Machine | None) -> PlanSumm
         plan.created_at,
         turn.now,
         machine.hash if machine is not None else "",
-        dict(plan.attributes) if plan.attributes else None,
+        attributes,
     )

@@ -16,6 +16,7 @@ from plancast.plan_tree import KEPT_SECONDS, Place
 from plancast.telemetry.logging import LOG_CONTEXT, event_fields
 from plancast.telemetry.redaction import redact
 from plancast.turn.dependencies import UNKNOWN, answer_follower, is_follow
+from plancast.turn.rollback import answer_unknown, is_rollback
 from plancast.turn.turn import Turn, TurnOutcome
 from plancast_actors.plan_actors.activation import EXPIRED, Activation, digest_of
 from plancast_actors.plan_actors.backlog import Backlog
@@ -378,19 +379,20 @@ class SlowTurn:
         # Under a flood the host forgets some of these events; then the stream's delivery count ends it.
         if waited + delay <= host.settings.dispatchers.unknown_plan_seconds and inbound.attempt < MAX_DELIVERIES:
             return Outcome(inbound.token, "retry", delay)
-        if is_follow(self._event):
-            return await self._answer_follower(delay)
+        if is_follow(self._event) or is_rollback(self._event):
+            return await self._answer_plan(delay)
         await self._dead_letter("no-plan", f"no plan has the correlation id {plan!r}")
         return self._done
 
-    async def _answer_follower(self, delay: float) -> Outcome:
+    async def _answer_plan(self, delay: float) -> Outcome:
         """Tell a plan that waits for a plan without a checkpoint that it is unknown, unless its goal is queued."""
         bus, plan = self._host.bus, self._state.correlation_id
         queued = await self._state.patiently(lambda: bus.stored_events(EventTopic.ACTION_REQUESTS, plan, limit=1))
         if queued and self._inbound.attempt < MAX_DELIVERIES:
             return Outcome(self._inbound.token, "retry", delay)
         turn = self._turn()
-        if answer_follower(turn, UNKNOWN) is TurnOutcome.EMIT:
+        answered = answer_unknown(turn) if is_rollback(self._event) else answer_follower(turn, UNKNOWN)
+        if answered is TurnOutcome.EMIT:
             await self._emit(turn)
         return self._done
 

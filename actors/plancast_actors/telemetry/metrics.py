@@ -136,7 +136,9 @@ DEDICATED_FAILED = _counter("dedicated_failed_starts", "Starts of dedicated host
 
 # Tasks, as workers see them.
 
-TASKS = _counter("tasks", "Settled tasks, by outcome: answered, failed, retried, put_aside (dead letters).", "outcome")
+TASKS = _counter(
+    "tasks", "Settled tasks, by outcome: answered, failed, retried, put_aside (dead letters), cancelled.", "outcome"
+)
 TASKS_RUNNING = _gauge("tasks_running", "Tasks in flight.")
 
 # Models.

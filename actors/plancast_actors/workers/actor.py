@@ -41,7 +41,7 @@ class WorkerProcess(Process):
 
     async def status(self) -> dict[str, Any]:
         await self.ready()
-        return {**self._about(), "tasks": sorted(task for worker in self.runner.workers for task in worker.tasks)}
+        return {**self._about(), "tasks": sorted(task for worker in self.runner.workers for task in worker.offered)}
 
     async def drain(self, timeout: float) -> bool:
         """Stop fetching tasks, and wait for those in flight."""

@@ -72,7 +72,7 @@ class DeliveryRecord:
 
     async def begin(self) -> None:
         """Record a start; without an end it counts as a process that died."""
-        if self.watched:
+        if self.watched and not self._begun:
             await self._note(lost=self.lost + 1)
             self._begun = True
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plancast.app_code import aborted_by, contained
 from plancast.context import PlatformContext
@@ -24,12 +24,21 @@ from plancast.worker import TaskContext, TaskDefinition, TaskHandler, Worker
 from plancast_actors.telemetry.samples import UNSAMPLED, Samples
 from plancast_actors.workers.delivery_record import TRUSTED
 from plancast_actors.workers.responses import Response, check_data, make_failure, make_response, response_event_of
+from plancast_actors.workers.withdrawals import IN_FLIGHT, TaskWithdrawn
 from plancast_bus.events.envelope import EventEnvelope
+
+if TYPE_CHECKING:
+    from plancast_actors.workers.effect_attempt import EffectExecutor
+    from plancast_actors.workers.effect_undo import UndoExecutor
 
 logger = logging.getLogger(__name__)
 
 ContextFactory = Callable[[EventEnvelope], PlatformContext]
 """Makes a handler's context for a request."""
+
+
+class UnsendableResult(TerminalError):
+    """Raised when a handler has returned what has no JSON form."""
 
 
 class WorkerCapacity:
@@ -73,6 +82,8 @@ class TaskCounts:
     """Returned to the stream for a retry."""
     put_aside: int = 0
     """Dead-lettered."""
+    cancelled: int = 0
+    """Without an answer: their plans no longer waited for them."""
 
 
 class TaskExecutor:
@@ -89,6 +100,8 @@ class TaskExecutor:
         self.capacity = capacity
         self.definition = definition
         self.counts = counts
+        self.effects: EffectExecutor | UndoExecutor | None = None
+        """Executes the tasks instead, if their effects are recorded."""
         self.samples: Samples | None = None
         self._context_factory = context_factory
         self._max_lost = max_lost
@@ -101,32 +114,52 @@ class TaskExecutor:
 
         Raises:
             RetryableError: the handler asks for a retry.
+            TaskWithdrawn: nobody waits for the response.
         """
         measured = self.samples is not None and not self.counts.answered & UNSAMPLED
         begun = time.perf_counter() if measured else None
         try:
-            response = await contained(partial(self._answered, request, attempt))
+            event_type, data = await contained(partial(self.answer, request, attempt))
+            response = None if event_type is None else make_response(request, self.definition, event_type, data)
             self.counts.answered += 1
             if begun is not None and self.samples is not None:
                 self.samples.stage("task", time.perf_counter() - begun)
             return response
-        except RetryableError:
+        except (RetryableError, TaskWithdrawn):
             raise
         except Exception as error:
             return self.failure(request, error)
 
-    async def _answered(self, request: EventEnvelope, attempt: int) -> Response | None:
+    async def answer(self, request: EventEnvelope, attempt: int) -> tuple[str | None, Any]:
+        """Call the handler; return type and data of the answer, and no type when none is expected.
+
+        Raises:
+            UnsendableResult: the data has no JSON form.
+            TaskWithdrawn: nobody waits for the answer; not raised for tasks with recorded effects.
+        """
         definition = self.definition
         if definition.schema is not None:
             check_data(definition, request.data)
         task = TaskContext(request, attempt)
         context = self._context_factory(request)
-        if self._is_async:
-            returned = await definition.handler(task, context)
-        else:
-            returned = await self._call_in_thread(task, context)
+        held, recorded = IN_FLIGHT.get(), self.effects is not None
+        held.begin(task, recorded=recorded, cancels=self._is_async)
+        try:
+            if self._is_async:
+                returned = await definition.handler(task, context)
+            else:
+                returned = await self._call_in_thread(definition.handler, task, context)
+        finally:
+            held.end(recorded=recorded)
         event_type, data = task.answer or (response_event_of(request, definition), returned)
-        return None if event_type is None else make_response(request, definition, event_type, _sendable(data))
+        return event_type, data if event_type is None else sendable(data)
+
+    async def call(self, handler: TaskHandler, request: EventEnvelope, *arguments: Any) -> Any:
+        """Call another function of the app for a request, with a context as the last argument."""
+        context = self._context_factory(request)
+        if _is_async(handler):
+            return await handler(*arguments, context)
+        return await self._call_in_thread(handler, *arguments, context)
 
     def is_given_up(self, lost: int) -> bool:
         """True if too many processes have died during a task."""
@@ -134,6 +167,11 @@ class TaskExecutor:
 
     def failure(self, request: EventEnvelope, failure: BaseException) -> Response | None:
         """Log a failure and make its response; None when no response is expected."""
+        self.log_failure(request, failure)
+        return make_failure(request, self.definition, failure)
+
+    def log_failure(self, request: EventEnvelope, failure: BaseException) -> None:
+        """Count and log a failure."""
         self.counts.failed += 1
         if (work := WORK.get()) is not None:
             work.fail(type(failure).__name__)
@@ -141,10 +179,9 @@ class TaskExecutor:
         # Not by exc_info, which would log the handler's text without redaction.
         details = "" if known else "\n" + redact("".join(traceback.format_exception(failure)).rstrip())
         logger.warning("task failed: %s%s", type(failure).__name__, details, extra=self.about(request))
-        return make_failure(request, self.definition, failure)
 
-    async def _call_in_thread(self, task: TaskContext, context: PlatformContext) -> Any:
-        call = partial(contextvars.copy_context().run, _call_plain, self.definition.handler, task, context)
+    async def _call_in_thread(self, handler: TaskHandler, *arguments: Any) -> Any:
+        call = partial(contextvars.copy_context().run, _call_plain, handler, *arguments)
         returned = await asyncio.get_running_loop().run_in_executor(self.capacity.threads, call)
         return await returned if inspect.isawaitable(returned) else returned
 
@@ -163,16 +200,21 @@ def given_up(lost: int) -> str:
     return f"given up: processes died during this task (losses: {lost})"
 
 
-def _sendable(data: Any) -> Any:
+def sendable(data: Any) -> Any:
+    """The result of a handler as JSON.
+
+    Raises:
+        UnsendableResult: it has no such form.
+    """
     try:
         return {} if data is None else plain(data)
     except (TypeError, ValueError) as error:
-        raise TerminalError(f"the handler's result cannot be sent: {error}") from error
+        raise UnsendableResult(f"the handler's result cannot be sent: {error}") from error
 
 
-def _call_plain(handler: TaskHandler, task: TaskContext, context: PlatformContext) -> Any:
+def _call_plain(handler: TaskHandler, *arguments: Any) -> Any:
     try:
-        return handler(task, context)
+        return handler(*arguments)
     except StopIteration as error:  # a future cannot hold it
         raise RuntimeError("the handler raised StopIteration") from error
     except Exception:

@@ -9,14 +9,17 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
+from plancast.effects.wire import RESOLUTION
 from plancast.errors import RetryableError, TerminalError
 from plancast.telemetry.logging import LOG_CONTEXT
 from plancast.telemetry.redaction import redact
 from plancast.telemetry.trace_scope import TRACE
 from plancast_actors.dead_letters import DeadLetterWriter
 from plancast_actors.workers.delivery_record import DeliveryRecord
+from plancast_actors.workers.effect_delivery import HeldBack
 from plancast_actors.workers.executor import TaskExecutor, given_up
 from plancast_actors.workers.responses import RequestTooLarge, Response, read_request
+from plancast_actors.workers.withdrawals import IN_FLIGHT, InFlight, TaskWithdrawn, follow_withdrawals
 from plancast_bus import fault_injection
 from plancast_bus.clock import Clock
 from plancast_bus.errors import BusError, BusUnavailable, InvalidEnvelope, InvalidSubject, PayloadTooLarge
@@ -39,16 +42,6 @@ CANCEL_SECONDS = 5.0
 """Seconds for handlers to end after a cancellation."""
 
 
-class _InFlight:
-    """A task from its delivery until it is acknowledged or returned to the stream."""
-
-    __slots__ = ("delivery", "task")
-
-    def __init__(self, delivery: Delivery) -> None:
-        self.delivery = delivery
-        self.task: asyncio.Task[None] | None = None
-
-
 class TaskReader:
     """Reads tasks of one type. A task is acknowledged only when its response is durable."""
 
@@ -57,6 +50,7 @@ class TaskReader:
     ) -> None:
         self._bus = bus
         self._executor = executor
+        self._effects = executor.effects
         self._capacity = executor.capacity
         self._counts = executor.counts
         self._event_type = executor.definition.event_type
@@ -65,15 +59,16 @@ class TaskReader:
         self._max_event_bytes = max_event_bytes
         self._consumer: Consumer = bus.consume(spec)
         self._closing = False
-        self._in_flight: dict[int, _InFlight] = {}
+        self._in_flight: dict[int, InFlight] = {}
         self.redelivered = 0
-        self._settled: list[_InFlight] = []
+        self._settled: list[InFlight] = []
         self._any_settled = asyncio.Event()
         self._undecodable = DeadLetterWriter(bus, "undecodable", logger)
         self._too_large = DeadLetterWriter(bus, "too-large", logger)
         loop = asyncio.get_running_loop()
         self._reading = loop.create_task(self._read())
-        self._others = [loop.create_task(self._keep_alive()), loop.create_task(self._acknowledge())]
+        withdrawals = follow_withdrawals(bus, self._event_type, self._in_flight)
+        self._others = [loop.create_task(each) for each in (self._keep_alive(), self._acknowledge(), withdrawals)]
 
     @property
     def running(self) -> list[asyncio.Task[None]]:
@@ -133,7 +128,7 @@ class TaskReader:
                 if held is not None:  # redelivered while it runs, as its ack_wait has expired
                     held.delivery = delivery
                     continue
-                held = self._in_flight[delivery.sequence] = _InFlight(delivery)
+                held = self._in_flight[delivery.sequence] = InFlight(delivery)
                 self._capacity.enter()
                 held.task = loop.create_task(self._process(held))
 
@@ -145,11 +140,18 @@ class TaskReader:
             self._consumer = self._bus.consume(self._spec)
 
     async def _keep_alive(self) -> None:
-        while True:
-            await self._clock.sleep(self._spec.ack_wait / 3)
-            if self._in_flight:
-                with suppress(BusError):
-                    await self._consumer.in_progress([held.delivery for held in self._in_flight.values()])
+        kept: asyncio.Task[None] | None = None
+        try:
+            while True:
+                await self._clock.sleep(self._spec.ack_wait / 3)
+                if self._in_flight:
+                    with suppress(BusError):
+                        await self._consumer.in_progress([held.delivery for held in self._in_flight.values()])
+                if self._effects is not None and self._effects.acting and (kept is None or kept.done()):
+                    kept = asyncio.get_running_loop().create_task(self._effects.keep_alive())
+        finally:
+            if kept is not None:
+                kept.cancel()
 
     async def _acknowledge(self) -> None:
         while True:
@@ -179,19 +181,20 @@ class TaskReader:
         for held in batch:
             self._release(held)
 
-    def _release(self, held: _InFlight) -> None:
+    def _release(self, held: InFlight) -> None:
         if self._in_flight.pop(held.delivery.sequence, None) is not None:
             self._capacity.leave()
 
-    def _settle(self, held: _InFlight) -> None:
+    def _settle(self, held: InFlight) -> None:
         self._settled.append(held)
         self._any_settled.set()
 
     # One task.
 
-    async def _process(self, held: _InFlight) -> None:
+    async def _process(self, held: InFlight) -> None:
         """Process one delivery until it is settled or returned to the stream."""
         delivery = held.delivery
+        IN_FLIGHT.set(held)
         try:
             try:
                 request = await self._request(delivery)
@@ -207,6 +210,10 @@ class TaskReader:
             if not self._closing:  # cancelled by its own handler; it is redelivered
                 self._release(held)
             raise
+        except TaskWithdrawn:
+            self._counts.cancelled += 1
+            logger.info("a task was cancelled: its request was withdrawn", extra={"task": self._event_type})
+            self._settle(held)
         except Exception:
             logger.exception("a task could not be processed and is returned", extra={"task": self._event_type})
             await self._return(held, LONGEST_PAUSE)
@@ -218,39 +225,46 @@ class TaskReader:
         whole = await retrying(read, logger, first=FIRST_PAUSE, fields={"task": self._event_type})
         return read_request(whole, self._bus.subjects, len(whole.payload))
 
-    def _refuse(self, held: _InFlight, error: InvalidEnvelope) -> None:
+    def _refuse(self, held: InFlight, error: InvalidEnvelope) -> None:
         """Dead-letter a malformed request; it is acknowledged when that is durable, without taking capacity."""
         self._counts.put_aside += 1
         poison = self._too_large if isinstance(error, RequestTooLarge) else self._undecodable
         poison.add(held.delivery, str(error), partial(self._settle, held), {"task": self._event_type})
         self._release(held)
 
-    async def _execute(self, held: _InFlight, request: EventEnvelope) -> None:
+    async def _execute(self, held: InFlight, request: EventEnvelope) -> None:
         record = DeliveryRecord(self._bus.registry, self._event_type, held.delivery, request.id, self._executor.trusted)
         try:
             await self._attempt(held, request, record)
+        except HeldBack as held_back:
+            await record.interrupted()
+            if held_back.owner is not None:
+                await self._publish(request, held_back.owner)
+            await self._return(held, held_back.delay)
         except asyncio.CancelledError:
             if self._closing:
                 await record.interrupted()
             raise
 
-    async def _attempt(self, held: _InFlight, request: EventEnvelope, record: DeliveryRecord) -> None:
+    async def _attempt(self, held: InFlight, request: EventEnvelope, record: DeliveryRecord) -> None:
         if record.watched:
             await record.read()
         if record.answered:
             self._settle(held)
             return
         if self._executor.is_given_up(record.lost):
-            await self._dead_letter(held.delivery, "crashes-worker", given_up(record.lost))
-            response = self._executor.failure(request, TerminalError(given_up(record.lost)))
+            error = TerminalError(given_up(record.lost))
+            response = await self._failure(request, record, held.delivery.attempt, error)
+            await self._dead_letter(held.delivery, "crashes-worker", str(error))
         else:
             try:
                 run = self._run_alone if record.lost else self._run
                 response = await run(request, record, held.delivery.attempt)
-            except RetryableError as error:
-                if await self._retry(held, request, record, error):
+            except RetryableError as failure:
+                # The stream delivers no withdrawn request again: what is recorded gets its end now.
+                if not held.withdrawn and await self._retry(held, request, record, failure):
                     return
-                response = self._executor.failure(request, error)
+                response = await self._failure(request, record, held.delivery.attempt, failure)
         if response is not None:
             await self._publish(request, response)
             if fault_injection.armed:
@@ -262,6 +276,12 @@ class TaskReader:
         async with self._capacity.slots:
             if fault_injection.armed:
                 await fault_injection.reach(CrashPoint.WORKER_HANDLE_BEFORE, request.id)
+            if attempt == 1 and IN_FLIGHT.get().withdrawn:
+                raise TaskWithdrawn
+            if self._effects is not None:
+                return await self._effects.run(request, record, attempt)
+            if RESOLUTION in request.metadata:  # its data are none of a task
+                return self._executor.failure(request, TerminalError("the task has no recorded effect"))
             await record.begin()
             return await self._executor.run(request, attempt)
 
@@ -274,6 +294,14 @@ class TaskReader:
         async with self._capacity.suspects:
             return await self._run(request, record, attempt)
 
+    async def _failure(
+        self, request: EventEnvelope, record: DeliveryRecord, attempt: int, error: Exception
+    ) -> Response | None:
+        """Make the response of a task that gets no further attempt."""
+        if self._effects is None:
+            return self._executor.failure(request, error)
+        return await self._effects.run(request, record, attempt, abandoned=error)
+
     async def _dead_letter(self, delivery: Delivery, reason: str, detail: str) -> None:
         logger.warning(
             "a request becomes a dead letter: %s", detail, extra={"task": self._event_type, "reason": reason}
@@ -282,7 +310,7 @@ class TaskReader:
         self._counts.put_aside += 1
 
     async def _retry(
-        self, held: _InFlight, request: EventEnvelope, record: DeliveryRecord, error: RetryableError
+        self, held: InFlight, request: EventEnvelope, record: DeliveryRecord, error: RetryableError
     ) -> bool:
         """Return a task to the stream for a retry; False when it has no attempts left."""
         if not await record.may_try_again(self._capacity.worker.max_attempts):
@@ -296,7 +324,7 @@ class TaskReader:
         await self._return(held, max(delay, 0.0))
         return True
 
-    async def _return(self, held: _InFlight, delay: float) -> None:
+    async def _return(self, held: InFlight, delay: float) -> None:
         self._release(held)
         with suppress(BusError):  # then it is redelivered after ack_wait
             await self._consumer.nak(held.delivery, delay)
@@ -321,8 +349,9 @@ class TaskReader:
             await self._patiently(lambda: self._send(event))
         except (PayloadTooLarge, InvalidEnvelope, InvalidSubject) as error:
             failure = self._executor.failure(request, TerminalError(f"the response cannot be sent: {error}"))
-            if failure is not None:
-                event = failure.to_envelope()
+            if failure is not None:  # of the response's id, request and effect
+                fields = failure.to_wire()
+                event = event.model_copy(update={"type": fields["type"], "data": fields["data"]})
                 await self._patiently(lambda: self._send(event))
 
     def _send_fast(self, response: Response) -> asyncio.Future[list[int]] | None:

@@ -107,14 +107,29 @@ def response_event_of(request: EventEnvelope, definition: TaskDefinition) -> str
     return request.response_event or definition.response_event
 
 
-def make_response(request: EventEnvelope, definition: TaskDefinition, event_type: str, data: Any) -> Response:
+def make_response(
+    request: EventEnvelope,
+    definition: TaskDefinition,
+    event_type: str,
+    data: Any,
+    metadata: dict[str, Any] | None = None,
+    suffix: str = "",
+) -> Response:
     """Make a response. Its id is derived from the request's: a task that runs twice is answered once.
+
+    Args:
+        request: The request.
+        definition: Its task.
+        event_type: Type of the response.
+        data: JSON.
+        metadata: Further metadata of the response.
+        suffix: End of the id of a response that is not the only one to its request.
 
     Raises:
         ValueError: a field is invalid, which happens only when a handler changes its request.
     """
     fields: dict[str, Any] = {
-        "id": _response_id(request.id),
+        "id": _response_id(request.id) + suffix,
         "source": definition.worker,
         "type": event_type,
         "topic": request.response_topic or _RESULTS,
@@ -129,7 +144,10 @@ def make_response(request: EventEnvelope, definition: TaskDefinition, event_type
         if value is not None:
             valid = valid and type(value) is str
             fields[name] = value
-    if place := passed_on(inherited["metadata"]):
+    place = passed_on(inherited["metadata"])
+    if metadata:
+        place |= metadata
+    if place:
         fields["metadata"] = place
     fields["data"] = data
     return Response(fields if valid else EventEnvelope.model_validate(fields).to_wire())

@@ -17,6 +17,8 @@ from plancast.settings import WorkerSettings
 from plancast.worker import Worker
 from plancast_actors.liveness.registration import Registration
 from plancast_actors.telemetry.samples import Samples
+from plancast_actors.workers.effect_attempt import EffectExecutor
+from plancast_actors.workers.effect_undo import UndoExecutor
 from plancast_actors.workers.executor import ContextFactory, TaskCounts, TaskExecutor, WorkerCapacity
 from plancast_actors.workers.live_events import LiveEvents
 from plancast_actors.workers.reader import TaskReader
@@ -24,7 +26,7 @@ from plancast_bus.clock import Clock, SystemClock
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
 from plancast_bus.ports.bus import Bus, ConsumerSpec
 from plancast_bus.settings import BusSettings
-from plancast_bus.subjects import Subjects, task_consumer_name
+from plancast_bus.subjects import Subjects, task_consumer_name, undo_type
 
 if TYPE_CHECKING:
     from plancast.telemetry.tracing import Tracing
@@ -38,6 +40,13 @@ def task_consumer(event_type: str, subjects: Subjects, ack_wait: float) -> Consu
     name = task_consumer_name(event_type)
     subject = subjects.stored(EventTopic.ACTION_REQUESTS, "*", "*", event_type)
     return ConsumerSpec(name=name, source="requests", filters=(subject,), ack_wait=ack_wait, prefetch=False)
+
+
+def task_consumers(app: App, settings: WorkerSettings, subjects: Subjects) -> list[ConsumerSpec]:
+    """Specs of the consumers of an app's tasks, and of those of workers elsewhere, whose logins may create none."""
+    own = {task for worker in app.workers for task in worker.tasks}
+    tasks = {*own, *settings.tasks, *map(undo_type, settings.tasks)}
+    return [task_consumer(task, subjects, settings.ack_wait) for task in sorted(tasks)]
 
 
 class TaskRunner:
@@ -104,6 +113,9 @@ class TaskRunner:
             for definition in worker.tasks.values():
                 executor = TaskExecutor(capacity, definition, context_factory, self._counts, self.settings.max_lost)
                 executor.samples = self.samples
+                if definition.is_recorded or definition.undoes:
+                    of_effects = UndoExecutor if definition.undoes else EffectExecutor
+                    executor.effects = of_effects(executor, self.bus.registry, self.settings, self._clock)
                 spec = task_consumer(definition.event_type, self.bus.subjects, self.settings.ack_wait)
                 self._readers.append(self._new_reader(self.bus, executor, spec, self._clock, self._max_event_bytes))
 

@@ -10,7 +10,8 @@ from plancast.errors import RetryableError
 from plancast.telemetry.trace_scope import WORK
 from plancast.telemetry.tracing import Tracing, processing
 from plancast_actors.workers.delivery_record import DeliveryRecord
-from plancast_actors.workers.reader import TaskReader, _InFlight
+from plancast_actors.workers.reader import TaskReader
+from plancast_actors.workers.withdrawals import InFlight
 from plancast_bus.events.envelope import EventEnvelope
 from plancast_bus.events.trace_context import trace_id_of
 
@@ -22,7 +23,7 @@ class TracedTaskReader(TaskReader):
         super().__init__(*arguments)
         self._tracing = tracing
 
-    async def _execute(self, held: _InFlight, request: EventEnvelope) -> None:
+    async def _execute(self, held: InFlight, request: EventEnvelope) -> None:
         delivery = held.delivery
         about = processing(request, self._bus.subjects, delivery.payload, self._spec.name)
         about["plancast.worker"] = self._capacity.worker.name
@@ -43,7 +44,7 @@ class TracedTaskReader(TaskReader):
             work.end()
 
     async def _retry(
-        self, held: _InFlight, request: EventEnvelope, record: DeliveryRecord, error: RetryableError
+        self, held: InFlight, request: EventEnvelope, record: DeliveryRecord, error: RetryableError
     ) -> bool:
         again = await super()._retry(held, request, record, error)
         if again and (work := WORK.get()) is not None:

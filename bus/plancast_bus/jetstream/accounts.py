@@ -16,7 +16,7 @@ from typing import Any
 from plancast_bus.events.envelope import EventTopic
 from plancast_bus.jetstream.client.login import WHO_AM_I
 from plancast_bus.jetstream.streams.definitions import StreamNames
-from plancast_bus.subjects import Subjects, check_event_type, name_of_type, task_consumer_name
+from plancast_bus.subjects import Subjects, check_event_type, name_of_type, task_consumer_name, undo_type
 
 ANSWER_SECONDS = 60
 """Seconds for which the server routes responses to a message or a pull; a pull has a heartbeat every 5 s."""
@@ -52,7 +52,7 @@ class Login:
     name: str
     role: Role
     tasks: tuple[str, ...] = ()
-    """Event types of a worker's tasks."""
+    """Event types of a worker's tasks. Those that undo them need not be named."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -139,8 +139,10 @@ def _client(login: Login, subjects: Subjects) -> Access:
 
 def _worker(login: Login, subjects: Subjects) -> Access:
     names, prefix, store = StreamNames.of(subjects.prefix), subjects.prefix, subjects.store
-    consumers = [task_consumer_name(task) for task in login.tasks]
-    records = [f"{store}.registry.task.{name_of_type(task)}.*" for task in login.tasks]
+    tasks = [*login.tasks, *map(undo_type, login.tasks)]
+    consumers = [task_consumer_name(task) for task in tasks]
+    records = [f"{store}.registry.task.{name_of_type(task)}.*" for task in tasks]
+    records += [f"{store}.registry.effect.{name_of_type(task)}.*" for task in login.tasks]
     return Access(
         publishes=(
             f"{prefix}.{EventTopic.ACTION_RESULTS}.*.>",
@@ -155,6 +157,7 @@ def _worker(login: Login, subjects: Subjects) -> Access:
         ),
         reads=(_get(names.registry),),
         pulls=tuple(f"$JS.API.CONSUMER.MSG.NEXT.{names.requests}.{consumer}" for consumer in consumers),
+        receives=tuple(map(subjects.withdrawals, tasks)),
     )
 
 
@@ -180,6 +183,22 @@ def _observer(subjects: Subjects) -> Access:
     return Access(publishes=single, reads=tuple(map(_get, read)), receives=(_all_events(subjects), every_plan))
 
 
+def check_logins(logins: Sequence[Login]) -> None:
+    """Check that no login gets access to the tasks of another one by their names.
+
+    Raises:
+        ValueError: a task of one login has the name of the undo of another login's task.
+    """
+    for login in logins:
+        undos = {undo_type(task): other.name for other in logins if other is not login for task in other.tasks}
+        for task in login.tasks:
+            if task in undos:
+                raise ValueError(
+                    f"login {login.name!r}: the task {task!r} has the name of an undo of login {undos[task]!r}; "
+                    "rename it, or give both tasks to one login"
+                )
+
+
 def accounts(
     logins: Sequence[Login], keys: Mapping[str, str], subjects: Subjects, tenant: str = ""
 ) -> dict[str, dict[str, Any]]:
@@ -190,7 +209,11 @@ def accounts(
         keys: The public nkey of each login, by name.
         subjects: The subjects of the deployment.
         tenant: Tenant of the deployment; each has its own accounts, streams and storage under the same subjects.
+
+    Raises:
+        ValueError: as of :func:`check_logins`.
     """
+    check_logins(logins)
     granted = {login.name: access_of(login, subjects) for login in logins if login.role is not Role.RUNTIME}
     owner = _account("runtime", tenant)
     made: dict[str, dict[str, Any]] = {

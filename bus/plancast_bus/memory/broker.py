@@ -90,6 +90,8 @@ class MemoryWorld:
                 self.timers.cancel(self.subjects.timer(effect.plan, effect.name))
             case Withdraw():
                 self.streams["requests"].remove(effect.sequence)
+                if effect.task:
+                    self.notices.publish(self.subjects.withdrawals(effect.task), b"%d" % effect.sequence, None)
             case SealHistory():
                 self.check_size(effect.payload)
                 self.plans.seal(effect.plan, effect.first_revision, effect.payload)

@@ -70,9 +70,14 @@ class CancelTimer:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Remove a request that is not yet processed, by its sequence in the stream of requests."""
+    """Remove a request that is not yet processed, by its sequence in the stream of requests.
+
+    The workers of its task type are notified, at most once: one of them may be executing it.
+    """
 
     sequence: int
+    task: str = ""
+    """Its task type; empty in effects of earlier versions, which notify no worker."""
 
 
 @dataclass(frozen=True, slots=True)

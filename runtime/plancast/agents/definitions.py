@@ -35,6 +35,8 @@ class EventDefinition:
     """Event type of the response."""
     response_schema: dict[str, Any] | None = field(default=None, hash=False)
     """JSON Schema of the response's data."""
+    effect: bool = False
+    """True for a request whose answer names an effect, see :class:`Effect`."""
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class EventDefinition:
         response_schema: Schema | None = None,
         *,
         event_name: str = "",
+        effect: bool = False,
     ) -> None:
         if event_type and event_name and event_type != event_name:
             raise InvalidApp(f"an event has one name, not {event_type[:80]!r} and {event_name[:80]!r}")
@@ -57,6 +60,7 @@ class EventDefinition:
             "payload_schema": checked_schema(payload_schema, f"event {name}: payload_schema"),
             "response_event": check_event_type(response_event) if response_event else None,
             "response_schema": checked_schema(response_schema, f"event {name}: response_schema"),
+            "effect": bool(effect),
         }
         for key, value in fields.items():
             object.__setattr__(self, key, value)
@@ -69,7 +73,7 @@ class EventDefinition:
     def to_dict(self) -> dict[str, Any]:
         """Convert to a JSON-able dict, without defaults."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__} | {"topic": str(self.topic)}
-        return {name: plain(value) for name, value in values.items() if value not in (None, "")}
+        return {name: plain(value) for name, value in values.items() if value not in (None, "", False)}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:

@@ -13,7 +13,8 @@ from plancast.client.results import PendingResult, ResultWaiter
 from plancast.client.signals import SignalOutcome, outcome_of
 from plancast.errors import InvalidAnswer, NotAwaited, PlanCancelled, PlanFailed, PlanFinished, PlanNotFound
 from plancast.json_values.normalize import plain
-from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, RESUME
+from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, RESOLVE_EFFECT, RESUME, ROLLBACK
+from plancast.plan.effects import NOT_GIVEN
 from plancast.plan.status import PlanStatus
 from plancast.plan_store.plan_size import PlanSize, size_of
 from plancast.plan_store.store import find_checkpoint, plan_fields, unbegun_plan
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from plancast.app import App
     from plancast.plan.context import PlanContext
     from plancast.plan_store.approvals import Approval, People
+    from plancast.plan_store.effects import PlanEffect
     from plancast.replay.report import PlanAt, Replay, Which
 
 BEGIN_SECONDS = 5.0
@@ -224,6 +226,7 @@ class PlanHandle:
         request_id: str | None = None,
         *,
         is_signal: bool = False,
+        also_finished: bool = False,
     ) -> tuple[EventEnvelope, Checkpoint | None]:
         """Publish an event for the plan; returns it with the checkpoint before it, None if there is none to read."""
         check_event_type(event_type)
@@ -233,7 +236,7 @@ class PlanHandle:
             if self._tenant_id is None:
                 raise
             checkpoint = None  # this user may publish but not read; the plan's turn checks the event
-        if checkpoint is not None and PlanStatus(checkpoint.summary.status).finished:
+        if not also_finished and checkpoint is not None and PlanStatus(checkpoint.summary.status).finished:
             raise PlanFinished(f"plan {self.plan_id} is {checkpoint.summary.status} and takes no {event_type}")
         said = {} if data is None else plain(data)
         if is_signal:
@@ -272,6 +275,46 @@ class PlanHandle:
     async def cancel(self, reason: str = "cancelled", *, user_id: str = "", event_id: str | None = None) -> None:
         """Cancel the plan, and its children with it. Raises as :meth:`signal` does."""
         await self.control(CANCEL, {"reason": reason}, user_id=user_id, event_id=event_id)
+
+    async def rollback(
+        self,
+        reason: str = "rolled back",
+        *,
+        user_id: str = "",
+        event_id: str | None = None,
+        timeout: float = SIGNAL_SECONDS,
+    ) -> SignalOutcome:
+        """Undo what the plan and its child plans have done, newest first; returns what became of the request.
+
+        A finished plan is running again meanwhile. It ends failed, with the error ``rolled_back: <reason>``, which
+        names what is left; its result has ``undone`` and ``left`` in full. A second rollback is ignored, unless
+        something was left: that is tried again.
+
+        Args:
+            reason: Why, for the plan's error.
+            user_id: The sender.
+            event_id: As for :meth:`signal`.
+            timeout: Seconds to wait for the plan to begin; the rollback itself is not waited for.
+
+        Raises:
+            PlanNotFound, BusUnavailable: as :meth:`signal` does.
+        """
+        event, begun = await self._send(ROLLBACK, {"reason": reason}, user_id, event_id, also_finished=True)
+        if begun is None:
+            return SignalOutcome.KEPT
+        outcome = await outcome_of(self._bus, event, self._pending.key, timeout)
+        if outcome is SignalOutcome.IGNORED and await self._is_rolled_back_since(begun):
+            outcome = SignalOutcome.MOVED  # so many turns ago that the checkpoint does not show it
+        if outcome is not SignalOutcome.IGNORED and PlanStatus(begun.summary.status).finished:
+            self._pending.reopen(begun.revision)
+        return outcome
+
+    async def _is_rolled_back_since(self, before: Checkpoint) -> bool:
+        checkpoint = await self._checkpoint()
+        if checkpoint is None or checkpoint.revision == before.revision:
+            return False
+        then, now = (unpack(each.state).get("rollback") or {} for each in (before, checkpoint))
+        return bool(now) and (not then or "ended" in then)
 
     async def pause(self, reason: str = "paused", *, user_id: str = "", event_id: str | None = None) -> None:
         """Hold the plan until it is resumed. Raises as :meth:`signal` does."""
@@ -341,6 +384,53 @@ class PlanHandle:
         return await self.signal(
             answer.event_type, answer.data, user_id=user_id, event_id=event_id, request_id=answer.request_id
         )
+
+    async def effects(self) -> list[PlanEffect]:
+        """List the effects of the plan's tasks, also of open ones. Raises as :meth:`state` does."""
+        from plancast.plan_store.effects import effect_types, effects_of
+
+        return effects_of(await self.state(), await effect_types(self._bus))
+
+    async def resolve_effect(
+        self,
+        task: str,
+        *,
+        done: Any = NOT_GIVEN,
+        not_done: bool = False,
+        give_up: bool = False,
+        user_id: str = "",
+        event_id: str | None = None,
+        timeout: float = SIGNAL_SECONDS,
+    ) -> SignalOutcome:
+        """Tell the outcome of an unknown effect; the plan, also a finished one, passes it to the worker.
+
+        Args:
+            task: Its ``task``, the id of the request.
+            done: It was done, and this is what the task's handler would have returned; may be None.
+            not_done: It was not done; the worker begins it again.
+            give_up: It cannot be told, and is not to be begun again; the task fails.
+            user_id: Who tells it.
+            event_id: As for :meth:`signal`.
+            timeout: As for :meth:`signal`.
+
+        Raises:
+            TypeError: not exactly one of the three is given, or the result has no JSON form; nothing was sent.
+            NotAwaited: the plan has no such effect, its outcome is known, or was told already; nothing was sent.
+            PlanNotFound, BusUnavailable: as :meth:`signal` does.
+        """
+        from plancast.plan_store.effects import decision_about
+
+        try:
+            state = await self.state()
+        except AccessDenied:
+            if self._tenant_id is None:
+                raise
+            state = {}  # this user may publish but not read; the plan's turn checks it
+        data = decision_about(state, task, done=done, not_done=not_done, give_up=give_up)
+        event, begun = await self._send(RESOLVE_EFFECT, data, user_id, event_id, also_finished=True)
+        if not begun:
+            return SignalOutcome.KEPT
+        return await outcome_of(self._bus, event, self._pending.key, timeout)
 
     async def redirect(
         self, goal_data: Mapping[str, Any] | BaseModel, *, user_id: str = "", event_id: str | None = None

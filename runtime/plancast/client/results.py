@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from plancast.errors import PlanNotFound
 from plancast.plan.status import PlanStatus
+from plancast.plan.undo_order import sent_revision
 from plancast.plan_store.store import find_checkpoint, unbegun_plan
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, InvalidEnvelope
 from plancast_bus.event_data import in_full
@@ -195,7 +196,8 @@ class ResultWaiter:
             logger.warning("a message on the inbox is not a final response", extra={"subject": subject})
             return
         for tenant in (str(event.get("tenant_id") or ""), None):
-            if (pending := self._pending.get((tenant, str(event.get("correlation_id"))))) is not None:
+            pending = self._pending.get((tenant, str(event.get("correlation_id"))))
+            if pending is not None and sent_revision(str(event.get("id"))) >= pending.reopened:
                 pending.resolve(data)
 
     async def _on_write(self, pending: PendingResult, subject: str, payload: bytes, content_type: str | None) -> None:
@@ -290,7 +292,7 @@ class ResultWaiter:
             return
         pending.missing_since = None
         response = response_of(checkpoint)
-        if response is not None:
+        if response is not None and checkpoint.revision >= pending.reopened:
             pending.resolve(response)
         elif pending.hinted:
             # A hint can arrive before the write can be read.
@@ -352,6 +354,8 @@ class PendingResult:
     hinted: bool = False
     revision: int = 0
     """Revision of the newest checkpoint that was read."""
+    reopened: int = 0
+    """Revision from which on a response counts: this client has had the plan rolled back after its end."""
     missing_since: float | None = None
     waiters: int = 0
     delay: float = 0.0
@@ -370,6 +374,10 @@ class PendingResult:
         return PlanNotFound(
             f"the tenant {self.tenant_id!r} has no plan {self.plan_id}: that id belongs to another tenant"
         )
+
+    def reopen(self, revision: int) -> None:
+        """Forget the response of a plan that had ended at this revision: its rollback will end with another one."""
+        self.data, self.reopened = None, revision + 1
 
     def resolve(self, data: dict[str, Any] | None, failure: Exception | None = None) -> None:
         """End the wait; the first result counts."""

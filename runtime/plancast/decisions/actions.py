@@ -33,13 +33,14 @@ class PlanAction(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a plan ends. Anything but `goal` does not count as completed."""
+    """Why a plan ends. Anything but `goal` does not count as completed; `rolled_back` first undoes what was done."""
 
     GOAL = "goal"
     NO_PATH = "no_path"
     CANCELLED = "cancelled"
     DEADLINE_EXCEEDED = "deadline_exceeded"
     CONSTRAINTS_CONFLICT = "constraints_conflict"
+    ROLLED_BACK = "rolled_back"
 
 
 class PauseReason(StrEnum):

@@ -107,6 +107,8 @@ class _Executor:
                 await plan.finalize(action.result)
             elif action.reason is FinishReason.CANCELLED:
                 await plan.cancel(error)
+            elif action.reason is FinishReason.ROLLED_BACK:
+                await plan.compensate(why or "the planner decided so")
             else:
                 await plan.fail(error)
             return

@@ -7,23 +7,20 @@ from typing import TYPE_CHECKING, Any, Self
 
 from plancast.context import PlatformContext
 from plancast.errors import ForeignPlan, PlanFinished
-from plancast.json_values.normalize import plain
 from plancast.plan import early_events, state_moves, transitions
+from plancast.plan.effects import waits_for_effects
 from plancast.plan.event_fields import error_text
 from plancast.plan.record import WAITING_FOR, PlanRecord
 from plancast.plan.rollback import Rollback
 from plancast.plan.serialization import fields_of, to_state
+from plancast.plan.shared_values import shared_value
 from plancast.plan.status import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, PlanStatus
+from plancast.plan.undo_list import begin_rollback, is_rolling_back
 from plancast.state_machine.machine import Machine
 from plancast.state_machine.states import StateConfig
-from plancast_bus.events.codec import fault_of, pack, unpack
 
 if TYPE_CHECKING:
     from plancast.context import GoalContext
-
-
-MAX_SHARED_KEY = 200
-"""Longest key of a shared value, in characters."""
 
 
 class PlanContext(PlanRecord):
@@ -184,6 +181,8 @@ class PlanContext(PlanRecord):
 
         When a terminal state has finished the plan in the same turn, the result replaces that of the response.
         """
+        if is_rolling_back(self):
+            return
         if self._finished:
             if result is not None and not self._finalized:
                 with Rollback(self, self._turn):
@@ -199,7 +198,7 @@ class PlanContext(PlanRecord):
 
     async def fail(self, error: str | BaseException) -> None:
         """Fail the plan and send the final response with the error. A second call changes nothing."""
-        if self._finished:
+        if self._finished or is_rolling_back(self):
             return
         self._claim()
         self.error: str | None = error_text(error)
@@ -207,11 +206,28 @@ class PlanContext(PlanRecord):
 
     async def cancel(self, reason: str = "cancelled") -> None:
         """Cancel the plan, with its open requests and its children. A second call changes nothing."""
-        if self._finished:
+        if self._finished or is_rolling_back(self):
             return
         self._claim()
         self.error = error_text(reason)
         await self._end(CANCELLED)
+
+    async def compensate(self, reason: str = "rolled back") -> None:
+        """Roll the plan back: undo what its tasks and its child plans have done, newest first; then it fails.
+
+        Workers undo (``@worker.compensate``) in reverse order of dependency; open requests are awaited. No code of the
+        app is called for the plan any more. Its error is ``rolled_back: <reason>``, and names what is left. Where an
+        undo fails it is paused for a person. A second call changes nothing.
+
+        Raises:
+            PlanFinished: the plan is finished already; ``PlanHandle.rollback`` rolls it back.
+        """
+        if is_rolling_back(self):
+            return
+        self._require_unfinished()
+        self._claim()
+        begin_rollback(self, reason)
+        await self.save()
 
     async def pause(self, reason: str = "user_input_required") -> None:
         """Hold the plan until :meth:`resume`, or until an event from outside that the current state waits for.
@@ -235,14 +251,15 @@ class PlanContext(PlanRecord):
         """Continue after a pause, with the input as ``results["user_input"]``.
 
         The plan takes the transition that the resuming event matches, else ``default_next``; early
-        events are offered again. A plan that is not paused stays as it is. When a transition handler resumes from the
+        events are offered again. A plan that is not paused stays as it is, and so does one that waits until
+        the outcome of an effect is known. When a transition handler resumes from the
         WAIT of a decision, the plan goes on after the handler, and only if the handler has decided nothing else.
 
         Raises:
             PlanFinished: the plan is finished already.
         """
         self._require_unfinished()
-        if self.status is not PAUSED:
+        if self.status is not PAUSED or waits_for_effects(self):
             return
         self._claim()
         with Rollback(self, self._turn):
@@ -285,7 +302,12 @@ class PlanContext(PlanRecord):
     async def _go_on_undecided(self) -> None:
         """Go on after a handler has resumed the plan from a WAIT, unless it has decided what follows."""
         resumed_at, self._resumed_at = self._resumed_at, None
-        if resumed_at is None or self.status is not RUNNING or self.current_state != self._entered:
+        if (
+            resumed_at is None
+            or self.status is not RUNNING
+            or is_rolling_back(self)
+            or self.current_state != self._entered
+        ):
             return
         moves, requests = resumed_at
         if len(self.moves) != moves:
@@ -334,14 +356,7 @@ class PlanContext(PlanRecord):
             TypeError: the value has no JSON form.
         """
         self._claim()
-        if not self.session_id:
-            raise ValueError(f"plan {self.plan_id} shares {key!r:.80}, but has no session: submit it with session_id=")
-        if type(key) is not str or not 0 < len(key) <= MAX_SHARED_KEY:
-            raise ValueError(f"plan {self.plan_id} shares {key!r:.80}: a key has 1 to {MAX_SHARED_KEY} characters")
-        copied = plain(value)
-        if fault := fault_of({key: copied}):
-            raise ValueError(f"plan {self.plan_id} cannot share {fault}")
-        self.shared = (self.shared or {}) | {key: unpack(pack(copied))}
+        self.shared = (self.shared or {}) | {key: shared_value(self, key, value)}
 
     # The turn that the plan belongs to, if any.
 
@@ -367,6 +382,8 @@ class PlanContext(PlanRecord):
     def _require_unfinished(self) -> None:
         if self.read_status().finished:
             raise PlanFinished(f"plan {self.plan_id} is {self.status} and moves no more")
+        if is_rolling_back(self):
+            raise PlanFinished(f"plan {self.plan_id} is being rolled back and moves no more")
 
     def _target_of_resume(self) -> str | None:
         turn = self._turn

@@ -9,15 +9,19 @@ from plancast_bus.events.envelope import EventEnvelope, EventTopic
 
 CANCEL, PAUSE, RESUME = "plan.cancel", "plan.pause", "plan.resume"
 REJECT, REDIRECT, INJECT = "plan.reject", "plan.redirect", "plan.inject"
-WAKE = "plan.wake"
+WAKE, RESOLVE_EFFECT = "plan.wake", "plan.resolve_effect"
 """Control events, on the topic ``plan-events``.
 
 Their data: ``{"reason"}`` for cancel, pause and reject, ``{"input"}`` for resume, ``{"goal_data"}`` (an object) for
-redirect, ``{"context"}`` (any JSON) for inject, nothing for wake, which moves a stalled plan on. Only earlier versions
-send a reject, which ends the plan; a "no" is an answer (:mod:`plancast.plan_store.approvals`).
+redirect, ``{"context"}`` (any JSON) for inject, nothing for wake, which moves a stalled plan on, and ``{"task",
+"outcome", "result", "by"}`` for a person's decision about an unknown effect (:mod:`plancast.turn.effects`). Only
+earlier versions send a reject, which ends the plan; a "no" is an answer (:mod:`plancast.plan_store.approvals`).
 """
 FOLLOW, ENDED = "plan.follow", "plan.ended"
 """Sent between plans: one waits for the other's end (``{"plan", "after"}``), and is told (``{"plan", "status"}``)."""
+ROLLBACK, ROLLED_BACK = "plan.rollback", "plan.rolled_back"
+"""A rollback, from people (``{"reason"}``) or from the parent (``{"reason", "plan"}``), which is told of its end
+(``{"plan", "request", "left"}``, with the id of its event as ``request``)."""
 FORK = "plan.fork"
 """Starts a fork of a plan (:mod:`plancast.turn.fork`). Published as a timer, which clients may not set."""
 

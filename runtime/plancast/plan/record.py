@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from plancast.plan.effects import EffectEntry
 from plancast.plan.requests import Request
 from plancast.plan.status import PAUSED, PENDING, PlanStatus
 from plancast.state_machine.machine import START, Machine
@@ -116,6 +117,16 @@ class PlanRecord(_Open):
     all that wait for it, directly or not."""
     requests: dict[str, Request] = field(default_factory=dict)
     """Requests without an answer yet, by event id."""
+    effects: dict[str, EffectEntry] = field(default_factory=dict)
+    """Effects of the plan's tasks, by the ids of their requests; one for each key."""
+    children: dict[str, int] = field(default_factory=dict)
+    """Child plans by their ids, each with the revision of the turn that took its answer; 0: it has none yet, -1: the
+    child was rolled back."""
+    unanswered: dict[str, list[str]] = field(default_factory=dict)
+    """Types of the requests that were closed without an answer, and of these answers, by their ids: their tasks may
+    have been done."""
+    rollback: dict[str, Any] = field(default_factory=dict)
+    """A rollback that is under way or has ended (:mod:`plancast.plan.undo_list`); empty: there was none."""
     kept: list[dict[str, Any]] = field(default_factory=list)
     """Events that arrived before any state waited for them, oldest first."""
     _context: Any = field(default=None, repr=False, compare=False)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from plancast_bus.subjects import encode_token
+from plancast_bus.subjects import decode_token, encode_token
 
 _NUMBER = re.compile(r"\d+-\d+")
 
@@ -21,6 +21,12 @@ def is_request_of(plan_id: str, event_id: str) -> bool:
     """True if this plan has allocated the event id."""
     prefix = encode_token(plan_id) + ":"
     return event_id.startswith(prefix) and _NUMBER.fullmatch(event_id, len(prefix)) is not None
+
+
+def plan_of_request(event_id: str) -> str | None:
+    """The plan that has allocated an event id; None for an id of another form."""
+    plan, _, number = event_id.rpartition(":")
+    return decode_token(plan) if plan and _NUMBER.fullmatch(number) else None
 
 
 def wait_id(plan_id: str, position: str) -> str:
@@ -64,6 +70,9 @@ class Request:
     """Its sequence in the stream of requests, once known; used to withdraw it."""
     alias: str = ""
     """Its correlation id, when it is not the plan's."""
+    first: str = ""
+    """Id of the first request for the same task; empty for the first one itself. Stored apart: earlier versions ignore
+    what they do not know of a plan, but not of a request."""
 
     @classmethod
     def read(cls, value: Any) -> Request:

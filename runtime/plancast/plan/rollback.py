@@ -9,7 +9,7 @@ from typing import Any
 from plancast.plan.record import PlanRecord
 from plancast.tasks.registry import TaskRegistry
 
-_VALUES = ("status", "current_state", "_entered", "pause_reason", "unmoved", "error", "result", "awaiting")
+_VALUES = ("status", "current_state", "_entered", "pause_reason", "unmoved", "error", "result", "awaiting", "rollback")
 _CONTAINERS = ("results", "kept", "control", "aliases", "moves")
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from plancast.plan.effects import EffectEntry
 from plancast.plan.record import PlanRecord
 from plancast.plan.requests import Request
 from plancast.tasks.registry import TaskRegistry
@@ -20,8 +21,10 @@ _USUAL = (
     "goal_id", "trace_id", "notify", "root", "depth", "planner", "planner_version", "created_at", "deadline",
 )  # fmt: skip
 """Fields that most plans set."""
-_OF_OTHER_FORM = frozenset(("state_machine", "requests", "tasks", "_context"))
+_OF_OTHER_FORM = frozenset(("state_machine", "requests", "effects", "tasks", "_context"))
 """Stored in another form, or not at all."""
+_FIRST = "first_requests"
+"""Name in the stored form: the first request for the same task, by the id of an open one."""
 _STORED = [each for each in dataclasses.fields(PlanRecord) if each.name not in _OF_OTHER_FORM]
 _DEFAULTS: list[tuple[str, Any]] = [
     (each.name, each.default_factory() if each.default_factory is not dataclasses.MISSING else each.default)
@@ -55,6 +58,10 @@ def to_state(plan: PlanRecord) -> dict[str, Any]:
         _add_changed(state, plan, _OTHER_DEFAULTS)
     if plan.requests:
         state["requests"] = {key: request.to_list() for key, request in plan.requests.items()}
+        if repeated := {key: request.first for key, request in plan.requests.items() if request.first}:
+            state[_FIRST] = repeated
+    if plan.effects:
+        state["effects"] = {key: effect.to_state() for key, effect in plan.effects.items()}
     if plan.tasks is not None:
         state["tasks"] = plan.tasks.to_state()
     return state
@@ -80,6 +87,11 @@ def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
         data = nested
     fields = {each.name: data[each.name] for each in _STORED if each.name in data}
     fields["requests"] = {key: Request.read(value) for key, value in (data.get("requests") or {}).items()}
+    for key, first in (data.get(_FIRST) or {}).items():
+        if key in fields["requests"]:
+            fields["requests"][key].first = first
+    if data.get("effects"):
+        fields["effects"] = {key: EffectEntry.read(value) for key, value in data["effects"].items()}
     if data.get("tasks") is not None:
         fields["tasks"] = TaskRegistry.from_state(data["tasks"])
     fields["state_machine"] = data.get("state_machine") or {}
@@ -95,7 +107,8 @@ def _is_unusual(plan: PlanRecord) -> bool:
         or bool(
             plan.decider or plan.kept or plan.aliases or plan.unmoved or plan.control or plan.awaiting
             or plan.spent or plan.trajectory or plan.earlier or plan.unwanted or plan.dependencies or plan.allowance
-            or plan.lent or plan.limits or plan.call_rate or plan.attributes
+            or plan.lent or plan.limits or plan.call_rate or plan.attributes or plan.children or plan.rollback
+            or plan.unanswered
         )
     )  # fmt: skip
 

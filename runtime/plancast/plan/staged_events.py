@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn, Protocol
 
+from plancast.effects.effect import ATTEMPT_OF
 from plancast.replaced_names import missing
 from plancast_bus.events.envelope import EventTopic
 
@@ -66,17 +67,23 @@ class StagedEvents:
         fields["response_event"] = response_event
         return self._outbox.request(_fields(event_type, data, topic, correlation_id, fields))
 
-    def stage_request(self, event_type: str, data: Any, response_event: str, correlation_id: str) -> str:
-        """Stage the request of a state's action without a coroutine; returns its id."""
-        return self._outbox.request(
-            {
-                "response_event": response_event,
-                "type": event_type,
-                "topic": REQUESTS,
-                "data": {} if data is None else data,
-                "correlation_id": correlation_id,
-            }
-        )
+    def stage_request(
+        self, event_type: str, data: Any, response_event: str, correlation_id: str, first: str = ""
+    ) -> str:
+        """Stage the request of a state's action without a coroutine; returns its id.
+
+        ``first``: id of the first request for the same task, which its effect is known by; empty for that one.
+        """
+        fields = {
+            "response_event": response_event,
+            "type": event_type,
+            "topic": REQUESTS,
+            "data": {} if data is None else data,
+            "correlation_id": correlation_id,
+        }
+        if first:
+            fields["metadata"] = {ATTEMPT_OF: first}
+        return self._outbox.request(fields)
 
     async def respond(
         self,

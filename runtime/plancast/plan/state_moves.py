@@ -7,6 +7,7 @@ from typing import Any
 
 from plancast.errors import InvalidStateMachine
 from plancast.plan import early_events
+from plancast.plan.effects import HELD
 from plancast.plan.event_fields import answered_request, error_text, event_data
 from plancast.plan.record import HELD_WAIT, HOLD, WAIT_TIMEOUT, WAITING_FOR, PlanRecord, is_held
 from plancast.plan.requests import WAIT, Request
@@ -14,6 +15,7 @@ from plancast.plan.staged_events import StagedEvents
 from plancast.plan.status import COMPLETED, PAUSED, RUNNING, PlanStatus
 from plancast.plan.task_responses import close_request
 from plancast.plan.transitions import is_stale, target_of
+from plancast.plan.undo_list import ROLLED_BACK, begin_rollback
 from plancast.state_machine.states import StateAction
 
 MAX_MOVES = 1_000
@@ -57,7 +59,7 @@ async def enter(plan: PlanRecord, target: str, *, by_hand: bool = False) -> None
             return
         await _enter_one(plan, next_target, by_hand)
         by_hand = False
-        next_target = _take_early(plan) if plan.kept and not plan.status.finished else None
+        next_target = _take_early(plan) if plan.kept and not (plan.status.finished or plan.rollback) else None
     raise InvalidStateMachine([f"plan {plan.plan_id} went through {MAX_MOVES} states without waiting"])
 
 
@@ -91,6 +93,9 @@ async def _enter_one(plan: PlanRecord, target: str, by_hand: bool) -> None:
     state = plan.state_machine[plan.current_state]
     if state.is_terminal:
         outcome = state.outcome or ("failed" if plan.current_state == "failed" else "completed")
+        if outcome == ROLLED_BACK:
+            begin_rollback(plan, _failure_of_results(plan))
+            return
         if outcome == "failed" and plan.error is None:
             plan.error = _failure_of_results(plan)
         await finish(plan, PlanStatus(outcome))
@@ -119,15 +124,15 @@ def is_assigned(plan: PlanRecord) -> bool:
     return plan.current_state != plan._entered
 
 
-async def send_request(plan: PlanRecord, state: str, attempt: int = 1) -> None:
-    """Send the request of a state's action, as this attempt at it."""
+async def send_request(plan: PlanRecord, state: str, attempt: int = 1, first: str = "") -> None:
+    """Send the request of a state's action, as this attempt at it; ``first`` is the id of the first one's request."""
     action = plan.state_machine[state].action
     if action is None or plan._context is None:
         return
     template = plan.machine.action_template(state)
     data, bus = template.render(_scope(plan)) if template is not None else {}, plan._context.bus
     if type(bus) is StagedEvents:
-        request_id = bus.stage_request(action.event_type, data, action.response_event, plan.correlation_id)
+        request_id = bus.stage_request(action.event_type, data, action.response_event, plan.correlation_id, first)
     else:
         request_id = await bus.request(
             event_type=action.event_type,
@@ -139,7 +144,7 @@ async def send_request(plan: PlanRecord, state: str, attempt: int = 1) -> None:
         request = plan.requests.get(request_id)
         if request is None:  # a double has sent it
             request = plan.requests[request_id] = Request(action.event_type, action.response_event)
-        request.state, request.attempt = state, attempt
+        request.state, request.attempt, request.first = state, attempt, first
 
 
 def _claim_request(plan: PlanRecord, action: StateAction) -> bool:
@@ -160,7 +165,7 @@ async def retry_request(plan: PlanRecord, request_id: str) -> None:
     """Send a state's request again under a new id; an answer to the old id is stale."""
     request = plan.requests.pop(request_id)
     if request.state is not None:
-        await send_request(plan, request.state, request.attempt + 1)
+        await send_request(plan, request.state, request.attempt + 1, request.first or request_id)
 
 
 def _close_requests_of_states(plan: PlanRecord) -> None:
@@ -175,6 +180,7 @@ def end_wait(plan: PlanRecord) -> None:
     plan.status, plan.pause_reason = RUNNING, None
     plan.results.pop(WAITING_FOR, None)
     plan.results.pop(WAIT_TIMEOUT, None)
+    plan.control.pop(HELD, None)
     if is_held(plan):
         plan.control.pop(HOLD)
         plan.control.pop(HELD_WAIT, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from plancast.plan.effects import UNKNOWN
 from plancast.plan.event_fields import event_data, event_type_of
 from plancast.plan.record import PlanRecord, tasks_of
 from plancast.tasks.registry import TaskRegistry
@@ -45,6 +46,8 @@ def close_request(plan: PlanRecord, request_id: str, event: Any) -> bool:
 def _finish(tasks: TaskRegistry, task_id: str, event_type: str, data: Any) -> None:
     values = data if isinstance(data, Mapping) else {}
     error = str(values.get("error") or event_type)
+    if values.get("outcome") == UNKNOWN and values.get("success") is False:
+        error = f"outcome unknown: {values.get('reason') or event_type}"  # no failure after which to repeat it
     if values.get("status") == "cancelled":
         tasks.cancel(task_id, error)
     elif event_type.endswith(_FAILURES) or values.get("success") is False or values.get("status") == "failed":

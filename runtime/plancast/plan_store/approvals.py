@@ -11,6 +11,7 @@ from plancast.errors import InvalidAnswer, NotAwaited, PlancastError
 from plancast.json_values.limits import shown
 from plancast.json_values.schemas import faults_at
 from plancast.plan.control_events import RESUME
+from plancast.plan.effects import HELD
 from plancast.plan.record import HOLD, WAITING_FOR, position
 from plancast.plan.requests import WAIT, Request, wait_id
 from plancast.plan.status import PAUSED, RUNNING
@@ -106,13 +107,17 @@ class Approval:
 def approval_of(state: Fields, people: People) -> Approval | None:
     """Read the open request for a person's decision; None if there is none, or if an operator has paused the plan.
 
+    What a person has to say of an effect is no approval: :mod:`plancast.plan_store.effects`.
+
     Args:
         state: The plan as ``PlanContext.to_dict()`` gives it, with its state machine.
         people: The events that people send.
     """
     status = state["status"]
+    if state.get("rollback"):  # what people decide in it is about effects
+        return None
     if status == PAUSED:
-        if not asks_while_paused(state):
+        if not asks_while_paused(state) or HELD in (state.get("control") or {}):
             return None
         if WAITING_FOR in state["results"]:
             return _approval_of_wait(state, people)
@@ -171,7 +176,9 @@ def asks_while_paused(state: Fields) -> bool:
     Args:
         state: The plan's stored fields; its state machine is not read.
     """
-    by_planner = bool(state.get("decider"))
+    by_planner = bool(state.get("decider")) and not state.get("rollback")
+    if by_planner and HELD in (state.get("control") or {}):
+        return True  # for the outcome of an effect
     if not by_planner and HOLD in (state.get("control") or {}):
         return False
     if WAITING_FOR not in (state.get("results") or {}):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, REJECT, RESUME
+from plancast.plan.control_events import CANCEL, INJECT, PAUSE, REDIRECT, REJECT, RESOLVE_EFFECT, RESUME
 from plancast.plan.requests import Request
 
 _VALUE_KEYS = {
@@ -16,6 +16,7 @@ _VALUE_KEYS = {
     RESUME: "input",
     REDIRECT: "goal_data",
     INJECT: "context",
+    RESOLVE_EFFECT: "outcome",
 }
 """Key of each control event's value in its data."""
 

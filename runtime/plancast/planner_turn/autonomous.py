@@ -9,18 +9,27 @@ from __future__ import annotations
 from itertools import count
 from typing import Any, Final
 
-from plancast.decisions.actions import AwaitAction, CompleteAction, DelegateAction, WaitAction
+from plancast.decisions.actions import (
+    AwaitAction,
+    CompleteAction,
+    DelegateAction,
+    ParallelAction,
+    PublishAction,
+    WaitAction,
+)
 from plancast.decisions.decision import PlannerDecision
 from plancast.errors import InvalidDecision, TaskError, TerminalError
 from plancast.models.port import CURRENT_REASONER, ReasonerPort
 from plancast.plan import early_events
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import RESUME
+from plancast.plan.effects import pause_for, repeated
 from plancast.plan.record import WAITING_FOR
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.state_moves import end_wait
 from plancast.plan.status import PAUSED, RUNNING
 from plancast.plan.task_responses import awaited_is_resolved, drop_unwanted, take_answer
+from plancast.plan.undo_list import is_rolling_back
 from plancast.planner_turn.deliberation import Deliberation
 from plancast.planner_turn.trajectory import trigger_entry
 from plancast.planners.contract import AutonomousPlanner, RunContext, WakeMode, resolve_wake_mode
@@ -138,6 +147,9 @@ class AutonomousTurn:
             run = await self._deliberation.run(trigger_entry(fields, record.revision, record.now))
             plan.awaiting = ""
             decision = await self._ask(run)
+            if (unknown := repeated(plan, _tasks_of(decision))) is not None:
+                self._leave_to_a_person(decision, unknown)
+                return
             refusal = await self._execute(decision, run)
             plan.control.clear()
             why = "" if refusal is None else f"refused: {refusal}"
@@ -159,6 +171,21 @@ class AutonomousTurn:
                 drop_unwanted(plan)
                 return
         raise TerminalError(f"planner {self._decider.name!r} took {MAX_STEPS} steps in one turn without waiting")
+
+    def _leave_to_a_person(self, decision: PlannerDecision, request_id: str) -> None:
+        """Pause the plan instead of repeating what may have been done; the planner decides again once it is known.
+
+        Raises:
+            TerminalError: a person has given it up.
+        """
+        plan, entry = self._plan, self._plan.effects[request_id]
+        if entry.given_up:
+            raise TerminalError(f"{entry.event_type} is not repeated: it was given up, and may have been done")
+        why = f"refused: it is not known if {entry.event_type} has been done already"
+        plan.control.clear()
+        self._deliberation.executed(decision, why)
+        self._record.notes.append(f"a decision was {why}")
+        pause_for(plan, request_id)
 
     def _count_step(self, decision: PlannerDecision, awaited: str) -> None:
         """Count a step of a decision tree. The final one does not count, nor does going on with the same AWAIT.
@@ -210,11 +237,21 @@ class AutonomousTurn:
     def _waits(self, decision: PlannerDecision) -> bool:
         """True if the plan waits after a decision; False: the planner makes the next one at once."""
         action = decision.next_action
+        if is_rolling_back(self._plan):
+            return True
         if isinstance(action, AwaitAction):
             return not awaited_is_resolved(self._plan)
         if isinstance(action, DelegateAction) and action.group_id and not self._plan.awaiting:
             return False  # the task runs in the background
         return bool(self._plan.requests)
+
+
+def _tasks_of(decision: PlannerDecision) -> set[str]:
+    """The types of the tasks that a decision begins."""
+    action = decision.next_action
+    actions = action.branches if isinstance(action, ParallelAction) else [action]
+    published = {each.event_type for each in actions if isinstance(each, PublishAction)}
+    return published | ({action.goal_event} if isinstance(action, DelegateAction) else set())
 
 
 def _fields(event: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from plancast.models.reservation import Reservation, estimate, reserve
 from plancast.plan.context import PlanContext
 from plancast.plan.record import tasks_of
 from plancast.plan.rollback import Rollback
+from plancast.plan.undo_list import is_rolling_back
 from plancast.planner_turn.trajectory import add_decision, add_event, read_entry
 from plancast.planners.contract import RunBudget, RunContext, RunControl, TrajectoryEntry
 from plancast.planners.run_context import build_run, trigger_of
@@ -91,7 +92,7 @@ class Deliberation:
         record, plan = self._record, self._plan
         with Rollback(plan, record):
             await execute_decision(decision, record.context, plan=plan, definitions=run.events)
-            if pending:
+            if pending and not is_rolling_back(plan):
                 await send_pending(record.context, plan, run.events)
 
     def remember(self, fields: Mapping[str, Any]) -> None:

@@ -152,7 +152,7 @@ def _events_of(agent: Any, known: Mapping[str, EventDefinition]) -> list[EventDe
                 response_event=task.response_event,
                 response_schema=task.response_schema,
             )
-            for task in agent.tasks.values()
+            for task in agent.offered.values()
         ]
     if isinstance(agent, Planner):
         return [

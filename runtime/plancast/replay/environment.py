@@ -205,7 +205,7 @@ class RecordedRegistry:
 
 def _declared(app: App) -> Iterable[tuple[EventDefinition, AgentDefinition]]:
     for worker in app.workers:
-        for task in worker.tasks.values():
+        for task in worker.offered.values():
             answers = [task.response_event, failed_event(task.response_event)] if task.response_event else []
             yield (
                 EventDefinition(

@@ -20,7 +20,7 @@ from plancast.replay.environment import ReplayEnvironments, Script
 from plancast.replay.report import Outcome, PlanAt, Replay, ReplayedTurn, Which
 from plancast.replay.turn import Rerun, rerun, sent_events
 from plancast.settings import PlanSettings
-from plancast.state_machine.machine import Machine, failed_event
+from plancast.state_machine.machine import Machine, failed_event, unknown_event
 from plancast.turn_record.environment import TurnEnvironment
 from plancast_bus.events import codec
 from plancast_bus.events.envelope import EventTopic
@@ -302,15 +302,21 @@ def _observed_events(plan: RecordedPlan) -> list[EventDefinition]:
     answers: dict[str, str] = {}
     for event in (entry.get("event") or {} for entry in plan.history):
         request, answer = asked.get(event.get("parent_event_id", "")), str(event.get("type", ""))
-        success = event.get("topic") == EventTopic.ACTION_RESULTS and answer != failed_event(answer)
+        success = event.get("topic") == EventTopic.ACTION_RESULTS and answer not in (
+            failed_event(answer),
+            unknown_event(answer),
+        )
         if request is not None and success:
             answers.setdefault(request, answer)
     return [EventDefinition(each, EventTopic.ACTION_REQUESTS, response_event=answers[each]) for each in answers]
 
 
 def _comparable(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan's fields without those that depend on the host or do not affect behaviour."""
-    left_out = ("machine", "state_machine", "planner_version", "requests", "trace_id")
+    """A plan's fields without those that depend on the host or do not affect behaviour.
+
+    Plans of earlier versions lack the child plans and requests that a rollback has to know.
+    """
+    left_out = ("machine", "state_machine", "planner_version", "requests", "trace_id", "children", "unanswered")
     fields: dict[str, Any] = {name: value for name, value in state.items() if name not in left_out}
     requests = {key: Request(*value) for key, value in (state.get("requests") or {}).items()}
     for request in requests.values():

@@ -43,6 +43,11 @@ def timeout_event(response_event: str) -> str:
     return _sibling(response_event, "timeout")
 
 
+def unknown_event(response_event: str) -> str:
+    """The event of a request whose outcome is not known: `card.charge.unknown` for `card.charge.completed`."""
+    return _sibling(response_event, "unknown")
+
+
 def _sibling(event_type: str, token: str) -> str:
     base = base_of(event_type)
     return f"{base}.{token}" if base else token

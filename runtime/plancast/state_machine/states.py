@@ -107,8 +107,9 @@ class StateConfig(_Definition):
     """The next state without an event: at once if there is neither action nor transition, else on resume."""
     is_terminal: bool = False
     """True when the plan ends in this state."""
-    outcome: Literal["completed", "failed"] | None = None
-    """Outcome of a plan that ends here; None: failed if the state is named `failed`, else completed."""
+    outcome: Literal["completed", "failed", "rolled_back"] | None = None
+    """Outcome of a plan that ends here; None: failed if the state is named `failed`, else completed. `rolled_back`
+    undoes what its tasks have done, and then fails it."""
 
 
 StateMachine = dict[str, StateConfig]

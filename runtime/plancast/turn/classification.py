@@ -6,12 +6,13 @@ from collections.abc import Collection
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
+from plancast.plan.effects import HELD, is_given_up, waits_for_effects
 from plancast.plan.event_fields import answered_request, is_fact
 from plancast.plan.record import WAITING_FOR, PlanRecord, is_held
 from plancast.plan.requests import WAIT, Request
 from plancast.plan.status import PAUSED
 from plancast.plan.transitions import is_stale, target_of
-from plancast.turn.retries import as_failure_of_child, can_retry, ends_request, is_failure
+from plancast.turn.retries import as_failure_of_child, can_retry, ends_request, is_failure, says_unknown
 from plancast.turn.timers import timer_name
 
 
@@ -32,6 +33,8 @@ class Kind(Enum):
     """A timer: what a WAIT waits for did not come in time."""
     FAILS = auto()
     """It is the last answer to a request, and no transition takes it."""
+    UNSETTLED = auto()
+    """It says that the outcome of an effect is not known, and no transition takes it: a person has to."""
     KEPT = auto()
     """A later state may wait for it, or the plan is paused."""
     UNWANTED = auto()
@@ -40,7 +43,7 @@ class Kind(Enum):
     """It is a late or repeated answer, a timer of a request that is settled, or a fact that the plan has announced."""
 
 
-MOVES, RESUMES, ANSWERS, RETRIES, ASKS_AGAIN, EXPIRES, FAILS, KEPT, UNWANTED, IGNORED = Kind
+MOVES, RESUMES, ANSWERS, RETRIES, ASKS_AGAIN, EXPIRES, FAILS, UNSETTLED, KEPT, UNWANTED, IGNORED = Kind
 """Module-level names: looking a member up in its class takes longer."""
 
 
@@ -89,7 +92,7 @@ def classify(
                 return Meaning(IGNORED, event, reason="an answer that came too late, or twice")
         else:
             event = as_failure_of_child(plan, request, event)
-            if is_failure(request, event) and can_retry(plan, request):
+            if is_failure(request, event) and can_retry(plan, request) and not is_given_up(plan, parent):
                 return Meaning(RETRIES, event, request)
     if plan.status is PAUSED or plan.decider:
         return _classify_waiting(plan, event, request, people)
@@ -101,7 +104,7 @@ def is_for_listener(plan: PlanRecord, meaning: Meaning) -> bool:
     request = meaning.request
     if request is not None and request.state is not None:
         return False
-    if meaning.kind in (FAILS, KEPT, UNWANTED):
+    if meaning.kind in (FAILS, UNSETTLED, KEPT, UNWANTED):
         running = plan.status is not PAUSED and not plan.decider
         return running and meaning.event.type not in plan.machine.event_types
     return meaning.kind is ANSWERS and bool(plan.state_machine) and not plan.decider
@@ -113,6 +116,8 @@ def _classify_running(plan: PlanRecord, event: Any, request: Request | None, fre
         return Meaning(MOVES, event, request, target)
     if free_handler and _is_for_handler(plan, event, request):
         return Meaning(ANSWERS, event, request)
+    if says_unknown(plan, request, event):
+        return Meaning(UNSETTLED, event, request)
     if request is not None and ends_request(plan, request, event):
         return Meaning(FAILS, event, request)
     if plan.state_machine and event.type not in plan.machine.event_types:
@@ -135,6 +140,8 @@ def _classify_waiting(plan: PlanRecord, event: Any, request: Request | None, peo
     """The meaning of an event for a paused plan, or for a plan that a planner decides."""
     if plan.status is not PAUSED:
         return Meaning(KEPT if request is None else ANSWERS, event, request)
+    if waits_for_effects(plan):
+        return _classify_held(plan, event, request)
     if is_held(plan):
         return Meaning(KEPT, event, request)
     awaited = event.type == plan.results.get(WAITING_FOR)
@@ -143,6 +150,15 @@ def _classify_waiting(plan: PlanRecord, event: Any, request: Request | None, peo
     if awaited or (target is not None and from_outside):
         return Meaning(RESUMES, event, request, target)
     return Meaning(KEPT, event, request)
+
+
+def _classify_held(plan: PlanRecord, event: Any, request: Request | None) -> Meaning:
+    """The meaning of an event for a plan that waits until the outcomes of effects are known."""
+    if plan.decider or not says_unknown(plan, request, event) or target_of(plan, plan.current_state, event) is not None:
+        return Meaning(KEPT, event, request)
+    if answered_request(event) in plan.control[HELD]:
+        return Meaning(IGNORED, event, request, reason="the plan waits for this outcome already")
+    return Meaning(UNSETTLED, event, request)
 
 
 def _classify_timer(plan: PlanRecord, event: Any, free_handler: bool) -> Meaning:

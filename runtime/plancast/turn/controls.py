@@ -15,15 +15,21 @@ from plancast.plan.control_events import (
     PAUSE,
     REDIRECT,
     REJECT,
+    RESOLVE_EFFECT,
     RESUME,
+    ROLLBACK,
+    ROLLED_BACK,
     WAKE,
     cancel_reason,
     given_reason,
 )
+from plancast.plan.effects import waits_for_effects
 from plancast.plan.record import HELD_WAIT, HOLD, WAITING_FOR, is_held
 from plancast.plan.status import PlanStatus
 from plancast.planner_turn.autonomous import autonomous_turn
 from plancast.turn.dependencies import add_follower
+from plancast.turn.effects import resolve_effect
+from plancast.turn.rollback import start_rollback
 from plancast.turn.stall import wake
 from plancast.turn_record.environment import TurnOutcome
 from plancast.turn_record.record import TurnRecord
@@ -86,11 +92,13 @@ async def _resume(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
     if (missing := turn.environment.missing_code(plan)) is not None:
         await plan.fail(missing)
         return TurnOutcome.COMMIT
+    if waits_for_effects(plan) and not is_held(plan):
+        return turn.unwanted(plan, f"a resume does not tell the outcome that the plan waits for ({plan.pause_reason})")
     plan.control.pop(HOLD, None)
     waited = WAITING_FOR in plan.results
     data = turn.event.data
     data = data["input"] if isinstance(data, dict) and "input" in data else data
-    if plan.control.pop(HELD_WAIT, False) and (data is None or data == {}):
+    if (plan.control.pop(HELD_WAIT, False) and (data is None or data == {})) or waits_for_effects(plan):
         turn.notes.append("the plan is held no more, and waits as before")
         return TurnOutcome.COMMIT
     await plan.resume(data)
@@ -106,8 +114,16 @@ async def _wake(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
     return turn.ignored("the plan waits for something, or for its own code")
 
 
+async def _resolve_effect(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
+    return resolve_effect(turn, plan)
+
+
 async def _follow(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
     return await add_follower(turn, plan)
+
+
+async def _rolled_back(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
+    return turn.ignored("the plan is not being rolled back")
 
 
 CONTROLS: Final[dict[str, Callable[[TurnRecord, PlanContext], Awaitable[TurnOutcome]]]] = {
@@ -118,6 +134,9 @@ CONTROLS: Final[dict[str, Callable[[TurnRecord, PlanContext], Awaitable[TurnOutc
     REDIRECT: _redirect,
     INJECT: _inject,
     WAKE: _wake,
+    RESOLVE_EFFECT: _resolve_effect,
     FOLLOW: _follow,
+    ROLLBACK: start_rollback,
+    ROLLED_BACK: _rolled_back,
 }
 """Functions that apply control events of the topic ``plan-events``, by event type."""

@@ -12,13 +12,17 @@ from plancast.errors import PlanFinished
 from plancast.plan import early_events, state_moves
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import RESUME
+from plancast.plan.effects import HELD, held_for, hold, waits_for_effects
 from plancast.plan.event_fields import answered_request
+from plancast.plan.record import is_held
 from plancast.plan.requests import Request
 from plancast.plan.status import PAUSED, PENDING, RUNNING
 from plancast.plan.task_responses import close_request
+from plancast.plan.undo_list import is_rolling_back
 from plancast.planner_turn.autonomous import autonomous_turn
 from plancast.planner_turn.deliberation import Deliberation, deliberation_of_handler
 from plancast.planners.planner import Handler, call_handler, wants_four
+from plancast.tasks.registry import TaskRegistry
 from plancast.turn.classification import (
     ANSWERS,
     ASKS_AGAIN,
@@ -29,13 +33,14 @@ from plancast.turn.classification import (
     MOVES,
     RESUMES,
     RETRIES,
+    UNSETTLED,
     UNWANTED,
     Meaning,
     classify,
     is_for_listener,
 )
 from plancast.turn.foreign_answers import as_failure, is_foreign_answer
-from plancast.turn.retries import explain, is_failure, schedule_retry
+from plancast.turn.retries import explain, is_failure, says_unknown, schedule_retry
 from plancast.turn_record.environment import TurnOutcome
 from plancast.turn_record.record import TurnRecord
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -69,7 +74,7 @@ class EventTurn(TurnRecord):
         called = await self._call_listeners(plan)
         if not called:
             return await self._carry_out(plan, meaning, handler)
-        if _position(plan) != before:
+        if _position(plan) != before or is_rolling_back(plan):
             await self._enter_assigned(plan, self.event)
             return COMMIT
         meaning = self._classify(plan, meaning.event, handler)
@@ -115,6 +120,11 @@ class EventTurn(TurnRecord):
             await plan.fail(explain(request, event, plan.current_state))
         elif kind is EXPIRES:
             await self._expire(plan, meaning, handler)
+        elif kind is UNSETTLED:
+            assert request is not None
+            hold(plan, event.parent_event_id, request)
+        elif handler is not None and request is not None and says_unknown(plan, request, event):
+            await self._hand_over_unknown(plan, event, handler, target, request)
         elif handler is not None:
             moved = await self._hand_over(plan, event, handler, target)
             if (
@@ -218,10 +228,31 @@ class EventTurn(TurnRecord):
         self._close_answered(plan, event)
         return False
 
+    async def _hand_over_unknown(
+        self, plan: PlanContext, event: Any, handler: Handler, target: str | None, request: Request
+    ) -> None:
+        """Let the transition handler take an unknown outcome; when it does nothing, a person has to."""
+        tasks = plan.tasks.to_state() if plan.tasks is not None else None
+        if not await self._hand_over(plan, event, handler, target):
+            plan.tasks = TaskRegistry.from_state(tasks) if tasks is not None else None
+            hold(plan, event.parent_event_id, request)
+
+    async def _go_on_after_effects(self, plan: PlanContext) -> None:
+        """End a plan's pause once all outcomes that it waits for are known; it goes on with their answers."""
+        if not waits_for_effects(plan):
+            del plan.control[HELD]
+        elif not (held_for(plan) or is_held(plan)):
+            state_moves.end_wait(plan)
+            self.notes.append("the outcomes that the plan waited for are known")
+            if (autonomous := autonomous_turn(self, plan)) is not None:
+                await autonomous.on_resume(waited=True, data=None)
+            else:
+                await state_moves.drain_early(plan)
+
     async def _hand_over_resume(self, plan: PlanContext) -> None:
         """Let the transition handler go on with a resumed plan that has no machine and waits for nothing."""
         handler = self.environment.transition_handler(plan)
-        under_way = plan.requests or plan.state_machine or plan.decider or plan.status is not RUNNING
+        under_way = plan.requests or plan.state_machine or plan.decider or plan.rollback or plan.status is not RUNNING
         if handler is not None and not under_way:
             await self._hand_over(plan, self.event, handler)
 
@@ -233,8 +264,8 @@ class EventTurn(TurnRecord):
         close_request(plan, answered, event)
         plan.unmoved = plan.current_state
         if answered in self.requests_before:
-            due, _, _ = self.requests_before[answered]
-            self.requests_before[answered] = (due, False, 0)  # its timer ends; there is nothing left to withdraw
+            due, _, _, task = self.requests_before[answered]
+            self.requests_before[answered] = (due, False, 0, task)  # its timer ends; there is nothing left to withdraw
 
     async def _offer_kept(self, plan: PlanContext) -> None:
         """Offer early events to the transition handler; a machine without one has taken them in its moves."""
@@ -263,6 +294,8 @@ class EventTurn(TurnRecord):
         Raises:
             PlanFinished: the plan has ended in this turn, and its status was set to another one afterwards.
         """
+        if is_rolling_back(plan):
+            return
         status, is_assigned = plan.read_status(), state_moves.is_assigned(plan)
         if self.outbox.response is not None and not status.finished:
             raise PlanFinished(f"plan {plan.plan_id} has ended in this turn: its status cannot become {status}")

@@ -7,7 +7,7 @@ from typing import Any
 from plancast.plan.record import PlanRecord
 from plancast.plan.requests import WAIT, Request
 from plancast.state_machine.machine import failed_event
-from plancast.turn.retries import is_failure
+from plancast.turn.retries import is_failure, says_unknown
 from plancast.turn_record.environment import TurnEnvironment
 
 
@@ -17,7 +17,9 @@ async def is_foreign_answer(environment: TurnEnvironment, plan: PlanRecord, requ
     Names that a planner ``expects`` are those of people, unless the request itself is to be answered by one. Names that
     other agents produce are theirs, unless a transition of the plan's machine takes them.
     """
-    if request.event_type == WAIT or is_failure(request, event) or request.response_event in environment.expected:
+    if request.event_type == WAIT or is_failure(request, event) or says_unknown(plan, request, event):
+        return False
+    if request.response_event in environment.expected:
         return False
     if event.type in environment.expected:
         return True

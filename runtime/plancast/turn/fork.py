@@ -16,13 +16,15 @@ from plancast.decisions.executor import WAITING_EVENT
 from plancast.errors import CannotReplay, PlanFinished
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import FORK
+from plancast.plan.effects import HELD
 from plancast.plan.event_fields import answered_request
-from plancast.plan.record import WAIT_TIMEOUT, WAITING_FOR
+from plancast.plan.record import HOLD, WAIT_TIMEOUT, WAITING_FOR
 from plancast.plan.requests import WAIT, Request, effect_id
 from plancast.plan.state_moves import send_request
-from plancast.plan.status import PAUSED, PENDING, PlanStatus
+from plancast.plan.status import PAUSED, PENDING, RUNNING, PlanStatus
 from plancast.state_machine.machine import base_of
 from plancast.tasks.model import group_of_step
+from plancast.turn.effects import is_answer_of_unknown
 from plancast.turn_record.environment import TurnOutcome
 from plancast.turn_record.record import TurnRecord
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
@@ -80,6 +82,8 @@ def fork_event(
         CannotReplay: the event of an open request is unknown.
     """
     plan_id = str(state["plan_id"])
+    if state.get("rollback"):
+        raise PlanFinished(f"plan {plan_id} was being rolled back at revision {revision}: fork it at an earlier one")
     require_unfinished(plan_id, revision, str(state["status"]))
     sent = {WAITING_EVENT: asked[WAITING_EVENT]} if WAITING_EVENT in asked else {}
     for key, values in (state.get("requests") or {}).items():
@@ -203,8 +207,8 @@ def _readdressed(event: dict[str, Any], ids: Mapping[str, str], correlation_id: 
 
 
 _OWN: Final = frozenset(
-    ("aliases", "created_at", "deadline", "dependencies", "depth", "goal_id", "lent", "machine", "notify",
-     "parent_plan_id", "reply_to", "root", "state_machine", "trace_id")
+    ("aliases", "children", "created_at", "deadline", "dependencies", "depth", "effects", "goal_id", "lent", "machine",
+     "notify", "parent_plan_id", "reply_to", "root", "state_machine", "trace_id", "unanswered")
 )  # fmt: skip
 """Fields of the forked plan that the fork does not take over."""
 
@@ -223,10 +227,12 @@ def forked_state(state: Mapping[str, Any], plan_id: str, data: Mapping[str, Any]
     fields = {name: value for name, value in state.items() if name not in _OWN}
     names = _Names(str(state["plan_id"]), plan_id, state.get("tasks") or {})
     fields |= {"plan_id": plan_id, "correlation_id": plan_id}
+    if state.get("effects"):
+        _act_anew(fields)
     requests = {key: Request(*value) for key, value in (state.get("requests") or {}).items()}
     for request in requests.values():
         request.task, request.sequence, request.due = names.of(request.task), 0, None
-        request.alias = ""  # its events belong to the forked plan
+        request.alias = request.first = ""  # its events belong to the forked plan, and its acts are others
     fields["requests"] = {key: request.to_list() for key, request in requests.items()}
     if state.get("awaiting"):
         fields["awaiting"] = names.of(state["awaiting"])
@@ -239,6 +245,17 @@ def forked_state(state: Mapping[str, Any], plan_id: str, data: Mapping[str, Any]
         if fields.get("decider"):  # its planner sees it, as after a redirect
             fields["control"] = {**(fields.get("control") or {}), "redirect_goal": fields["goal_data"]}
     return fields
+
+
+def _act_anew(fields: dict[str, Any]) -> None:
+    """Let a fork repeat the acts of open requests whose outcomes are not known, instead of waiting for them."""
+    fields["kept"] = [each for each in fields.get("kept") or () if not is_answer_of_unknown(each)]
+    control = dict(fields.get("control") or {})
+    if control.pop(HELD, None) is None:
+        return
+    fields["control"] = control
+    if HOLD not in control:
+        fields["status"], fields["pause_reason"] = str(RUNNING), None
 
 
 class _Names:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from plancast.plan.effects import is_unknown
+from plancast.plan.event_fields import answered_request
 from plancast.plan.record import PlanRecord
 from plancast.plan.requests import Request
-from plancast.state_machine.machine import base_of, failed_event, timeout_event
+from plancast.state_machine.machine import base_of, failed_event, timeout_event, unknown_event
 from plancast.state_machine.states import RetryPolicy
 
 
@@ -14,6 +16,13 @@ def is_failure(request: Request, event: Any) -> bool:
     """True if an answer is the failure or the timeout of its request."""
     expected = request.response_event
     return event.type != expected and event.type in (failed_event(expected), timeout_event(expected))
+
+
+def says_unknown(plan: PlanRecord, request: Request | None, event: Any) -> bool:
+    """True if an answer says that the outcome of its request's effect is not known, and it is not known since."""
+    if request is None or not plan.effects or event.type != unknown_event(request.response_event):
+        return False
+    return is_unknown(plan, answered_request(event))
 
 
 def as_failure_of_child(plan: PlanRecord, request: Request | None, event: Any) -> Any:

@@ -10,6 +10,7 @@ from plancast.plan.record import GOAL, is_held
 from plancast.plan.requests import WAIT
 from plancast.plan.state_moves import enter_assigned
 from plancast.plan.status import PlanStatus
+from plancast.plan.undo_list import UNDOS
 from plancast.planner_turn.autonomous import autonomous_turn
 from plancast.turn_record.record import TurnRecord
 
@@ -29,6 +30,8 @@ class StallKind(StrEnum):
     """No event leads out of its state."""
     UNREADABLE = "unreadable"
     """Its checkpoint cannot be read."""
+    ROLLBACK = "rollback"
+    """It is rolled back, and no undo is under way."""
     BY_HAND = "by-hand"
     """Its handlers have left it without an open request; only a listener could move it."""
 
@@ -58,6 +61,8 @@ def find_stall(plan: PlanContext, now: float, patience: float, since: float = 0.
             return Stall(StallKind.TIMER, f"the timer of {request.event_type} was due {now - request.due:.0f} s ago")
     if paused or plan.requests or GOAL in plan.dependencies:
         return None
+    if plan.rollback:
+        return None if plan.rollback.get(UNDOS) else Stall(StallKind.ROLLBACK, "its rollback stands still")
     if plan.status is PlanStatus.PENDING:
         return Stall(StallKind.PENDING, "it never began")
     if plan.decider:
@@ -84,7 +89,7 @@ async def wake(turn: TurnRecord, plan: PlanContext) -> bool:
     found = find_stall(plan, turn.now, 0.0)
     if found is None:
         return False
-    if (missing := turn.environment.missing_code(plan)) is not None:
+    if not plan.rollback and (missing := turn.environment.missing_code(plan)) is not None:
         await plan.fail(missing)
         return True
     turn.notes.append(f"the plan stood still: {found.reason}")
@@ -93,6 +98,8 @@ async def wake(turn: TurnRecord, plan: PlanContext) -> bool:
             if request.due is not None and request.due < turn.now:
                 request.due = turn.now  # another time than before: the timer is set again
         return True
+    if found.kind is StallKind.ROLLBACK:
+        return True  # the end of the turn goes on with it
     if plan.decider:
         autonomous = autonomous_turn(turn, plan)
         if autonomous is not None:

@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 from plancast.json_values.model import MAX_SECONDS
 from plancast.plan.context import PlanContext
 from plancast.plan.control_events import CANCEL, DEADLINE
+from plancast.plan.effects import hold
 from plancast.plan.event_fields import answered_request
 from plancast.plan.record import is_held
-from plancast.plan.requests import Request
+from plancast.plan.requests import WAIT, Request
 from plancast.plan.status import RUNNING
 from plancast.state_machine.machine import timeout_event
 from plancast.turn.dependencies import tell_followers
-from plancast.turn.retries import ends_request, explain
+from plancast.turn.retries import ends_request, explain, says_unknown
 from plancast.turn_record.account import carry, settle
 from plancast.turn_record.outbox import Outbox
 from plancast.turn_record.record import TurnRecord
@@ -21,24 +22,30 @@ from plancast_bus.events.envelope import EventEnvelope, EventTopic, utc_text
 from plancast_bus.ports.effects import CancelTimer, DropAlias, SetTimer, Withdraw
 
 _DEADLINE_TIMER = "deadline"
+MAX_UNANSWERED = 1_000
+"""Newest requests without an answer that a plan remembers."""
 MAX_ALIASES = 64
 """Newest correlation ids that a plan keeps although no open request was sent under them."""
 
 
 async def fail_on_early_answers(plan: PlanContext) -> None:
-    """After a pause: fail the plan if an early answer would have failed it when it arrived."""
+    """After a pause: fail or hold the plan if an early answer would have done so when it arrived."""
     for fields in list(plan.kept):
         request_id = answered_request(fields)
         request = plan.requests.get(request_id) if request_id else None
         if plan.status is not RUNNING or request is None or fields not in plan.kept:
             continue
         event = EventEnvelope.model_validate(fields)
-        if ends_request(plan, request, event):
+        if says_unknown(plan, request, event):
+            plan.kept.remove(fields)
+            hold(plan, str(request_id), request)
+        elif ends_request(plan, request, event):
             await plan.fail(explain(request, event, plan.current_state))
 
 
 def reconcile_requests(turn: TurnRecord, plan: PlanContext) -> None:
     """Stage the timers and withdrawals that follow from the requests before and after the turn, and lend shares."""
+    note_requests(turn, plan, ended=plan.status.finished)
     if plan.status.finished:
         plan.requests.clear()
         if plan.dependencies:
@@ -57,13 +64,13 @@ def reconcile_requests(turn: TurnRecord, plan: PlanContext) -> None:
         missed = resumed and request.due <= turn.now
         if request.due != due_before or missed:
             _set_timer(turn, plan, request_id, request)
-    for request_id, (due, child, sequence) in turn.requests_before.items():
+    for request_id, (due, child, sequence, task) in turn.requests_before.items():
         if request_id in plan.requests:
             continue
         if due is not None and not (turn.is_timer and turn.event.parent_event_id == request_id):
             turn.effects.append(CancelTimer(plan.correlation_id, _timer_of(request_id)))
         if request_id != turn.event.parent_event_id or turn.is_timer:
-            _withdraw(turn.outbox, plan, request_id, child, sequence)
+            _withdraw(turn.outbox, plan, request_id, child, Withdraw(sequence, task))
     if turn.unsettled:
         turn.carried = carry(plan, turn.unsettled, turn.used or ())
     if turn.outbox.goals or plan.allowance:
@@ -71,6 +78,42 @@ def reconcile_requests(turn: TurnRecord, plan: PlanContext) -> None:
     if plan.deadline is not None:
         _reconcile_deadline(turn, plan)
     _drop_aliases(turn, plan)
+
+
+def note_requests(turn: TurnRecord, plan: PlanContext, *, ended: bool = False) -> None:
+    """Remember what a rollback has to know: child plans, and requests that were closed without an answer.
+
+    Args:
+        turn: The turn.
+        plan: The plan after it.
+        ended: All requests that are open are closed, since the plan has ended.
+    """
+    for request_id, request in plan.requests.items():
+        if request.child and request_id not in plan.children:
+            plan.children[request_id] = 0
+    closed = turn.open_before | plan.requests if ended else turn.open_before
+    for request_id, request in closed.items():
+        if request_id in plan.requests and not ended:
+            continue
+        if request.child:
+            plan.children[request_id] = plan.children.get(request_id) or turn.revision
+        elif request.event_type != WAIT and not _is_answered(turn, plan, request_id, request):
+            plan.unanswered[request_id] = [request.event_type, request.response_event]
+            while len(plan.unanswered) > MAX_UNANSWERED:
+                del plan.unanswered[next(iter(plan.unanswered))]
+
+
+def _is_answered(turn: TurnRecord, plan: PlanContext, request_id: str, request: Request) -> bool:
+    """True if a closed request was answered, or was replaced by another attempt at it."""
+    event = turn.event
+    if request_id in (event.id, None if turn.is_timer else event.parent_event_id):
+        return True
+    if request_id in plan.effects or request_id in turn.answered_before:
+        return True
+    attempt = request.attempt + 1
+    return request.state is not None and any(
+        each.state == request.state and each.attempt == attempt for each in plan.requests.values()
+    )
 
 
 def deadline_error(deadline: float) -> str:
@@ -111,7 +154,7 @@ def _drop_aliases(turn: TurnRecord, plan: PlanContext) -> None:
     turn.effects.extend(DropAlias(alias, plan.correlation_id, turn.now) for alias in dropped)
 
 
-def _withdraw(outbox: Outbox, plan: PlanContext, request_id: str, child: bool, sequence: int) -> None:
+def _withdraw(outbox: Outbox, plan: PlanContext, request_id: str, child: bool, withdrawal: Withdraw) -> None:
     if child:
         outbox.send(
             {
@@ -121,8 +164,8 @@ def _withdraw(outbox: Outbox, plan: PlanContext, request_id: str, child: bool, s
                 "data": {"reason": f"plan {plan.plan_id} no longer waits for it"},
             }
         )
-    elif sequence:
-        outbox.effects.append(Withdraw(sequence))
+    elif withdrawal.sequence:
+        outbox.effects.append(withdrawal)
 
 
 def _set_timer(turn: TurnRecord, plan: PlanContext, request_id: str, request: Request) -> None:

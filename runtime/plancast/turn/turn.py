@@ -7,9 +7,11 @@ from typing import Any
 from plancast.context import GoalContext
 from plancast.errors import InvalidApp, InvalidDecision, InvalidStateMachine, TerminalError
 from plancast.plan.context import PlanContext
-from plancast.plan.control_events import BEGIN_AFTER, CANCEL, DEADLINE, FORK, REJECT, RESUME
+from plancast.plan.control_events import BEGIN_AFTER, CANCEL, DEADLINE, FORK, REJECT, RESOLVE_EFFECT, RESUME
+from plancast.plan.effects import HELD
 from plancast.plan.event_fields import error_text, words_of
 from plancast.plan.status import PENDING, RUNNING
+from plancast.plan.undo_list import is_rolling_back
 from plancast.plan_tree import SHARE, TOP, Place, read_place
 from plancast.planner_turn.autonomous import AutonomousTurn
 from plancast.planners.contract import version_of
@@ -18,9 +20,18 @@ from plancast.state_machine.machine import validate_state_machine
 from plancast.turn.controls import CONTROLS
 from plancast.turn.dependencies import UNKNOWN as UNKNOWN_PLAN
 from plancast.turn.dependencies import answer_follower, defer, goal_of, is_deferred, is_follow, take_deferred
+from plancast.turn.effects import record_effect
 from plancast.turn.event_turn import EventTurn
 from plancast.turn.fork import ForkData, create_fork, start_fork
-from plancast.turn.timers import deadline_error, fail_on_early_answers, reconcile_requests
+from plancast.turn.rollback import (
+    fail_in_rollback,
+    go_on,
+    is_rollback,
+    start_rollback,
+    take_in_rollback,
+    undo_late,
+)
+from plancast.turn.timers import deadline_error, fail_on_early_answers, note_requests, reconcile_requests
 from plancast.turn_record.account import read_return, take_back
 from plancast.turn_record.environment import TurnEnvironment, TurnOutcome
 from plancast.turn_record.record import check_response
@@ -42,14 +53,28 @@ class Turn(EventTurn):
         """Handle the event."""
         plan = self.plan
         returned = plan is not None and bool(plan.lent) and self._takes_back(plan)
+        recorded = plan is not None and bool(self.event.metadata or plan.effects) and record_effect(self, plan)
         if self.plan is None:
             outcome = await self._without_plan()
         elif reason := self.foreign(self.event):
             outcome = self.refused(reason) if not is_follow(self.event) else answer_follower(self, UNKNOWN_PLAN)
+        elif self.plan.status.finished and recorded:
+            if not undo_late(self, self.plan):
+                return COMMIT
+            outcome = COMMIT
+        elif is_rollback(self.event):
+            outcome = await start_rollback(self, self.plan)
+        elif is_rolling_back(self.plan):
+            taken = await take_in_rollback(self, self.plan)
+            if taken is None:
+                taken = COMMIT if recorded or returned else await self._offer_apart(self.plan)
+            outcome = taken
         elif self.is_goal:
             outcome = self._repeated_goal(self.plan)
         elif self._concerns_listeners(self.plan):
             outcome = await self._offer_apart(self.plan)
+        elif self.plan.status.finished and self.event.topic == PLAN_EVENTS and self.event.type == RESOLVE_EFFECT:
+            return await CONTROLS[RESOLVE_EFFECT](self, self.plan)
         elif self.plan.status.finished:
             follows = is_follow(self.event)
             ended = str(self.plan.status)
@@ -71,12 +96,20 @@ class Turn(EventTurn):
         if returned and outcome is TurnOutcome.IGNORE:
             self.notes.append(f"{self.reason}; what it has not spent is taken back")
             outcome = COMMIT
+        if recorded and outcome is TurnOutcome.IGNORE:
+            self.notes.append(self.reason)
+            outcome = COMMIT
         if outcome is COMMIT:
             assert self.plan is not None
-            if self.plan.kept and not self.plan.decider:
+            if self.plan.control and HELD in self.plan.control:
+                await self._go_on_after_effects(self.plan)
+            if self.plan.kept and not self.plan.decider and not self.plan.rollback:
                 await self._offer_kept(self.plan)
-            if self.was_paused:
+            if self.was_paused and not self.plan.rollback:
                 await fail_on_early_answers(self.plan)
+            if is_rolling_back(self.plan):
+                note_requests(self, self.plan)
+                await go_on(self, self.plan)
             reconcile_requests(self, self.plan)
             if self.plan.shared:
                 self.outbox.share(self.plan)
@@ -104,10 +137,16 @@ class Turn(EventTurn):
             return self.refused(f"a handler failed: {error_text(error)}")
         if self.plan.lent:
             self._takes_back(self.plan)
+        if self.event.metadata or self.plan.effects:
+            record_effect(self, self.plan)
         self.notes.append(f"the turn failed: {type(error).__name__}")
         if isinstance(error, (InvalidDecision, InvalidStateMachine)):
             self.exchange = list(getattr(error, "exchange", ()))
-        await self.plan.fail(words_of(error) if isinstance(error, TerminalError) else error)
+        said = words_of(error) if isinstance(error, TerminalError) else error
+        if is_rolling_back(self.plan):
+            fail_in_rollback(self, self.plan, error_text(said))
+            await go_on(self, self.plan)
+        await self.plan.fail(said)
         reconcile_requests(self, self.plan)
         return COMMIT
 
@@ -211,7 +250,7 @@ class Turn(EventTurn):
         timer = self.is_timer and self.event.type == DEADLINE
         # The server's clock may be ahead; a timer of an earlier deadline has an earlier time.
         due = self.now >= deadline or (timer and self.event.time.timestamp() >= deadline - TOLERANCE)
-        return due and self.event.type not in (CANCEL, REJECT)
+        return due and self.event.type not in (CANCEL, REJECT, RESOLVE_EFFECT)
 
     async def _take_deferred(self, plan: PlanContext) -> TurnOutcome:
         """Take an event of a plan that waits for other plans to end; the last end begins its goal."""

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from plancast.plan.context import PlanContext
+from plancast.plan.effects import waits_for_effects
 from plancast.plan.record import WAIT_TIMEOUT, WAITING_FOR
 from plancast.plan.status import PAUSED, PENDING, RUNNING
 from plancast.state_machine.machine import START
@@ -28,6 +29,8 @@ def lifecycle_effects(turn: TurnRecord, plan: PlanContext) -> list[Publish]:
     if plan.moves:
         events.append((STATE_CHANGED, move_of(turn, plan)))
     if plan.status.finished:
+        if turn.has_ended_before:
+            return []
         events.append((f"plan.{plan.status}", {} if plan.error is None else {"error": plan.error}))
     elif (awaited := _awaited_input(turn, plan)) is not None:
         events.append((WAITING, awaited))
@@ -64,7 +67,7 @@ def _has_started(turn: TurnRecord, plan: PlanContext) -> bool:
 def _awaited_input(turn: TurnRecord, plan: PlanContext) -> dict[str, Any] | None:
     """Describe the outside events that a plan began to wait for in this turn; None if none, or if a WAIT did so."""
     paused = plan.status is PAUSED
-    if not (plan.moves or (paused and not turn.was_paused)):
+    if not (plan.moves or (paused and not turn.was_paused)) or waits_for_effects(plan):
         return None
     if any(event_type == WAITING for event_type, _ in turn.outbox.sent):
         return None

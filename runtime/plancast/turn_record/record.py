@@ -12,7 +12,9 @@ from plancast.errors import ForeignPlan
 from plancast.models.decorators import RecordingReasoner
 from plancast.models.reservation import Reservation
 from plancast.plan.context import PlanContext
+from plancast.plan.event_fields import answered_request
 from plancast.plan.record import FOLLOWERS, is_held
+from plancast.plan.requests import Request
 from plancast.plan.staged_events import StagedEvents
 from plancast.plan.status import PAUSED
 from plancast.plan_tree import read_deadline
@@ -116,8 +118,12 @@ class TurnRecord:
         """Listeners handle the event apart from its plan, which cannot be changed."""
         self.saves = 0
         """Calls of :meth:`adopt`."""
-        self.requests_before: dict[str, tuple[float | None, bool, int]] = {}
-        """Due time, child flag and sequence of each request that was open before the turn."""
+        self.requests_before: dict[str, tuple[float | None, bool, int, str]] = {}
+        """Due time, child flag, sequence and type of each request that was open before the turn."""
+        self.open_before: dict[str, Request] = {}
+        """The requests themselves."""
+        self.answered_before: frozenset[str | None] = frozenset()
+        """Those of them that have an early answer."""
         self.state_before = plan.current_state if plan is not None else ""
         self.status_before = plan.status if plan is not None else None
         self.owner_before = (plan.plan_id, plan.tenant_id, plan.root, plan.depth) if plan is not None else None
@@ -137,7 +143,12 @@ class TurnRecord:
             plan._has_handler = environment.transition_handler(plan) is not None
             plan.moves.clear()
             self.deadline_before = plan.deadline
-            self.requests_before = {key: (each.due, each.child, each.sequence) for key, each in plan.requests.items()}
+            self.open_before = dict(plan.requests)
+            if plan.kept:
+                self.answered_before = frozenset(map(answered_request, plan.kept))
+            self.requests_before = {
+                key: (each.due, each.child, each.sequence, each.event_type) for key, each in plan.requests.items()
+            }
 
     def _recorded_reasoner(self) -> RecordingReasoner:
         recorded = RecordingReasoner(self.environment.reasoner)
@@ -165,6 +176,12 @@ class TurnRecord:
     def was_paused(self) -> bool:
         """True if the plan was paused before the turn."""
         return self.status_before is PAUSED
+
+    @property
+    def has_ended_before(self) -> bool:
+        """True if the plan was finished before the turn, which only tells it of its effects."""
+        before = self.status_before
+        return before is not None and before.finished and self.plan is not None and self.plan.status is before
 
     @property
     def is_goal(self) -> bool:

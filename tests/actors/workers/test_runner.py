@@ -16,13 +16,14 @@ from plancast.agents.definitions import AgentDefinition, EventDefinition
 from plancast.agents.registry import AgentRegistry
 from plancast.app import App
 from plancast.context import PlatformContext
+from plancast.effects.effect import Effect
 from plancast.errors import ForeignPlan, InvalidApp, RetryableError, TerminalError
 from plancast.plan.context import PlanContext
 from plancast.settings import PlanSettings, WorkerSettings
 from plancast.worker import TaskContext, Worker
 from plancast_actors.workers.delivery_record import TRUSTED
 from plancast_actors.workers.responses import make_response
-from plancast_actors.workers.runner import TaskRunner, task_consumer
+from plancast_actors.workers.runner import TaskRunner, task_consumer, task_consumers
 from plancast_bus.clock import ManualClock
 from plancast_bus.errors import AccessDenied, BusError, BusUnavailable, PublishRefused
 from plancast_bus.events.codec import MSGPACK_TYPE, decode, encode
@@ -726,7 +727,7 @@ async def test_a_drain_waits_for_tasks_in_hand_and_takes_no_more(bench: Bench, m
     assert await stopping is True
     assert (await bench.answer()).data == {"n": 1}
     assert len(bench.world.streams["requests"].messages) == 1
-    assert runner.status() == {"running": 0, "answered": 1, "failed": 0, "retried": 0, "put_aside": 0}
+    assert runner.status() == {"running": 0, "answered": 1, "failed": 0, "retried": 0, "put_aside": 0, "cancelled": 0}
 
 
 async def test_what_is_not_done_when_the_drain_is_over_goes_to_others_at_once(bench: Bench) -> None:
@@ -848,6 +849,28 @@ async def test_a_worker_is_registered_with_its_tasks_until_it_is_stopped(bench: 
     assert len(await registered(bench, 1)) == 1
     await runners[1].stop()
     assert await registered(bench, 0) == []
+
+
+async def test_planners_see_tasks_with_effects_and_not_their_undos(bench: Bench) -> None:
+    worker = Worker("bank")
+    worker.on_task("card.charge", effect=Effect())(lambda task, context: None)
+    worker.on_task("web.ping")(lambda task, context: None)
+    worker.compensate("card.charge")(lambda task, result, context: None)
+    await bench.run(worker)
+    [agent] = await registered(bench, 1)
+    assert agent.consumes == ("card.charge", "web.ping")
+    events = await AgentRegistry(bench.bus.registry, clock=bench.clock).discover("action-requests")
+    assert [(each.event_type, each.effect) for each in events] == [("card.charge", True), ("web.ping", False)]
+
+
+def test_consumers_are_created_of_undos_too() -> None:
+    worker = Worker("bank")
+    worker.on_task("card.charge", effect=Effect())(lambda task, context: None)
+    worker.compensate("card.charge")(lambda task, result, context: None)
+    specs = task_consumers(App("app", workers=[worker]), WorkerSettings(tasks=("image.render",)), Subjects("plancast"))
+    assert [each.name for each in specs] == [
+        "task-card-charge", "task-card-charge-undo", "task-image-render", "task-image-render-undo",
+    ]  # fmt: skip
 
 
 async def test_a_worker_that_died_is_forgotten(bench: Bench) -> None:

@@ -788,6 +788,22 @@ async def test_a_withdrawn_request_is_not_delivered(bus: Bus) -> None:
     assert ids(await take(bus.consume(spec(bus, "requests")), 1)) == ["kept"]
 
 
+async def test_workers_of_its_task_type_are_notified_of_a_withdrawn_request(world: World, bus: Bus) -> None:
+    subject, other = bus.subjects.event("action-requests", "c", "web.search"), await world.connect()
+    heard, of_another_type = Heard(), Heard()
+    await other.subscribe(bus.subjects.withdrawals("web.search"), heard)
+    await other.subscribe(bus.subjects.withdrawals("web"), of_another_type)
+    await other.health()
+    waiting, in_flight = await bus.emit([Publish(subject, b"", name, codec.JSON_TYPE) for name in "ab"])
+    await bus.emit([Withdraw(waiting)])  # of a version without the type
+    await bus.emit([Withdraw(in_flight, "web.search")])
+    await bus.emit([Withdraw(in_flight, "web.search"), Withdraw(waiting, "web")])  # gone already
+    await heard.wait_for(b"%d" % in_flight)
+    await of_another_type.wait_for(b"%d" % waiting)
+    assert {payload for _, payload, _ in heard.notices} == {b"%d" % in_flight}
+    assert len(of_another_type.notices) == 1
+
+
 async def test_what_a_stream_still_holds_can_be_looked_up(bus: Bus) -> None:
     async def held(topic: str, correlation_id: str) -> list[str | None]:
         return [each.message_id for each in await bus.stored_events(topic, correlation_id)]
@@ -961,6 +977,7 @@ async def test_a_checkpoint_is_loaded_as_it_was_committed(world: World, bus: Bus
             SetTimer("p", "t", 12.5, b"x", codec.JSON_TYPE),
             CancelTimer("p", "t"),
             Withdraw(7),
+            Withdraw(8, "web.search"),
             SealHistory("p", 1, codec.pack([])),
             NoteAlias("a", "p"),
             DropAlias("a", "p", 12.5),

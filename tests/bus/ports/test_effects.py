@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from plancast_bus.errors import InvalidEnvelope
 from plancast_bus.events.codec import pack, unpack
-from plancast_bus.ports.effects import Effect, effect_kind, from_fields, to_fields
+from plancast_bus.ports.effects import Effect, Withdraw, effect_kind, from_fields, to_fields
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "str": st.text(),
@@ -34,6 +34,10 @@ def test_each_kind_has_a_name_of_its_own() -> None:
     names = {effect_kind(kind(*([""] * len(fields(kind))))) for kind in KINDS}
     assert len(names) == len(KINDS)
     assert {"publish", "respond", "set_timer", "cancel_timer", "withdraw", "seal_history"} <= names
+
+
+def test_a_withdrawal_of_an_earlier_version_has_no_task_type() -> None:
+    assert from_fields(["withdraw", 7]) == Withdraw(7, "")
 
 
 @pytest.mark.parametrize("stored", [[], ["no_such_effect", 1], ["publish"], ["cancel_timer", 1, 2, 3], [[]], [None]])

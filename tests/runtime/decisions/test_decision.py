@@ -76,7 +76,8 @@ def test_plan_action_has_all_actions() -> None:
 
 
 def test_finish_and_pause_reasons_are_the_ones_of_the_planner_seam() -> None:
-    assert set(FinishReason) == {"goal", "no_path", "cancelled", "deadline_exceeded", "constraints_conflict"}
+    ends = {"goal", "no_path", "cancelled", "deadline_exceeded", "constraints_conflict", "rolled_back"}
+    assert set(FinishReason) == ends
     assert set(PauseReason) == {"approval_required", "await_input", "external_event", "constraints_conflict"}
 
 

@@ -18,6 +18,7 @@ from plancast import (
     StateConfig,
     StateTransition,
 )
+from plancast.plan.effects import EffectEntry
 from plancast.plan.serialization import pack_state, to_state
 from plancast_bus.events.codec import unpack
 
@@ -405,7 +406,7 @@ async def test_the_packed_state_follows_every_change() -> None:
     assert unpack(pack_state(plan, "")) == to_state(plan)
 
 
-_FORMED = {"state_machine", "requests", "tasks", "_context"}
+_FORMED = {"state_machine", "requests", "effects", "tasks", "_context"}
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(PlanContext) if each.name not in _FORMED])
@@ -420,3 +421,18 @@ def test_a_plan_takes_attributes_of_ones_own() -> None:
     plan.note = "mine"  # type: ignore[attr-defined]
     assert plan.note == "mine"  # type: ignore[attr-defined]
     assert "note" not in plan.to_dict()
+
+
+def test_effects_are_stored_where_there_are_any_and_read_back_with_fields_of_later_versions() -> None:
+    plan = a_plan(doubles())
+    assert "effects" not in to_state(plan)
+    plan.effects["p1:1-0"] = EffectEntry("card.charge", "i-7", "a", "done", undo=True, answered=2, result=0)
+    stored = unpack(pack_state(plan, ""))
+    assert stored["effects"] == {
+        "p1:1-0": {
+            "event_type": "card.charge", "key": "i-7", "address": "a", "outcome": "done", "undo": True, "answered": 2,
+            "result": 0,
+        }
+    }  # fmt: skip
+    stored["effects"]["p1:1-0"]["later"] = 1
+    assert PlanContext.from_dict(stored).effects == plan.effects

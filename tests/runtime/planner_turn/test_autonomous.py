@@ -145,6 +145,9 @@ async def test_a_wait_is_resumed_by_the_event_that_it_expects_and_by_no_other() 
         handle = await env.submit("wait.goal", {})
         await reached(handle, "paused")
         assert (await handle.state())["results"]["_waiting_for"] == "approval.granted"
+        async with asyncio.timeout(60):
+            while not heard:  # it is sent after the commit
+                await asyncio.sleep(0.01)
         assert heard == [f"plancast.system-events.{handle.plan_id}.plan.waiting_for_input"]
         await handle.signal("something.else", {})
         await handle.signal("approval.granted", {"by": "me"})

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from simulation.acts import Service
 from simulation.app import Refusals, make_app, make_worker
 from simulation.history import Committed
 from tests.runtime.turn.test_turn_properties import KEPT, Happening, World, a_machine, happenings, lived
@@ -86,7 +87,7 @@ def simulated(seed: int) -> tuple[Workload, App, list[tuple[RecordedPlan, dict[i
     """All plans of a seed, under crashes, zombies, lost acknowledgements: each with its states by revision."""
     workload = make_workload(seed)
     outcome = simulate(workload)
-    app = make_app(workload, make_worker(Refusals(), lambda task, said: None))
+    app = make_app(workload, make_worker(Refusals(), Service(lambda fact: None), lambda task, said: None))
     committed: dict[str, dict[int, Any]] = {}
     for entry in outcome.history.entries:
         if isinstance(entry.fact, Committed):

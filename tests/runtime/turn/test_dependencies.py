@@ -67,8 +67,9 @@ async def env() -> AsyncIterator[PlancastTest]:
 async def until(plan: PlanHandle, status: str, *, turns: int = 1) -> dict[str, Any]:
     async with asyncio.timeout(PATIENCE):
         while True:
+            taken = len(await plan.history())  # before the state, which is then not older
             state = await plan.state()
-            if state["status"] == status and len(await plan.history()) >= turns:
+            if state["status"] == status and taken >= turns:
                 return state
             await asyncio.sleep(0.005)
 

@@ -106,7 +106,7 @@ class Emitter:
 
     def _notify_after(self, effect: Respond, stored: asyncio.Future[list[int]]) -> None:
         if not stored.cancelled() and stored.exception() is None:
-            notifying = asyncio.get_running_loop().create_task(self._notify(effect))
+            notifying = asyncio.get_running_loop().create_task(self._notify_requester(effect))
             self._notifying.add(notifying)
             notifying.add_done_callback(self._notifying.discard)
 
@@ -156,6 +156,8 @@ class Emitter:
             except ApiError as error:
                 if error.code not in MESSAGE_GONE:
                     raise
+            if isinstance(effect, Withdraw) and effect.task:
+                await self._notify(self._subjects.withdrawals(effect.task), b"%d" % effect.sequence)
             return 0
         try:
             await self._publisher.settle(sent.target, sent.reply)
@@ -163,18 +165,21 @@ class Emitter:
             if not isinstance(effect, Respond):  # a repeated response is no error
                 raise
         if isinstance(effect, Respond) and effect.notify:
-            await self._notify(effect)
+            await self._notify_requester(effect)
         return 0
 
-    async def _notify(self, effect: Respond) -> None:
+    async def _notify_requester(self, effect: Respond) -> None:
         if not is_inbox(effect.notify):
             logger.warning("a requester is not notified: the subject that it names is not an inbox")
             return
+        await self._notify(effect.notify, effect.payload, {"Content-Type": effect.content_type})
+
+    async def _notify(self, subject: str, payload: bytes, headers: Headers | None = None) -> None:
         try:
-            await self._client.publish(effect.notify, effect.payload, headers={"Content-Type": effect.content_type})
+            await self._client.publish(subject, payload, headers=headers)
         except nats_errors.Error as error:
-            # The response is stored and republished anyway.
-            logger.debug("a requester was not notified: %s", error)
+            # A response is stored and republished anyway, and a withdrawn request is answered to nobody.
+            logger.debug("a notice was not sent: %s", error)
 
     async def _send(self, effect: Effect) -> tuple[str, asyncio.Future[Any]]:
         """Send an effect; return its subject or API operation, and the future of the reply."""

@@ -144,7 +144,7 @@ def _document(address: str, app: App | None, faults: list[str], warnings: list[s
         "valid": not faults,
         "app": app.name if app is not None else None,
         "planners": [_planner(each) for each in app.planners] if app is not None else [],
-        "workers": [{"name": each.name, "tasks": sorted(each.tasks)} for each in app.workers]
+        "workers": [{"name": each.name, "tasks": sorted(each.offered)} for each in app.workers]
         if app is not None
         else [],
         "faults": faults,
@@ -176,6 +176,6 @@ def _show(address: str, app: App | None, faults: list[str], warnings: list[str])
             states = plural(len(machine.states), "state") if machine is not None else how
             console.print(cell(f"  planner {planner.name}:"), cell(goal, "cyan"), cell(f"({states})", "dim"))
     for worker in app.workers if app is not None else ():
-        console.print(cell(f"  worker {worker.name}:"), cell(", ".join(sorted(worker.tasks)), "cyan"))
+        console.print(cell(f"  worker {worker.name}:"), cell(", ".join(sorted(worker.offered)), "cyan"))
     for warning in warnings:
         console.print(cell("!", "bold yellow"), cell(warning), soft_wrap=True)

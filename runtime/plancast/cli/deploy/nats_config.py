@@ -94,7 +94,7 @@ def nats_config(
     A login reaches only what its account imports. Run it again after changes: existing keys are kept.
     """
     from plancast_bus.errors import InvalidSubject
-    from plancast_bus.jetstream.accounts import check_name
+    from plancast_bus.jetstream.accounts import check_logins, check_name
     from plancast_bus.subjects import Subjects
 
     loaded = load_valid(app) if app is not None else None
@@ -102,6 +102,7 @@ def nats_config(
     try:
         subjects = Subjects(prefix if prefix is not None else settings.bus.prefix)
         logins = _logins(loaded, clients, observers, operators, workers, settings.workers.tasks)
+        check_logins(logins)
         named = [check_name(each) for each in tenants or ()]
     except (ValueError, InvalidSubject) as error:
         raise usage_error(str(error)) from error
@@ -134,7 +135,9 @@ def _logins(
 ) -> list[Login]:
     from plancast_bus.jetstream.accounts import Login, Role
 
-    tasks = {_login_name(worker.name): tuple(sorted(worker.tasks)) for worker in app.workers} if app is not None else {}
+    tasks = (
+        {_login_name(worker.name): tuple(sorted(worker.offered)) for worker in app.workers} if app is not None else {}
+    )
     if app is not None and len(tasks) < len(app.workers):
         raise ValueError(f"two workers of {app.name} would get the same login; rename one")
     named_workers = [_worker(each) for each in workers or ()]

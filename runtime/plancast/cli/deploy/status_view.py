@@ -11,8 +11,8 @@ from plancast.terminal.output import cell, duration, fields, out, status_text, t
 
 _NOT_COLUMNS = frozenset({"name", "alive", "error"})
 _MOSTLY_ZERO = frozenset({
-    "activations", "crashed", "dead_letters", "dedicated_hosts", "failed_starts", "hosts_lost", "passivations",
-    "put_aside", "retried", "restarts", "stalled", "stalls_found",
+    "activations", "cancelled", "crashed", "dead_letters", "dedicated_hosts", "failed_starts", "hosts_lost",
+    "passivations", "put_aside", "retried", "restarts", "stalled", "stalls_found",
 })  # fmt: skip
 
 

@@ -199,7 +199,7 @@ async def _work(
         )
         await runner.start()
         try:
-            tasks = sorted(task for worker in workers for task in worker.tasks)
+            tasks = sorted(task for worker in workers for task in worker.offered)
             announce(f"nats={nats} tasks={','.join(tasks)}", {"nats": nats, "tasks": tasks}, as_json=as_json)
             await foreground.until_asked()
         finally:

@@ -59,6 +59,7 @@ _RULES = """\
 - await: only for a task or a group listed as started, and not over.
 - complete: as soon as the goal is reached, with its result; or when it cannot be reached, with the reason for that.
 - Do not repeat a step whose answer is there, nor one that failed without a change or a reason.
+- A step whose outcome is unknown may have been done: do not repeat it, a person finds out.
 - Never hand this plan's own goal on unchanged: that would only begin it again.
 - Event types that begin with "plan." are reserved."""
 _HIDDEN: Final = {

@@ -139,6 +139,7 @@ def test_secrets_of_kubernetes_are_the_owners_alone(run: Run, tmp_path: Path) ->
         (("--worker", "p=not a task"), "is no event type"),
         (("--worker", "p=*"), "is no event type"),
         (("--worker", "p=a", "--worker", "p=b"), "more than one worker named 'p'"),
+        (("--worker", "p=a.b", "--worker", "q=a.b.undo"), "'a.b.undo' has the name of an undo of login 'p'"),
         ((APP, "--worker", "p=draft.prin"), "has no task 'draft.prin'"),
         (("--prefix", "a.b"), "cannot be a subject prefix"),
         (("no_such_module:app",), "no_such_module"),

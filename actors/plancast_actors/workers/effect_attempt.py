@@ -1,0 +1,346 @@
+"""EffectExecutor and EffectAttempt: tasks whose effects have a record in the ledger.
+
+The record is written before the handler is called, and again with the outcome; the answer is sent after that. What is
+read decides nothing by itself but the repetition of an outcome, since it may come from a replica that lags: an act
+begins only after a compare-and-set.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from plancast.app_code import contained
+from plancast.effects.effect import Effect, Outcome, address_of
+from plancast.effects.ledger import EffectLedger
+from plancast.effects.record import EffectRecord, EffectState
+from plancast.effects.wire import RESOLUTION
+from plancast.errors import RetryableError, TerminalError
+from plancast.plan.event_fields import error_text
+from plancast.settings import WorkerSettings
+from plancast.worker import TaskContext, TaskDefinition
+from plancast_actors.workers.delivery_record import DeliveryRecord
+from plancast_actors.workers.effect_answer import answer_of, failure_of, is_of_plan
+from plancast_actors.workers.effect_delivery import EffectDelivery, EffectRequests, HeldBack, address_in
+from plancast_actors.workers.executor import TaskExecutor, UnsendableResult, sendable
+from plancast_actors.workers.responses import Response, response_event_of
+from plancast_bus.clock import Clock
+from plancast_bus.errors import InvalidEnvelope, PayloadTooLarge
+from plancast_bus.events.envelope import EventEnvelope
+from plancast_bus.ports.registry import Registry
+
+logger = logging.getLogger(__name__)
+_NO_END: Final = "an attempt was begun, and its end is not known"
+
+
+class EffectExecutor(EffectRequests):
+    """Executes the tasks of one type whose effects are recorded.
+
+    Args:
+        executor: Calls the handlers.
+        registry: Where the records are stored.
+        settings: How long they are kept, and when a task is delivered again.
+        clock: Their time.
+    """
+
+    def __init__(self, executor: TaskExecutor, registry: Registry, settings: WorkerSettings, clock: Clock) -> None:
+        self.definition: TaskDefinition = executor.definition
+        ledger = EffectLedger(registry, self.definition.event_type, settings.effects_seconds)
+        super().__init__(executor, ledger, settings.ack_wait, clock)
+
+    async def run(
+        self, request: EventEnvelope, record: DeliveryRecord, attempt: int, abandoned: Exception | None = None
+    ) -> Response | None:
+        """Execute a task, or a person's decision about the effect of one, and make the response.
+
+        Args:
+            request: The request.
+            record: That of its delivery.
+            attempt: Number of the delivery.
+            abandoned: Why there are no more attempts: the outcome is recorded without a further one.
+
+        Raises:
+            HeldBack: another delivery is at work on the effect.
+            RetryableError: the handler or the look-up asks for a retry.
+        """
+        if RESOLUTION in request.metadata:
+            given = request.metadata[RESOLUTION]
+            address = address_in(given)
+            if address is None or given.get("outcome") not in ("done", "not_done", "give_up"):
+                return self.executor.failure(request, TerminalError("the decision about an effect is invalid"))
+            try:
+                return await EffectAttempt(self, request, address, "", record, attempt, abandoned, given).run()
+            except TerminalError as error:
+                return self.executor.failure(request, error)
+        effect: Any = self.definition.effect
+        assert isinstance(effect, Effect)
+        try:
+            key = effect.key_of(TaskContext(request, attempt))
+            key.encode()  # a function may return text that no record can hold
+        except Exception as error:  # nothing was done, and there is no effect to name
+            if isinstance(error, RetryableError) and abandoned is None:
+                raise
+            return self.executor.failure(request, error)
+        address = address_of(effect, request, key)
+        of_delivery = EffectAttempt(self, request, address, key, record, attempt, abandoned)
+        return await of_delivery.run(is_new=attempt == 1 and abandoned is None)
+
+
+class EffectAttempt(EffectDelivery):
+    """One delivery of a request whose effect is recorded."""
+
+    def __init__(
+        self,
+        of: EffectExecutor,
+        request: EventEnvelope,
+        address: str,
+        key: str,
+        delivery: DeliveryRecord,
+        deliveries: int,
+        abandoned: Exception | None = None,
+        decision: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(of, address, deliveries)
+        self._definition = of.definition
+        self._delivered = request
+        self._request = request
+        """The request that is acted on: for a person's decision the one that it is about."""
+        self._key = key
+        self._delivery = delivery
+        self._abandoned = abandoned
+        self._decision = decision
+        self._end: EffectRecord | None = None
+        """The record of the end of the attempt that this delivery has made."""
+
+    async def _step(self, record: EffectRecord | None, version: int) -> Response | None:
+        if self._end is not None:
+            return await self._settled_late(self._end, record, version)
+        if self._decision is not None:
+            if record is None or not is_of_plan(record, self._delivered):
+                self._refuse("the decision about an effect is refused: the plan has no such effect")
+            self._request, self._key = record.envelope, record.key
+            if record.state is EffectState.UNKNOWN:
+                return await self._resolve(self._decision, record, version)
+        if record is None:
+            return await self._begin(None, version)
+        own = record.task == self._task
+        if record.state is EffectState.BEGUN:
+            if record.writer == self._writer:  # the write has succeeded, and its acknowledgement was lost
+                return await self._write_and_act(record, version)
+            if record.begun_by == self._delivered.id:
+                return await self._reconcile(record, version)
+            if not self._is_lost(record):
+                raise HeldBack(self._deliveries)
+            if own:
+                return await self._reconcile(replace(record, request=self._request.to_wire()), version)
+            return await self._settle_for_owner(record, version)
+        if not own and record.state in (EffectState.UNKNOWN, EffectState.UNDOING):
+            raise HeldBack(self._deliveries)
+        if own and record.state is EffectState.FAILED and record.request.get("id") != self._request.id:
+            return await self._begin(record, version)
+        if own and record.state is EffectState.UNKNOWN and record.request.get("id") != self._request.id:
+            # The plan has asked again: what becomes known later is the answer to its last request.
+            record = self._moved(record, EffectState.UNKNOWN, request=self._request.to_wire())
+            await self._write(record, version)
+        return self._answer(record)
+
+    @property
+    def _repeats(self) -> bool:
+        effect = self._definition.effect
+        return effect is not None and effect.repeat == "safe"
+
+    @property
+    def _task(self) -> str:
+        return TaskContext(self._request).idempotency_key
+
+    # Begin, act, end.
+
+    async def _begin(self, before: EffectRecord | None, version: int) -> Response | None:
+        begun = EffectRecord(
+            state=EffectState.BEGUN,
+            task=self._task,
+            key=self._key,
+            attempt=before.attempt + 1 if before is not None else 1,
+            request=self._request.to_wire(),
+            begun_by=self._delivered.id,
+            writer=self._writer,
+            at=self._clock.time(),
+        )
+        if self._abandoned is not None:
+            return await self._fail(begun, version, self._abandoned)
+        await self._delivery.begin()
+        return await self._write_and_act(begun, version)
+
+    async def _write_and_act(self, begun: EffectRecord, version: int) -> Response | None:
+        begun, version = await self._write_fresh(begun, version)
+        try:
+            event_type, data = await self._act(partial(self._executor.answer, self._request, self._deliveries))
+            data = sendable(data)
+        except UnsendableResult as error:
+            return await self._done_without_result(begun, version, error)
+        except TerminalError as error:
+            return await self._fail(begun, version, error)
+        except RetryableError:
+            if self._repeats or self._definition.look_up is not None:
+                raise
+            return await self._leave_unknown(
+                begun, version, "an attempt has asked for a retry, and its end is not known"
+            )
+        except Exception as error:
+            if self._repeats:
+                return await self._fail(begun, version, error)
+            return await self._end_by_look_up(begun, version, error)
+        return await self._done(begun, version, event_type, data)
+
+    async def _reconcile(self, begun: EffectRecord, version: int) -> Response | None:
+        """Go on after an attempt of an earlier delivery whose end is not known."""
+        if self._abandoned is not None:
+            return await self._abandon(begun, version, self._abandoned)
+        outcome = await self._look_up(begun)
+        if outcome.kind == "done":
+            return await self._done_as_found(begun, version, outcome)
+        if outcome.kind == "not_done" or self._repeats:
+            return await self._begin(begun, version)
+        return await self._leave_unknown(begun, version, outcome.reason or _NO_END)
+
+    async def _settle_for_owner(self, record: EffectRecord, version: int) -> Response | None:
+        """Find out what became of a lost attempt at another task of the key, whose request may be withdrawn.
+
+        Raises:
+            HeldBack: always: the record then says what this task is answered with.
+        """
+        me, self._request = self._request, record.envelope
+        try:
+            try:
+                outcome = await self._look_up(record)
+            except RetryableError as failure:
+                outcome = Outcome.unknown(str(failure))
+            error = TerminalError("the process of its attempt was lost")
+            answer = await self._end_as_found(record, version, error, outcome)
+        finally:
+            self._request = me
+        raise HeldBack(self._deliveries, answer)
+
+    async def _abandon(self, begun: EffectRecord, version: int, error: Exception) -> Response | None:
+        if not isinstance(error, RetryableError):  # processes died during it: the look-up may be the reason
+            outcome = Outcome.unknown(str(error))
+        else:
+            try:
+                outcome = await self._look_up(begun)
+            except RetryableError as failure:
+                return await self._leave_unknown(begun, version, str(failure))
+        if outcome.kind == "unknown" and self._repeats:
+            return await self._fail(begun, version, error)
+        return await self._end_as_found(begun, version, error, outcome)
+
+    async def _end_by_look_up(self, begun: EffectRecord, version: int, error: Exception) -> Response | None:
+        return await self._end_as_found(begun, version, error, await self._look_up(begun))
+
+    async def _end_as_found(
+        self, begun: EffectRecord, version: int, error: Exception, outcome: Outcome
+    ) -> Response | None:
+        if outcome.kind == "done":
+            return await self._done_as_found(begun, version, outcome)
+        if outcome.kind == "not_done":
+            return await self._fail(begun, version, error)
+        return await self._leave_unknown(begun, version, outcome.reason or error_text(error))
+
+    async def _look_up(self, begun: EffectRecord) -> Outcome:
+        """Ask the app's look-up; without one the outcome is unknown.
+
+        Raises:
+            RetryableError: it has failed.
+        """
+        look_up = self._definition.look_up
+        if look_up is None:
+            return Outcome.unknown()
+        await self._delivery.begin()
+        task = TaskContext(begun.envelope, self._deliveries)
+        try:
+            outcome = await contained(partial(self._executor.call, look_up, self._request, task))
+        except RetryableError:
+            raise
+        except Exception as error:
+            raise RetryableError(f"the look-up has failed: {error_text(error)}") from error
+        if not isinstance(outcome, Outcome):
+            raise RetryableError(f"the look-up has returned {outcome!r:.80}, allowed: an Outcome")
+        return outcome
+
+    async def _resolve(self, decision: dict[str, Any], record: EffectRecord, version: int) -> Response | None:
+        """Do what a person has decided about an unknown effect."""
+        match decision["outcome"]:
+            case "done":
+                return await self._done_as_found(record, version, Outcome.done(decision.get("result")))
+            case "not_done":
+                return await self._begin(record, version)
+            case _:
+                return await self._fail(record, version, TerminalError("given up: it is not known whether it was done"))
+
+    # The outcome.
+
+    async def _done_as_found(self, begun: EffectRecord, version: int, outcome: Outcome) -> Response | None:
+        try:
+            data = sendable(outcome.result)
+        except UnsendableResult as error:
+            return await self._done_without_result(begun, version, error)
+        return await self._done(begun, version, response_event_of(self._request, self._definition), data)
+
+    async def _done(self, begun: EffectRecord, version: int, event_type: str | None, data: Any) -> Response | None:
+        done = self._moved(begun, EffectState.DONE, answer=(event_type or "", data), reason="")
+        try:
+            return await self._finish(done, version)
+        except (InvalidEnvelope, PayloadTooLarge) as error:
+            failure = UnsendableResult(f"the handler's result cannot be sent: {error}")
+            return await self._done_without_result(begun, version, failure)
+
+    async def _done_without_result(self, begun: EffectRecord, version: int, error: Exception) -> Response | None:
+        self._executor.log_failure(self._request, error)
+        answer = failure_of(self._request, self._definition, error_text(error))
+        return await self._finish(
+            self._moved(begun, EffectState.DONE, answer=answer, reason=error_text(error)), version
+        )
+
+    async def _fail(self, begun: EffectRecord, version: int, error: Exception) -> Response | None:
+        self._executor.log_failure(self._request, error)
+        answer = failure_of(self._request, self._definition, error_text(error))
+        return await self._finish(self._moved(begun, EffectState.FAILED, answer=answer, reason=""), version)
+
+    async def _leave_unknown(self, begun: EffectRecord, version: int, reason: str) -> Response | None:
+        logger.warning("the outcome of a task is not known: %s", reason, extra=self._executor.about(self._request))
+        return await self._finish(self._moved(begun, EffectState.UNKNOWN, reason=reason), version)
+
+    async def _finish(self, end: EffectRecord, version: int) -> Response | None:
+        if self._acting is not None:  # else nothing was done here, and after a conflict all is decided anew
+            self._end = end
+        await self._write(end, version)
+        return self._answer(end)
+
+    async def _settled_late(self, end: EffectRecord, record: EffectRecord | None, version: int) -> Response | None:
+        """Record the end of this delivery's attempt although another process has written since.
+
+        A known outcome replaces an unknown one, and one that was done replaces everything that says less.
+        """
+        if record is None:
+            return await self._finish(end, version)
+        if record.writer == self._writer and record.state is end.state:
+            return self._answer(record)
+        same = record.task == end.task and record.attempt == end.attempt
+        replaced: tuple[EffectState, ...] = ()
+        if end.state is EffectState.DONE and record.task == end.task:
+            replaced = (EffectState.BEGUN, EffectState.UNKNOWN, EffectState.FAILED)
+        elif same:
+            replaced = (EffectState.BEGUN, EffectState.UNKNOWN)[: 1 + (end.state is EffectState.FAILED)]
+        if record.state in replaced:
+            late = self._moved(record, end.state, answer=end.answer, reason=end.reason)
+            await self._write(late, version)
+            return self._answer(late, suffix=":late" if record.state is EffectState.FAILED else "")
+        if record.state is EffectState.BEGUN or record.task != end.task:
+            raise HeldBack(self._deliveries)
+        return self._answer(record)
+
+    def _answer(self, record: EffectRecord, suffix: str = "") -> Response | None:
+        if record.state is EffectState.DONE:
+            self._executor.counts.answered += 1
+        return answer_of(record, self._address, self._request, self._definition, suffix)

@@ -1,0 +1,153 @@
+"""Effects of a plan: the outcomes of what its tasks did outside, as their answers name them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from plancast.effects.effect import idempotency_key
+from plancast.plan.status import PAUSED
+from plancast_bus.events.envelope import EventEnvelope, EventTopic
+
+if TYPE_CHECKING:
+    from plancast.plan.record import PlanRecord
+    from plancast.plan.requests import Request
+
+DONE, FAILED, UNKNOWN, UNDONE = "done", "failed", "unknown", "undone"
+"""Outcomes of an effect."""
+OUTCOMES: Final = frozenset((DONE, FAILED, UNKNOWN, UNDONE))
+NOT_DONE, GIVE_UP = "not_done", "give_up"
+DECISIONS: Final = (DONE, NOT_DONE, GIVE_UP)
+"""Decisions of people about an unknown effect."""
+PENDING: Final = "pending"
+"""Outcome of an effect in lists whose task is not answered yet."""
+EFFECTS_UNKNOWN: Final = "effects_unknown"
+"""Search attribute of plans with an effect that a person has to decide about (:mod:`plancast.plan.undo_list`)."""
+NOT_GIVEN: Final = object()
+"""Default of a result that may be None."""
+MAX_REASON: Final = 500
+"""Longest reason of a pause for an effect, in characters."""
+HELD: Final = "effects"
+"""Name in a plan's ``control``: the requests with an unknown outcome for which the plan is paused."""
+EFFECT_UNKNOWN: Final = "plan.effect_unknown"
+"""System event: the outcome of an effect is not known."""
+_NEXT: Final = {
+    DONE: frozenset((UNDONE,)),
+    FAILED: frozenset((DONE,)),
+    UNKNOWN: frozenset((DONE, FAILED, UNDONE)),
+    UNDONE: frozenset[str](),
+}
+"""Outcomes that may follow one of the same request: a repeated or late answer never makes a known outcome unknown."""
+
+
+@dataclass(slots=True)
+class EffectEntry:
+    """One effect of a plan, by the id of the request that it answers; the revision that sent it is in that id."""
+
+    event_type: str
+    """Type of the task."""
+    key: str
+    address: str
+    """Key of its record in the ledger of the task type."""
+    outcome: str
+    """``done``, ``failed``, ``unknown`` or ``undone``."""
+    undo: bool = False
+    """True if its worker can undo it."""
+    answered: int = 0
+    """Revision of the turn that took the answer."""
+    reason: str = ""
+    """Why it is unknown or has failed, for people."""
+    result: Any = None
+    """Data of the answer of a done one."""
+    response_event: str = ""
+    """Type of the answer that the request has asked for."""
+    decision: str = ""
+    """A person's decision that is on its way to the worker: ``done``, ``not_done`` or ``give_up``; empty: none."""
+    given_up: bool = False
+    """True if a person has given it up: it has failed, and may have been done."""
+    decided: str = ""
+    """Id of the request that carries it."""
+
+    _state: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
+    """The result of :meth:`to_state` until a field is changed: the same object is not folded again in each turn."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if name != "_state":
+            object.__setattr__(self, "_state", None)
+
+    def to_state(self) -> dict[str, Any]:
+        """The entry as plain values, without fields that hold their default."""
+        if self._state is None:
+            values = ((each.name, getattr(self, each.name), each.default) for each in fields(self) if each.init)
+            self._state = {name: value for name, value, default in values if value is not default and value != default}
+        return self._state
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Self:
+        """The entry from its stored form; fields of later versions are ignored."""
+        return cls(**{each.name: stored[each.name] for each in fields(cls) if each.init and each.name in stored})
+
+    def may_become(self, outcome: str) -> bool:
+        """True if an answer with this outcome may replace the entry's."""
+        return outcome in _NEXT.get(self.outcome, ())
+
+
+def is_unknown(plan: PlanRecord, request_id: str | None) -> bool:
+    """True if the outcome of the effect of a request is not known."""
+    entry = plan.effects.get(request_id) if request_id is not None else None
+    return entry is not None and entry.outcome == UNKNOWN
+
+
+def has_unknown(plan: PlanRecord) -> bool:
+    """True if the outcome of any effect of a plan is not known."""
+    return any(entry.outcome == UNKNOWN for entry in plan.effects.values())
+
+
+def repeated(plan: PlanRecord, event_types: Collection[str]) -> str | None:
+    """Id of a request with an unknown or given up outcome that such a task would repeat; None: there is none.
+
+    Where tasks are compared by a key of the app, the ledger holds the second one back. Without one, every task is an
+    effect of its own.
+    """
+    for request_id, entry in plan.effects.items():
+        if (entry.outcome == UNKNOWN or entry.given_up) and entry.event_type in event_types:
+            fields: dict[str, Any] = {"id": request_id, "tenant_id": plan.tenant_id or None, "goal_id": plan.goal_id}
+            request = EventEnvelope(source="", type=entry.event_type, topic=EventTopic.ACTION_REQUESTS, **fields)
+            if entry.key == idempotency_key(request):
+                return request_id
+    return None
+
+
+def is_given_up(plan: PlanRecord, request_id: str | None) -> bool:
+    """True if a person has given the effect of a request up: it may have been done, and is not begun again."""
+    entry = plan.effects.get(request_id) if request_id is not None else None
+    return entry is not None and entry.given_up
+
+
+def waits_for_effects(plan: PlanRecord) -> bool:
+    """True if a plan is paused until the outcomes of effects are known."""
+    return plan.status is PAUSED and HELD in plan.control
+
+
+def held_for(plan: PlanRecord) -> list[str]:
+    """Ids of the requests for whose outcomes a plan is paused; those of a planner that decides are not open."""
+    held = [each for each in plan.control.get(HELD, ()) if is_unknown(plan, each)]
+    return held if plan.decider else [each for each in held if each in plan.requests]
+
+
+def hold(plan: PlanRecord, request_id: str, request: Request) -> None:
+    """Pause a plan until the outcome of the effect of this request is known; the request stays open."""
+    plan.requests[request_id] = request
+    pause_for(plan, request_id)
+
+
+def pause_for(plan: PlanRecord, request_id: str) -> None:
+    """Pause a plan until the outcome of the effect of this request is known."""
+    plan.control[HELD] = list(dict.fromkeys((*plan.control.get(HELD, ()), request_id)))
+    plan.status, plan.unmoved = PAUSED, ""
+    first, *others = held_for(plan)
+    entry = plan.effects[first]
+    more = f" (and {len(others)} more)" if others else ""
+    plan.pause_reason = f"effect_unknown: {entry.event_type}, {entry.key}: {entry.reason}"[:MAX_REASON] + more

@@ -1,0 +1,183 @@
+"""State of a rollback in a plan's record: steps done, under way, blocked, and left. Pure.
+
+A plan that is rolled back makes no forward moves any more. It remembers which undos are under way, which have failed
+and wait for a person, and what is left: what has no undo, or was given up. The rest follows from the plan's effects,
+its open requests and its child plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from plancast.plan.effects import DONE, UNDONE, UNKNOWN, has_unknown
+from plancast.plan.event_fields import MAX_ERROR, error_text
+from plancast.plan.record import WAIT_TIMEOUT, WAITING_FOR, PlanRecord
+from plancast.plan.status import RUNNING
+from plancast.plan.undo_order import Step, sent_revision
+
+REASON, ENDED = "reason", "ended"
+"""Keys of a plan's ``rollback``: why it was begun; and that it has ended."""
+ASKED: Final = "asked"
+"""Key: the plans that have asked for the rollback, each with the id of its event."""
+UNDOS: Final = "undos"
+"""Key: the step that each undo under way is to undo, by the id of the undo's request, or of the event to a child."""
+BLOCKED: Final = "blocked"
+"""Key: why the undo of a step has failed, by step; a person decides."""
+LEFT: Final = "left"
+"""Key: what is left of a step, by step."""
+ROLLED_BACK: Final = "rolled_back"
+"""Error of a plan that was rolled back, and the outcome of a state that rolls its plan back."""
+MAX_LEFT: Final = 1_000
+"""Entries of what is left, of one child plan."""
+UNDONE_CHILD: Final = -1
+"""In a plan's ``children``: the child plan was rolled back, with nothing left."""
+UNANSWERED: Final = "it was not answered, and may have been done"
+"""Why a request without an answer is left."""
+_MAX_TEXT: Final = 500
+_NO_UNDO: Final = "its worker has no undo"
+
+
+def begin_rollback(plan: PlanRecord, reason: str) -> None:
+    """Begin to roll a plan back, whatever its status; a rollback that is under way goes on as it is.
+
+    The undos are sent at the end of the turn (:mod:`plancast.turn.rollback`).
+    """
+    if is_rolling_back(plan):
+        return
+    plan.rollback = {REASON: error_text(reason) or "rolled back", ASKED: plan.rollback.get(ASKED, [])}
+    plan.status, plan.pause_reason, plan.awaiting, plan.unmoved = RUNNING, None, "", ""
+    plan.error = plan.result = None
+    plan.control.clear()
+    plan.results.pop(WAITING_FOR, None)
+    plan.results.pop(WAIT_TIMEOUT, None)
+
+
+def is_rolling_back(plan: PlanRecord) -> bool:
+    """True if a rollback of the plan is under way."""
+    return bool(plan.rollback) and ENDED not in plan.rollback
+
+
+def is_left_done(plan: PlanRecord) -> bool:
+    """True if a finished plan whose rollback has ended has something to undo that is not named as left."""
+    left = plan.rollback.get(LEFT, {})
+    done = (key for key, entry in plan.effects.items() if entry.outcome in (DONE, UNKNOWN))
+    return ENDED in plan.rollback and any(key not in left for key in done)
+
+
+def unsettled_steps(plan: PlanRecord) -> Iterator[Step]:
+    """Yield what has to be undone, or may have to be: effects, requests without an answer, and child plans."""
+    left, undos = plan.rollback.get(LEFT, {}), plan.rollback.get(UNDOS, {})
+    for key, entry in plan.effects.items():
+        if entry.outcome in (DONE, UNKNOWN) and key not in left:
+            yield _step(key, entry.answered)
+    for key in plan.requests:
+        if key not in undos and key not in plan.effects:
+            yield _step(key, 0)
+    for key, answered in plan.children.items():
+        if answered != UNDONE_CHILD and key not in left:
+            yield _step(key, answered)
+
+
+def name_without_undo(plan: PlanRecord) -> None:
+    """Name the done effects as left that their worker cannot undo."""
+    for key, entry in plan.effects.items():
+        if entry.outcome == DONE and not (entry.undo and entry.event_type) and key not in plan.rollback.get(LEFT, {}):
+            leave(plan, key, _NO_UNDO if entry.event_type else "the type of its task is not known")
+
+
+def leave(plan: PlanRecord, step: str, why: str, event_type: str = "") -> None:
+    """Name a step as left, for this reason."""
+    entry = plan.effects.get(step)
+    said = {"event_type": event_type} if entry is None else {"event_type": entry.event_type, "key": entry.key}
+    values = {"plan": plan.plan_id, "task": step, "key": ""} | said | {"reason": error_text(why)[:_MAX_TEXT]}
+    leave_entries(plan, step, [values])
+
+
+def leave_entries(plan: PlanRecord, step: str, entries: list[dict[str, str]]) -> None:
+    """Name what is left of a step, such as of a child plan."""
+    plan.rollback.setdefault(LEFT, {})[step] = entries
+    plan.rollback.get(BLOCKED, {}).pop(step, None)
+
+
+def read_left(said: Any) -> list[dict[str, str]]:
+    """Read what a child plan says is left; what cannot be read is left out, and counted."""
+    entries = said if isinstance(said, list) else []
+    names = ("plan", "task", "event_type", "key", "reason")
+    return [
+        {name: str(each.get(name) or "")[:_MAX_TEXT] for name in names}
+        for each in entries[:MAX_LEFT]
+        if isinstance(each, dict)
+    ]
+
+
+def left_of(plan: PlanRecord) -> list[dict[str, str]]:
+    """Leftovers of a plan and its children: ``plan``, ``task``, ``event_type``, ``key`` and ``reason`` of each."""
+    return [each for entries in plan.rollback.get(LEFT, {}).values() for each in entries]
+
+
+def undone_of(plan: PlanRecord) -> list[dict[str, str]]:
+    """Undone steps: ``plan``, ``task``, ``event_type`` and ``key`` of each effect, ``plan`` alone of a child."""
+    own = [
+        {"plan": plan.plan_id, "task": key, "event_type": entry.event_type, "key": entry.key}
+        for key, entry in plan.effects.items()
+        if entry.outcome == UNDONE
+    ]
+    return own + [{"plan": key} for key, answered in plan.children.items() if answered == UNDONE_CHILD]
+
+
+def rollback_error(plan: PlanRecord) -> str:
+    """The error of a plan whose rollback has ended: why it was begun, and what is left."""
+    left = _named([_name_of(each) + f": {each['reason']}" for each in left_of(plan)])
+    return error_text(f"{ROLLED_BACK}: {plan.rollback[REASON]}" + (f"; left: {left}" if left else ""))
+
+
+def blocked_steps(plan: PlanRecord) -> dict[str, str]:
+    """The steps that a person has to decide about, each with the reason."""
+    blocked: dict[str, str] = plan.rollback.get(BLOCKED, {})
+    unknown = {
+        key: f"it is not known if it was done{f': {entry.reason}' if entry.reason else ''}"
+        for key, entry in plan.effects.items()
+        if entry.outcome == UNKNOWN and key not in plan.rollback.get(LEFT, {})
+    }
+    return blocked | unknown
+
+
+def asks_about_effects(plan: PlanRecord) -> bool:
+    """True if a person has to decide about an effect: its outcome is unknown, or its undo has failed."""
+    return has_unknown(plan) or bool(plan.rollback.get(BLOCKED))
+
+
+def wait_reason(plan: PlanRecord, blocked: dict[str, str]) -> str:
+    """Why a plan that is rolled back waits for a person: what is undone, what is left and why."""
+    waiting = [f"{_name_of(_fields(plan, key))}: {why}" for key, why in blocked.items()]
+    undone, left = len(undone_of(plan)), _named([_name_of(each) for each in left_of(plan)])
+    told = f"rollback ({plan.rollback[REASON]:.200}): {undone} undone; to decide: {_named(waiting)}"
+    return error_text(f"{told}; left: {left}" if left else told)
+
+
+def _step(key: str, answered: int) -> Step:
+    sent = sent_revision(key)
+    return Step(key, sent, max(answered, sent + 1) if answered else 0)
+
+
+def _fields(plan: PlanRecord, key: str) -> dict[str, str]:
+    entry = plan.effects.get(key)
+    return {"task": key, "event_type": entry.event_type if entry else "", "key": entry.key if entry else ""}
+
+
+def _name_of(fields: dict[str, str]) -> str:
+    if not fields["event_type"]:
+        return fields["task"] or f"plan {fields.get('plan', '')}"
+    return f"{fields['event_type']} ({fields['key'] or fields['task']:.100})"
+
+
+def _named(texts: list[str]) -> str:
+    """The texts in one, as far as an error has room for them."""
+    said, size = list[str](), 0
+    for text in texts:
+        size += len(text)
+        if size > MAX_ERROR // 2:
+            return "; ".join([*said, f"and {len(texts) - len(said)} more"])
+        said.append(text)
+    return "; ".join(said)
