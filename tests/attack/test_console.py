@@ -158,7 +158,7 @@ async def test_searches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.attack(who="client", what="a search for 200 words", expected="refused")
 async def test_a_search_has_few_words() -> None:
     async with served(Settings()) as (server, _), asking(server) as http:
-        for path in ("/plans", "/plans/stream"):
+        for path in ("/plans", "/plans/stream", "/approvals", "/effects"):
             assert (await http.get(f"/api/v1{path}", params={"text": "a " * 17})).status_code == 422
             assert (await http.get(f"/api/v1{path}", params={"text": "a" * 401})).status_code == 422
         assert (await http.get("/api/v1/plans", params={"text": "a " * 16})).status_code == 200

@@ -45,6 +45,7 @@ class RootCommands(CommandTable):
         "help": ("Operations", "plancast.cli.root:help_on"),
         "plans": ("Plans", "plancast.cli.plans.commands:plans"),
         "approvals": ("Plans", "plancast.cli.plans.approvals:approvals"),
+        "effects": ("Plans", "plancast.cli.plans.effects:effects"),
         "bridge": ("Apps", "plancast.cli.run.bridge:bridge"),
         "deadletters": ("Operations", "plancast.cli.diagnose.dead_letters:deadletters"),
     }

@@ -21,6 +21,7 @@ from plancast.console.routes import (
     audit,
     dead_letters,
     deployment,
+    effects,
     event_streams,
     health,
     plan_actions,
@@ -49,7 +50,19 @@ _HEADERS = (
     (b"content-security-policy", POLICY.encode()),
 )
 # Streams come first: in `/plans/stream`, `stream` is not a plan id.
-_MODULES = (auth, event_streams, plans, plan_actions, replay, approvals, dead_letters, deployment, usage, audit)
+_MODULES = (
+    auth,
+    event_streams,
+    plans,
+    plan_actions,
+    replay,
+    approvals,
+    effects,
+    dead_letters,
+    deployment,
+    usage,
+    audit,
+)
 _LOOKING = {
     f"/api/v1{route.path}"
     for module in _MODULES

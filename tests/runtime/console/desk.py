@@ -114,6 +114,19 @@ class Api:
         await self.until(plan, lambda found: found["current_state"] == "approving")
         return plan
 
+    async def unknown(self, invoice: str, **fields: Any) -> tuple[str, str]:
+        """A plan with an effect whose outcome is unknown, and the effect's task."""
+        plan = await self.submit("transfer.goal", {"invoice": invoice, "lost": True}, **fields)
+        await self.until(plan, lambda found: found["status"] == "paused")
+        [effect] = (await self.get(f"/plans/{plan}/effects"))["items"]
+        return plan, str(effect["task"])
+
+    async def transferred(self, invoice: str, **fields: Any) -> str:
+        """A plan with a done effect that goes on."""
+        plan = await self.submit("transfer.goal", {"invoice": invoice}, **fields)
+        await self.until(plan, lambda found: found["current_state"] == "confirming")
+        return plan
+
     async def failed(self) -> str:
         plan = await self.submit("order.goal", {"item": "none"}, session_id="s-failed", user_id="ada", tenant_id="t")
         await self.until(plan, lambda found: found["status"] == "failed")

@@ -1,4 +1,4 @@
-"""The app of the console's tests: orders by a state machine, tickets by a decision tree, and their children."""
+"""The app of the console's tests: orders and transfers by machines, tickets by a decision tree, and their children."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from plancast import (
     App,
     CallToolStep,
     DeterministicPlanner,
+    Effect,
     FinishStep,
     PauseStep,
     PlanContext,
     Planner,
+    RetryableError,
     SpawnAndAwaitStep,
     SpawnSpec,
     StateAction,
     StateConfig,
     StateTransition,
+    TerminalError,
     Worker,
 )
 
@@ -109,4 +112,45 @@ async def check(task: Any, context: Any) -> dict[str, Any]:
     return {"in_stock": True}
 
 
-app = App("desk", planners=[orders, tickets, tagged], workers=[worker])
+TRANSFER, TRANSFERRED = "transfer.requested", "transfer.completed"
+TRANSFER_STATES = [
+    StateConfig(state_name="start", default_next="paying"),
+    StateConfig(
+        state_name="paying",
+        action=StateAction(
+            event_type=TRANSFER,
+            response_event=TRANSFERRED,
+            data={"invoice": "{goal_data.invoice}", "lost": "{goal_data.lost?}"},
+        ),
+        transitions=to({TRANSFERRED: "confirming", "transfer.failed": "failed"}),
+    ),
+    StateConfig(state_name="confirming", transitions=to({"transfer.confirmed": "done"})),
+    StateConfig(state_name="done", is_terminal=True),
+    StateConfig(state_name="failed", is_terminal=True),
+]
+accounts = Planner("accounts")
+accounts.add_goal("transfer.goal", {state.state_name: state for state in TRANSFER_STATES})
+bank = Worker("bank")
+ATTEMPTS: set[str] = set()
+"""Invoices of which a transfer was begun."""
+
+
+@bank.on_task(TRANSFER, TRANSFERRED, effect=Effect(key="{{data.invoice}}", repeat="never"))
+async def transfer(task: Any, context: Any) -> dict[str, Any]:
+    """The answer of the first attempt at some transfers is lost."""
+    invoice = str(task.data["invoice"])
+    if task.data.get("lost") and invoice not in ATTEMPTS:
+        ATTEMPTS.add(invoice)
+        raise RetryableError("the bank did not answer")
+    return {"transfer": f"t-{invoice}"}
+
+
+@bank.compensate(TRANSFER)
+async def transfer_back(task: Any, result: Any, context: Any) -> dict[str, Any]:
+    """Undo a transfer; some cannot be undone."""
+    if str(task.data["invoice"]).startswith("stays"):
+        raise TerminalError("it is spent")
+    return {"back": result["transfer"]}
+
+
+app = App("desk", planners=[orders, tickets, tagged, accounts], workers=[worker, bank])

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import schemathesis
@@ -49,8 +50,8 @@ def cases(operation: Any) -> st.SearchStrategy[Any]:
     return asked | operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)
 
 
-def fuzz(operation: Any, plans: list[str], content: str, headers: dict[str, str]) -> Counter[int]:
-    """Sends requests to unknown plans and to those that there are, of which the first has this content.
+def fuzz(operation: Any, plans: list[str], content: str, task: str, headers: dict[str, str]) -> Counter[int]:
+    """Sends requests to unknown plans and to those that there are: the first has this content, the last this effect.
 
     Returns how often each status was answered.
     """
@@ -74,6 +75,8 @@ def fuzz(operation: Any, plans: list[str], content: str, headers: dict[str, str]
             plan = plan and plans[0]  # a plan under way has a stream without an end, and nothing to try again
         if plan and "sha256" in (case.path_parameters or {}):
             plan, case.path_parameters["sha256"] = plans[0], content
+        if plan and "task" in (case.path_parameters or {}):
+            plan, case.path_parameters["task"] = plans[-1], task
         if plan and "plan_id" in (case.path_parameters or {}):
             case.path_parameters["plan_id"] = plan
         if "wait" in (case.query or {}):
@@ -84,9 +87,11 @@ def fuzz(operation: Any, plans: list[str], content: str, headers: dict[str, str]
     return sent
 
 
+@pytest.mark.timeout(400)
 async def test_whatever_is_sent_is_answered_as_the_schema_says(api: Api) -> None:
     ended = await api.failed()
     content = await large_data(api, ended, {"text": "x" * 2_000_000}, tenant_id="t")
+    unresolved, task = await api.unknown(uuid4().hex)
     asked = await asyncio.to_thread(lambda: list(operations(api.url)))
     waiting = [await api.submit("ticket.goal", {"id": "7"}) for _ in asked]  # for each its own: some end what they get
     for plan in waiting:
@@ -96,7 +101,7 @@ async def test_whatever_is_sent_is_answered_as_the_schema_says(api: Api) -> None
 
     def run() -> dict[str, Counter[int]]:
         return {
-            f"{each.method} {each.path}": fuzz(each, [ended, plan], content, token)
+            f"{each.method} {each.path}": fuzz(each, [ended, plan, unresolved], content, task, token)
             for each, plan in zip(asked, waiting, strict=True)
         }
 

@@ -7,6 +7,7 @@ import re
 import shlex
 from types import ModuleType
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from tests.docs.blocks import ROOT, blocks_of
@@ -84,6 +85,9 @@ async def test_every_example_is_accepted(api: Api) -> None:
         if path == "/api/v1/plans/stream":
             async with api.events("/plans/stream"):
                 continue
+        if "$TASK" in path:
+            plan, task = await api.unknown(uuid4().hex)
+            path = path.replace("$TASK", task)
         path = path.replace("$PLAN", plan)
         if "$LETTER" in path:
             path = path.replace("$LETTER", str(await letter(api)))
@@ -102,6 +106,7 @@ async def test_routes_refuse_as_the_reference_says(api: Api) -> None:
             re.sub(r"\?.*", "", path)
             .replace("$PLAN", "{plan_id}")
             .replace("$LETTER", "{number}")
+            .replace("$TASK", "{task}")
             .replace("$VALUE", "{sha256}"),
         ]
         wanted = documented["responses"]
@@ -109,11 +114,12 @@ async def test_routes_refuse_as_the_reference_says(api: Api) -> None:
             bare = await api.http.request(method, path, headers={"Authorization": "", **without(headers)}, content=body)
             assert (bare.status_code, "401" in wanted) == (401, True), path
         if "$" in path:
-            unknown = re.sub(r"\$PLAN", "nobody", path).replace("$LETTER", "999999999").replace("$VALUE", "ab" * 32)
+            unknown = path.replace("$PLAN", "nobody").replace("$TASK", "nobody:1-0")
+            unknown = unknown.replace("$LETTER", "999999999").replace("$VALUE", "ab" * 32)
             told = await api.http.request(method, unknown, headers=without(headers), content=body)
             assert (told.status_code, "404" in wanted) == (404, True), f"{method} {path}: {told.text}"
         if body not in (None, "") and "Authorization" in headers:
-            odd = path.replace("$PLAN", "nobody")
+            odd = path.replace("$PLAN", "nobody").replace("$TASK", "nobody:1-0")
             told = await api.http.request(method, odd, headers=without(headers), content='{"no such field": 1}')
             assert (told.status_code, "422" in wanted) == (422, True), f"{method} {path}: {told.text}"
 

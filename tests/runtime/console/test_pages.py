@@ -21,10 +21,22 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Locator, Page, Route, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Locator, Page, Request, Route, async_playwright, expect
 from pydantic import BaseModel, Field, SecretStr
 
-from plancast import App, Client, PlanContext, Planner, Settings, StateAction, StateConfig, StateTransition, Worker
+from plancast import (
+    App,
+    Client,
+    Effect,
+    PlanContext,
+    Planner,
+    RetryableError,
+    Settings,
+    StateAction,
+    StateConfig,
+    StateTransition,
+    Worker,
+)
 from plancast.agents.registry import TTL_SECONDS
 from plancast.console.server import ConsoleServer
 from plancast.console.service.nats_probe import PROBE_SECONDS
@@ -132,6 +144,32 @@ async def tag(goal: Any, context: Any) -> None:
     plan = await PlanContext.create_from_goal(goal, {"start": hold, "done": done})
     plan.attributes |= goal.data
     await plan.execute_next()
+
+
+refunds.add_goal(
+    "payment.goal",
+    {
+        "start": StateConfig(state_name="start", default_next="paying"),
+        "paying": StateConfig(
+            state_name="paying",
+            action=StateAction(
+                event_type="card.charge", response_event="card.charged", data={"invoice": "{goal_data.invoice}"}
+            ),
+            transitions=[StateTransition(on_event="card.charged", to_state="done")],
+        ),
+        "done": StateConfig(state_name="done", is_terminal=True),
+    },
+)
+
+
+@clerk.on_task("card.charge", "card.charged", effect=Effect(key="{{data.invoice}}", repeat="never"))
+async def charge(task: Any, context: Any) -> dict[str, Any]:
+    raise RetryableError(f"the bank is silent about {HOSTILE}")
+
+
+@clerk.compensate("card.charge")
+async def pay_back(task: Any, result: Any, context: Any) -> None:
+    assert result == {"charge": "c-1"}
 
 
 @clerk.on_task("refund.check.requested", "refund.check.completed")
@@ -274,7 +312,18 @@ async def test_a_plan_that_changes_while_the_list_is_loading_is_shown(page: Page
 
 async def test_rows_stay_where_they_are_while_somebody_is_in_the_list(page: Page, deployed: Deployed) -> None:
     first = await deployed.plan(5, session_id="still")
-    await page.goto(f"{deployed.url}/#/plans?session_id=still")
+    followed = False
+
+    def listed_again(request: Request) -> bool:
+        nonlocal followed
+        if "session_id=still" not in request.url:
+            return False
+        followed |= "/plans/stream?" in request.url
+        return followed and "/plans?" in request.url
+
+    async with page.expect_request(listed_again):  # the page's own, once its stream is open
+        await page.goto(f"{deployed.url}/#/plans?session_id=still")
+    await expect(page.locator(".list[aria-busy]")).to_have_count(0)
     await row(page, first).locator("a").focus()
 
     second = await deployed.plan(6, session_id="still")
@@ -479,6 +528,39 @@ async def test_labels_of_a_graph_do_not_cross(page: Page) -> None:
     }"""
     clean = await page.evaluate(crossings, graphs)
     assert [seed for seed, each in enumerate(clean) if not each] == []
+
+
+async def test_an_unknown_effect_is_resolved_here_and_undone_with_its_plan(page: Page, deployed: Deployed) -> None:
+    invoice = f"{HOSTILE}-7"
+    handle = await deployed.client.submit("payment.goal", {"invoice": invoice}, session_id="effects")
+    await page.evaluate("location.hash = '#/approvals'")
+    card = page.get_by_role("region", name="Effects to decide about").locator(".card", has_text=handle.plan_id)
+    await expect(card.locator(".badge")).to_have_text("unknown")
+    await expect(card).to_contain_text(invoice)
+    await expect(page.locator('#nav [data-page="approvals"] .nav-count')).to_be_visible()
+    await card.get_by_role("button", name="It was done").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Result").fill("{")
+    await dialog.get_by_role("button", name="It was done").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("Result is not JSON")
+    await dialog.get_by_label("Result").fill('{"charge": "c-1"}')
+    await dialog.get_by_role("button", name="It was done").click()
+    await expect(card).to_have_count(0)
+    assert await handle.result(timeout=60) == {"paying": {"charge": "c-1"}}
+
+    await show(page, handle.plan_id, "?tab=effects")
+    effect = page.locator(".effect-list li")
+    await expect(effect.locator(".badge")).to_have_text("done")
+    await expect(effect).to_contain_text(invoice)
+    await page.get_by_role("button", name="Roll back").click()
+    await dialog.get_by_label("Reason").fill("withdrawn")
+    await dialog.get_by_role("button", name="Roll back").click()
+    await expect(effect.locator(".badge")).to_have_text("undone")
+    await expect(page.locator(".banner.bad")).to_contain_text("rolled_back: withdrawn")
+    await expect(page.get_by_role("button", name="Roll back")).to_have_count(0)
+    [turn] = [each for each in await handle.history() if each["event"]["type"] == "plan.resolve_effect"]
+    assert turn["event"]["user_id"].startswith("local:")
+    assert await page.title() != "taken over"
 
 
 async def test_what_is_approved_here_goes_on_in_the_name_of_who_approved(page: Page, deployed: Deployed) -> None:

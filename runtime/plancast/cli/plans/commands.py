@@ -13,7 +13,7 @@ from plancast.cli import completion
 from plancast.cli.connection import open_client, read_json, read_object
 from plancast.cli.errors import DONE, FAILED, usage_error
 from plancast.cli.options import AsJson, NatsUrl, PlanId, Verbose
-from plancast.cli.plans import approvals, history_view, plan_view, replay
+from plancast.cli.plans import approvals, history_view, plan_view, replay, rollback
 from plancast.cli.plans.graph import mermaid
 from plancast.plan.attributes import read_attribute
 from plancast.plan.status import ListedStatus, PlanStatus
@@ -23,6 +23,8 @@ from plancast.terminal.progress import working
 if TYPE_CHECKING:
     from plancast.client.client import PlanPage
     from plancast.client.handle import PlanHandle
+    from plancast.client.signals import SignalOutcome
+    from plancast.plan_store.effects import PlanEffect
     from plancast.plan_store.plan_size import PlanSize
 
 _T = TypeVar("_T")
@@ -100,12 +102,12 @@ def show(
     as_json: AsJson = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Show a plan: its state, open requests, results and path."""
+    """Show a plan: its state, open requests, results, effects and path."""
 
-    async def look(handle: PlanHandle) -> tuple[dict[str, Any], list[dict[str, Any]], PlanSize]:
-        return await handle.state(), await handle.history(), await handle.size()
+    async def look(handle: PlanHandle) -> tuple[dict[str, Any], list[dict[str, Any]], PlanSize, list[PlanEffect]]:
+        return await handle.state(), await handle.history(), await handle.size(), await handle.effects()
 
-    state, history, size = asyncio.run(_with_plan(nats_url, plan, look))
+    state, history, size, effects = asyncio.run(_with_plan(nats_url, plan, look))
     if graph:
         diagram = mermaid(state, history)
         if as_json:
@@ -113,9 +115,9 @@ def show(
         else:
             print_line(diagram)
     elif as_json:
-        print_json(plan_view.plan_document(state, history, size))
+        print_json(plan_view.plan_document(state, history, size, effects))
     else:
-        plan_view.show_plan(state, history, size, time.time())
+        plan_view.show_plan(state, history, size, effects, time.time())
     return DONE
 
 
@@ -212,6 +214,40 @@ def cancel(
 ) -> int:
     """Cancel a plan and its children."""
     return _move(nats_url, plan, lambda handle: handle.cancel(reason), "sent the request to cancel", as_json)
+
+
+@plans.command("rollback")
+def roll_back(
+    plan: PlanId,
+    reason: Reason = "rolled back",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; exits 1 when something is left.")] = False,
+    nats_url: NatsUrl = None,
+    as_json: AsJson = False,
+    verbose: Verbose = 0,
+) -> int:
+    """Undo what a plan and its children have done outside, and end it; a plan that has ended, too."""
+
+    async def send(handle: PlanHandle) -> tuple[SignalOutcome, rollback.RolledBack | None]:
+        outcome = await handle.rollback(reason)
+        ignored = str(outcome) == "ignored"
+        return outcome, await rollback.end_of(handle) if wait and not ignored else None
+
+    outcome, ended = asyncio.run(_with_plan(nats_url, plan, send))
+    if as_json:
+        print_json({"plan_id": plan, "sent": True, "outcome": outcome} | (ended.document() if ended else {}))
+    elif ended is not None:
+        rollback.show(plan, ended)
+    else:
+        report_line(f"plan {plan}: {_ROLLBACKS[outcome]}", good=str(outcome) != "ignored")
+    return FAILED if str(outcome) == "ignored" or (ended is not None and ended.is_incomplete) else DONE
+
+
+_ROLLBACKS: dict[str, str] = {
+    "moved": "it is being rolled back",
+    "kept": "sent the rollback; it begins when the plan goes on",
+    "ignored": "it is being rolled back already, or has nothing left to undo",
+}
+"""Texts for what became of a rollback."""
 
 
 @plans.command()

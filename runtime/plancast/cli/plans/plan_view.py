@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from plancast.cli.plans.effects import effect_document, effects_table
 from plancast.plan.status import PlanStatus
 from plancast.plan_store import timeline
 from plancast.plan_store.timeline import Waiting
@@ -31,6 +32,7 @@ from plancast.terminal.output import (
 from plancast_bus.ports.checkpoints import attribute_text
 
 if TYPE_CHECKING:
+    from plancast.plan_store.effects import PlanEffect
     from plancast.plan_store.plan_size import PlanSize
     from plancast_bus.ports.checkpoints import PlanSummary
 
@@ -76,10 +78,16 @@ def show_list(found: Sequence[PlanSummary], now: float, *, following: str | None
         note(f"the {len(found):,} most recently updated plans; --after {following} shows the next ones, --limit 0 all")
 
 
-def plan_document(state: Mapping[str, Any], history: _History, stored: PlanSize) -> dict[str, Any]:
-    """The JSON of `plans show`: the plan's fields, open requests, control events, path and size in the store."""
+def plan_document(
+    state: Mapping[str, Any], history: _History, stored: PlanSize, effects: Sequence[PlanEffect]
+) -> dict[str, Any]:
+    """The JSON of `plans show`: the plan's fields, open requests, control events, path, effects and size in the store.
+
+    Its effects are as `plancast effects list` gives them.
+    """
     return {
         **state,
+        "effects": [effect_document(each) for each in effects],
         "revision": history[-1]["revision"] if history else 0,
         "waiting_for": [_waiting_document(each) for each in timeline.waits(state, history)],
         "listens_for": _listened(state),
@@ -94,7 +102,9 @@ def _waiting_document(waiting: Waiting) -> dict[str, Any]:
     return asdict(waiting) | times
 
 
-def show_plan(state: Mapping[str, Any], history: _History, stored: PlanSize, now: float) -> None:
+def show_plan(
+    state: Mapping[str, Any], history: _History, stored: PlanSize, effects: Sequence[PlanEffect], now: float
+) -> None:
     console = out()
     console.print(_facts(state, history, stored, now))
     waiting = timeline.waits(state, history)
@@ -110,6 +120,9 @@ def show_plan(state: Mapping[str, Any], history: _History, stored: PlanSize, now
     if (tasks := state.get("tasks") or {}).get("groups"):
         _heading("task groups")
         console.print(_groups(TaskRegistry.from_state(tasks)))
+    if effects:
+        _heading("effects")
+        console.print(effects_table(effects, indent="  "))
     controls = timeline.controls(history)
     if controls:
         _heading("control events")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import uuid4
 
 from fastapi import APIRouter
 
-from plancast.client.signals import outcome_in
+from plancast.client.signals import SignalOutcome, outcome_in
 from plancast.console.routes.plans import IdempotencyKey, PlanId, sendable, stable_id
 from plancast.console.schemas.plan_actions import (
     Accepted,
@@ -118,15 +119,27 @@ async def retry(backend: Here, by: By, plan_id: PlanId, body: Nothing, key: Idem
     return Retried(plan_id=handle.plan_id, retry_of=plan.plan_id)
 
 
-async def _answer(backend: Backend, plan_id: str, approved: bool, body: AnswerOf, by: str, key: str | None) -> Accepted:
-    event_id = _event_id(plan_id, "answer", by, key) if key is not None else uuid4().hex
-    handle, data = backend.handle(plan_id), sendable(body.data)
+async def send_once(
+    backend: Backend,
+    plan_id: str,
+    move: str,
+    by: str,
+    key: str | None,
+    send: Callable[[str], Awaitable[SignalOutcome | None]],
+) -> Accepted:
+    """Send an event under an id that requests with the same idempotency key share, so that it takes effect once.
+
+    Args:
+        backend: The deployment.
+        plan_id: The plan.
+        move: Name of what is done, which tells requests of different kinds with one key apart.
+        by: The user.
+        key: The idempotency key.
+        send: Sends the event with the id that it is given.
+    """
+    event_id = f"console:{stable_id(plan_id, move, by, key)}" if key is not None else uuid4().hex
     try:
-        answered = handle.approve if approved else handle.reject
-        outcome = await answered(
-            data=data, reason=body.reason, user_id=by, event_id=event_id, request_id=body.request_id
-        )
-        await backend.approvals.assign((await backend.checkpoint(plan_id)).correlation_id, "", by)
+        outcome = await send(event_id)
     except (PlanFinished, NotAwaited):
         done = await _done(backend, plan_id, event_id) if key is not None else None
         if done is None:
@@ -135,24 +148,28 @@ async def _answer(backend: Backend, plan_id: str, approved: bool, body: AnswerOf
     return Accepted(plan_id=plan_id, event_id=event_id, outcome=outcome)
 
 
+async def _answer(backend: Backend, plan_id: str, approved: bool, body: AnswerOf, by: str, key: str | None) -> Accepted:
+    handle, data = backend.handle(plan_id), sendable(body.data)
+    answer = handle.approve if approved else handle.reject
+
+    async def send(event_id: str) -> SignalOutcome:
+        outcome = await answer(data=data, reason=body.reason, user_id=by, event_id=event_id, request_id=body.request_id)
+        await backend.approvals.assign((await backend.checkpoint(plan_id)).correlation_id, "", by)
+        return outcome
+
+    return await send_once(backend, plan_id, "answer", by, key, send)
+
+
 async def _send(backend: Backend, plan_id: str, event_type: str, data: Any, by: str, key: str | None) -> Accepted:
-    event_id = _event_id(plan_id, event_type, by, key) if key is not None else uuid4().hex
-    handle, said, outcome = backend.handle(plan_id), sendable(data), None
-    try:
-        if event_type in CONTROLS:
-            await handle.control(event_type, said, user_id=by, event_id=event_id)
-        else:
-            outcome = await handle.signal(event_type, said, user_id=by, event_id=event_id)
-    except PlanFinished:
-        done = await _done(backend, plan_id, event_id) if key is not None else None
-        if done is None:
-            raise
-        return done
-    return Accepted(plan_id=plan_id, event_id=event_id, outcome=outcome)
+    handle, said = backend.handle(plan_id), sendable(data)
 
+    async def send(event_id: str) -> SignalOutcome | None:
+        if event_type not in CONTROLS:
+            return await handle.signal(event_type, said, user_id=by, event_id=event_id)
+        await handle.control(event_type, said, user_id=by, event_id=event_id)
+        return None
 
-def _event_id(plan_id: str, move: str, by: str, key: str) -> str:
-    return f"console:{stable_id(plan_id, move, by, key)}"
+    return await send_once(backend, plan_id, event_type, by, key, send)
 
 
 async def _done(backend: Backend, plan_id: str, event_id: str) -> Accepted | None:

@@ -41,6 +41,7 @@ from plancast.plan.attributes import read_attribute
 from plancast.plan.control_events import BY
 from plancast.plan.status import ListedStatus, PlanStatus
 from plancast.plan_store import timeline
+from plancast.plan_store.effects import effects_of
 from plancast.plan_store.plan_size import size_of
 from plancast.plan_store.store import check_repetition
 from plancast_bus.errors import InvalidEnvelope
@@ -219,6 +220,7 @@ async def get_plan(backend: Here, plan_id: PlanId) -> Plan:
         usage=usage_of(state, history),
         children=[summary_of(each) for each in index.children(checkpoint.summary.plan_id)[:MAX_CHILDREN]],
         groups=groups_of(state),
+        effects=len(effects_of(state, await backend.effects.types())),
         machine=bool(state["state_machine"]),
         decider=state.get("decider") or "",
         planner_version=state.get("planner_version") or "",

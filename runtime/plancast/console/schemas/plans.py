@@ -190,6 +190,8 @@ class Plan(Summary):
     usage: Usage
     children: list[Summary]
     groups: list[Group]
+    effects: int = 0
+    """Number of its tasks that have declared what they do outside."""
     machine: bool
     """True if the plan follows a state machine."""
     decider: str

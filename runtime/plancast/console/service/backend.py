@@ -15,6 +15,7 @@ from plancast.agents.registry import AgentRegistry
 from plancast.client.client import Client
 from plancast.client.handle import PlanHandle
 from plancast.console.service.approvals import ApprovalBoard
+from plancast.console.service.effects import EffectBoard
 from plancast.console.service.errors import Refused
 from plancast.console.service.goal_data import GoalData
 from plancast.console.service.limits import Slots
@@ -60,6 +61,7 @@ class Backend:
         self.registry = AgentRegistry(bus.registry)
         self.index = PlanIndex(bus.checkpoints, ListedStatuses(bus.checkpoints, self.registry.human_events))
         self.approvals = ApprovalBoard(bus, self.index)
+        self.effects = EffectBoard(bus, self.index)
         self.goal_data = GoalData(bus.checkpoints)
         self.nats_probe = NatsProbe(bus.registry)
         self.actors = actors

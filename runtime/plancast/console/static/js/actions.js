@@ -89,6 +89,53 @@ export const assignTo = (asked, users) =>
     act: async ({ assignee = "" }) => (await assign(asked, assignee), true),
   });
 
+const OF_UNKNOWN = {
+  done: { title: "It was done", text: "The task is answered with this result, as if its worker had returned it." },
+  not_done: { title: "It was not done", text: "The task is begun again." },
+  give_up: { title: "Give up", text: "The task is answered as failed. What it may have done stays as it is." },
+};
+const OF_FAILED_UNDO = {
+  done: { title: "It was undone", text: "The rollback goes on." },
+  not_done: { title: "Undo again", text: "Its undo is begun again." },
+  give_up: { title: "Leave it", text: "It stays as it is, and is named as left." },
+};
+
+/** What a person can say of an effect: titles and texts by outcome. */
+export const resolutionsOf = ({ outcome }) => (outcome === "done" ? OF_FAILED_UNDO : OF_UNKNOWN);
+
+/** Tells what has become of an effect, or of its undo. */
+export const resolve = (effect, outcome) => {
+  const { plan_id: id, task, event_type: kind, key: name } = effect;
+  const { title, text } = resolutionsOf(effect)[outcome];
+  const withResult = outcome === "done" && effect.outcome === "unknown";
+  return ask({
+    title: `${title}: ${kind}`,
+    text: `${text} Key: ${name}`,
+    fields: withResult ? [{ name: "result", label: "Result", kind: "json", rows: 5, hint: "What the task would have returned, as JSON" }] : [],
+    label: title,
+    danger: outcome === "give_up",
+    act: (values, key) => write(id, `effects/${encodeURIComponent(task)}`, { outcome, ...values }, key, {
+      moved: `The plan has taken it: ${kind}, ${title.toLowerCase()}.`,
+      kept: "It is stored until the plan goes on.",
+      ignored: "The plan did not take this: somebody else has decided, or the outcome is known by now.",
+    }),
+  });
+};
+
+export const rollback = ({ plan_id: id }) =>
+  ask({
+    title: "Roll back this plan",
+    text: "What the plan and its children have done outside is undone, the latest first, and the plan ends as failed. What cannot be undone is named.",
+    fields: [{ name: "reason", label: "Reason", kind: "long", required: true, missing: "Give a reason." }],
+    label: "Roll back",
+    danger: true,
+    act: (values, key) => write(id, "rollback", values, key, {
+      moved: `Plan ${shorter(id)} is being rolled back.`,
+      kept: `Plan ${shorter(id)} is rolled back when it goes on.`,
+      ignored: "The plan is being rolled back already, or has nothing left to undo.",
+    }),
+  });
+
 export const cancel = ({ plan_id: id }) =>
   ask({
     title: "Cancel this plan",

@@ -3,6 +3,7 @@
 import * as actions from "./actions.js";
 import * as api from "./api.js";
 import { h, put, reconcile } from "./dom.js";
+import { effectCard } from "./effects.js";
 import { deadline, exact, number, plural, when } from "./format.js";
 import { icon } from "./icons.js";
 import { onKey } from "./keys.js";
@@ -28,6 +29,8 @@ export function showApprovals({ main, query, signal }) {
   const notice = h("div", {});
   const place = h("div", {}, loading(4));
   const count = h("span", { class: "dim" });
+  const open = h("ul", { class: "cards" });
+  const outside = h("section", { class: "open-effects", "aria-label": "Effects to decide about", hidden: true }, h("h2", {}, "Effects to decide about"), h("p", { class: "page-text" }, "It is not known whether these were done, or their undo has failed: look it up, and say what you have found."), open);
   const bulk = h("div", { class: "bulk", role: "toolbar", "aria-label": "Answer the selected plans", hidden: true });
   const search = h("input", { type: "search", class: "search-input", placeholder: "What is asked, goal, data, plan or tenant", "aria-label": "Search approvals", autocapitalize: "none", spellcheck: "false", value: filter.text });
   const mine = h("select", { "aria-label": "Assigned to", onchange: () => set({ assignee: mine.value }) },
@@ -42,12 +45,15 @@ export function showApprovals({ main, query, signal }) {
     h("div", { class: "bar" }, h("label", { class: "search" }, icon("search"), search, h("kbd", { class: "wide-only" }, "/")), mine, narrow),
     bulk,
     notice,
+    outside,
     place,
   );
 
-  const again = poll(EVERY, () => api.get("approvals", { query: { ...filter, limit: MOST }, signal }), {
+  const again = poll(EVERY, () => Promise.all([api.get("approvals", { query: { ...filter, limit: MOST }, signal }), openEffects()]), {
     signal,
-    shown: ({ items, next, total, users: known }) => {
+    shown: ([{ items, next, total, users: known }, effects]) => {
+      outside.hidden = !effects.length;
+      reconcile(open, effects, ({ task }) => task, effectCard);
       users = known;
       put(notice, next && h("p", { class: "stale" }, `These are the newest ${items.length}. Older ones appear as these are answered.`));
       count.textContent = total ? `${plural(total, "plan")} ${total === 1 ? "waits" : "wait"} for a person` : "";
@@ -55,6 +61,7 @@ export function showApprovals({ main, query, signal }) {
       for (const item of items) shown.set(item.plan.plan_id, item);
       for (const id of chosen) if (!shown.has(id)) chosen.delete(id);
       drawBulk();
+      if (!items.length && effects.length) return put(place);
       if (!items.length) return put(place, FILTERS.some((name) => filter[name])
         ? empty("No matching approvals", "No plan that waits for a person matches these filters.")
         : empty("No approvals pending", "Plans that need an approval appear here automatically."));
@@ -69,6 +76,12 @@ export function showApprovals({ main, query, signal }) {
   });
   const refresh = soon(250, () => again(), signal);
   addEventListener("plancast:wrote", refresh, { signal });
+
+  /** Those of the filter; nobody is assigned to them. */
+  async function openEffects() {
+    const { assignee, ...query } = filter;
+    return assignee && assignee !== "-" ? [] : (await api.get("effects", { query: { ...query, limit: MOST }, signal })).items;
+  }
 
   function set(change) {
     Object.assign(filter, change);

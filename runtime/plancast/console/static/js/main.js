@@ -121,16 +121,16 @@ function signedOutForGood() {
   if (!alone.hasChildNodes()) showLogin(alone, begin);
 }
 
-/** Shows the numbers of open approvals and dead letters at their links. */
+/** Shows the numbers of what waits for people and of dead letters at their links. */
 async function badges() {
   clearTimeout(counting);
   if (!document.hidden && !app.hidden) {
-    const asked = [["approvals", "approvals", { limit: 1 }], ["deadletters", "dead-letters", { limit: 1 }]];
+    const asked = { approvals: ["approvals", "effects"], deadletters: ["dead-letters"] };
     await Promise.all(
-      asked.map(async ([page, path, query]) => {
+      Object.entries(asked).map(async ([page, paths]) => {
         try {
-          const { items, total } = await api.get(path, { query });
-          count(page, total ?? items.length, false);
+          const found = await Promise.all(paths.map((path) => api.get(path, { query: { limit: 1 } })));
+          count(page, found.reduce((sum, { items, total }) => sum + (total ?? items.length), 0), false);
         } catch {
           // The page itself shows the error.
         }

@@ -5,6 +5,7 @@ import * as api from "./api.js";
 import { FINISHED } from "./badges.js";
 import { diffIn } from "./diff.js";
 import { h, put } from "./dom.js";
+import { effectsOf, openBanner, openOf, readEffects } from "./effects.js";
 import { graphIn } from "./graph.js";
 import { icon } from "./icons.js";
 import { onKey } from "./keys.js";
@@ -41,6 +42,7 @@ export async function showPlan({ main, parts: [id], query, signal }) {
   const time = h("section", { class: "panel spans", "aria-label": "Time" });
   const given = h("section", { class: "panel", "aria-label": "Data" });
   const beside = h("section", { class: "panel", "aria-label": "Data side by side" });
+  const outside = h("section", { class: "panel", "aria-label": "Effects" });
   const family = h("section", { class: "panel", "aria-label": "Children and groups" });
 
   const drawGraph = graphIn(picture, { chosen: (node) => findTurn(node) });
@@ -54,12 +56,15 @@ export async function showPlan({ main, parts: [id], query, signal }) {
       { name: "way", label: "Way", content: h("div", { class: "way" }, picture, turns) },
       { name: "time", label: "Time", content: time, opened: () => spans.load() },
       { name: "data", label: "Data", content: h("div", { class: "data-view" }, given, h("h2", {}, "Side by side"), beside), opened: openDiff },
+      { name: "effects", label: "Effects", content: outside },
       { name: "family", label: "Family", content: family, opened: () => tree.load() },
     ],
     query.get("tab") ?? "way",
     (name) => router.note(router.planLink(id, { tab: name === "way" ? "" : name })),
   );
 
+  let effects = await effectsNow().catch(() => []);
+  if (signal.aborted) return;
   put(main, head, notice, banners, facts, views.element);
   draw();
   loadGraph();
@@ -73,16 +78,20 @@ export async function showPlan({ main, parts: [id], query, signal }) {
   function draw() {
     const { status, approval, error, result, pause_reason: held, waiting_for: waits } = plan;
     redraw(head, [status, approval !== null], () => heading(plan, press));
-    redraw(banners, [status, approval, error, result, held, waits], () => bannersOf(plan, press));
+    const open = openOf(effects);
+    redraw(banners, [status, approval, error, result, held, waits, open], () => [open.length > 0 && openBanner(open), ...bannersOf(plan, press)]);
     redraw(facts, plan, () => factsOf(plan));
     redraw(given, [plan.goal, plan.results, plan.result], () => dataOf(plan));
+    redraw(outside, effects, () => effectsOf(effects, { rollback: () => press("rollback") }));
     diff.reach(plan.revision);
+    views.count("effects", effects.length);
     views.count("family", plan.children.length + plan.groups.length);
   }
 
   async function refresh() {
     try {
       plan = await api.get(api.plan(id), { signal });
+      effects = await effectsNow();
       put(notice);
       draw();
       if (views.now() === "family") tree.load();
@@ -91,6 +100,11 @@ export async function showPlan({ main, parts: [id], query, signal }) {
     } catch (error) {
       if (error.name !== "AbortError" && !signal.aborted) put(notice, stale(error));
     }
+  }
+
+  /** The plan's effects; most plans have none. */
+  async function effectsNow() {
+    return plan.effects ? readEffects(id, signal) : [];
   }
 
   async function loadGraph() {
@@ -124,7 +138,14 @@ export async function showPlan({ main, parts: [id], query, signal }) {
 
   function press(name) {
     if (name === "approve" || name === "reject") return actions[name]({ plan_id: id, ...plan.approval });
+    if (name === "rollback") return rollback();
     return name === "fork" ? actions.fork(plan, latestFork(plan)) : actions[name](plan);
+  }
+
+  /** A plan that has ended goes on to be rolled back. */
+  async function rollback() {
+    const ended = FINISHED.has(plan.status);
+    if ((await actions.rollback(plan)) && ended && !signal.aborted) follow();
   }
 
   function keys() {
@@ -133,6 +154,7 @@ export async function showPlan({ main, parts: [id], query, signal }) {
     onKey("w", "Way", () => views.open("way"), { signal });
     onKey("t", "Time", () => views.open("time"), { signal });
     onKey("d", "Data", () => views.open("data"), { signal });
+    onKey("e", "Effects", () => views.open("effects"), { signal });
     onKey("f", "Family", () => views.open("family"), { signal });
     onKey("Escape", "Back to the list", () => router.backToList(id), { signal });
     if (!session.writable) return;
