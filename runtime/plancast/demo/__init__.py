@@ -2,5 +2,5 @@
 
 from typing import Literal
 
-DemoName = Literal["research", "orders", "feedback", "triage"]
+DemoName = Literal["research", "orders", "feedback", "triage", "travel"]
 PlannerKind = Literal["tree", "llm", "machine"]

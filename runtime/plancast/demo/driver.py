@@ -243,9 +243,13 @@ class PlanDrive(Generic[CaseT, RunT]):
             self._under_way.release()
         run.state = state
 
+    def _goal_of(self, case: CaseT) -> str:
+        """Event type of the goal of a case."""
+        return self.goal
+
     async def _submit(self, case: CaseT) -> None:
         submitted_at = time.time()
-        handle = await self._client.submit(self.goal, case.goal, response_event=self.response)
+        handle = await self._client.submit(self._goal_of(case), case.goal, response_event=self.response)
         run = self.journey(case, handle, submitted_at)
         self.runs.append(run)
         self._following.append(asyncio.create_task(self._follow(run)))

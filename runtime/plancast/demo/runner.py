@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plancast.demo import stub_model
-from plancast.settings import HostSettings, RaySettings, ReasonerSettings, Settings
+from plancast.settings import HostSettings, RaySettings, ReasonerSettings, Settings, WorkerSettings
 from plancast.testing.model_server.server import ModelServer
 from plancast_bus.settings import NatsSettings
 
@@ -23,7 +23,11 @@ HOSTS = 2
 
 @contextlib.asynccontextmanager
 async def deployed(
-    address: str, *, hosts: int = HOSTS, reasoners: ReasonerSettings | None = None
+    address: str,
+    *,
+    hosts: int = HOSTS,
+    reasoners: ReasonerSettings | None = None,
+    workers: WorkerSettings | None = None,
 ) -> AsyncIterator[LocalRuntime]:
     """Deploy the app at an address in a temporary folder, independent of the environment's settings."""
     from plancast_actors.deployment.local import LocalRuntime
@@ -33,6 +37,7 @@ async def deployed(
             nats=NatsSettings(), ray=RaySettings(), hosts=HostSettings(count=hosts), data_dir=Path(folder)
         )
         settings.reasoners = reasoners or settings.reasoners
+        settings.workers = workers or settings.workers
         # Ray prints events such as the death of a host on stdout, between the tables or into the JSON.
         with contextlib.redirect_stdout(io.StringIO()):
             async with LocalRuntime(address, settings) as runtime:
@@ -45,12 +50,18 @@ STAND_IN_SECONDS = 0.15
 
 @contextlib.asynccontextmanager
 async def deployed_with_model(
-    name: str, model: str | None, environment: Mapping[str, str] | None = None, *, app: str = "app"
+    name: str,
+    model: str | None,
+    environment: Mapping[str, str] | None = None,
+    *,
+    module: str = "",
+    app: str = "app",
+    workers: WorkerSettings | None = None,
 ) -> AsyncIterator[LocalRuntime]:
     """Deploy an example that a model decides; None uses the stand-in, served in this process.
 
-    ``app`` is the name of the app in the example's module. The examples read the environment, so it is set before Ray
-    starts, whose processes inherit it.
+    ``app`` is the name of the app in the ``module`` of the apps (by default that of the example's name). The examples
+    read the environment, so it is set before Ray starts, whose processes inherit it.
     """
     variables = {**(environment or {}), f"{name.upper()}_MODEL": model or stub_model.MODEL}
     with contextlib.ExitStack() as exit_stack:
@@ -59,7 +70,8 @@ async def deployed_with_model(
             variables |= {"OPENAI_API_BASE": server.url, "OPENAI_API_KEY": "the-stand-in-needs-none"}
         exit_stack.enter_context(_environment(variables))
         reasoners = ReasonerSettings(min=1, max=2)
-        async with deployed(f"plancast.demo.apps.{name}:{app}", reasoners=reasoners) as runtime:
+        address = f"plancast.demo.apps.{module or name}:{app}"
+        async with deployed(address, reasoners=reasoners, workers=workers) as runtime:
             yield runtime
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from plancast.testing.model_server.answers import ModelRequest
 
-__all__ = ["MODEL", "Situation", "answer"]
+__all__ = ["MODEL", "STEPS", "Situation", "answer", "reissued"]
 
 MODEL: Final = "openai/offline-stand-in"
 """The model string of the stand-in; litellm knows no price for it."""
@@ -39,6 +40,8 @@ class Situation:
     instructions: str
     groups: Mapping[str, Any] = field(default_factory=dict)
     """Started task groups by id."""
+    published: Mapping[str, int] = field(default_factory=dict)
+    """How often the plan has published each type of event."""
 
     @classmethod
     def read(cls, request: ModelRequest) -> Situation:
@@ -63,6 +66,7 @@ class Situation:
             results=results,
             instructions=system,
             groups=_json(blocks.get("tasks", ""), {}).get("groups", {}),
+            published=Counter(each["action"]["event_type"] for each in happened if each.get("decision") == "publish"),
         )
 
 
@@ -186,10 +190,38 @@ def _routed(now: Situation, classified: Mapping[str, Any]) -> tuple[str, Action]
     return "All that is wanted is known (rule 6).", _publish("ticket.route.requested", known)
 
 
+STEPS: Final = ("payment.charge", "flight.book", "hotel.book")
+"""Steps of a trip, by the first part of their event types."""
+
+
+def _trip(now: Situation) -> tuple[str, Action]:
+    trip = now.goal
+    own = now.goal_event.removesuffix("trip.requested")  # the control has the same steps under other names
+    for step in STEPS:
+        asked, done, failed = (f"{own}{step}.{end}" for end in ("requested", "completed", "failed"))
+        if failed in now.results:
+            reason = "no_path" if own else "rolled_back"
+            return f"{failed}: {now.results[failed].get('error')}", {"action": "complete", "reason": reason}
+        if done not in now.results:
+            return f"{step} comes next.", _publish(asked, trip)
+        if reissued(str(trip["trip"]), step) and now.published.get(asked, 0) < 2:
+            return f"Has {step} been done? To be sure, once more.", _publish(asked, trip)
+    confirmations = {step: now.results[f"{own}{step}.completed"]["confirmation"] for step in STEPS}
+    return "All is booked.", {"action": "complete", "result": confirmations}
+
+
+def reissued(trip: str, step: str) -> bool:
+    """True if the stand-in issues the call of a step twice, as models do: one in five, by the number of the trip."""
+    number = re.search(r"\d+", trip)
+    return number is not None and (int(number[0]) * len(STEPS) + STEPS.index(step)) % 5 == 0
+
+
 _RULES: Final[Mapping[str, Callable[[Situation], tuple[str, Action]]]] = {
     "order.received": _order,
     "feedback.goal": _feedback,
     "ticket.received": _triage,
+    "trip.requested": _trip,
+    "unprotected.trip.requested": _trip,
 }
 
 

@@ -11,7 +11,7 @@ import typer
 from plancast.cli.options import AsJson, Verbose
 from plancast.demo import DemoName, PlannerKind
 
-PLANS: Final[dict[DemoName, int]] = {"research": 40, "orders": 30, "feedback": 3, "triage": 30}
+PLANS: Final[dict[DemoName, int]] = {"research": 40, "orders": 30, "feedback": 3, "triage": 30, "travel": 12}
 
 
 def demo(
@@ -24,8 +24,8 @@ def demo(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="orders, feedback, triage with --planner llm: the litellm model that decides, such as gpt-4o; its key "
-            "comes from the environment.  "
+            help="orders, feedback, travel, triage with --planner llm: the litellm model that decides, such as "
+            "gpt-4o; its key comes from the environment.  "
             "\\[default: a stand-in that follows the example's rules and needs no key]",
             show_default=False,
         ),
@@ -35,13 +35,16 @@ def demo(
         typer.Option(
             min=1,
             metavar="N",
-            help="Number of concurrent plans.  \\[default: research 40, orders 30, feedback 3, triage 30]",
+            help="Number of concurrent plans.  \\[default: research 40, orders 30, feedback 3, triage 30, travel 12]",
             show_default=False,
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of an earlier run to repeat.")] = None,
     kill: Annotated[
-        bool, typer.Option("--kill/--no-kill", help="research, triage: kill a plan host halfway through.")
+        bool,
+        typer.Option(
+            "--kill/--no-kill", help="research, triage: kill a plan host halfway through; travel: the worker."
+        ),
     ] = True,
     planner: Annotated[
         PlannerKind | None,
@@ -53,7 +56,8 @@ def demo(
     """Run the plans of an example on real NATS and real Ray.
 
     In research and triage a plan host is killed on the way; in orders and feedback a model decides each step. The
-    tickets of triage are decided by a decision tree, a model or a state machine, with the same results.
+    tickets of triage are decided by a decision tree, a model or a state machine, with the same results. The trips of
+    travel are booked at a provider that loses answers, with `Effect` and without, and the worker is killed.
     """
     if topic is not None and name != "research":
         raise typer.BadParameter(f"the {name} demo has no topic", param_hint="--topic")
@@ -88,6 +92,10 @@ def _demonstration(
         from plancast.demo.triage import triage_tickets
 
         return triage_tickets(plans, seed, planner=planner, model=model, kill=kill, json_output=json_output)
+    if name == "travel":
+        from plancast.demo.travel import book_trips
+
+        return book_trips(plans, seed, model=model, kill=kill, json_output=json_output)
     from plancast.demo.research import ask, demonstrate
 
     if topic is not None:
