@@ -10,11 +10,13 @@ from typing import Any
 from plancast.client.client import Client
 from plancast.client.handle import PlanHandle
 from plancast.errors import PlanCancelled, PlanFailed
-from plancast.plan.control_events import CANCEL, PAUSE, RESUME
+from plancast.plan.control_events import CANCEL, PAUSE, RESOLVE_EFFECT, RESUME
+from plancast.plan.effects import UNKNOWN
 from plancast.plan.status import PlanStatus
 from plancast_bus.errors import BusUnavailable, PublishRefused
 from plancast_bus.events.codec import unpack
 from plancast_bus.events.envelope import EventEnvelope, EventTopic
+from simulation.acts import Service
 from simulation.cluster import Cluster, Incarnation, Process
 from simulation.history import ClientResult, FaultStruck, Submitted
 from simulation.loop import START
@@ -47,6 +49,30 @@ class People:
         ending = asyncio.ensure_future(self._hear(plan, begun))
         await asyncio.gather(*deeds)
         await ending
+
+    async def decide(self, service: Service) -> None:
+        """Decide about unknown outcomes for which plans are paused, by what the service says, until cancelled."""
+        for number in itertools.count():
+            await asyncio.sleep(1.0)
+            for kept in self._world.plans.all():
+                checkpoint = self._world.in_full(kept.decode())
+                if PlanStatus(checkpoint.summary.status) is not PlanStatus.PAUSED:
+                    continue
+                for task, effect in (unpack(checkpoint.state).get("effects") or {}).items():
+                    if effect["outcome"] == UNKNOWN and not effect.get("decision"):
+                        await self._resolve(kept.correlation_id, task, effect["key"], service, number)
+
+    async def _resolve(self, plan: str, task: str, key: str, service: Service, number: int) -> None:
+        decision: dict[str, Any] = {"task": task, "outcome": "not_done", "by": "Grace"}
+        if service.has_acted(key):
+            decision |= {"outcome": "done", "result": service.answers[key]}
+        else:
+            service.step(plan, key, "never", "was not done")
+        event = EventEnvelope(
+            id=f"resolve:{plan}:{number}:{task}", source="people", type=RESOLVE_EFFECT, topic=EventTopic.PLAN_EVENTS,
+            data=decision, correlation_id=plan, tenant_id=TENANT,
+        )  # fmt: skip
+        await _patiently(lambda: self._client.bus.publish(event))
 
     async def _submit(self, plan: PlanSpec, at: float, begun: asyncio.Future[PlanHandle]) -> None:
         await _until(at)

@@ -28,11 +28,13 @@ from plancast.state_machine.states import RetryPolicy, StateAction, StateConfig,
 from plancast.tasks.model import GroupCompletion
 from plancast.tasks.spec import SpawnSpec
 from plancast.worker import TaskContext, Worker
+from simulation.acts import Service, act_type, add_acts
 from simulation.workload import PlanSpec, Step, Workload
 
 WORK = "work.requested"
 DONE = "work.completed"
 FAILED = "work.failed"
+UNKNOWN = "work.unknown"
 
 Note = Callable[[TaskContext, str], None]
 """Called when a worker's handler starts, with an empty text, and when it ends, with its outcome."""
@@ -113,11 +115,14 @@ def _states(plan: PlanSpec, number: int, step: Step, after: str) -> list[StateCo
             action = _action(plan, name, step).model_copy(update={"retry": policy})
             return [StateConfig(state_name=name, action=action, transitions=to)]
     ways = [*to, StateTransition(on_event=FAILED, to_state=after)] if step.do == "fail" else to
+    if step.takes_unknown:
+        ways = [*ways, StateTransition(on_event=UNKNOWN, to_state=after)]
     return [StateConfig(state_name=name, action=_action(plan, name, step), transitions=ways)]
 
 
 def _action(plan: PlanSpec, state: str, step: Step) -> StateAction:
-    return StateAction(event_type=WORK, response_event=DONE, data=task_data(f"{plan.key}/{state}", step))
+    event_type = WORK if step.effect is None else act_type(step.effect)
+    return StateAction(event_type=event_type, response_event=DONE, data=task_data(f"{plan.key}/{state}", step))
 
 
 def task_data(key: str, step: Step) -> dict[str, Any]:
@@ -235,7 +240,7 @@ class Refusals:
         return request in refused
 
 
-def make_worker(refusals: Refusals, note: Note) -> Worker:
+def make_worker(refusals: Refusals, service: Service, note: Note) -> Worker:
     """Create the worker for all tasks, which follows their data."""
     worker = Worker("worker", max_attempts=5)
 
@@ -250,6 +255,7 @@ def make_worker(refusals: Refusals, note: Note) -> Worker:
         note(task, "completed")
         return answer
 
+    add_acts(worker, service, note, lambda data: answer_of(data["key"], data["n"], data["document"]))
     return worker
 
 

@@ -7,15 +7,21 @@ each committed effect is delivered; no plan is left waiting, no event undelivere
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
+from plancast.effects.wire import read_note
+from plancast.plan.control_events import RESOLVE_EFFECT
 from plancast.plan.status import PlanStatus
 from plancast_bus.events.codec import decode, unpack
 from plancast_bus.events.envelope import EventTopic
+from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.ports.effects import Effect, Publish, Respond
 from simulation.history import (
+    ActFact,
     Answered,
     Called,
     ClientResult,
@@ -72,7 +78,7 @@ def check_history(history: History, workload: Workload) -> list[Violation]:
     plans = _by_plan(history)
     begun = [plan for plan in plans.values() if plan.commits]
     found = [*_goals(history, plans), *_children(begun, workload), *_effects(history), *_calls(history)]
-    found += _timeouts(history)
+    found += [*_timeouts(history), *_acts(history), *_records(history)]
     for plan in begun:
         found += _order(plan, history)
         found += _ending(plan)
@@ -162,6 +168,53 @@ def _calls(history: History) -> Iterator[Violation]:
                 yield Violation("effects are explained", plan, said)
 
 
+def _acts(history: History) -> Iterator[Violation]:
+    """What is protected is not begun again without knowing that it was not done, and done once for a key."""
+    promise = "acts are not repeated"
+    asked: dict[str, bool] = {}
+    """By key: it was found not to be done since the last attempt has begun."""
+    acts: Counter[str] = Counter()
+    for entry in history.entries:
+        fact = entry.fact
+        if not isinstance(fact, ActFact):
+            continue
+        match fact.what:
+            case "acts":
+                acts[fact.key] += 1
+                if fact.kind == "key" and acts[fact.key] > 1:
+                    yield Violation(promise, fact.plan, f"{fact.key} was done again under another idempotency key")
+            case "begins":
+                if fact.kind != "key" and not asked.get(fact.key, True):
+                    yield Violation(promise, fact.plan, f"at {entry.time:.3f} s {fact.key} ({fact.kind}) began again")
+                asked[fact.key] = False
+            case "is not found" | "was not done":
+                asked[fact.key] = True
+
+
+def _records(history: History) -> Iterator[Violation]:
+    """Records of effects agree with what the plans know and with what was done."""
+    promise = "outcomes are known"
+    done = {each.fact.key for each in history.entries if isinstance(each.fact, ActFact) and each.fact.what == "acts"}
+    for record in history.records:
+        plan = history.stored.get(record.plan)
+        said = f"the record of {record.key} is {record.state}"
+        if record.state == "done" and record.key not in done:
+            yield Violation(promise, record.plan, f"{said}, and it was never done")
+        if plan is None or PlanStatus(plan.summary.status) is not PlanStatus.COMPLETED:
+            continue
+        known = [each for each in _effects_of(plan) if each["address"] == record.address]
+        if record.state not in ("done", "unknown") or [each["outcome"] for each in known] not in (
+            [record.state],
+            ["unknown"],  # the machine has gone on with it, and a frozen process has told more later
+        ):
+            yield Violation(promise, record.plan, f"{said}, but the plan, which is completed, knows {known}")
+
+
+def _effects_of(checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """The effects that a plan knows of."""
+    return list((unpack(checkpoint.state).get("effects") or {}).values())
+
+
 def _timeouts(history: History) -> Iterator[Violation]:
     """A response that is durable before its request is due is applied before the request's timer."""
     answers: dict[str, list[tuple[float, str]]] = {}
@@ -199,12 +252,14 @@ def _order(plan: _Plan, history: History) -> Iterator[Violation]:
             yield Violation(promise, plan.key, f"version {commit.version} came after {version}")
         version = commit.version
         entries.append(checkpoint.timeline[-1] if checkpoint.timeline else b"")
-        event = str((unpack(entries[-1]) if entries[-1] else {}).get("event", {}).get("id"))
+        took: dict[str, Any] = (unpack(entries[-1]) if entries[-1] else {}).get("event", {})
+        event = str(took.get("id"))
         if event in handled:
             said = f"event {event} was applied in turn {handled[event]} and again in turn {number}"
             yield Violation("events are applied once", plan.key, said)
         handled[event] = number
-        if number > 1 and PlanStatus(plan.commits[number - 2].checkpoint.summary.status).finished:
+        finished = number > 1 and PlanStatus(plan.commits[number - 2].checkpoint.summary.status).finished
+        if finished and not _is_late_outcome(took):
             yield Violation(promise, plan.key, f"turn {number} (event {event}) came after the plan was finished")
     if plan.key in history.timelines and history.timelines[plan.key] != entries:
         told = [unpack(each).get("revision") for each in history.timelines[plan.key]]
@@ -212,6 +267,11 @@ def _order(plan: _Plan, history: History) -> Iterator[Violation]:
     stored = history.stored.get(plan.key)
     if stored is not None and stored != plan.last.checkpoint:
         yield Violation(promise, plan.key, f"the stored revision {stored.revision} differs from the committed one")
+
+
+def _is_late_outcome(event: dict[str, Any]) -> bool:
+    """True for what an ended plan still takes: the outcome of an effect, and a person's decision about one."""
+    return read_note(event.get("metadata")) is not None or event.get("type") == RESOLVE_EFFECT
 
 
 def _ending(plan: _Plan) -> Iterator[Violation]:

@@ -14,6 +14,7 @@ from plancast_actors.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.plan_actors.protocol import HostLost, HostPort, Inbound, Outcome
 from plancast_actors.workers.runner import TaskRunner
+from simulation.acts import Service
 from simulation.adversary import Adversary, SimulatedBus
 from simulation.app import Refusals, make_worker
 from simulation.loop import LoopClock, VirtualLoop
@@ -190,7 +191,8 @@ class Cluster:
         self.adversary = adversary
         self.settings = settings
         self.refusals = Refusals()
-        self.app = make_app(make_worker(self.refusals, note))
+        self.service = Service(world.note)
+        self.app = make_app(make_worker(self.refusals, self.service, note))
         self.hosts = [Process(self, "host", index, self._host) for index in range(hosts)]
         self.workers = [Process(self, "worker", index, self._worker) for index in range(workers)]
         self.dispatchers = [Process(self, "dispatcher", 0, self._dispatcher)]

@@ -8,6 +8,7 @@ from typing import Final, get_args
 
 from simulation.workload import (
     Do,
+    EffectKind,
     Fault,
     FaultKind,
     Join,
@@ -27,6 +28,8 @@ TREE_STEPS: Final[tuple[StepKind, ...]] = ("ask", "group", "group", "wait")
 KINDS: Final[tuple[PlanKind, ...]] = ("machine", "machine", "script", "tree")
 MACHINE_DEEDS: Final[tuple[Do, ...]] = ("ok", "ok", "ok", "slow", "flaky", "fail", "die")
 DEEDS: Final[tuple[Do, ...]] = ("ok", "ok", "ok", "slow", "fail")
+ACTING: Final[tuple[Do, ...]] = ("ok", "slow", "flaky")
+"""Behaviours of workers that act outside."""
 DEEPEST: Final = 2
 BEGINS_WITHIN: Final = 6.0
 """Seconds within which clients act."""
@@ -46,10 +49,27 @@ def make_workload(seed: int) -> Workload:
         max_live_plans=random.choice((1, 2, 1000)),
         timeline_tail_bytes=random.choice((256, 1024, 8192)),
     )
-    if random.random() < 0.7:
-        return workload
-    plans = tuple(_with_documents(random, plan) for plan in workload.plans)
-    return replace(workload, plans=plans, inline_bytes=random.choice((1024, 8192, 32_768)))
+    if random.random() >= 0.7:
+        plans = tuple(_with_documents(random, plan) for plan in workload.plans)
+        workload = replace(workload, plans=plans, inline_bytes=random.choice((1024, 8192, 32_768)))
+    effects = Random(f"effects:{seed}")
+    if effects.random() < 0.5:
+        workload = replace(workload, plans=tuple(_with_effects(effects, plan) for plan in workload.plans))
+    return workload
+
+
+def _with_effects(random: Random, plan: PlanSpec) -> PlanSpec:
+    """Have workers act outside for some steps of machines."""
+
+    def step(each: Step) -> Step:
+        child = _with_effects(random, each.child) if each.child is not None else None
+        changed = replace(each, members=tuple(map(step, each.members)), child=child)
+        if plan.kind != "machine" or each.kind != "ask" or each.do not in ACTING or random.random() < 0.3:
+            return changed
+        kind = random.choice(get_args(EffectKind))
+        return replace(changed, effect=kind, takes_unknown=kind == "never" and random.random() < 0.5)
+
+    return replace(plan, steps=tuple(map(step, plan.steps)))
 
 
 def _with_documents(random: Random, plan: PlanSpec) -> PlanSpec:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.ports.effects import Effect, Publish, Respond, effect_kind
+from simulation.workload import EffectKind
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,31 @@ class ClientResult:
     result: Any = field(hash=False)
 
 
+ActStep = Literal["begins", "acts", "is found", "is not found", "was not done"]
+"""A handler begins an attempt; the service acts; a look-up or, at last, a person has asked it."""
+
+
+@dataclass(frozen=True)
+class ActFact:
+    """A step of an act outside."""
+
+    plan: str
+    key: str
+    kind: EffectKind
+    what: ActStep
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The record of an effect at the end of a run."""
+
+    plan: str
+    """Correlation id of the plan of its request."""
+    address: str
+    key: str
+    state: str
+
+
 @dataclass(frozen=True)
 class FaultStruck:
     """A fault."""
@@ -76,7 +102,7 @@ class FaultStruck:
     what: str
 
 
-Fact = Submitted | Committed | Emitted | Called | Answered | ResponseSeen | ClientResult | FaultStruck
+Fact = Submitted | Committed | Emitted | Called | Answered | ActFact | ResponseSeen | ClientResult | FaultStruck
 
 
 @dataclass(frozen=True)
@@ -97,6 +123,8 @@ class History:
     stored: dict[str, Checkpoint] = field(default_factory=dict)
     """Newest checkpoint of each plan."""
     timelines: dict[str, list[bytes]] = field(default_factory=dict)
+    records: list[Recorded] = field(default_factory=list)
+    """The ledger of effects."""
     dead_letters: list[tuple[str, str]] = field(default_factory=list)
     """Subjects and reasons."""
     undelivered: list[str] = field(default_factory=list)
@@ -132,6 +160,8 @@ def _show(fact: Fact, plan: str | None) -> str | None:
             return f"called    {fact.request} attempt {fact.attempt}"
         case Answered():
             return f"answered  {fact.request} {fact.said}"
+        case ActFact():
+            return f"outside   {fact.key} ({fact.kind}) {fact.what}"
         case ResponseSeen():
             return f"heard     {fact.plan} {fact.data.get('status')}"
         case ClientResult():

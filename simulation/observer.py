@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from plancast.effects.ledger import KIND, EffectLedger
 from plancast_bus.events.codec import pack
 from plancast_bus.events.folding import Unfolding
-from plancast_bus.memory import MemoryWorld
+from plancast_bus.memory import MemoryBus, MemoryWorld
 from plancast_bus.memory.checkpoints import PlanTable
 from plancast_bus.ports.checkpoints import Checkpoint
 from plancast_bus.ports.effects import Effect
 from plancast_bus.settings import BusSettings
-from simulation.history import Committed, Emitted, Entry, Fact, History
+from plancast_bus.subjects import name_of_type
+from simulation.acts import EFFECTS, act_type
+from simulation.history import Committed, Emitted, Entry, Fact, History, Recorded
 from simulation.loop import NODE, START, LoopClock
 
 
@@ -52,6 +55,13 @@ class ObservedWorld(MemoryWorld):
         """Complete the history with the final state."""
         for kept in self.plans.all():
             self.history.stored[kept.correlation_id] = self.in_full(kept.decode())
+        for kind in EFFECTS:
+            ledger = EffectLedger(MemoryBus(self).registry, act_type(kind), 0.0)
+            for address in self.registrations.all(f"{KIND}.{name_of_type(act_type(kind))}"):
+                record, _ = await ledger.read(address)
+                if record is not None:
+                    plan = record.envelope.correlation_id
+                    self.history.records.append(Recorded(plan, address, record.key, record.state))
         for letter in self.dead_letters.valid().values():
             self.history.dead_letters.append((letter.subject, letter.reason))
         self.history.undelivered = undelivered

@@ -97,6 +97,7 @@ async def _run(loop: VirtualLoop, world: ObservedWorld, workload: Workload, rand
     await observer.subscribe(f"{world.settings.prefix}.>", lambda *message: _hear(world, workload, *message))
     cluster.start()
     people = People(Client(cluster.connect()), world)
+    deciding = asyncio.ensure_future(people.decide(cluster.service))
     following = [asyncio.ensure_future(people.follow(plan)) for plan in workload.plans]
     striking = [asyncio.ensure_future(FaultInjector(cluster).strike(fault)) for fault in workload.faults]
     await asyncio.sleep(workload.chaos_seconds)
@@ -106,7 +107,7 @@ async def _run(loop: VirtualLoop, world: ObservedWorld, workload: Workload, rand
     world.note(FaultStruck("no more faults"))
     await asyncio.wait(following, timeout=REST_SECONDS)
     undelivered = await _drained(world)
-    for future in following:
+    for future in (*following, deciding):
         if future.done() and future.exception() is not None:
             world.history.errors.append(f"people: {future.exception()!r}")
     for key in [each.correlation_id for each in world.plans.all()]:

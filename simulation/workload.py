@@ -11,6 +11,8 @@ StepKind = Literal[
 ]  # fmt: skip
 Do = Literal["ok", "fail", "die", "slow", "flaky"]
 """Behaviour of a worker; a plan continues after ``fail``, and fails after ``die``."""
+EffectKind = Literal["key", "look-up", "never"]
+"""Offers of the service that a task uses: idempotency keys, a look-up, or neither."""
 Join = Literal["all", "first_success", "n"]
 PlanKind = Literal["machine", "script", "tree"]
 FaultKind = Literal[
@@ -39,6 +41,10 @@ class Step:
     child: PlanSpec | None = None
     document: int = 0
     """Length of a text in the worker's answer."""
+    effect: EffectKind | None = None
+    """Of an ``ask`` of a machine whose worker acts outside; None: it does not."""
+    takes_unknown: bool = False
+    """True if the machine goes on after an unknown outcome of its effect; otherwise a person decides."""
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,23 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from simulation.history import FaultStruck
+from simulation.history import ActFact, FaultStruck
 from simulation.runner import run_seed
+from simulation.workload import EffectKind
 
 from plancast.plan import task_responses
 from plancast.planner_turn import autonomous
+from plancast.turn import turn
 from plancast_actors.dispatch import host_link
 from plancast_actors.hosting.plan_host import PlanHost
 from plancast_actors.plan_actors import slow_path
 from plancast_actors.plan_actors.activation import Activation
 from plancast_actors.plan_actors.services import Emitted
 from plancast_actors.plan_actors.slow_path import SlowTurn
+from plancast_actors.workers.effect_attempt import EffectAttempt
 from plancast_bus.memory.checkpoints import PlanTable
 from plancast_bus.ports.checkpoints import Checkpoint
 from simulation import (
@@ -171,6 +174,27 @@ def _values_stored_after_the_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Activation, "_commit", committed_first)
 
 
+def _acts_begun_again_blindly(patch: pytest.MonkeyPatch) -> None:
+    async def again(self: EffectAttempt, begun: Any, version: int) -> Any:
+        return await self._begin(begun, version)
+
+    patch.setattr(EffectAttempt, "_reconcile", again)
+
+
+def _outcomes_that_no_plan_hears(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(turn, "record_effect", lambda turn, plan: False)
+
+
+ACTS = PlanSpec(
+    "p0",
+    "machine",
+    tuple(Step("ask", n, "slow", seconds=0.2, effect=kind) for n, kind in enumerate(get_args(EffectKind))),
+)
+ACTS_STRUCK = [
+    Workload(seed=3, plans=(ACTS,), faults=(Fault("crash worker", number * 0.03),), chaos_seconds=2.0)
+    for number in range(40)
+]
+"""A worker that dies at some time; the handlers of the acts wait for most of it, before the act or after it."""
 ENDED_BY_ANOTHER = Workload(
     seed=1,
     plans=(
@@ -202,12 +226,14 @@ def _seeds(*first: Workload) -> Iterator[Workload]:
         (_kept_answers_all_have_requests, {"results are right"}),
         (_timeouts_that_do_not_look, {"answers come before timeouts"}),
         (_values_stored_after_the_commit, {"no defect"}),
+        (_acts_begun_again_blindly, {"acts are not repeated"}),
+        (_outcomes_that_no_plan_hears, {"outcomes are known"}),
     ],
     ids=lambda value: value.__name__.strip("_") if callable(value) else "",
 )
 def test_a_broken_product_is_found(break_it: Any, promises: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     break_it(monkeypatch)
-    for workload in _seeds(ENDED_BY_ANOTHER):
+    for workload in _seeds(ENDED_BY_ANOTHER, *ACTS_STRUCK):
         if promises <= {each.promise for each in simulate(workload).violations}:
             return
     pytest.fail("100 seeds, and nothing was noticed")
@@ -233,6 +259,17 @@ def test_shrinking_leaves_out_what_a_failure_does_not_need() -> None:
     assert [[step.kind for step in plan.steps] for plan in small.plans] == [["wait"]]
     assert (small.faults, small.noise) == ((), Noise())
     assert all(step == 0 for step, _ in small.plans[0].signals)
+
+
+def test_a_worker_dies_before_and_after_acts_and_none_is_repeated() -> None:
+    told, states = set(), set()
+    for workload in ACTS_STRUCK:
+        outcome = simulate(workload)
+        assert outcome.violations == []
+        told |= {(each.fact.kind, each.fact.what) for each in outcome.history.entries if isinstance(each.fact, ActFact)}
+        states |= {each.state for each in outcome.history.records}
+    assert told >= {("look-up", "is found"), ("look-up", "is not found"), ("never", "was not done"), ("key", "begins")}
+    assert states == {"done"}
 
 
 @pytest.mark.parametrize(
