@@ -11,6 +11,8 @@ SEEDS ?= 10000
 FROM ?= 0
 SECONDS ?= 600
 SEED ?= random
+KILLS ?= 500
+LEGITIMATE ?= 1000
 CHAOS_FLAGS ?=
 SCALE_FLAGS ?=
 LOCK_FLAGS ?=
@@ -32,10 +34,10 @@ LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3
 	--generate-hashes --no-header --no-annotate $(LOCK_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tools browser promtool test test-all test-loaded check audit format bench bench-peers docs screenshots docs-serve profile ways growth chaos cluster attack simulate scale lock clean
+.PHONY: help setup demo tools browser promtool test test-all test-loaded check audit format bench bench-peers docs screenshots docs-serve profile ways growth chaos chaos-effects cluster attack simulate scale lock clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## Make .venv with the locked packages and this project in it
 
@@ -136,6 +138,9 @@ growth: setup ## Finish a million plans, take 10,000 turns of one, and print wha
 chaos: setup ## Kill, stop and cut off what runs plans for SECONDS (600), from SEED (random), and prove what was kept
 	$(BIN)/python -m tests.chaos.run --seconds $(SECONDS) --seed $(SEED) $(CHAOS_FLAGS)
 	PYTEST_TIMEOUT=$(CHAOS_TIMEOUT) $(BIN)/python -m pytest -m chaos --ignore tests/cluster $(TESTS)
+
+chaos-effects: setup ## Kill KILLS (500) workers between the commit and the answer of a task, from SEED (random), and count second acts
+	$(BIN)/python -m tests.chaos.effects.run --kills $(KILLS) --legitimate $(LEGITIMATE) --seed $(SEED)
 
 cluster: setup ## Run all tests with several nats-servers and Ray nodes
 	PYTEST_TIMEOUT=$(CHAOS_TIMEOUT) $(BIN)/python -m pytest tests/cluster $(TESTS)

@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from simulation.acts import Service
 from simulation.app import Refusals, make_app, make_worker
 from simulation.workload import PlanSpec
 from tests.chaos.templates import is_decided_by_model, make_templates
@@ -75,7 +76,8 @@ def _make() -> App:
     decided = [plan for plan in templates.plans if is_decided_by_model(plan)]
     others = tuple(plan for plan in templates.plans if not is_decided_by_model(plan))
     children = tuple(child for plan in decided for child in plan.children)
-    made = make_app(replace(templates, plans=(*others, *children)), make_worker(KeptRefusals(NOTES), Notes(NOTES)))
+    worker = make_worker(KeptRefusals(NOTES), Service(lambda fact: None), Notes(NOTES))  # no template uses the service
+    made = make_app(replace(templates, plans=(*others, *children)), worker)
     return App("chaos", planners=[*made.planners, _model_planner(decided)], workers=made.workers)
 
 

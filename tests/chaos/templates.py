@@ -68,13 +68,14 @@ def _signals(template: PlanSpec, begin: float, random: Random) -> Iterator[tuple
 
 
 def _renamed(plan: PlanSpec, prefix: str) -> PlanSpec:
-    """Prefix the keys of a plan and of its children."""
+    """Prefix the keys of a plan and of its children; their tasks act nowhere outside, which `chaos.effects` is for."""
     return replace(plan, key=prefix + plan.key, steps=tuple(_step(each, prefix) for each in plan.steps))
 
 
 def _step(step: Step, prefix: str) -> Step:
     child = step.child and _renamed(step.child, prefix)
-    return replace(step, child=child, members=tuple(_step(each, prefix) for each in step.members))
+    members = tuple(_step(each, prefix) for each in step.members)
+    return replace(step, child=child, members=members, effect=None, takes_unknown=False)
 
 
 def _model_plan(random: Random, key: str) -> PlanSpec:
