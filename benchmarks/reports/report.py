@@ -52,6 +52,7 @@ MORE: dict[str, dict[str, str]] = {
         "with plan": "holding_host_mb",
         "after": "passivated_host_mb",
     },
+    "effects": {"of plain": "ratio_to_plain"},
     "dedicated": {"first turn ms": "first_turn_p50_ms", "MB/host": "host_mb", "of empty": "empty_actor_mb"},
     "scaleout": {"x": "scaleout_ratio"},
     "upgrade": {"usual p50 ms": "usual_p50_ms", "max wait ms": "wait_max_ms"},
