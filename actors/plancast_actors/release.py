@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Self
 
 from plancast.app import App
 from plancast.planners.contract import version_of
@@ -40,6 +40,27 @@ class Release:
 
     def to_record(self, app: str, address: str) -> dict[str, Any]:
         return {"app": app, "address": address, **asdict(self)}
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Self:
+        """The release of a deployment's record."""
+        return cls(str(record.get("code", "")), str(record.get("plancast", "unknown")))
+
+    def refusal(self, running: Iterable[str], record: Mapping[str, Any] | None) -> str:
+        """Say which other code a deployment of this release would replace; empty if none.
+
+        Args:
+            running: Hashes of the code of the running hosts.
+            record: The deployment's, which outlives its processes.
+        """
+        last = Release.of_record(record or {})
+        other = sorted({code or "unknown" for code in running} - {self.code})
+        if other:
+            recorded = f" (the last complete release is {last})" if record else ""
+            return f"already runs other code: {', '.join(other)}{recorded}; this is {self}"
+        if last.code and last.code != self.code:
+            return f"has lost its processes, and the code that they ran last is another one: {last}; this is {self}"
+        return ""
 
 
 @dataclass(frozen=True)

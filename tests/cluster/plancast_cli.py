@@ -48,6 +48,22 @@ async def work(task, context):
 
 app = App("shop", planners=[planner], workers=[worker])
 """
+EXTRA = """
+extra = Planner("extra")
+extra.add_goal("extra.goal", {
+    "start": {"state_name": "start", "default_next": "hold"},
+    "hold": {"state_name": "hold", "transitions": [{"on_event": "go", "to_state": "done"}]},
+    "done": {"state_name": "done", "is_terminal": True},
+})
+
+
+@extra.on_transition()
+async def end(transition, context):
+    await transition.plan.finalize({"planner": shop_code.CODE})
+
+
+app = App("shop", planners=[planner, extra], workers=[worker])
+"""
 BROKEN = """
 import ray
 if ray.is_initialized() and ray.get_runtime_context().get_actor_name():  # and not where it is only looked at
@@ -82,12 +98,12 @@ class Shop:
     address: str
     environment: Mapping[str, str]
 
-    def write(self, code: str, *, planner: str = "1", broken: bool = False) -> None:
-        """Change the code."""
+    def write(self, code: str, *, planner: str = "1", broken: bool = False, extra: bool = False) -> None:
+        """Change the code; with an extra planner, or to such that does not start."""
         self.folder.mkdir(exist_ok=True)
         # Bytecode is taken for that of a source which was written within the same second and has the same length.
         shutil.rmtree(self.folder / "__pycache__", ignore_errors=True)
-        (self.folder / "shop.py").write_text(APP + (BROKEN if broken else ""))
+        (self.folder / "shop.py").write_text(APP + (BROKEN if broken else "") + (EXTRA if extra else ""))
         (self.folder / "shop_code.py").write_text(f"CODE, PLANNER = {code!r}, {planner!r}\n")
 
     def hang(self, code: str, *, in_actors: bool) -> None:

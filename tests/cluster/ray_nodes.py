@@ -13,6 +13,7 @@ from ray.cluster_utils import Cluster
 
 from plancast import Settings
 from plancast_actors.ray import connection
+from plancast_actors.ray.placement import _node_of
 
 
 class RayNodes:
@@ -21,11 +22,14 @@ class RayNodes:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._cluster: Cluster | None = None
+        self._headless: list[Any] = []
+        """Nodes that have lost their head."""
 
-    def start(self, nodes: int = 1, num_cpus: int = 2) -> None:
-        """A new cluster with a head and further nodes."""
+    def start(self, nodes: int = 1, num_cpus: int = 2, port: int | None = None) -> None:
+        """A new cluster with a head, at a port or any, and further nodes."""
         self._cluster = Cluster()
-        for _ in range(nodes):
+        self._cluster.add_node(num_cpus=num_cpus, include_dashboard=False, gcs_server_port=port)
+        for _ in range(nodes - 1):
             self.add_node(num_cpus)
         self.settings.ray.address = self._cluster.address
         connection.connect(self.settings.ray)
@@ -43,15 +47,16 @@ class RayNodes:
         return {node.node_id: node for node in self._cluster.worker_nodes}
 
     def where(self) -> dict[str, str]:
-        """On which node each actor is."""
+        """On which node each actor is that answers.
+
+        It is asked without arguments: Ray's handle takes none where the actor's class cannot be loaded.
+        """
         found = {}
         for actor in ray.util.list_named_actors(all_namespaces=True):
-            handle = ray.get_actor(actor["name"], actor["namespace"])
             with contextlib.suppress(ray.exceptions.RayError):
-                found[actor["name"]] = ray.get(
-                    handle.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id()), timeout=20
-                )
-        return found
+                ray.get(ray.get_actor(actor["name"], actor["namespace"]).pid.remote(), timeout=20)
+                found[actor["name"]] = _node_of(actor["namespace"], actor["name"])
+        return {name: node for name, node in found.items() if node}
 
     def kill_node(self, node_id: str) -> None:
         """End a node and all its processes with SIGKILL."""
@@ -63,12 +68,22 @@ class RayNodes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def kill(self) -> None:
-        """End all processes of all nodes with SIGKILL, and forget the cluster."""
+    def kill(self, *, head_only: bool = False) -> None:
+        """End all processes of all nodes, or of the head, with SIGKILL, and forget the cluster."""
         connection.disconnect()  # a driver that has lost its cluster waits long for it
         made, self._cluster = self._cluster, None
-        for node in made.list_all_nodes() if made is not None else ():
-            node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
+        nodes = made.list_all_nodes() if made is not None else []
+        for node in nodes:
+            if node.is_head() or not head_only:
+                node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
+            else:
+                self._headless.append(node)
+
+    def reap(self) -> None:
+        """Collect processes of nodes without a head that have ended: actors take a zombie for their living raylet."""
+        for node in self._headless:
+            for info in (each for kind in node.all_processes.values() for each in kind):
+                info.process.poll()
 
     def stop(self) -> None:
         """End the whole cluster."""
@@ -76,6 +91,8 @@ class RayNodes:
         if self._cluster is not None:
             self._cluster.shutdown()
             self._cluster = None
+        for node in self._headless:
+            node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
 
 
 def _children(parent: int) -> list[int]:

@@ -55,7 +55,7 @@ def reserved() -> set[str]:
 
 
 @contextlib.contextmanager
-def watched(settings: Settings, log: Path) -> Iterator[None]:
+def watched(settings: Settings, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`plancast deploy --watch` of the app of the walks, in a process of its own."""
     names = {
         "NATS_URL": settings.nats.url,
@@ -72,7 +72,7 @@ def watched(settings: Settings, log: Path) -> Iterator[None]:
             command, cwd=APPS, env={**os.environ, **names}, stdout=output, stderr=subprocess.STDOUT
         )
         try:
-            yield
+            yield running
         finally:
             running.kill()
             running.wait()

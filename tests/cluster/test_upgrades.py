@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -17,8 +18,11 @@ import ray
 from ray.cluster_utils import Cluster
 from tests.cluster.plancast_cli import BIN, Shop, codes_of, lives, pids_of
 
-from plancast import Client, PlanFailed, PlanHandle, Settings
+from plancast import Client, PlanFailed, PlanHandle, PlanNotFound, Settings
+from plancast.settings import RaySettings
+from plancast_actors.deployment.deployment import KINDS, Deployment
 from plancast_actors.deployment.lease import DeploymentLease
+from plancast_actors.ray.process import names_of
 from plancast_bus.jetstream import connect
 from plancast_bus.nats_server.process import NatsServer
 
@@ -87,19 +91,49 @@ async def connected(shop: Shop) -> AsyncIterator[Client]:
         yield client
 
 
-async def begun(client: Client, count: int) -> list[PlanHandle]:
+async def begun(client: Client, count: int, goal: str = "shop.goal") -> list[PlanHandle]:
     """Plans that wait for a signal."""
-    handles = [await client.submit("shop.goal", {}) for _ in range(count)]
+    handles = [await client.submit(goal, {}) for _ in range(count)]
     async with asyncio.timeout(PATIENCE):
         for handle in handles:
-            while (await handle.state() or {}).get("current_state") != "hold":
+            while not await holds(handle):
                 await asyncio.sleep(0.05)
     return handles
+
+
+async def holds(handle: PlanHandle) -> bool:
+    """True if a plan waits for its signal."""
+    with contextlib.suppress(PlanNotFound):  # its goal waits while all actors are replaced
+        return (await handle.state() or {}).get("current_state") == "hold"
+    return False
 
 
 async def finished(handles: list[PlanHandle]) -> list[Any]:
     await asyncio.gather(*(handle.signal("go", {}) for handle in handles))
     return await asyncio.gather(*(handle.result(timeout=PATIENCE) for handle in handles))
+
+
+@contextlib.asynccontextmanager
+async def under_load(client: Client) -> AsyncIterator[None]:
+    """Plans begin and end all the time; none of them is lost."""
+    plans: list[asyncio.Task[list[Any]]] = []
+
+    async def one() -> list[Any]:
+        return await finished(await begun(client, 1))
+
+    async def begin() -> None:
+        while True:
+            plans.append(asyncio.create_task(one()))
+            await asyncio.sleep(0.5)
+
+    beginning = asyncio.create_task(begin())
+    try:
+        yield
+    finally:
+        beginning.cancel()
+        results = await asyncio.gather(*plans)
+    assert all(result["worker"] and result["planner"] for (result,) in results)
+    print(f"[{len(plans)} plans under load]")
 
 
 async def run(shop: Shop, *arguments: str, address: str = "") -> Any:
@@ -175,6 +209,91 @@ async def test_code_that_does_not_come_up_is_taken_back(shop: Shop, planner: str
         (shop.folder / "shop_code.py").write_text("import not_there_at_all\n")
         assert (await run(shop, "upgrade", "shop:app")).code == 1
         assert pids_of(await asyncio.to_thread(shop.status)) == pids_of(status)
+
+
+def lose_actors(namespace: str, address: str) -> None:
+    """End all actors, as the loss of Ray does: the deployment's record stays."""
+    ray.init(address=address, namespace=namespace, logging_level="error")
+    try:
+        Deployment("", Settings(ray=RaySettings(namespace=namespace))).end(names_of(namespace, list(KINDS.values())))
+    finally:
+        ray.shutdown()
+
+
+async def test_a_late_deploy_of_code_that_was_replaced_is_refused_also_when_no_actor_is_left(
+    shop: Shop, cluster: Addresses
+) -> None:
+    assert (await run(shop, "deploy", "shop:app")).code == 0
+    upgraded = await run(replace_code(shop, "two"), "upgrade", "shop:app", "--json")
+    assert upgraded.code == 0, upgraded.err
+    async with connected(shop) as client:
+        waiting = await begun(client, 4)
+        late = await run(replace_code(shop, "one"), "deploy", "shop:app")
+        assert (late.code, f"already runs other code: {upgraded.json['after']['code']}" in late.err) == (1, True)
+        lose_actors(shop.environment["PLANCAST_RAY__NAMESPACE"], cluster.gcs)
+        for address in (cluster.gcs, cluster.jobs):
+            late = await run(shop, "deploy", "shop:app", address=address)
+            assert late.code == 1
+            assert f"is another one: code {upgraded.json['after']['code']}, plancast " in late.err
+            assert "with --force, this code is deployed anyway" in late.err
+        assert (await run(shop, "status")).code == 1, "nothing runs"
+        upgraded = await run(replace_code(shop, "three"), "upgrade", "shop:app", "--json", address=cluster.jobs)
+        assert upgraded.code == 0, upgraded.err
+        assert codes_of(await asyncio.to_thread(shop.status)) == {upgraded.json["after"]["code"]}
+        lose_actors(shop.environment["PLANCAST_RAY__NAMESPACE"], cluster.gcs)
+        shop.write("one")
+        forced = await run(shop, "deploy", "shop:app", "--force", "--json", address=cluster.jobs)
+        assert forced.code == 0, forced.err
+        assert (await asyncio.to_thread(shop.status))["release"]["code"] == forced.json["code"]
+        assert await finished(waiting) == [{"worker": "one", "planner": "one"}] * 4
+
+
+async def test_of_two_upgrades_at_once_each_sees_what_the_other_has_left_and_no_plan_is_lost(shop: Shop) -> None:
+    assert (await run(shop, "deploy", "shop:app")).code == 0
+    shops = {code: replace(shop, folder=shop.folder.parent / code) for code in ("two", "three")}
+    for code, each in shops.items():
+        each.write(code)
+    async with connected(shop) as client:
+        waiting = await begun(client, 6)
+        async with under_load(client):
+            at_once = await asyncio.gather(*(run(each, "upgrade", "shop:app", "--json") for each in shops.values()))
+            assert 0 in [each.code for each in at_once], at_once
+            for code, done in zip(shops, list(at_once), strict=True):
+                if done.code:
+                    assert "another process changes the deployment" in done.err, done.err
+                    assert "Nothing was changed" in done.err
+                    done = await run(shops[code], "upgrade", "shop:app", "--json")
+                    assert done.code == 0, done.err
+                    at_once.append(done)
+        ends = [each.json for each in at_once if not each.code]
+        first, second = sorted(ends, key=lambda each: each["before"]["code"] in {end["after"]["code"] for end in ends})
+        assert second["before"] == first["after"]
+        status = await asyncio.to_thread(shop.status)
+        assert codes_of(status) == {second["after"]["code"]} == {status["release"]["code"]}
+        assert len({json.dumps(each, sort_keys=True) for each in await finished(waiting)}) == 1
+
+
+async def test_back_on_the_old_code_plans_that_it_can_continue_go_on_and_others_say_so(shop: Shop) -> None:
+    old = await run(shop, "deploy", "shop:app", "--json")
+    assert old.code == 0, old.err
+    async with connected(shop) as client:
+        async with under_load(client):
+            shop.write("two", extra=True)
+            upgraded = await run(shop, "upgrade", "shop:app", "--json")
+            assert upgraded.code == 0, upgraded.err
+            continued, (stranded,) = await begun(client, 6), await begun(client, 1, "extra.goal")
+            shop.write("one")
+            refused = await run(shop, "upgrade", "shop:app")
+            assert refused.code == 1
+            assert f"planner 'extra' version '1', needed by plan {stranded.plan_id}" in refused.err
+            assert codes_of(await asyncio.to_thread(shop.status)) == {upgraded.json["after"]["code"]}
+            back = await run(shop, "upgrade", "shop:app", "--force", "--json")
+            assert back.code == 0, back.err
+            assert (back.json["before"], back.json["after"]["code"]) == (upgraded.json["after"], old.json["code"])
+        assert await finished(continued) == [{"worker": "one", "planner": "one"}] * 6
+        with pytest.raises(PlanFailed, match="extra"):
+            await finished([stranded])
+        assert codes_of(await asyncio.to_thread(shop.status)) == {old.json["code"]}
 
 
 async def test_an_app_that_lacks_a_planner_is_refused_unless_it_is_forced(shop: Shop, cluster: Addresses) -> None:

@@ -27,7 +27,15 @@ from plancast_actors.hosting.pool_actor import find_plan_host, start_plan_pool
 from plancast_actors.liveness.registration import deregister_app, register_app
 from plancast_actors.ray import placement
 from plancast_actors.ray.pool import members_of, outdated
-from plancast_actors.ray.process import Blueprint, host_names, is_created, names_of, restarts_of, spare_of, start_ready
+from plancast_actors.ray.process import (
+    Blueprint,
+    host_names,
+    names_of,
+    restart_number,
+    restarts_of,
+    spare_of,
+    start_ready,
+)
 from plancast_actors.reasoning import actors
 from plancast_actors.reasoning.client import POOL, wants_reasoners
 from plancast_actors.release import RECORD, Release
@@ -63,6 +71,10 @@ UNREACHABLE = (RayError, ValueError, TimeoutError)
 
 class StartHangs(PlancastError):
     """Raised when an actor's process runs, but neither becomes ready nor fails."""
+
+
+class StartLost(PlancastError):
+    """Raised when an actor's process or node is lost before it is ready."""
 
 
 class Deployment:
@@ -229,6 +241,7 @@ class Deployment:
 
         Raises:
             StartHangs: an actor whose process runs is not ready in that time.
+            StartLost: the same, since that process has ended or its node was lost.
             BusUnavailable: Ray lacks resources for an actor; names the actors.
         """
         missing = {name for _, _, name in wanted}
@@ -237,10 +250,10 @@ class Deployment:
             ready = asyncio.ensure_future(start_ready(start, blueprint, name, self.namespace))
             try:
                 if ready_seconds:
-                    await self._until_created(name, ready)
+                    restarts = await self._until_created(name, ready)
                     await asyncio.wait([ready], timeout=ready_seconds)
                     if not ready.done():
-                        raise StartHangs(f"{name} runs, and is not ready after {ready_seconds:g} s: its start hangs")
+                        raise await self._not_ready(name, ready_seconds, restarts)
                 await ready
             finally:
                 ready.cancel()
@@ -252,9 +265,18 @@ class Deployment:
         except TimeoutError as error:
             raise BusUnavailable(await asyncio.to_thread(self._no_room, sorted(missing))) from error
 
-    async def _until_created(self, name: str, ready: asyncio.Future[Any]) -> None:
-        while not ready.done() and not await asyncio.to_thread(is_created, name, self.namespace):
+    async def _until_created(self, name: str, ready: asyncio.Future[Any]) -> int | None:
+        """Wait until an actor's process runs; returns the restarts before it."""
+        while not ready.done():
+            if (restarts := await asyncio.to_thread(restart_number, name, self.namespace)) is not None:
+                return restarts
             await asyncio.wait([ready], timeout=POLL_SECONDS)
+        return None
+
+    async def _not_ready(self, name: str, seconds: float, restarts: int | None) -> PlancastError:
+        if await asyncio.to_thread(restart_number, name, self.namespace) == restarts:
+            return StartHangs(f"{name} runs, and is not ready after {seconds:g} s: its start hangs")
+        return StartLost(f"{name} is not ready after {seconds:g} s: its process has ended, or its node was lost")
 
     def _no_room(self, names: Sequence[str]) -> str:
         resources: Any = ray
@@ -307,7 +329,12 @@ class Deployment:
     async def call(self, name: str, method: str, *arguments: Any, seconds: float) -> Any:
         """Call a method of an actor. Raises one of :data:`UNREACHABLE`."""
         async with asyncio.timeout(seconds):
-            return await getattr(ray.get_actor(name, namespace=self.namespace), method).remote(*arguments)
+            called = getattr(ray.get_actor(name, namespace=self.namespace), method)
+            try:
+                reply = called.remote(*arguments)
+            except TypeError as error:  # Ray's stand-in for a class of another plancast, with methods without arguments
+                raise ValueError(f"{name} of another release cannot be asked to {method} here: {error}") from error
+            return await reply
 
     async def status(self) -> dict[str, Any]:
         """Return ``app``, ``namespace``, and by kind of actor the list of their status reports."""

@@ -32,6 +32,7 @@ from plancast_actors.ray.process import Blueprint, is_spare
 from plancast_actors.reasoning import actors
 from plancast_actors.reasoning.client import POOL, wants_reasoners
 from plancast_actors.release import RECORD, Abilities, Release, gaps
+from plancast_actors.scale import Scale
 from plancast_bus.errors import PlancastError
 from plancast_bus.ports.bus import Bus
 
@@ -112,6 +113,7 @@ class Upgrade:
         self.say("loading the new code in the cluster")
         new = await preflight.check(self.blueprint)
         found = await self._inspect()
+        self.blueprint = self.blueprint.scaled(Scale.wanted(self._record))
         everyone: list[Abilities | None] = [*found] or [None]
         for each in everyone:
             await self._refuse_gaps(each, new)

@@ -9,7 +9,7 @@ from typing import Any
 
 from plancast_actors.liveness.heartbeat_files import FRESH_SECONDS, KIND, SECONDS
 from plancast_actors.ray.placement import crowded
-from plancast_actors.release import RECORD
+from plancast_actors.release import RECORD, Release
 from plancast_bus.errors import BusError, PlancastError
 from plancast_bus.ports.bus import Bus
 
@@ -79,8 +79,8 @@ class DeploymentWatch:
                     return
                 if record.get("code", "") != self._code:
                     raise DeploymentReplaced(
-                        f"other code was deployed in {self._namespace!r} ({record.get('code')}), which this would undo "
-                        "after a loss: watch with that code"
+                        f"other code was deployed in {self._namespace!r} ({Release.of_record(record)}), which "
+                        f"this would undo after a loss (code {self._code or 'unknown'}): watch with that code"
                     )
                 silent_since = None if signs else (silent_since if silent_since is not None else loop.time())
                 await self._balance(signs)

@@ -289,12 +289,18 @@ def spare_of(role: str) -> str:
 
 def is_created(name: str, namespace: str) -> bool:
     """True if an actor's process runs, with its code set up; False also if Ray does not tell (to a Ray client)."""
+    return restart_number(name, namespace) is not None
+
+
+def restart_number(name: str, namespace: str) -> int | None:
+    """Ray's restarts of an actor until the process that runs, with its code set up; None as :func:`is_created`."""
     try:
         actor = ray.get_actor(name, namespace=namespace)
-        return bool(ray_state.actors(actor._actor_id.hex())["State"] == "ALIVE")
+        found = ray_state.actors(actor._actor_id.hex())
+        return int(found["NumRestarts"]) if found["State"] == "ALIVE" else None
     except Exception as error:  # then only the longer timeout holds
         logger.debug("the state of %s cannot be read from Ray: %s", name, error)
-        return False
+        return None
 
 
 def names_of(namespace: str, prefixes: Sequence[str]) -> list[str]:

@@ -12,14 +12,14 @@ import pytest
 from plancast import App, ChoreographyPlanner, Planner, Settings, Worker
 from plancast.testing import MemoryWorld
 from plancast_actors.deployment import deployment, preflight, upgrade
-from plancast_actors.deployment.deployment import MEMBERS, Deployment, StartHangs, blueprint_of
+from plancast_actors.deployment.deployment import MEMBERS, Deployment, StartHangs, StartLost, blueprint_of
 from plancast_actors.deployment.lease import ChangeUnderWay, DeploymentLease
 from plancast_actors.deployment.scaler import Scaler
 from plancast_actors.deployment.upgrade import Upgrade, UpgradeFailed
 from plancast_actors.ray import placement
 from plancast_actors.ray.process import Blueprint, is_spare, spare_of
 from plancast_actors.release import RECORD, Abilities, Release, mixture, reported_mixture
-from plancast_actors.scale import Scale
+from plancast_actors.scale import WANTED, Scale
 from plancast_bus.clock import SystemClock
 from plancast_bus.memory.bus import MemoryBus
 from plancast_bus.settings import BusSettings
@@ -311,25 +311,49 @@ async def test_a_full_cluster_is_upgraded_without_spares() -> None:
     assert not [name for _, name in site.actors.log if is_spare(name)]
 
 
-async def test_an_actor_that_runs_but_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = 0
+@pytest.mark.parametrize(
+    ("then", "error", "text"),
+    [
+        (0, StartHangs, r"host-0 runs, and is not ready after 0\.01 s: its start hangs"),
+        (1, StartLost, r"host-0 is not ready after 0\.01 s: its process has ended, or its node was lost"),
+        (None, StartLost, "its node was lost"),
+    ],
+    ids=["hangs", "restarted elsewhere", "lost"],
+)
+async def test_an_actor_that_runs_and_is_not_ready_is_found(
+    monkeypatch: pytest.MonkeyPatch, then: int | None, error: type[Exception], text: str
+) -> None:
+    looks: list[int | None] = [None, None, None, 0, then]
 
     async def hangs(*_: Any) -> None:
         await asyncio.Event().wait()
 
-    def is_created(name: str, namespace: str) -> bool:
-        nonlocal looks
-        looks += 1
-        return looks > 3
-
     monkeypatch.setattr(deployment, "start_ready", hangs)
-    monkeypatch.setattr(deployment, "is_created", is_created)
+    monkeypatch.setattr(deployment, "restart_number", lambda name, namespace: looks.pop(0))
     monkeypatch.setattr(deployment, "POLL_SECONDS", 0.0)
     site = Site()
     host = (hangs, site.blueprint("two", "1"), "host-0")
-    with pytest.raises(StartHangs, match=r"host-0 runs, and is not ready after 0.01 s"):
+    with pytest.raises(error, match=text):
         await Deployment("shop", site.settings).start([host], ready_seconds=0.01)
-    assert looks == 4
+    assert looks == []
+
+
+async def test_an_upgrade_keeps_what_the_change_before_it_has_left() -> None:
+    site = Site()
+    await site.deploy()
+    namespace = site.settings.ray.namespace
+    lease = DeploymentLease(site.bus.registry, namespace, "scale", seconds=0.5)
+    waits = asyncio.Event()
+    blueprint = site.blueprint("two", "1")
+    second = Upgrade(site.actors, make_app(), blueprint, site.bus, say=lambda text: waits.set())
+    async with lease:
+        upgrading = asyncio.create_task(second.run())
+        await waits.wait()
+        record = await site.bus.registry.get(RECORD, namespace) or {}
+        await site.bus.registry.put(RECORD, namespace, {**record, WANTED: Scale(hosts=4).to_record()})
+    await upgrading
+    assert site.codes == {"two"}
+    assert await site.actors.names("hosts") == ["host-0", "host-1", "host-2", "host-3"]
 
 
 def test_a_mixture_names_codes_and_actors() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -26,13 +25,12 @@ if TYPE_CHECKING:
     from plancast.settings import Settings
     from plancast_actors.deployment.deployment import Deployment
     from plancast_actors.ray.process import Blueprint
+    from plancast_actors.release import Release
     from plancast_bus.ports.bus import Bus
 
 KINDS = ("dispatchers", "hosts", "workers", "reasoners")
 HERE: Final = "here"
 """Stands for the id of the node on which a command runs."""
-REBALANCE_SECONDS = 60.0
-"""Seconds for which a rebalance by the watch drains each actor, and waits for another change to end."""
 NoWorkers = Annotated[
     bool, typer.Option("--no-workers", help="Do not start the app's workers; `plancast worker` runs them.")
 ]
@@ -55,6 +53,9 @@ def deploy(
         bool,
         typer.Option("--watch", help="Stay; deploy again when Ray was lost, rebalance when a node has come."),
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Deploy even if Ray was lost with other code than this running.")
+    ] = False,
     as_json: AsJson = False,
     verbose: Verbose = 0,
     log_format: LogFormat = None,
@@ -62,40 +63,40 @@ def deploy(
     """Deploy an app on a Ray cluster and return; the app runs until `plancast stop --address`.
 
     The code is shipped to all nodes. With an address such as http://head:8265, a job in the cluster deploys it.
+    Refused when other code runs, or ran last, as after an upgrade.
     """
     loaded, settings = _load(app, working_dir, address, nats_url)
     with shipped_code(app, working_dir, exclude, pip, requirements, no_ship, code_name) as code:
-
-        async def once() -> dict[str, Any]:
-            if is_dashboard(settings.ray.address):
-                command = ["deploy", app, *_flags(no_workers, no_ship, code)]
-                return await asyncio.to_thread(run_in_cluster, command, settings, code)
-            return await _deploy(loaded, app, settings, code, not no_workers)
-
-        document = asyncio.run(once())
+        document = asyncio.run(deployed(loaded, app, settings, code, no_workers, no_ship, force))
         if as_json:
             print_json(document)
         else:
             print_line(f"deployed {document['app']}: {_counted(document)}; namespace={document['namespace']}")
         if watch:
-            asyncio.run(_watch(settings, document["code"], once))
+            from plancast.cli.deploy import deployer
+
+            note("watching: deploys again when no process reports, rebalances for new nodes; ends with `plancast stop`")
+            asyncio.run(deployer.watch(app, settings, code, document["code"], no_workers, no_ship))
+            note("the deployment was stopped")
     return DONE
 
 
-async def _watch(settings: Settings, code: str, deploy_again: Callable[[], Awaitable[object]]) -> None:
-    from plancast.cli.deploy.nodes import moved
-    from plancast_actors.deployment.watch import DeploymentWatch
+async def deployed(
+    app: App, address: str, settings: Settings, code: Code, no_workers: bool, no_ship: bool, force: bool = False
+) -> dict[str, Any]:
+    """Deploy an app, from here or by a job in the cluster; returns what runs.
 
-    async def rebalance() -> None:
-        await moved(settings, "", REBALANCE_SECONDS)
+    Raises:
+        CommandFailed: other code runs, or ran last, or the job has failed.
+        BusUnavailable: NATS or Ray cannot be used.
+    """
+    if is_dashboard(settings.ray.address):
+        command = ["deploy", address, *_flags(no_workers, no_ship, code), *(["--force"] if force else [])]
+        return await asyncio.to_thread(run_in_cluster, command, settings, code)
+    return await _deploy(app, address, settings, code, not no_workers, force)
 
-    note("watching: deploys again when no process reports, rebalances for new nodes; ends with `plancast stop`")
-    async with open_bus(settings) as bus:
-        await DeploymentWatch(bus, settings.ray.namespace, code, deploy_again, rebalance, note).run()
-    note("the deployment was stopped")
 
-
-async def _deploy(app: App, address: str, settings: Settings, code: Code, workers: bool) -> dict[str, Any]:
+async def _deploy(app: App, address: str, settings: Settings, code: Code, workers: bool, force: bool) -> dict[str, Any]:
     async with open_bus(settings) as bus:  # fails early, and here, when NATS cannot be used
         await bus.ensure_streams()
         note(f"deploying {app.name} on {settings.ray.address} …")
@@ -108,7 +109,7 @@ async def _deploy(app: App, address: str, settings: Settings, code: Code, worker
             await preflight.check(blueprint)
             purpose = f"deploy of {blueprint.release}"
             async with DeploymentLease(bus.registry, settings.ray.namespace, purpose, say=note):
-                await _refuse_other_code(settings, blueprint)
+                await _refuse_other_code(bus, settings, blueprint.release, force)
                 deployment = await Deployment.up(
                     address,
                     settings,
@@ -122,18 +123,21 @@ async def _deploy(app: App, address: str, settings: Settings, code: Code, worker
     return {"deployed": True, "app": app.name, "namespace": settings.ray.namespace, **about, **counts}
 
 
-async def _refuse_other_code(settings: Settings, blueprint: Blueprint) -> None:
-    """Refuse to deploy over other code: running hosts would keep it, `upgrade` replaces it."""
+async def _refuse_other_code(bus: Bus, settings: Settings, release: Release, force: bool) -> None:
+    """Refuse to deploy over other code: running hosts would keep it, and a late deployment would undo an upgrade."""
     from plancast_actors.deployment.deployment import Deployment
+    from plancast_actors.release import RECORD
 
     running = await Deployment.find(settings)
     hosts = (await running.status())["hosts"] if running is not None else []
-    other = {each.get("code") or "unknown" for each in hosts if each["alive"]} - {blueprint.release.code}
-    if other:
+    codes = [each.get("code", "") for each in hosts if each["alive"]]
+    record = None if force else await bus.registry.get(RECORD, settings.ray.namespace)
+    refusal = release.refusal(codes, record)
+    if refusal:
         raise CommandFailed(
-            f"the namespace {settings.ray.namespace!r} already runs other code: {', '.join(sorted(other))}; "
-            f"this is {blueprint.release.code}",
-            hint="`plancast upgrade` replaces it while plans continue.",
+            f"the namespace {settings.ray.namespace!r} {refusal}",
+            hint="`plancast upgrade` replaces it while plans continue"
+            + ("." if codes else "; with --force, this code is deployed anyway."),
         )
 
 
@@ -186,12 +190,10 @@ async def _upgrade(
     app: App, address: str, settings: Settings, code: Code, workers: bool, force: bool, timeout: float
 ) -> dict[str, Any]:
     from plancast_actors.deployment.upgrade import Upgrade
-    from plancast_actors.scale import Scale, read_record
 
     async with open_bus(settings) as bus, joined(settings, code.runtime_env):
         deployment = await _upgradable(bus, settings)
-        wanted = Scale.wanted(await read_record(bus, settings.ray.namespace))
-        blueprint = (await _blueprint(app, address, settings, code)).scaled(wanted)
+        blueprint = await _blueprint(app, address, settings, code)
         options: dict[str, Any] = {"workers": workers, "force": force, "timeout": timeout, "say": note}
         done = await Upgrade(deployment, app, blueprint, bus, **options).run()
         counts = await _count(deployment)
