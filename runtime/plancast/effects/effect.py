@@ -13,6 +13,7 @@ from plancast.errors import InterpolationError, InvalidApp, TerminalError
 from plancast.json_values.normalize import plain
 from plancast.plan_tree import place_of_cause
 from plancast.state_machine.interpolation import Template, compile_template
+from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventEnvelope
 
 MAX_KEY: Final = 500
@@ -147,7 +148,7 @@ def address_of(effect: Effect, request: EventEnvelope, key: str) -> str:
 
 
 def _digest(*parts: Any) -> str:
-    return sha256(json.dumps(parts).encode()).hexdigest()[:40]
+    return sha256(pack(parts)).hexdigest()[:40]
 
 
 @lru_cache(maxsize=256)

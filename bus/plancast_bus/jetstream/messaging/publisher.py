@@ -27,7 +27,8 @@ class Publisher:
         self._requester = requester
         store = subjects.store
         topics = (EventTopic.ACTION_REQUESTS, EventTopic.ACTION_RESULTS)
-        roots = [f"{store}.checkpoints", f"{store}.responses", *(f"{subjects.prefix}.{topic}" for topic in topics)]
+        roots = [f"{store}.{kind}" for kind in ("checkpoints", "responses", "registry")]
+        roots += [f"{subjects.prefix}.{topic}" for topic in topics]
         if group_commit == "never":
             roots = []
         self._groups = {root: BatchSender(requester, always=group_commit == "always") for root in roots}

@@ -161,6 +161,7 @@ def definitions(subjects: Subjects, settings: BusSettings) -> list[dict[str, Any
             "name": names.meta,
             "subjects": [f"{store}.machines.*", f"{store}.aliases.*", f"{store}.registry.>"],
             "allow_msg_ttl": True,
+            "allow_atomic": True,
         },
         {
             # Separate from `meta`: the batched direct gets by which other accounts list registrations can read any

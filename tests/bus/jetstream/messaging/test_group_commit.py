@@ -89,6 +89,34 @@ async def test_one_stale_checkpoint_does_not_keep_the_others_of_its_batch_from_b
 
 
 @pytest.mark.usefixtures("always")
+async def test_records_of_effects_are_stored_together_each_by_its_own_version(
+    bus: JetStreamBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, names = "plancast-store.registry.effect.charge.{}", [f"e{number}" for number in range(8)]
+    batched: list[str] = []
+    send = bus._publisher._requester.send_one_way
+
+    def note(subject: str, payload: bytes, headers: dict[str, str]) -> None:
+        batched.append(payload.decode())
+        send(subject, payload, headers)
+
+    monkeypatch.setattr(bus._publisher._requester, "send_one_way", note)
+    first = await publish(bus, record, names, {EXPECTED: "0", "Nats-TTL": "60"})
+    assert batched == names[:-1]
+    versions = [str(ack.sequence) for ack in first if isinstance(ack, PubAck)]
+    versions[3] = "0"
+    acks = await asyncio.gather(
+        *(
+            bus.registry.replace("effect.charge", name, b"2", int(version), 60.0)
+            for name, version in zip(names, versions, strict=True)
+        ),
+        return_exceptions=True,
+    )
+    assert [type(ack) for ack in acks] == [int] * 3 + [WrongLastSequence] + [int] * 4
+    assert [(await bus.registry.read("effect.charge", name))[0] for name in names] == [b"2"] * 3 + [b"e3"] + [b"2"] * 4
+
+
+@pytest.mark.usefixtures("always")
 async def test_repetitions_among_a_batch_are_stored_once(bus: JetStreamBus) -> None:
     first = await publish(bus, REQUEST, ["a", "b"])
     again = await publish(bus, REQUEST, ["b", "c", "a", "d"])
