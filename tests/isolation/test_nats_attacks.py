@@ -229,12 +229,13 @@ async def test_a_worker_is_notified_of_its_own_withdrawn_tasks_only(server: Role
             for subject in (f"{root}.work.requested", f"{root}.image.render", f"{root}.>", "plancast-store.>"):
                 await client.subscribe(subject, cb=note(role))
             await client.flush()
-        for task in ("work.requested", "image.render"):
-            await runtime.publish(f"{root}.{task}", b"1")
-        await runtime.flush()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
+            # A notice is sent at most once, and a denied subscription may cost the connection.
             while not all(heard.values()):
-                await asyncio.sleep(0.02)
+                for task in ("work.requested", "image.render"):
+                    await runtime.publish(f"{root}.{task}", b"1")
+                await runtime.flush()
+                await asyncio.sleep(0.1)
         await asyncio.sleep(QUIET)
     assert set(heard["worker"]) == {f"{root}.work.requested"}
     assert set(heard["painter"]) == {f"{root}.image.render"}
@@ -256,11 +257,11 @@ async def test_no_login_withdraws_the_tasks_of_a_worker(server: RoleServer, runt
             await client.publish(subject, body, reply=subject)
         await client.flush()
         await asyncio.sleep(QUIET)
-        await runtime.publish(subject, b"of the runtime")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not heard:
-                await asyncio.sleep(0.02)
-    assert heard == [b"of the runtime"]
+                await runtime.publish(subject, b"of the runtime")
+                await asyncio.sleep(0.1)
+    assert set(heard) == {b"of the runtime"}
 
 
 @by_each_role("have a consumer push what streams hold to a subject of its choice", "no consumer is created")

@@ -176,7 +176,7 @@ async def eventually(holds: Callable[[], bool], patience: float = 60.0) -> None:
 async def taken(env: PlancastTest, recorder: Recorder, turns: int) -> PlanHandle:
     """A plan that has taken so many turns, and goes on."""
     handle = await env.submit("long.goal", {})
-    await eventually(lambda: len(recorder.turns) > turns, patience=30.0 + turns / 50)
+    await eventually(lambda: len(recorder.turns) > turns, patience=60.0 + turns / 40)
     return handle
 
 
