@@ -77,13 +77,14 @@ class EffectExecutor(EffectRequests):
         effect: Any = self.definition.effect
         assert isinstance(effect, Effect)
         try:
-            key = effect.key_of(TaskContext(request, attempt))
+            task = TaskContext(request, attempt)
+            key, fields = effect.key_of(task), effect.fields_of(task)
             key.encode()  # a function may return text that no record can hold
         except Exception as error:  # nothing was done, and there is no effect to name
             if isinstance(error, RetryableError) and abandoned is None:
                 raise
             return self.executor.failure(request, error)
-        address = address_of(effect, request, key)
+        address = address_of(effect, request, key, fields)
         of_delivery = EffectAttempt(self, request, address, key, record, attempt, abandoned)
         return await of_delivery.run(is_new=attempt == 1 and abandoned is None)
 

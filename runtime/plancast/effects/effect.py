@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -96,6 +96,14 @@ class Effect:
             raise TerminalError(f"the task's key is {text!r:.80}, allowed: 1 to {MAX_KEY} characters")
         return text
 
+    def fields_of(self, task: KeyedTask) -> list[str]:
+        """The fields that a template joins to a key, since ``a/b`` and ``c`` make the same text as ``a`` and ``b/c``.
+
+        Empty where the key is one field or made by a function.
+        """
+        joined = _fields(self.key) if isinstance(self.key, str) else None
+        return joined.render({"data": task.data}) if joined is not None else []
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -142,9 +150,16 @@ def scope_of(effect: Effect, request: EventEnvelope) -> str:
     return f"tree:{plan if place is None else place.root}"
 
 
-def address_of(effect: Effect, request: EventEnvelope, key: str) -> str:
-    """Key of an effect's record in the ledger of its task type."""
-    return _digest(request.tenant_id or "", scope_of(effect, request), key)
+def address_of(effect: Effect, request: EventEnvelope, key: str, fields: Sequence[str] = ()) -> str:
+    """Key of an effect's record in the ledger of its task type.
+
+    Args:
+        effect: Its declaration.
+        request: The task's request.
+        key: As :meth:`Effect.key_of` makes it.
+        fields: As :meth:`Effect.fields_of` does.
+    """
+    return _digest(request.tenant_id or "", scope_of(effect, request), key, *fields)
 
 
 def _digest(*parts: Any) -> str:
@@ -154,3 +169,10 @@ def _digest(*parts: Any) -> str:
 @lru_cache(maxsize=256)
 def _template(key: str) -> Template:
     return compile_template(key)
+
+
+@lru_cache(maxsize=256)
+def _fields(key: str) -> Template | None:
+    """The placeholders of a template one by one, each rendered as a text; None for a single one."""
+    paths = [f"{each.path}?" if each.optional else each.path for each in _template(key).placeholders]
+    return compile_template([f"{{{{{path}}}}} " for path in paths]) if len(paths) > 1 else None

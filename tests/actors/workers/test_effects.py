@@ -180,6 +180,16 @@ async def test_a_twin_is_answered_with_the_first_ones_outcome_and_does_not_run(b
     assert bench.bank.charges == ["i"]
 
 
+async def test_tasks_with_other_fields_that_are_joined_to_the_same_key_are_no_twins(bench: Bench) -> None:
+    await bench.run(bench.bank.worker(key="{{data.invoice}}/{{data.part}}"))
+    await bench.ask(1, data={"invoice": "a/b", "part": "c"})
+    await bench.ask(2, data={"invoice": "a", "part": "b/c"})
+    await bench.ask(3, data={"invoice": "a", "part": "b/c"})
+    answers = [await bench.answer() for _ in range(3)]
+    assert sorted(each.data["charge"] for each in answers) == [1, 2, 2]
+    assert bench.bank.charges == ["a/b", "a"]
+
+
 async def test_without_a_look_up_an_attempt_of_unknown_end_is_left_to_a_person(bench: Bench) -> None:
     bench.bank.after = [RetryableError("no answer")]
     await bench.run(bench.bank.worker(repeat="never"))

@@ -46,6 +46,27 @@ def test_the_key_is_a_template_over_the_data_or_a_function_of_the_task() -> None
             effect.key_of(task)
 
 
+@pytest.mark.parametrize(
+    ("key", "these", "those"),
+    [
+        ("{{data.account}}/{{data.month?}}", {"account": "a/b", "month": "c"}, {"account": "a", "month": "b/c"}),
+        ("{data.account}{data.month}", {"account": "1", "month": "23"}, {"account": "12", "month": "3"}),
+        ("{{data.account}}/{{data.month?}}", {"account": "a/"}, {"account": "a", "month": "/"}),
+    ],
+)
+def test_fields_that_are_joined_to_one_text_are_told_apart(key: str, these: Any, those: Any) -> None:
+    effect = Effect(key=key)
+
+    def address(data: Any) -> str:
+        request = _request(data=data)
+        task = TaskContext(request)
+        return address_of(effect, request, effect.key_of(task), effect.fields_of(task))
+
+    assert effect.key_of(TaskContext(_request(data=these))) == effect.key_of(TaskContext(_request(data=those)))
+    assert address(these) != address(those)
+    assert address(these) == address(dict(these))
+
+
 def test_the_idempotency_key_is_that_of_the_task_in_all_attempts_and_of_no_other_one() -> None:
     key = TaskContext(_request()).idempotency_key
     assert TaskContext(_request(), attempt=4).idempotency_key == key
