@@ -309,6 +309,7 @@ class EffectAttempt(EffectDelivery):
         return await self._finish(self._moved(begun, EffectState.FAILED, answer=answer, reason=""), version)
 
     async def _leave_unknown(self, begun: EffectRecord, version: int, reason: str) -> Response | None:
+        reason = error_text(reason)  # of the app: it may hold what no record can, and credentials
         logger.warning("the outcome of a task is not known: %s", reason, extra=self._executor.about(self._request))
         return await self._finish(self._moved(begun, EffectState.UNKNOWN, reason=reason), version)
 

@@ -339,6 +339,7 @@ async def test_an_act_that_takes_long_is_not_taken_over(bench: Bench) -> None:
         ({"repeat": "never", "look_up": True}, ValueError("x"), [], "done", 1),
         ({"repeat": "never", "look_up": True}, ValueError("x"), [Outcome.not_done()], "failed", 1),
         ({"repeat": "never", "look_up": True}, ValueError("x"), [Outcome.unknown("away")], "unknown", 1),
+        ({"repeat": "never", "look_up": True}, ValueError("x"), [Outcome.unknown("half \ud800")], "unknown", 1),
         ({"repeat": "never", "look_up": True}, ValueError("x"), [KeyError("a")], "done", 1),
         ({"repeat": "never", "look_up": True}, ValueError("x"), [KeyError("a")] * 9, "unknown", 1),
         ({"repeat": "never", "look_up": True}, RetryableError("x"), [Outcome.unknown("away")], "unknown", 1),
