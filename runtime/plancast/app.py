@@ -152,6 +152,9 @@ class App:
                 look_up = task.look_up
                 if look_up is not None and (fault := arity_fault(look_up, ("task", "context"))) is not None:
                     yield f"{place_of(look_up)}: worker {worker.name!r}, look-up of task {name!r}: {fault}"
+                key = task.effect.key if task.effect is not None else None
+                if callable(key) and (fault := arity_fault(key, ("task",))) is not None:
+                    yield f"{place_of(key)}: worker {worker.name!r}, key of task {name!r}: {fault}"
 
     def _faults(self) -> Iterable[str]:
         for kind, members in (("planners", self.planners), ("workers", self.workers)):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
+from inspect import iscoroutinefunction
 from typing import Any, Final, Literal, Protocol
 
 from plancast.errors import InterpolationError, InvalidApp, TerminalError
@@ -63,6 +64,8 @@ class Effect:
         if self.scope not in ("plan", "tree", "tenant"):
             raise InvalidApp(f"Effect: scope is {self.scope!r:.60}, allowed: 'plan', 'tree', 'tenant'")
         key: Any = self.key
+        if iscoroutinefunction(key):
+            raise InvalidApp("Effect: the function of the key is async, allowed: one that returns text")
         if key is None or callable(key):
             return
         if not isinstance(key, str) or not key:

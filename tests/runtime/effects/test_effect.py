@@ -26,10 +26,17 @@ def _record(**fields: Any) -> EffectRecord:
     return EffectRecord(**({"state": EffectState.BEGUN, "task": "t", "key": "k", "writer": "w"} | fields))
 
 
+async def _late_key(task: Any) -> str:
+    return "i-7"
+
+
 @pytest.mark.parametrize(
     "fields",
-    [{"repeat": "once"}, {"scope": "world"}, {"key": ""}, {"key": 7}, {"key": "invoice"}, {"key": "{{goal_data.x}}"}],
-)
+    [
+        {"repeat": "once"}, {"scope": "world"}, {"key": ""}, {"key": 7}, {"key": "invoice"}, {"key": "{{goal_data.x}}"},
+        {"key": _late_key},
+    ],
+)  # fmt: skip
 def test_an_invalid_effect_is_refused_where_it_is_declared(fields: Any) -> None:
     with pytest.raises(InvalidApp, match="Effect: "):
         Effect(**fields)

@@ -19,7 +19,7 @@ MACHINE = """{
     ),
     "done": StateConfig(state_name="done", is_terminal=True),
 }"""
-HEAD = """from plancast import App, Planner, StateAction, StateConfig, StateTransition, Worker
+HEAD = """from plancast import App, Effect, Planner, StateAction, StateConfig, StateTransition, Worker
 planner = Planner("till")
 worker = Worker("bank")
 """
@@ -40,6 +40,10 @@ async def heard(*, event): ...
 @worker.on_task("pay.requested")
 async def pay(): ...
 
+@worker.on_task("sum.requested", effect=Effect(
+    key=lambda: "total"))
+async def total(task, context): ...
+
 app = App("shop", planners=[planner], workers=[worker, Worker("bank")])
 """
 
@@ -57,14 +61,15 @@ def validate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 def test_all_faults_are_named_at_once_with_their_lines(validate: Validate) -> None:
     code, lines = validate("shop_with_faults", FAULTY)
-    assert (code, lines[0]) == (1, "✗ app 'shop' has 7 faults")
+    assert (code, lines[0]) == (1, "✗ app 'shop' has 8 faults")
     place = {name: f"  - shop_with_faults.py:{number}: " for number, line in enumerate(FAULTY.splitlines(), 1)
-             for name in ("order.received", "second.goal", "other(", "moved(", "heard(", "pay(", "app =")
+             for name in ("order.received", "second.goal", "other(", "moved(", "heard(", "pay(", "key=", "app =")
              if name in line}  # fmt: skip
     said = "\n".join(lines)
     for name, fault in {
         "order.received": "planner 'till', goal 'order.received': state 'paying': its transition on 'pay.done' leads",
         "second.goal": "planner 'till', goal 'second.goal': state 'start': condition '1 +' does not compile",
+        "key=": "worker 'bank', key of task 'sum.requested': <lambda>() cannot be called with (task)",
         "app =": "two workers are named 'bank'",
     }.items():
         assert f"{place[name]}{fault}" in said
