@@ -8,6 +8,7 @@ begins only after a compare-and-set.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -273,7 +274,9 @@ class EffectAttempt(EffectDelivery):
         """Do what a person has decided about an unknown effect."""
         match decision["outcome"]:
             case "done":
-                return await self._done_as_found(record, version, Outcome.done(decision.get("result")))
+                data = self._delivered.data
+                result = data.get("result") if isinstance(data, Mapping) else None
+                return await self._done_as_found(record, version, Outcome.done(result))
             case "not_done":
                 return await self._begin(record, version)
             case _:

@@ -28,6 +28,7 @@ from plancast.planner_turn.trajectory import add_event
 from plancast.state_machine.machine import base_of
 from plancast.turn_record.environment import TurnOutcome
 from plancast.turn_record.record import TurnRecord
+from plancast_bus.errors import PayloadTooLarge
 from plancast_bus.events.codec import pack
 from plancast_bus.events.envelope import EventTopic
 
@@ -125,20 +126,21 @@ def resolve_effect(turn: TurnRecord, plan: PlanContext) -> TurnOutcome:
         return turn.unwanted(plan, f"the effect of {task} was decided already ({entry.decision})")
     if not entry.event_type:
         return turn.refused(f"the task type of {task} is not known: record the outcome by its worker")
-    result = data.get("result") if outcome == DONE else None
-    if len(pack(result)) > (most := turn.environment.max_event_bytes // 2):
-        return turn.refused(f"the result has over {most:,} bytes, half of bus.max_event_bytes")
     by = turn.event.user_id or data.get("by")
-    decision = {"address": entry.address, "outcome": outcome, "result": result, "by": by if isinstance(by, str) else ""}
+    decision = {"address": entry.address, "outcome": outcome, "by": by if isinstance(by, str) else ""}
+    try:
+        entry.decided = turn.outbox.send(
+            {
+                "type": entry.event_type,
+                "topic": EventTopic.ACTION_REQUESTS,
+                "response_event": entry.response_event,
+                "data": {"result": data.get("result")} if outcome == DONE else {},
+                "metadata": {RESOLUTION: decision},
+            }
+        )
+    except PayloadTooLarge as error:
+        return turn.refused(str(error))
     entry.decision = outcome
-    entry.decided = turn.outbox.send(
-        {
-            "type": entry.event_type,
-            "topic": EventTopic.ACTION_REQUESTS,
-            "response_event": entry.response_event,
-            "metadata": {RESOLUTION: decision},
-        }
-    )
     turn.notes.append(f"the effect {entry.event_type} ({entry.key}) was decided: {outcome}")
     return TurnOutcome.COMMIT
 

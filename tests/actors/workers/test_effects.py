@@ -98,8 +98,8 @@ class Bench:
 
     async def resolve(self, of: EventEnvelope, address: str, outcome: str, **fields: Any) -> EventEnvelope:
         decision = {"address": address, "outcome": outcome, "by": "ann"} | fields
-        own = decision.pop("id", f"{of.id}:r{outcome}")
-        request = of.model_copy(update={"id": own, "metadata": {RESOLUTION: decision}})
+        own, data = decision.pop("id", f"{of.id}:r{outcome}"), {"result": decision.pop("result", None)}
+        request = of.model_copy(update={"id": own, "data": data, "metadata": {RESOLUTION: decision}})
         await self.bus.publish(request)
         return request
 

@@ -204,10 +204,11 @@ class Lane:
             raise Stuck(f"its unknown outcome has no address: {answer.metadata}")
         acts = self._acts(request)
         decision: dict[str, Any] = {"address": note.address, "outcome": "not_done", "by": "Grace"}
+        data: dict[str, Any] = {}
         if acts:
-            decision |= {"outcome": "done", "result": acts[0].answer}
+            decision["outcome"], data = "done", {"result": acts[0].answer}
         resolution = request.model_copy(
-            update={"id": f"{request.correlation_id}:9-0", "metadata": {RESOLUTION: decision}}
+            update={"id": f"{request.correlation_id}:9-0", "data": data, "metadata": {RESOLUTION: decision}}
         )
         before = len(await self._traffic.answers(request))
         await self._traffic.send(resolution)

@@ -116,7 +116,7 @@ async def test_a_handle_shows_effects_and_tells_an_unknown_one() -> None:
         with pytest.raises(NotAwaited, match="decided already: done"):
             await handle.resolve_effect(task, not_done=True)
         (decision,) = await decisions(env, handle)
-        assert decision == {"address": f"address-of-{handle.plan_id}", "outcome": "done", "result": None, "by": "ann"}
+        assert decision == {"address": f"address-of-{handle.plan_id}", "outcome": "done", "by": "ann"}
         await answered(env, handle, "done", {"id": 7}, task)
         assert await handle.result(timeout=60) == {"start": {"id": 7}}
         (effect,) = await handle.effects()

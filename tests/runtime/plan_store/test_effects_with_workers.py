@@ -92,13 +92,14 @@ async def unknown(handle: PlanHandle) -> str:
 LOST = RetryableError("the answer was lost")
 
 
-async def test_what_a_person_says_was_done_is_not_done_again() -> None:
+@pytest.mark.parametrize("result", [{"charge": 1}, {"receipt": "x" * 3_000_000}], ids=["small", "large"])
+async def test_what_a_person_says_was_done_is_not_done_again(result: Any) -> None:
     bank = Bank(LOST)
     async with PlancastTest(bank.app()) as env:
         handle = await env.submit("buy.goal", {"invoice": "i-7"})
         task = await unknown(handle)
-        assert await handle.resolve_effect(task, done={"charge": 1}, user_id="ann") is SignalOutcome.MOVED
-        assert await handle.result(timeout=60) == {"start": {"charge": 1}}
+        assert await handle.resolve_effect(task, done=result, user_id="ann") is SignalOutcome.MOVED
+        assert await handle.result(timeout=60) == {"start": result}
         assert [each.outcome for each in await handle.effects()] == ["done"]
     assert bank.charges == ["i-7"]
 

@@ -311,9 +311,8 @@ class TestDecisions:
         assert (asked.type, asked.topic, asked.response_event) == (
             "card.requested", "action-requests", "card.completed",
         )  # fmt: skip
-        assert asked.metadata["effect_resolution"] == {
-            "address": "a", "outcome": "done", "result": {"id": 7}, "by": "ann",
-        }  # fmt: skip
+        assert asked.metadata["effect_resolution"] == {"address": "a", "outcome": "done", "by": "ann"}
+        assert asked.data == {"result": {"id": 7}}
         assert (list(story.plan.requests), story.plan.status) == ([sent], PlanStatus.PAUSED)
         await answer(story, "done", {"id": 7}, to=sent)
         assert (story.plan.status, story.plan.effects[sent].decision) == (PlanStatus.COMPLETED, "")
@@ -362,11 +361,14 @@ class TestDecisions:
         assert story.verdict is TurnOutcome.REFUSE
 
     async def test_a_result_that_no_event_can_carry_is_refused_and_harms_nothing(self) -> None:
-        story = Story(a_planner(CHARGE), max_event_bytes=4_096)
+        story = Story(a_planner(CHARGE), max_event_bytes=2_048, max_value_bytes=65_536)
         await story.goal()
+        sent = story.request
         await answer(story, "unknown")
-        await resolve(story, story.request, "done", result="x" * 3_000)
+        await resolve(story, sent, "done", result="x" * 70_000)
         assert (story.verdict, story.plan.status) == (TurnOutcome.REFUSE, PlanStatus.PAUSED)
+        await resolve(story, sent, "done", result="x" * 60_000)
+        assert (story.verdict, story.plan.effects[sent].decision) == (TurnOutcome.COMMIT, "done")
 
     async def test_unknown_tasks_other_tenants_and_other_users_are_refused(self) -> None:
         story = Story(a_planner(CHARGE), check_user=True)
