@@ -171,7 +171,8 @@ def decision_about(
         TypeError: not exactly one of the three is given, or the result has no JSON form.
         NotAwaited: the plan has no such effect, its outcome is known, or a decision about it is on its way.
     """
-    if (done is not NOT_GIVEN) + bool(not_done) + bool(give_up) != 1:
+    given: list[Any] = [done is not NOT_GIVEN, not_done, give_up]
+    if not all(isinstance(each, bool) for each in given) or sum(given) != 1:
         raise TypeError("give exactly one of done=RESULT, not_done=True and give_up=True")
     if state:
         _require_unknown(state, task)

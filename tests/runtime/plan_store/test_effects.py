@@ -106,7 +106,7 @@ async def test_a_handle_shows_effects_and_tells_an_unknown_one() -> None:
         assert (effect.reason, effect.plan, effect.result) == ("the process died", handle.plan_id, None)
         assert [each.status for each in await env.client.plans()] == ["waiting"]
         assert await handle.approval() is None
-        for given in ({}, {"done": 1, "give_up": True}, {"not_done": True, "give_up": True}):
+        for given in ({}, {"done": 1, "give_up": True}, {"not_done": True, "give_up": True}, {"not_done": "no"}):
             with pytest.raises(TypeError, match="exactly one"):
                 await handle.resolve_effect(task, **given)  # type: ignore[arg-type]
         with pytest.raises(NotAwaited, match=f"its unknown ones are {task}"):
