@@ -76,7 +76,7 @@ class UndoAttempt(EffectDelivery):
 
     async def _step(self, record: EffectRecord | None, version: int) -> Response | None:
         if record is None or not is_of_plan(record, self._request):
-            self._refuse("the plan has no such effect to undo")
+            self._refuse("there is nothing to undo: the plan has no such effect, or its record has expired")
         own = record.undo == self._request.id
         match record.state:
             case EffectState.UNDONE:

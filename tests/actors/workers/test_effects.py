@@ -78,8 +78,9 @@ class Bench:
         self.runners: list[TaskRunner] = []
         self._answers = self.bus.consume(ConsumerSpec("answers", "results", ("plancast.action-results.>",)))
 
-    async def run(self, worker: Worker) -> TaskRunner:
-        runner = TaskRunner([worker], MemoryBus(self.world), WorkerSettings(ack_wait=9.0), clock=self.clock)
+    async def run(self, worker: Worker, **settings: Any) -> TaskRunner:
+        options = WorkerSettings(ack_wait=9.0, **settings)
+        runner = TaskRunner([worker], MemoryBus(self.world), options, clock=self.clock)
         self.runners.append(runner)
         await runner.start()
         return runner
@@ -333,6 +334,17 @@ async def test_an_undo_of_what_is_not_an_effect_of_the_plan_is_refused(bench: Be
     assert answer.type == "card.charge.undo.failed"
     assert "undo" in answer.data["error"]
     assert refunds.made == []
+
+
+async def test_an_undo_of_an_effect_whose_record_has_expired_says_so(bench: Bench) -> None:
+    refunds = Refunds()
+    await bench.run(refunds.of(bench.bank.worker()), effects_seconds=60.0)
+    address = await charged(bench)
+    await bench.clock.advance(120.0)
+    await undo(bench, address)
+    answer = await bench.answer()
+    assert (answer.type, refunds.made) == ("card.charge.undo.failed", [])
+    assert "its record has expired" in answer.data["error"]
 
 
 async def test_an_effect_that_is_not_done_is_not_undone(bench: Bench) -> None:
